@@ -1,0 +1,74 @@
+"""Cluster policy as values: acceptable classes, levels and versions, and names for things.
+
+The model only; `controller/policy_file.py` decodes it. A policy narrows: nothing
+in it makes a node trusted. No IO, no clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from controller.fleet.view import Level, NodeMode
+
+
+@dataclass(frozen=True, slots=True)
+class ClassHash:
+    """A hash with the time during which a class accepts it (UTC; None = open)."""
+
+    attestation_hash: str
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+
+    def holds(self, now: datetime) -> bool:
+        """Whether the hash counts at `now`; `not_after` itself no longer does."""
+        return (self.not_before is None or self.not_before <= now) and (
+            self.not_after is None or now < self.not_after
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AttestationClass:
+    """A named set of acceptable hashes, so that a driver upgrade can roll through a fleet."""
+
+    name: str
+    hashes: tuple[ClassHash, ...]
+    min_level: Level = Level.L0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """Nodes whose names match a pattern (`fnmatch`), their mode and what enrolment demands."""
+
+    pattern: str
+    mode: NodeMode | None = None
+    uuids: frozenset[str] = frozenset()
+    serials: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything an operator may demand of evidence and of pods. The default demands nothing."""
+
+    classes: Mapping[str, AttestationClass] = field(default_factory=lambda: MappingProxyType({}))
+    allowed_hashes: frozenset[str] | None = None
+    """Class hashes that the cluster accepts at all; None = any."""
+    min_level: Level = Level.L0
+    allowed_drivers: frozenset[str] | None = None
+    denied_drivers: frozenset[str] = frozenset()
+    allowed_vbios: frozenset[str] | None = None
+    denied_vbios: frozenset[str] = frozenset()
+    attestors: frozenset[str] | None = None
+    agent_images: frozenset[str] | None = None
+    denied_keys: frozenset[str] = frozenset()
+    """GPU UUIDs, serials or identity keys that may not be used (GPU_DENIED)."""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Label -> selector text, for label wishes."""
+    pools: tuple[NodePool, ...] = ()
+    """First match wins."""
+    default_mode: NodeMode = NodeMode.ENV
+    digest: str = ""
+    """SHA-256 of the file's bytes, for audit; empty for the default policy."""
+
+
+DEFAULT_POLICY = Policy()

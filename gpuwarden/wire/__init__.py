@@ -1,0 +1,1 @@
+"""Generated protobuf code. Transport only: what is signed travels inside `bytes`."""

@@ -1,0 +1,1 @@
+"""Wire version 1; see proto/gpuwarden/wire/v1."""
