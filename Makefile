@@ -1,0 +1,73 @@
+# The one door: people and CI use the same targets. `make help` lists them.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.ready
+NVML := build/fake-nvml/libnvidia-ml.so.1
+SOURCES := agent controller gpuwarden sandbox tests
+JOBS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lint types contracts generated unit proto lock golden docs coverage clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+setup: $(SETUP) $(NVML) ## Virtual environment from the hashed files, and the fake NVML library
+
+$(SETUP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gpuwarden needs Python 3.11 or newer, found " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(NVML): $(SETUP) $(wildcard sandbox/nvml/*.c) sandbox/nvml/build.py
+	$(BIN)/python -m sandbox.nvml.build
+	@touch $@
+
+demo: setup ## The whole trust path on this machine, checked step by step (KEEP=1 leaves it running)
+	$(BIN)/python -m sandbox demo $(if $(KEEP),--keep)
+
+test: setup ## All tests, with the coverage floors
+	rm -f build/coverage/.coverage*
+	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m pytest -n $(JOBS) --cov --cov-report= $(ARGS)
+	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
+
+check: setup format lint types contracts generated unit ## Before each commit: format, lint, types, contracts, generated code, fast tests
+
+format: $(SETUP) ## Format the code
+	$(BIN)/ruff format $(SOURCES)
+
+lint: $(SETUP) ## Lint Python and protobuf
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	cd proto && ../$(BIN)/buf lint
+
+types: $(SETUP) ## mypy --strict
+	$(BIN)/mypy
+
+contracts: $(SETUP) ## Who may import whom
+	$(BIN)/lint-imports
+
+generated: $(SETUP) ## Checked-in generated files are current
+	$(BIN)/python -m pytest -q -n0 tests/architecture
+
+unit: setup ## Fast tests only
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/architecture
+
+proto: $(SETUP) ## Generate the protobuf code again
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.architecture.generate_proto .
+
+golden: $(SETUP) ## Write the golden vectors again (a change is a new version of the format)
+	$(BIN)/python -m tests.golden.generate
+
+docs: $(SETUP) ## Write the generated reference pages again
+	$(BIN)/python -m tests.docs_pages
+
+lock: $(SETUP) ## Resolve requirements/*.txt again from pyproject.toml
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh requirements/lock.sh
+
+clean: ## Remove everything that make made
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Resolves the hashed requirement files from pyproject.toml. No index or file host is
+# written into them, so that they install from any mirror.
+set -eu
+cd "$(dirname "$0")/.."
+compile() {
+  uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+    --no-header --no-annotate --python-version 3.11 "$@" > /dev/null
+}
+compile pyproject.toml --extra agent --extra controller --group dev -o requirements/dev.txt
+compile pyproject.toml --extra agent -c requirements/dev.txt -o requirements/agent.txt
+compile pyproject.toml --extra controller -c requirements/dev.txt -o requirements/controller.txt
+compile --group pyproject.toml:zig -o requirements/zig.txt

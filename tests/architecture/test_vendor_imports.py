@@ -1,0 +1,65 @@
+"""Each vendor library is imported in its named places and nowhere else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_names import ROOT, sources
+
+ALLOWED: dict[str, set[str]] = {
+    "pynvml": {"agent/gpu/nvml.py"},
+    "spiffe": {"gpuwarden/identity/keeper.py", "gpuwarden/identity/workload_api.py", "sandbox/"},
+    "grpc": {
+        "agent/session/client.py",
+        "controller/rpc/",
+        "gpuwarden/cli/client.py",
+        "gpuwarden/identity/peer.py",
+        "gpuwarden/identity/server_credentials.py",
+        "gpuwarden/identity/tunnel.py",
+        "sandbox/",
+    },
+    "grpc_health": {"controller/rpc/"},
+    "grpc_reflection": {"controller/rpc/"},
+    "aiohttp": {
+        "controller/http_server.py",
+        "controller/ops.py",
+        "controller/scheduling/extender.py",
+    },
+    "uvloop": {"controller/app.py", "controller/__main__.py"},
+    "kubernetes": set(),
+    "opentelemetry": {"gpuwarden/telemetry/tracing.py"},
+    "prometheus_client": {"gpuwarden/telemetry/metrics.py"},
+    "structlog": {"gpuwarden/telemetry/logs.py"},
+    "yaml": {
+        "controller/policy_file.py",
+        "gpuwarden/settings/",
+        "gpuwarden/cli/",
+        "sandbox/",
+    },
+    "rfc8785": {"gpuwarden/evidence/canonical.py"},
+    "tenacity": {"agent/session/", "gpuwarden/identity/keeper.py"},
+    "cyclopts": {"gpuwarden/cli/"},
+    "rich": {"gpuwarden/cli/", "sandbox/"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("vendor", sorted(ALLOWED))
+def test_vendor_library_stays_in_its_place(vendor: str) -> None:
+    strays = [
+        name
+        for path in sources()
+        if vendor in imports(path)
+        and not (name := path.relative_to(ROOT).as_posix()).startswith(tuple(ALLOWED[vendor]))
+    ]
+    assert strays == []
