@@ -1,0 +1,48 @@
+"""Every direct dependency has its reason, every requirement its hash, and no file names a host."""
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_names import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def direct_dependencies() -> set[str]:
+    project = PROJECT["project"]
+    everything = chain(
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+        *PROJECT["dependency-groups"].values(),
+    )
+    return {re.split(r"[<>=~! ]", name)[0] for name in everything}
+
+
+def test_each_direct_dependency_has_one_line_of_reason() -> None:
+    page = (ROOT / "docs/dependencies.md").read_text()
+    explained = set(re.findall(r"^\| ([A-Za-z0-9._-]+) \| .+ \|$", page, re.MULTILINE))
+    assert explained - {"package"} == direct_dependencies()
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda p: p.name)
+def test_requirements_are_hashed_and_name_no_host(path: Path) -> None:
+    text = path.read_text()
+    assert "://" not in text
+    pins = re.split(r"\n(?=\S)", text.strip())
+    assert pins
+    assert [pin for pin in pins if "==" not in pin or "--hash=sha256:" not in pin] == []
+
+
+def test_the_agent_set_has_no_server_or_terminal_library() -> None:
+    text = (ROOT / "requirements/agent.txt").read_text()
+    assert re.findall(r"^(aiohttp|rich|cyclopts|kubernetes|uvloop)==", text, re.MULTILINE) == []
+
+
+def test_sandbox_and_tests_are_in_no_wheel() -> None:
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert packages == ["agent", "controller", "gpuwarden"]
