@@ -7,7 +7,8 @@ It must not judge the inventory (see `inventory_rules`) nor who may have a level
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +37,8 @@ CLASS_FACTS: Final = frozenset(
     }
 )
 """Wire names of the inventory's facts that the document holds: without them there is none."""
+
+Scalar = str | bool | int | None
 
 
 class Platform(Document, frozen=True):
@@ -121,6 +124,70 @@ def decode_class_document(data: bytes) -> ClassDocument:
     if profiles != document.gpus or canonical_json(document) != data:
         raise DecodeError("class document is not in canonical form (RFC 8785, sorted profiles)")
     return document
+
+
+class Difference(NamedTuple):
+    """One place where two class documents differ; a GPU profile on one side only is its JSON."""
+
+    path: str
+    left: Scalar
+    right: Scalar
+
+
+def facts(document: ClassDocument) -> tuple[tuple[str, Scalar], ...]:
+    """The document as (path, value) pairs in reading order, to show it."""
+    head: list[tuple[str, Scalar]] = [
+        ("level", document.level),
+        ("trustDomain", document.trust_domain),
+        ("attestor", document.attestor),
+        *_fields("platform.", document.platform),
+    ]
+    profiles = (_fields(f"gpus[{i}].", x) for i, x in enumerate(document.gpus))
+    return (*head, *chain.from_iterable(profiles), ("tpm", document.tpm))
+
+
+def diff(left: ClassDocument, right: ClassDocument) -> list[Difference]:
+    """Where two documents differ; empty exactly when their attestation hashes are equal.
+
+    GPU profiles are compared as sets. A profile that only one side has is set against
+    the other side's when each has just one with that PCI identity.
+    """
+    outside = [
+        Difference(path, a, b)
+        for (path, a), (_, b) in zip(_without_gpus(left), _without_gpus(right), strict=True)
+        if a != b
+    ]
+    return [*outside, *_profile_differences(set(left.gpus), set(right.gpus))]
+
+
+def _without_gpus(document: ClassDocument) -> tuple[tuple[str, Scalar], ...]:
+    return facts(msgspec.structs.replace(document, gpus=()))
+
+
+def _profile_differences(left: set[GpuProfile], right: set[GpuProfile]) -> list[Difference]:
+    differences: list[Difference] = []
+    ours, theirs = left - right, right - left
+    for pci in sorted({x.pci for x in ours | theirs}):
+        mine = sorted((x for x in ours if x.pci == pci), key=canonical_json)
+        other = sorted((x for x in theirs if x.pci == pci), key=canonical_json)
+        if len(mine) == len(other) == 1:
+            pairs = zip(_fields("", mine[0]), _fields("", other[0]), strict=True)
+            differences += [
+                Difference(f"gpus[{pci}].{name}", a, b) for (name, a), (_, b) in pairs if a != b
+            ]
+        else:
+            differences += [Difference(f"gpus[{pci}]", _text(x), None) for x in mine]
+            differences += [Difference(f"gpus[{pci}]", None, _text(x)) for x in other]
+    return differences
+
+
+def _fields(prefix: str, part: Document) -> list[tuple[str, Scalar]]:
+    names = zip(part.__struct_encode_fields__, part.__struct_fields__, strict=True)
+    return [(f"{prefix}{wire}", getattr(part, name)) for wire, name in names]
+
+
+def _text(profile: GpuProfile) -> str:
+    return canonical_json(profile).decode("utf-8")
 
 
 def _profile(gpu: Gpu, spdm: str | None) -> GpuProfile:
