@@ -1,0 +1,141 @@
+"""Authenticates and authorizes every call before its handler runs.
+
+The only way to a handler leads through here, for streams too: the handler itself
+is wrapped, because only the call's context knows the peer. Calls whose identity
+ends are ended with it. Must not know what any method does.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from controller.rpc.authorization import CallerKind, authorize
+from controller.rpc.caller import Caller
+from controller.rpc.failure import abort_with
+from gpuwarden.clock import Clock
+from gpuwarden.reasons import ReasonCode, Refusal
+
+Handler = grpc.RpcMethodHandler[Any, Any]
+Behavior = Callable[[Any, Any], Any]
+Context = aio.ServicerContext[Any, Any]
+
+
+class Authenticate(Protocol):
+    """Says who is calling."""
+
+    def __call__(self, context: Context, now: datetime, /) -> Caller | Refusal:
+        """The caller behind `context`, or why it is nobody."""
+
+
+class CallObserver(Protocol):
+    """Is told about every call, for metrics and audit. Must return at once."""
+
+    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
+        """`caller` is None where nobody was recognised; `refusal` is None when allowed."""
+
+
+class AuthorizationInterceptor(aio.ServerInterceptor):
+    """Wraps every handler of a server; see the module."""
+
+    def __init__(self, *, authenticate: Authenticate, observer: CallObserver, clock: Clock) -> None:
+        self._authenticate = authenticate
+        self._observer = observer
+        self._clock = clock
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler behind the method, guarded; unknown methods stay UNIMPLEMENTED."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        if handler.response_streaming:
+            return self._guarded_stream(handler, method)
+        return self._guarded_unary(handler, method)
+
+    def _guarded_unary(self, handler: Handler, method: str) -> Handler:
+        inner = _behavior(handler)
+
+        async def unary(request: Any, context: Context) -> Any:  # noqa: ANN401 - any message
+            async with self._admitted(method, context):
+                return await inner(request, context)
+
+        make = (
+            grpc.stream_unary_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(unary, handler.request_deserializer, handler.response_serializer)
+
+    def _guarded_stream(self, handler: Handler, method: str) -> Handler:
+        inner = _behavior(handler)
+
+        async def stream(request: Any, context: Context) -> None:  # noqa: ANN401 - any message
+            async with self._admitted(method, context):
+                answer = inner(request, context)
+                if not inspect.isasyncgen(answer):
+                    await answer
+                    return
+                async with aclosing(answer):
+                    async for message in answer:
+                        await context.write(message)
+
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_stream_rpc_method_handler
+        )
+        return make(stream, handler.request_deserializer, handler.response_serializer)
+
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
+        now = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC)
+        found = self._authenticate(context, now)
+        caller = None if isinstance(found, Refusal) else found
+        refusal = found if isinstance(found, Refusal) else authorize(method, found.kind)
+        self._observer.called(method, caller, refusal)
+        if refusal is not None:
+            await abort_with(context, refusal)
+        deadline = asyncio.timeout(_remaining(caller, now))
+        try:
+            async with deadline:
+                yield
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
+
+
+def local_caller(caller: Caller) -> Authenticate:
+    """For a listener that only its owner can open: everybody there is `caller`."""
+    if caller.kind is not CallerKind.LOCAL:
+        raise ValueError(f"only a local caller needs no certificate, got {caller.kind}")
+
+    def authenticate(_context: Context, _now: datetime, /) -> Caller:
+        return caller
+
+    return authenticate
+
+
+def _behavior(handler: Handler) -> Behavior:
+    behavior = (
+        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    )
+    if behavior is None:
+        raise ValueError("a gRPC handler without behavior")
+    return behavior
+
+
+def _remaining(caller: Caller | None, now: datetime) -> float | None:
+    if caller is None or caller.not_after is None:
+        return None
+    return max(0.0, (caller.not_after - now).total_seconds())

@@ -1,0 +1,122 @@
+"""Two gRPC servers: mTLS for agents and readers, a unix socket for who is inside already.
+
+Wires services, interceptor and bounds together; decides nothing. Ports may be 0:
+`address` tells what was bound.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from controller.rpc.interceptor import AuthorizationInterceptor
+from controller.rpc.local_socket import claim_socket, owner_only
+from gpuwarden.wire.keepalive import HARD_MESSAGE_BYTES, SERVER_KEEPALIVE
+from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2
+
+_STREAMS_PER_CONNECTION: Final = 32
+_HANDSHAKE_MS: Final = 10_000
+_CONNECTION_AGE_MS: Final = 31 * 60 * 1000
+_CONNECTION_AGE_GRACE_MS: Final = 60 * 1000
+_IDLE_MS: Final = 5 * 60 * 1000
+
+ATTESTATION: Final = attestation_pb2.DESCRIPTOR.services_by_name["AttestationService"].full_name
+FLEET: Final = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
+
+AddService = Callable[[aio.Server], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RpcServer:
+    """A started or startable server with its health service and the address it has."""
+
+    server: aio.Server
+    health: HealthServicer
+    address: str
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        await self.server.start()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Say NOT_SERVING, refuse new calls, let running ones end within the grace, then cut."""
+        await self.health.enter_graceful_shutdown()
+        await self.server.stop(grace_seconds)
+
+
+class ListenError(OSError):
+    """An address could not be bound; names the setting."""
+
+
+def agents_server(
+    *,
+    address: str,
+    credentials: grpc.ServerCredentials,
+    interceptor: AuthorizationInterceptor,
+    services: tuple[AddService, ...],
+) -> RpcServer:
+    """The mTLS server of AttestationService, FleetService, health and reflection."""
+    server = aio.server(interceptors=(interceptor,), options=_options(connection_age=True))
+    for add in services:
+        add(server)
+    names = (ATTESTATION, FLEET, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    servicer = _add_health(server)
+    host, _, _ = address.rpartition(":")
+    try:
+        port = server.add_secure_port(address if host else f"[::]{address}", credentials)
+    except RuntimeError as error:
+        raise ListenError(f"listen.agents: cannot bind {address}") from error
+    return RpcServer(server, servicer, f"{host or '[::]'}:{port}")
+
+
+def local_server(
+    *, path: Path, interceptor: AuthorizationInterceptor, services: tuple[AddService, ...]
+) -> RpcServer:
+    """The server on a unix socket of mode 0600; the folder must exist."""
+    claim_socket(path)
+    server = aio.server(interceptors=(interceptor,), options=_options(connection_age=False))
+    for add in services:
+        add(server)
+    servicer = _add_health(server)
+    try:
+        with owner_only():
+            server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise ListenError(f"listen.local: cannot bind {path}") from error
+    return RpcServer(server, servicer, f"unix:{path}")
+
+
+async def set_serving(server: RpcServer, *, ready: bool) -> None:
+    """Publish readiness under the empty service name."""
+    answer = health_pb2.HealthCheckResponse
+    await server.health.set("", answer.SERVING if ready else answer.NOT_SERVING)
+
+
+def _add_health(server: aio.Server) -> HealthServicer:
+    servicer = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    return servicer
+
+
+def _options(*, connection_age: bool) -> tuple[tuple[str, int], ...]:
+    aging = (
+        ("grpc.max_connection_age_ms", _CONNECTION_AGE_MS),
+        ("grpc.max_connection_age_grace_ms", _CONNECTION_AGE_GRACE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+    )
+    return (
+        *SERVER_KEEPALIVE,
+        ("grpc.max_receive_message_length", HARD_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", HARD_MESSAGE_BYTES),
+        ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.so_reuseport", 0),
+        *(aging if connection_age else ()),
+    )
