@@ -1,1 +1,1 @@
-"""To be described."""
+"""Typed settings of both processes, and how they are read: flag > environment > file > default."""

@@ -1,0 +1,35 @@
+"""The controller's settings, where the controller's own code looks for them."""
+
+from gpuwarden.settings.controller import (
+    AttestationSettings,
+    AuditSettings,
+    ClockSettings,
+    ControllerListenSettings,
+    ControllerSettings,
+    Enrollment,
+    ExtenderSettings,
+    ExtenderTlsSettings,
+    LimitSettings,
+    PolicySettings,
+    SpireServer,
+    SpireSettings,
+    StoreKind,
+    StoreSettings,
+)
+
+__all__ = [
+    "AttestationSettings",
+    "AuditSettings",
+    "ClockSettings",
+    "ControllerListenSettings",
+    "ControllerSettings",
+    "Enrollment",
+    "ExtenderSettings",
+    "ExtenderTlsSettings",
+    "LimitSettings",
+    "PolicySettings",
+    "SpireServer",
+    "SpireSettings",
+    "StoreKind",
+    "StoreSettings",
+]

@@ -1,0 +1,85 @@
+"""Settings of the agent. Pure; `loader` fills them."""
+
+# ruff: noqa: RUF009 -- the defaults are frozen values
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from gpuwarden.settings import kinds
+from gpuwarden.settings.key import Spec
+from gpuwarden.settings.shared import LogSettings, TelemetrySettings
+from gpuwarden.settings.values import Address, Duration
+
+KIND = "AgentConfig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSection:
+    """Section `agent`."""
+
+    node_name: Annotated[
+        str,
+        Spec(kinds.NODE_NAME, "name of this node in Kubernetes", default_from="NODE_NAME"),
+    ]
+    controllers: Annotated[
+        tuple[Address, ...],
+        Spec(
+            kinds.list_of(kinds.ADDRESS),
+            "controllers to dial; each name is resolved again and again to all its addresses",
+        ),
+    ] = (Address("gpuwarden-controller", 9443),)
+    controller_id: Annotated[
+        str | None,
+        Spec(
+            kinds.SPIFFE_ID,
+            "identity that a controller must prove;"
+            " none means `spiffe://<trustDomain><pathPrefix>/controller`",
+        ),
+    ] = None
+    state_dir: Annotated[Path, Spec(kinds.ABSOLUTE_PATH, "folder for the agent's own state")] = (
+        Path("/var/lib/gpuwarden")
+    )
+    nvml_timeout: Annotated[
+        Duration,
+        Spec(kinds.duration("100ms", "60s"), "longest time one NVML call may take"),
+    ] = Duration.parse("5s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentListenSettings:
+    """Section `listen` of the agent."""
+
+    ops: Annotated[
+        Address, Spec(kinds.ADDRESS, "`/healthz`, `/readyz` and `/metrics`; port 0 = any free one")
+    ] = Address("", 9090)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Everything that can be set about an agent."""
+
+    trust_domain: Annotated[str, Spec(kinds.TRUST_DOMAIN, "SPIFFE trust domain")]
+    cluster: Annotated[str, Spec(kinds.IDENTIFIER, "name of the cluster")]
+    workload_api: Annotated[
+        str,
+        Spec(
+            kinds.WORKLOAD_API,
+            "SPIFFE Workload API socket",
+            default_from="SPIFFE_ENDPOINT_SOCKET",
+        ),
+    ]
+    path_prefix: Annotated[
+        str, Spec(kinds.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
+    ] = "/gpuwarden"
+    agent: AgentSection
+    listen: AgentListenSettings = field(default_factory=AgentListenSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def controller_id(self) -> str:
+        """SPIFFE ID that every controller must prove."""
+        return (
+            self.agent.controller_id or f"spiffe://{self.trust_domain}{self.path_prefix}/controller"
+        )

@@ -1,0 +1,256 @@
+"""Settings of the controller. Pure; `loader` fills them."""
+
+# ruff: noqa: RUF009 -- the defaults are frozen values
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from gpuwarden.settings import kinds
+from gpuwarden.settings.key import Spec
+from gpuwarden.settings.shared import LogSettings, TelemetrySettings
+from gpuwarden.settings.values import Address, Duration
+
+KIND = "ControllerConfig"
+
+
+class Enrollment(StrEnum):
+    """What makes a node's hardware known."""
+
+    FIRST_USE = "firstUse"
+    REQUIRED = "required"
+
+
+class SpireServer(StrEnum):
+    """Seam for confirmation by a SPIRE server; not available yet, so evidence stays at L0."""
+
+    OFF = "off"
+
+
+class StoreKind(StrEnum):
+    """Where enrolments live."""
+
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestationSettings:
+    """Section `attestation`: 2 x interval + challengeTtl <= lease <= 90s."""
+
+    interval: Annotated[
+        Duration, Spec(kinds.duration("100ms", "45s"), "time between challenges, +/- 10 %")
+    ] = Duration.parse("25s")
+    lease: Annotated[
+        Duration,
+        Spec(kinds.duration("300ms", "90s"), "trust after the issue of an answered challenge"),
+    ] = Duration.parse("90s")
+    challenge_ttl: Annotated[
+        Duration, Spec(kinds.duration("100ms", "60s"), "time to answer a challenge")
+    ] = Duration.parse("15s")
+    enrollment: Annotated[
+        Enrollment,
+        Spec(
+            kinds.one_of(Enrollment),
+            "`firstUse` pins the hardware first seen; `required` wants it listed in the policy",
+        ),
+    ] = Enrollment.FIRST_USE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpireSettings:
+    """Section `spire`."""
+
+    server: Annotated[
+        SpireServer,
+        Spec(kinds.one_of(SpireServer), "confirmation by the SPIRE server (level L1)"),
+    ] = SpireServer.OFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """Section `policy`."""
+
+    file: Annotated[
+        Path | None, Spec(kinds.PATH, "policy file; without one nothing is demanded")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderTlsSettings:
+    """Section `extender.tls`: all three or none."""
+
+    cert: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the certificate and its chain")] = (
+        None
+    )
+    key: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the private key")] = None
+    client_ca: Annotated[
+        Path | None, Spec(kinds.PATH, "PEM file of the CAs whose clients may call")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderSettings:
+    """Section `extender`."""
+
+    tls: ExtenderTlsSettings = field(default_factory=ExtenderTlsSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSettings:
+    """Section `clock`: difference between a node's wall clock and ours."""
+
+    warn: Annotated[
+        Duration, Spec(kinds.duration("100ms", "1h"), "difference that is reported")
+    ] = Duration.parse("30s")
+    refuse: Annotated[
+        Duration, Spec(kinds.duration("1s", "1h"), "difference that is refused (CLOCK_SKEW)")
+    ] = Duration.parse("300s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """Section `limits`."""
+
+    streams: Annotated[
+        int, Spec(kinds.whole_number(1, 1_000_000), "attestation streams in all (LIMIT_STREAMS)")
+    ] = 20_000
+    streams_per_peer: Annotated[
+        int, Spec(kinds.whole_number(2, 64), "attestation streams of one identity (LIMIT_STREAMS)")
+    ] = 4
+    rate: Annotated[
+        int,
+        Spec(
+            kinds.whole_number(1, 100_000),
+            "new attestation streams of one identity per minute (LIMIT_RATE)",
+        ),
+    ] = 60
+    message_bytes: Annotated[
+        int,
+        Spec(kinds.whole_number(16 << 10, 16 << 20), "one message of an agent (MSG_TOO_LARGE)"),
+    ] = 256 << 10
+    filter_bytes: Annotated[
+        int, Spec(kinds.whole_number(64 << 10, 1 << 30), "body of an extender request")
+    ] = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerListenSettings:
+    """Section `listen` of the controller; port 0 means any free one, which is logged."""
+
+    agents: Annotated[
+        Address, Spec(kinds.ADDRESS, "gRPC with mTLS: agents, inspectors, operators")
+    ] = Address("", 9443)
+    extender: Annotated[
+        Address,
+        Spec(
+            kinds.ADDRESS,
+            "scheduler extender; anything but loopback needs `extender.tls`",
+            aliases=("BGS_LISTEN_ADDR",),
+        ),
+    ] = Address("127.0.0.1", 8000)
+    ops: Annotated[Address, Spec(kinds.ADDRESS, "`/healthz`, `/readyz` and `/metrics`")] = Address(
+        "", 9090
+    )
+    local: Annotated[
+        Path, Spec(kinds.ABSOLUTE_PATH, "unix socket of the read-only Fleet API (mode 0600)")
+    ] = Path("/run/gpuwarden/fleet.sock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Section `store`."""
+
+    kind: Annotated[
+        StoreKind, Spec(kinds.one_of(StoreKind), "where enrolments live; `memory` forgets")
+    ] = StoreKind.MEMORY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """Section `audit`."""
+
+    dir: Annotated[Path, Spec(kinds.ABSOLUTE_PATH, "folder of the audit log")] = Path(
+        "/var/lib/gpuwarden/audit"
+    )
+    reserve: Annotated[
+        int,
+        Spec(kinds.whole_number(0, 1 << 34), "disk space kept free for grants"),
+    ] = 64 << 20
+    rotate_bytes: Annotated[
+        int, Spec(kinds.whole_number(64 << 10, 1 << 34), "size at which a new file is begun")
+    ] = 64 << 20
+    retention: Annotated[
+        Duration, Spec(kinds.duration("1d", "3650d"), "age at which a finished file is deleted")
+    ] = Duration.parse("90d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Everything that can be set about a controller."""
+
+    trust_domain: Annotated[str, Spec(kinds.TRUST_DOMAIN, "SPIFFE trust domain")]
+    cluster: Annotated[str, Spec(kinds.IDENTIFIER, "name of the cluster")]
+    workload_api: Annotated[
+        str,
+        Spec(
+            kinds.WORKLOAD_API,
+            "SPIFFE Workload API socket",
+            default_from="SPIFFE_ENDPOINT_SOCKET",
+        ),
+    ]
+    replica: Annotated[
+        str,
+        Spec(
+            kinds.IDENTIFIER,
+            "name of this replica; with the cluster it is the origin of the audit log",
+            default_from="POD_NAME",
+        ),
+    ] = "controller-0"
+    path_prefix: Annotated[
+        str, Spec(kinds.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
+    ] = "/gpuwarden"
+    attestation: AttestationSettings = field(default_factory=AttestationSettings)
+    spire: SpireSettings = field(default_factory=SpireSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    extender: ExtenderSettings = field(default_factory=ExtenderSettings)
+    managed_resources: Annotated[
+        tuple[str, ...],
+        Spec(kinds.list_of(kinds.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),
+    ] = ("nvidia.com/gpu",)
+    required_hash_keys: Annotated[
+        tuple[str, ...],
+        Spec(
+            kinds.list_of(kinds.ANNOTATION_KEY),
+            "annotations that name required attestation hashes",
+            aliases=("BGS_REQUIRED_ANNOTATION",),
+        ),
+    ] = ("gpuwarden.dev/required-hash", "attestation-hash.my-company.com/required-hash")
+    insecure_static_hashes: Annotated[
+        bool,
+        Spec(
+            kinds.BOOLEAN,
+            "INSECURE: accept `staticHashes` for nodes without evidence, at level `none`",
+        ),
+    ] = False
+    static_hashes: Annotated[
+        Mapping[str, str],
+        Spec(
+            kinds.NODE_MAP,
+            "opaque hash per node; refused unless `insecureStaticHashes` is true",
+            aliases=("BGS_NODE_HASH_MAP",),
+        ),
+    ] = field(default_factory=dict)
+    clock: ClockSettings = field(default_factory=ClockSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    listen: ControllerListenSettings = field(default_factory=ControllerListenSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def origin(self) -> str:
+        """Origin of this replica's audit log."""
+        return f"{self.cluster}/{self.replica}"

@@ -1,0 +1,255 @@
+"""The kinds of value that a key can have: how each is read, shown and described.
+
+Pure. A kind reads text; flags and environment hand it over as it is, the file hands
+over scalars after `yaml_file` has checked that YAML saw the same type as the person.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from gpuwarden.identity.spiffe_id import SpiffeIdError, parse_spiffe_id, parse_trust_domain
+from gpuwarden.identity.spiffe_id import is_node_name as _is_dns_subdomain
+from gpuwarden.settings.values import Address, Duration, format_quantity, parse_quantity
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+_MAX_TEXT = 4096
+_MAX_STATIC_NODES = 100_000
+_ANNOTATION_KEY = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+)
+_PATH_PREFIX = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,8}")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_PRINTABLE = re.compile(r"[!-~]{1,253}")
+
+
+class Shape(Enum):
+    """What the value is in the file."""
+
+    TEXT = auto()
+    NUMBER = auto()
+    """A plain number, or a quantity as text."""
+    BOOLEAN = auto()
+    LIST = auto()
+    MAP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """How one kind of value is read (`parse`: text, raises ValueError) and written (`show`)."""
+
+    expects: str
+    """Completes "expected …" in an error."""
+    parse: Callable[[str], T]
+    show: Callable[[T], str] = str
+    shape: Shape = Shape.TEXT
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    """JSON Schema of the value in the file."""
+
+
+def _boolean(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text == "true"
+
+
+def _matching(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(pattern.pattern)
+    return text
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text or len(text) > _MAX_TEXT:
+        raise ValueError("a path")
+    return Path(text)
+
+
+def _absolute_path(text: str) -> Path:
+    if not text.startswith("/"):
+        raise ValueError("an absolute path")
+    return _path(text)
+
+
+def _controller_id(text: str) -> str:
+    try:
+        return str(parse_spiffe_id(text))
+    except SpiffeIdError:
+        raise ValueError("a SPIFFE ID") from None
+
+
+def _trust_domain(text: str) -> str:
+    try:
+        return parse_trust_domain(text)
+    except SpiffeIdError:
+        raise ValueError("a trust domain") from None
+
+
+def _node_name(text: str) -> str:
+    if not _is_dns_subdomain(text):
+        raise ValueError("a node name")
+    return text
+
+
+def _workload_api(text: str) -> str:
+    scheme, _, rest = text.partition(":")
+    path = rest.removeprefix("//")
+    if scheme == "unix" and path.startswith("/") and "\0" not in path:
+        return text
+    if scheme == "tcp" and rest.startswith("//"):
+        Address.parse(path)
+        return text
+    raise ValueError("a socket")
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[!-~]{1,2000}", text):
+        raise ValueError("a URL")
+    return text
+
+
+def _headers(text: str) -> Mapping[str, str]:
+    pairs = [part.partition("=") for part in text.strip().split(",")]
+    if not all(sep and re.fullmatch(r"[A-Za-z0-9-]{1,64}", key.strip()) for key, sep, _ in pairs):
+        raise ValueError("headers")
+    return MappingProxyType({key.strip(): value.strip() for key, _, value in pairs})
+
+
+def _node_map(text: str) -> Mapping[str, str]:
+    found = json.loads(text, object_pairs_hook=_no_duplicates)
+    if not isinstance(found, dict) or len(found) > _MAX_STATIC_NODES:
+        raise ValueError("a map")
+    for node, value in found.items():
+        if not _is_dns_subdomain(node) or not isinstance(value, str):
+            raise ValueError("a map of node names to strings")
+        _matching(_PRINTABLE, value)
+    return MappingProxyType(found)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a map without repeated keys")
+    return dict(pairs)
+
+
+def _show_map(value: Mapping[str, str]) -> str:
+    return json.dumps(dict(value), sort_keys=True)
+
+
+def list_of(item: Kind[T], *, most: int = 64) -> Kind[tuple[T, ...]]:
+    """Make the kind of a non-empty list: `a,b` as text, a YAML sequence in the file."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts) or len(parts) > most:
+            raise ValueError("a list")
+        return tuple(dict.fromkeys(item.parse(part) for part in parts))
+
+    def show(values: tuple[T, ...]) -> str:
+        return ",".join(item.show(value) for value in values)
+
+    return Kind(
+        expects=f"1 to {most} values separated by commas, each {item.expects}",
+        parse=parse,
+        show=show,
+        shape=Shape.LIST,
+        schema={"type": "array", "items": dict(item.schema), "minItems": 1, "maxItems": most},
+    )
+
+
+def one_of(choices: type[E]) -> Kind[E]:
+    """Make the kind of a closed set of words."""
+    words = [choice.value for choice in choices]
+
+    def parse(text: str) -> E:
+        return choices(text)
+
+    return Kind(
+        expects=" or ".join(words) if len(words) > 1 else f"{words[0]} (the only one available)",
+        parse=parse,
+        show=lambda choice: choice.value,
+        schema={"type": "string", "enum": words},
+    )
+
+
+def whole_number(least: int, most: int) -> Kind[int]:
+    """Make the kind of a plain number or quantity within bounds."""
+
+    def parse(text: str) -> int:
+        value = parse_quantity(text)
+        if not least <= value <= most:
+            raise ValueError("a number within bounds")
+        return value
+
+    return Kind(
+        expects=f"a whole number from {format_quantity(least)} to {format_quantity(most)}"
+        " (units: Ki, Mi, Gi, k, M, G)",
+        parse=parse,
+        show=format_quantity,
+        shape=Shape.NUMBER,
+        schema={"type": ["integer", "string"]},
+    )
+
+
+def duration(least: str, most: str) -> Kind[Duration]:
+    """Make the kind of a duration within bounds."""
+    low, high = Duration.parse(least), Duration.parse(most)
+
+    def parse(text: str) -> Duration:
+        value = Duration.parse(text)
+        if not low <= value <= high:
+            raise ValueError("a duration within bounds")
+        return value
+
+    return Kind(
+        expects=f"a duration from {least} to {most}, such as 25s, 1m30s or 90d",
+        parse=parse,
+    )
+
+
+BOOLEAN: Kind[bool] = Kind(
+    "true or false",
+    _boolean,
+    lambda value: "true" if value else "false",
+    Shape.BOOLEAN,
+    {"type": "boolean"},
+)
+ADDRESS: Kind[Address] = Kind("host:port, such as :8080, 127.0.0.1:0 or [::1]:8080", Address.parse)
+PATH: Kind[Path] = Kind("a path", _path)
+ABSOLUTE_PATH: Kind[Path] = Kind("an absolute path", _absolute_path)
+TRUST_DOMAIN: Kind[str] = Kind("a trust domain name ([a-z0-9._-])", _trust_domain)
+SPIFFE_ID: Kind[str] = Kind("a SPIFFE ID (spiffe://trust-domain/path)", _controller_id)
+IDENTIFIER: Kind[str] = Kind(
+    "a name of letters, digits, '.', '_' and '-', at most 253 long",
+    lambda text: _matching(_IDENTIFIER, text),
+)
+NODE_NAME: Kind[str] = Kind("a node name (RFC 1123 subdomain)", _node_name)
+PATH_PREFIX: Kind[str] = Kind(
+    "a SPIFFE path prefix such as /gpuwarden", lambda text: _matching(_PATH_PREFIX, text)
+)
+WORKLOAD_API: Kind[str] = Kind("unix:///path/to/socket or tcp://address:port", _workload_api)
+URL: Kind[str] = Kind("an http:// or https:// URL", _url)
+HEADERS: Kind[Mapping[str, str]] = Kind(
+    "name=value pairs separated by commas",
+    _headers,
+    lambda headers: ",".join(f"{key}={value}" for key, value in headers.items()),
+)
+ANNOTATION_KEY: Kind[str] = Kind(
+    "a Kubernetes annotation or resource name, such as example.org/name",
+    lambda text: _matching(_ANNOTATION_KEY, text),
+)
+NODE_MAP: Kind[Mapping[str, str]] = Kind(
+    "a map from node name to a printable string of at most 253 characters"
+    " (a JSON object in flags and environment)",
+    _node_map,
+    _show_map,
+    Shape.MAP,
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
