@@ -1,0 +1,153 @@
+"""Structured logs through structlog: one JSON object (or line of text) per event.
+
+`configure` is called once by a composition root; everybody else calls `logger()`.
+Keys, tokens and PEM blocks never come out, whatever is passed in, and control
+characters are escaped, so that a logged value cannot forge a line or a terminal.
+"""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from gpuwarden.settings.shared import LogFormat, LogLevel
+
+REDACTED = "<redacted>"
+_MAX_VALUE = 2048
+_MAX_ITEMS = 64
+_MAX_DEPTH = 4
+_LEVEL = {
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARN: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
+_SECRET_NAME = re.compile(
+    r"(?:^|[_.-])(?:private_?key|key_?pem|pem|password|passwd|secret|token|authorization|cookie"
+    r"|credentials?|api_?key|otlp_?headers|nonce)(?:$|[_.-])",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    r"|\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?<=://)[^/\s:@]{1,256}:[^/\s@]{1,256}(?=@)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def configure(
+    level: LogLevel, log_format: LogFormat, *, service: str, stream: TextIO | None = None
+) -> None:
+    """Set up logging of this process, of libraries that use `logging` too.
+
+    Lines go to `stream`, by default standard error (standard output carries the audit log).
+    """
+    out = sys.stderr if stream is None else stream
+    render: Processor = _render_json if log_format is LogFormat.JSON else _render_text
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _named(service),
+        redact,
+    ]
+    structlog.configure(
+        processors=[*shared, render],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVEL[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact, render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(_LEVEL[level], logging.WARNING))
+
+
+def logger(component: str) -> FilteringBoundLogger:
+    """Return a logger whose lines carry `component`."""
+    return cast("FilteringBoundLogger", structlog.get_logger().bind(component=component))
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Replace secrets by name and by look, bound every value, escape control characters.
+
+    A traceback becomes a list of its lines, so that its line ends need no escape.
+    """
+    return cast("dict[str, Any]", _clean_mapping(event, 0))
+
+
+def _named(service: str) -> Processor:
+    def add(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["service"] = service
+        return event
+
+    return add
+
+
+def _clean(value: object, depth: int) -> object:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Mapping():
+            return _clean_mapping(value, depth) if depth < _MAX_DEPTH else _clean_text(repr(value))
+        case list() | tuple() | set() | frozenset():
+            if depth >= _MAX_DEPTH:
+                return _clean_text(repr(value))
+            kept = [_clean(item, depth + 1) for item in list(value)[:_MAX_ITEMS]]
+            return (
+                kept if len(value) <= _MAX_ITEMS else [*kept, f"… {len(value) - _MAX_ITEMS} more"]
+            )
+        case bytes() | bytearray() | memoryview():
+            return f"<{len(value)} bytes>"
+        case _:
+            return _clean_text(str(value))
+
+
+def _clean_mapping(values: Mapping[Any, Any], depth: int) -> dict[str, object]:
+    cleaned: dict[str, object] = {}
+    for key, value in list(values.items())[:_MAX_ITEMS]:
+        name = _clean_text(str(key))
+        if _SECRET_NAME.search(name):
+            cleaned[name] = REDACTED
+        elif name == "exception" and depth == 0 and isinstance(value, str):
+            cleaned[name] = [_clean_text(line) for line in value.splitlines()[-_MAX_ITEMS:]]
+        else:
+            cleaned[name] = _clean(value, depth + 1)
+    return cleaned
+
+
+def _clean_text(text: str) -> str:
+    text = _SECRET_TEXT.sub(REDACTED, text)
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}… ({len(text)} characters)"
+
+
+def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return json.dumps({**first, **event}, ensure_ascii=False)
+
+
+def _render_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    time, level = event.pop("timestamp", ""), event.pop("level", "")
+    name = event.pop("event", "")
+    rest = " ".join(f"{key}={_text_value(value)}" for key, value in event.items())
+    return f"{time} {level:<8} {name} {rest}".rstrip()
+
+
+def _text_value(value: object) -> str:
+    plain = isinstance(value, str) and re.fullmatch(r"[^\s\"=]+", value)
+    return str(value) if plain else json.dumps(value, ensure_ascii=False)

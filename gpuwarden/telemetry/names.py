@@ -1,0 +1,238 @@
+"""Every metric, log event and span name of the product, each once; docs are made from here.
+
+Metric names follow Prometheus' naming practice: prefix, base units, `_total` for
+counters. Labels have few values: never a pod, a hash or a serial number. Pure.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Self
+
+PREFIX = "gpuwarden_"
+
+FAST_BUCKETS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+"""Seconds, for work in memory and local disks."""
+SLOW_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+"""Seconds, for work that crosses the network or asks a driver."""
+
+
+class MetricType(Enum):
+    """Prometheus metric types in use."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Process(Enum):
+    """Who exports a metric."""
+
+    AGENT = "agent"
+    CONTROLLER = "controller"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; `name` is what Prometheus shows."""
+
+    name: str
+    type: MetricType
+    process: Process
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+def _counter(name: str, process: Process, text: str, *labels: str) -> Metric:
+    return Metric(f"{PREFIX}{name}_total", MetricType.COUNTER, process, text, labels)
+
+
+def _gauge(name: str, process: Process, text: str, *labels: str) -> Metric:
+    return Metric(PREFIX + name, MetricType.GAUGE, process, text, labels)
+
+
+def _histogram(
+    name: str, process: Process, text: str, *labels: str, buckets: tuple[float, ...]
+) -> Metric:
+    return Metric(f"{PREFIX}{name}_seconds", MetricType.HISTOGRAM, process, text, labels, buckets)
+
+
+_A, _C, _BOTH = Process.AGENT, Process.CONTROLLER, Process.BOTH
+
+BUILD_INFO = _gauge("build_info", _BOTH, "Always 1; what is running.", "version", "python")
+SVID_EXPIRY = _gauge(
+    "svid_expires_seconds", _BOTH, "Seconds until our own SVID expires; negative once it has."
+)
+SVID_UPDATES = _counter("svid_updates", _BOTH, "SVID updates from the Workload API.", "result")
+SVID_SOURCE_RESTARTS = _counter(
+    "svid_source_restarts", _BOTH, "Times the watchdog rebuilt the Workload API source."
+)
+TLS_MATERIAL_REFUSED = _counter(
+    "tls_material_refused",
+    _C,
+    "New server certificates that were not taken because they do not hold together.",
+)
+
+AGENT_GPUS = _gauge("agent_gpus", _A, "Physical GPUs in the last inventory.")
+AGENT_GPUS_LOST = _gauge("agent_gpus_lost", _A, "GPUs that the driver reports as lost.")
+AGENT_READS = _counter("agent_inventory_reads", _A, "Inventory reads.", "result")
+AGENT_READ_SECONDS = _histogram(
+    "agent_inventory_read", _A, "Time to read the whole inventory.", buckets=SLOW_BUCKETS
+)
+AGENT_NVML_FAILURES = _counter(
+    "agent_nvml_failures", _A, "NVML calls that failed or did not return in time.", "call", "error"
+)
+AGENT_NVML_AVAILABLE = _gauge(
+    "agent_nvml_available", _A, "1 while library and driver answer, else 0 (NVML_UNAVAILABLE)."
+)
+AGENT_GPU_EVENTS = _counter("agent_gpu_events", _A, "Bad news from the driver.", "kind")
+AGENT_STREAMS = _gauge(
+    "agent_streams", _A, "Streams to controllers, by state (connecting, open, accepted).", "state"
+)
+AGENT_STREAM_ENDS = _counter("agent_stream_ends", _A, "Streams that ended, by cause.", "cause")
+AGENT_VERDICTS = _counter(
+    "agent_verdicts", _A, "Verdicts received, by reason code (ACCEPTED included).", "code"
+)
+AGENT_ACCEPTED = _gauge(
+    "agent_accepted_controllers", _A, "Controllers that hold this node as accepted now."
+)
+
+STREAMS = _gauge("streams", _C, "Open attestation streams.")
+STREAM_ENDS = _counter("stream_ends", _C, "Attestation streams that ended, by cause.", "cause")
+HANDSHAKES = _counter(
+    "tls_handshakes", _C, "TLS handshakes on the agents' port as far as they reach us.", "result"
+)
+EVIDENCE = _counter(
+    "evidence", _C, "Evidence verified, by reason code (ACCEPTED included).", "code"
+)
+EVIDENCE_SECONDS = _histogram(
+    "evidence_verification",
+    _C,
+    "Time to verify one evidence, audit excluded.",
+    buckets=FAST_BUCKETS,
+)
+CHALLENGES = _counter("challenges", _C, "Challenges issued.", "cause")
+NODES = _gauge("nodes", _C, "Nodes by state.", "state")
+GPUS = _gauge("gpus", _C, "GPUs of accepted evidence by state (usable, lost, unhealthy).", "state")
+CLASSES = _gauge("classes", _C, "Different attestation hashes in the fleet.")
+CLOCK_SUSPECT = _gauge(
+    "clock_suspect", _C, "1 while our wall clock disagrees with time since boot."
+)
+POLICY_RELOADS = _counter("policy_reloads", _C, "Reads of a changed policy file.", "result")
+READY = _gauge("ready", _BOTH, "1 when /readyz answers 200.")
+
+EXTENDER_REQUESTS = _counter("extender_requests", _C, "Extender requests.", "verb", "result")
+EXTENDER_SECONDS = _histogram(
+    "extender_request", _C, "Time to answer an extender request.", "verb", buckets=FAST_BUCKETS
+)
+EXTENDER_NODES = _counter(
+    "extender_nodes",
+    _C,
+    "Nodes judged for guarded pods, by reason code (ACCEPTED included).",
+    "code",
+)
+RPC_CALLS = _counter("rpc_calls", _C, "Calls of the Fleet API.", "method", "code")
+
+AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
+AUDIT_LOST = _counter(
+    "audit_records_lost", _C, "Audit records that could not be kept; a log.gap record counts them."
+)
+AUDIT_COPIES_LOST = _counter(
+    "audit_copies_lost", _C, "Audit records whose copy on standard output was lost."
+)
+AUDIT_GRANTS_REFUSED = _counter(
+    "audit_grants_refused", _C, "Grants refused because the log could not keep them.", "cause"
+)
+AUDIT_COMMIT_SECONDS = _histogram(
+    "audit_commit", _C, "Time to make one group of audit records durable.", buckets=FAST_BUCKETS
+)
+AUDIT_QUEUE = _gauge("audit_queue_records", _C, "Audit records that wait to be written.")
+AUDIT_AVAILABLE = _gauge("audit_available", _C, "1 while the audit log takes grants, else 0.")
+AUDIT_SEQUENCE = _gauge("audit_sequence", _C, "Number of the last durable audit record.")
+
+METRICS: tuple[Metric, ...] = tuple(
+    value for value in dict(globals()).values() if isinstance(value, Metric)
+)
+"""All of them, in the order above."""
+
+
+class Event(StrEnum):
+    """Every log event: what the `event` field holds, and what it means."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Keep the meaning beside the string."""
+        event = str.__new__(cls, value)
+        event._value_ = value
+        event.meaning = meaning
+        return event
+
+    PROCESS_STARTED = "process.started", "all listeners are up"
+    PROCESS_STOPPING = "process.stopping", "a signal or a fault ends the process; says which"
+    PROCESS_STOPPED = "process.stopped", "everything is closed"
+    PROCESS_FAULT = "process.fault", "a part of the process failed unexpectedly"
+    CONFIG_EFFECTIVE = "config.effective", "settings at start, secrets left out"
+    CONFIG_ALIAS = "config.alias", "a setting came from another program's environment variable"
+    CONFIG_INSECURE = "config.insecure", "an Insecure… stand-in is on"
+    LISTENER_OPEN = "listener.open", "a port or socket accepts connections; says which address"
+
+    SVID_UPDATED = "svid.updated", "a new SVID is in use"
+    SVID_SOURCE_FAILED = "svid.source.failed", "the Workload API gives no usable SVID"
+    SVID_SOURCE_REBUILT = "svid.source.rebuilt", "the watchdog started the source again"
+    TLS_MATERIAL_REFUSED = "tls.material.refused", "new server certificate not taken; says why"
+
+    NVML_UNAVAILABLE = "nvml.unavailable", "library or driver is missing or does not answer"
+    NVML_AVAILABLE = "nvml.available", "library and driver answer again"
+    NVML_CALL_FAILED = "nvml.call.failed", "one NVML call failed"
+    NVML_STUCK = "nvml.stuck", "an NVML call never returned; the process ends itself"
+    GPU_EVENT = "gpu.event", "bad news about a GPU (XID, lost, driver reload)"
+    INVENTORY_READ = "inventory.read", "the inventory was read; counts and failures"
+    INVENTORY_CHANGED = "inventory.changed", "the inventory differs from the one before"
+    STATE_LOST = "state.lost", "the state file was missing or damaged; the agent starts without"
+
+    STREAM_OPENED = "stream.opened", "an attestation stream is up"
+    STREAM_CLOSED = "stream.closed", "an attestation stream ended; says why"
+    STREAM_RETRY = "stream.retry", "the next attempt waits; says how long"
+    CHALLENGE_RECEIVED = "challenge.received", "a verified challenge arrived"
+    CHALLENGE_REFUSED = "challenge.refused", "a challenge did not verify; the stream is closed"
+    VERDICT_ACCEPTED = "verdict.accepted", "a controller accepted our evidence"
+    VERDICT_REFUSED = "verdict.refused", "a controller refused our evidence; says why"
+
+    EVIDENCE_ACCEPTED = "evidence.accepted", "first, changed or regained acceptance of a node"
+    EVIDENCE_REFUSED = "evidence.refused", "evidence or its stream was refused; code and step"
+    NODE_STATE = "node.state", "a node changed its state"
+    POLICY_LOADED = "policy.loaded", "a policy file is in force; its digest"
+    POLICY_REFUSED = "policy.refused", "a changed policy file is wrong; the old one stays"
+    CLOCK_SUSPECT = "clock.suspect", "our wall clock disagrees with time since boot"
+    FILTER_DECIDED = "filter.decided", "an extender answered; counts per code"
+    EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
+    RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
+
+    AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
+    AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"
+    AUDIT_UNAVAILABLE = "audit.unavailable", "the audit log cannot be written; grants are refused"
+    AUDIT_AVAILABLE = "audit.available", "the audit log can be written again"
+    AUDIT_LOW_SPACE = "audit.space.low", "only the reserve is left; ordinary records are dropped"
+
+
+class Span(StrEnum):
+    """Every span: what a trace shows as its name, and what it covers."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Keep the meaning beside the string."""
+        span = str.__new__(cls, value)
+        span._value_ = value
+        span.meaning = meaning
+        return span
+
+    INVENTORY = "agent.inventory", "reading all GPUs"
+    ROUND = "agent.round", "from a challenge to its verdict, seen by the agent"
+    VERIFY = "controller.verify", "verifying one evidence"
+    AUDIT_GRANT = "controller.audit.grant", "waiting until a grant is durable"
+    FILTER = "controller.filter", "answering /filter"
+    PRIORITIZE = "controller.prioritize", "answering /prioritize"
+    RPC = "controller.rpc", "answering a call of the Fleet API"
