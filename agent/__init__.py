@@ -1,1 +1,5 @@
-"""To be described."""
+"""The Attester process of a GPU node: reads GPUs, signs what it read, tells every controller.
+
+It talks to the controller replicas and to its local Workload API and nothing else,
+writes only its state directory, and decides nothing about trust.
+"""

@@ -1,0 +1,362 @@
+"""What one stream does next: a table of (phase, event) that returns the new state and actions.
+
+Greeted -> challenged -> answered -> waiting -> challenged … -> ended. A pair that
+is not listed ends the stream: a controller that speaks out of turn is not one to
+go on talking to. What is signed, and with which nonce, is the Attester's matter.
+
+Pure: reads no clock, waits for nothing; `now_ns` is CLOCK_BOOTTIME.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from agent.gpu.reading import GpuEvent, InventoryReading
+from gpuwarden.reasons import ReasonCode
+
+MAX_QUEUED_NEWS: Final = 16
+_MS: Final = 1_000_000
+_S: Final = 1_000_000_000
+_STOPPING: Final = frozenset({ReasonCode.STREAM_SUPERSEDED, ReasonCode.DUPLICATE_AGENT})
+
+
+class Phase(StrEnum):
+    """Where the conversation stands."""
+
+    GREETED = "greeted"
+    CHALLENGED = "challenged"
+    ANSWERED = "answered"
+    WAITING = "waiting"
+    ENDED = "ended"
+
+
+class EndReason(StrEnum):
+    """Why a stream ended; a metric label."""
+
+    PEER = "peer"
+    """The controller or the network ended it."""
+    REFUSED = "refused"
+    """The controller refused the stream and said why."""
+    SUPERSEDED = "superseded"
+    """Another instance speaks for this node now; this one must not come back."""
+    UNPROVEN = "unproven"
+    """A challenge that the configured controller did not make for this stream."""
+    SILENT = "silent"
+    """Nothing came in time."""
+    PROTOCOL = "protocol"
+    """Something came out of turn."""
+    LOCAL = "local"
+    """Evidence could not be made."""
+    STOPPED = "stopped"
+    """This side asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTiming:
+    """Limits of waiting on one stream, seconds."""
+
+    greeting_s: float = 10.0
+    verdict_s: float = 15.0
+    slack_s: float = 10.0
+    """Beyond the announced time of the next challenge and its jitter of a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verdict of the controller, sizes bounded, text escaped."""
+
+    challenge_id: str
+    accepted: bool
+    code: str
+    detail: str
+    attestation_hash: str
+    level: str
+    fresh_for_ms: int
+    next_challenge_ms: int
+    """0 when the controller ends the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenged:
+    """A challenge that proved its controller."""
+
+    challenge_id: str
+    ttl_ms: int
+    interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChallengeDenied:
+    """A challenge that did not."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingDone:
+    """The GPUs were read for this challenge, after it came."""
+
+    challenge_id: str
+    reading: InventoryReading
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReceived:
+    """The controller has judged."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A GPU went bad."""
+
+    event: GpuEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEnded:
+    """The stream is over on the other side; `code` is the reason code in its trailer, if any."""
+
+    detail: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The state's deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """This side wants to end the stream."""
+
+    detail: str
+
+
+Event = (
+    Challenged
+    | ChallengeDenied
+    | ReadingDone
+    | VerdictReceived
+    | News
+    | PeerEnded
+    | Due
+    | StopAsked
+)
+
+
+class About(StrEnum):
+    """What a verdict judges."""
+
+    STREAM = "stream"
+    EVIDENCE = "evidence"
+    NEWS = "news"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the GPUs, beginning now, for this challenge."""
+
+    challenge_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Send evidence for the open challenge."""
+
+    reading: InventoryReading
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send bad news under the spare nonce."""
+
+    event: GpuEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Show a verdict in readiness, metrics and log."""
+
+    verdict: Verdict
+    about: About
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The GPUs were not read while the challenge lived: this round is lost."""
+
+    challenge_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Close the stream."""
+
+    reason: EndReason
+    detail: str
+    code: str = ""
+    """Reason code of the controller, if it gave one."""
+
+
+Action = Read | Answer | Tell | Report | Late | End
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One stream. `deadline_ns` is when Due is to be fed; None only once ended."""
+
+    phase: Phase
+    deadline_ns: int | None
+    timing: StreamTiming
+    challenge_id: str = ""
+    wait_ms: int = 0
+    """Announced distance of challenges, from the latest challenge."""
+    answered: str = ""
+    """Challenge whose evidence was sent and has not been accepted yet."""
+    told: str = ""
+    """Challenge whose spare nonce was used."""
+    queue: tuple[GpuEvent, ...] = ()
+    """News that waits for a spare nonce, oldest first."""
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the spare nonce of the latest challenge may still be used."""
+        return bool(self.challenge_id) and self.told != self.challenge_id
+
+
+Step = tuple[State, tuple[Action, ...]]
+
+
+def greeted(now_ns: int, timing: StreamTiming) -> State:
+    """A stream whose Hello has just been sent."""
+    return State(Phase.GREETED, now_ns + _ns(timing.greeting_s), timing)
+
+
+def step(state: State, event: Event, now_ns: int) -> Step:  # noqa: PLR0911 (one per event)
+    """The one transition function; an ended stream stays ended and does nothing."""
+    if state.phase is Phase.ENDED:
+        return state, ()
+    match event:
+        case Challenged():
+            return _challenged(state, event, now_ns)
+        case ChallengeDenied(detail):
+            return _end(state, EndReason.UNPROVEN, detail)
+        case ReadingDone():
+            return _read(state, event, now_ns)
+        case VerdictReceived(verdict):
+            return _judged(state, verdict, now_ns)
+        case News(news):
+            return _news(state, news)
+        case PeerEnded(detail, code):
+            return _end(state, _reason_of(code, EndReason.PEER), detail, code)
+        case Due():
+            return _due(state, now_ns)
+        case StopAsked(detail):
+            return _end(state, EndReason.STOPPED, detail)
+
+
+def _challenged(state: State, event: Challenged, now_ns: int) -> Step:
+    """A newer challenge always takes over: the older one can no longer be answered."""
+    state = replace(
+        state,
+        phase=Phase.CHALLENGED,
+        deadline_ns=now_ns + event.ttl_ms * _MS,
+        challenge_id=event.challenge_id,
+        wait_ms=event.interval_ms,
+        answered="",
+    )
+    read = Read(event.challenge_id)
+    if not state.queue:
+        return state, (read,)
+    # What happened before this challenge is told before its fresh reading.
+    oldest, *others = state.queue
+    state = replace(state, queue=tuple(others), told=event.challenge_id)
+    return state, (Tell(oldest), read)
+
+
+def _read(state: State, event: ReadingDone, now_ns: int) -> Step:
+    if event.challenge_id != state.challenge_id or state.phase is not Phase.CHALLENGED:
+        return state, ()  # read for a challenge that has passed
+    state = replace(
+        state,
+        phase=Phase.ANSWERED,
+        answered=event.challenge_id,
+        deadline_ns=now_ns + _ns(state.timing.verdict_s),
+    )
+    return state, (Answer(event.reading),)
+
+
+def _judged(state: State, verdict: Verdict, now_ns: int) -> Step:
+    if verdict.accepted:
+        return _accepted(state, verdict, now_ns)
+    about = _about(state, verdict)
+    report = Report(verdict, about)
+    if verdict.code in _STOPPING or verdict.next_challenge_ms == 0:
+        state, actions = _end(
+            state,
+            _reason_of(verdict.code, EndReason.REFUSED),
+            verdict.detail or verdict.code,
+            verdict.code,
+        )
+        return state, (report, *actions)
+    if about is About.EVIDENCE and state.phase is Phase.ANSWERED:
+        state = _waiting(state, verdict.next_challenge_ms, now_ns)
+    return state, (report,)
+
+
+def _accepted(state: State, verdict: Verdict, now_ns: int) -> Step:
+    about = _about(state, verdict)
+    if about is About.STREAM:
+        return _end(state, EndReason.PROTOCOL, "accepted what was not sent")
+    if about is About.EVIDENCE:
+        state = _waiting(replace(state, answered=""), verdict.next_challenge_ms, now_ns)
+    return state, (Report(verdict, about),)
+
+
+def _about(state: State, verdict: Verdict) -> About:
+    """Evidence and news of one challenge carry the same id; only evidence can earn a hash."""
+    is_ack = verdict.accepted and not verdict.attestation_hash
+    if state.answered and verdict.challenge_id == state.answered and not is_ack:
+        return About.EVIDENCE
+    if state.told and verdict.challenge_id == state.told:
+        return About.NEWS
+    return About.STREAM
+
+
+def _news(state: State, news: GpuEvent) -> Step:
+    if state.has_spare:
+        return replace(state, told=state.challenge_id), (Tell(news),)
+    if news in state.queue:
+        return state, ()
+    return replace(state, queue=(*state.queue, news)[-MAX_QUEUED_NEWS:]), ()
+
+
+def _due(state: State, now_ns: int) -> Step:
+    if state.phase is Phase.CHALLENGED:
+        return _waiting(state, state.wait_ms, now_ns), (Late(state.challenge_id),)
+    missing = {
+        Phase.GREETED: "no challenge after Hello",
+        Phase.ANSWERED: "no verdict on evidence",
+        Phase.WAITING: "no next challenge",
+    }
+    return _end(state, EndReason.SILENT, missing[state.phase])
+
+
+def _waiting(state: State, next_ms: int, now_ns: int) -> State:
+    longest_ns = (next_ms or state.wait_ms) * _MS * 11 // 10 + _ns(state.timing.slack_s)
+    return replace(state, phase=Phase.WAITING, deadline_ns=now_ns + longest_ns)
+
+
+def _reason_of(code: str, otherwise: EndReason) -> EndReason:
+    return EndReason.SUPERSEDED if code in _STOPPING else otherwise
+
+
+def _end(state: State, reason: EndReason, detail: str, code: str = "") -> Step:
+    state = replace(state, phase=Phase.ENDED, deadline_ns=None, queue=())
+    return state, (End(reason, detail, code),)
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * _S)

@@ -1,0 +1,57 @@
+"""Shares GPU readings between replicas without ever answering a challenge with an old one.
+
+A reading serves a challenge only if it began after the challenge had come. While a
+reading runs, all who ask meanwhile share the next one, so three replicas that
+challenge at once cost one or two readings, never three, and never a stale one.
+"""
+
+import asyncio
+from typing import Protocol
+
+from agent.attester import GpuInventorySource
+from agent.gpu.reading import InventoryReading
+from gpuwarden.clock import Clock
+
+
+class ReadingJournal(Protocol):
+    """Hears about readings."""
+
+    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
+        """A reading ended after `seconds`."""
+
+
+class SharedReadings:
+    """One reading at a time; callers that come during one wait for the next.
+
+    `run` is a long-lived task of the process: what the source raises means that
+    this process can never read again, so it goes up to the supervisor from there.
+    """
+
+    def __init__(self, source: GpuInventorySource, clock: Clock, journal: ReadingJournal) -> None:
+        self._source = source
+        self._clock = clock
+        self._journal = journal
+        self._asked = asyncio.Event()
+        self._waiting: list[asyncio.Future[InventoryReading]] = []
+
+    async def read(self) -> InventoryReading:
+        """A reading that begins after this call; waits for as long as the source takes."""
+        future: asyncio.Future[InventoryReading] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._asked.set()
+        return await future
+
+    async def run(self) -> None:
+        """Serve until cancelled; raises what the source raises."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            serving, self._waiting = self._waiting, []
+            if all(future.done() for future in serving):
+                continue  # whoever asked has gone
+            begun_ns = self._clock.boottime_ns()
+            reading = await self._source.read()
+            self._journal.reading_done(reading, (self._clock.boottime_ns() - begun_ns) / 1e9)
+            for future in serving:
+                if not future.done():
+                    future.set_result(reading)
