@@ -12,29 +12,52 @@ _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """A token bucket: `per_second` sustained, `burst` at once."""
+
+    per_second: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds; the defaults leave room for make-before-break and a reconnect."""
 
     streams: int = 20_000
     """Open streams in all."""
     streams_per_peer: int = 4
-    rate_per_peer: float = 4.0
-    """Messages and stream openings a second, sustained."""
-    burst_per_peer: int = 20
+    openings: Rate = Rate(1.0, 60)
+    messages: Rate = Rate(4.0, 20)
     peers: int = 40_000
-    """Peers remembered; above that, idle ones are forgotten first."""
+    """Peers remembered; above that, the one idle for longest is forgotten first."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    rate: Rate
+    tokens: float
+    refilled_ns: int
+
+    def take(self, now_ns: int) -> bool:
+        elapsed = max(0, now_ns - self.refilled_ns) / _NS
+        self.tokens = min(float(self.rate.burst), self.tokens + elapsed * self.rate.per_second)
+        self.refilled_ns = max(now_ns, self.refilled_ns)
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
 
 
 @dataclass(slots=True)
 class _Peer:
-    tokens: float
-    refilled_ns: int
+    openings: _Bucket
+    messages: _Bucket
     streams: int = 0
 
 
 @dataclass(slots=True)
 class StreamLimits:
-    """Open streams and a token bucket per peer. Not thread-safe: one event loop owns it."""
+    """Open streams and rates per peer. Not thread-safe: one event loop owns it."""
 
     limits: Limits
     _peers: dict[str, _Peer] = field(default_factory=dict)
@@ -45,6 +68,11 @@ class StreamLimits:
         """Streams open now, accepted or not."""
         return self._open
 
+    @property
+    def known_peers(self) -> int:
+        """Peers remembered now."""
+        return len(self._peers)
+
     def open(self, peer: str, now_ns: int) -> Refusal | None:
         """Count a new stream of `peer`, or say why it may not be; pair with `close`."""
         if self._open >= self.limits.streams:
@@ -52,7 +80,7 @@ class StreamLimits:
         known = self._peer(peer, now_ns)
         if known.streams >= self.limits.streams_per_peer:
             return Refusal(ReasonCode.LIMIT_STREAMS, f"{known.streams} streams of this peer")
-        if not self._take(known, now_ns):
+        if not known.openings.take(now_ns):
             return Refusal(ReasonCode.LIMIT_RATE, "too many streams opened by this peer")
         known.streams += 1
         self._open += 1
@@ -60,7 +88,7 @@ class StreamLimits:
 
     def message(self, peer: str, now_ns: int) -> Refusal | None:
         """Count one message of `peer`, or say that it comes too fast."""
-        if self._take(self._peer(peer, now_ns), now_ns):
+        if self._peer(peer, now_ns).messages.take(now_ns):
             return None
         return Refusal(ReasonCode.LIMIT_RATE, "too many messages of this peer")
 
@@ -73,19 +101,9 @@ class StreamLimits:
         known = self._peers.pop(peer, None)
         if known is None:
             self._forget_idle()
-            known = _Peer(float(self.limits.burst_per_peer), now_ns)
+            known = _Peer(_full(self.limits.openings, now_ns), _full(self.limits.messages, now_ns))
         self._peers[peer] = known
         return known
-
-    def _take(self, peer: _Peer, now_ns: int) -> bool:
-        elapsed = max(0, now_ns - peer.refilled_ns) / _NS
-        full = float(self.limits.burst_per_peer)
-        peer.tokens = min(full, peer.tokens + elapsed * self.limits.rate_per_peer)
-        peer.refilled_ns = max(now_ns, peer.refilled_ns)
-        if peer.tokens < 1.0:
-            return False
-        peer.tokens -= 1.0
-        return True
 
     def _forget_idle(self) -> None:
         """Drop the peer that was idle longest; peers with open streams are never dropped."""
@@ -94,3 +112,7 @@ class StreamLimits:
         idle = next((name for name, peer in self._peers.items() if peer.streams == 0), None)
         if idle is not None:
             del self._peers[idle]
+
+
+def _full(rate: Rate, now_ns: int) -> _Bucket:
+    return _Bucket(rate, float(rate.burst), now_ns)
