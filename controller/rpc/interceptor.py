@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 from grpc import aio
@@ -21,7 +21,8 @@ from controller.rpc.failure import abort_with
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
 
-Handler = grpc.RpcMethodHandler[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
+MaybeHandler: TypeAlias = "Handler | None"
 Behavior = Callable[[Any, Any], Any]
 Context = aio.ServicerContext[Any, Any]
 
@@ -50,9 +51,9 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         """The handler behind the method, guarded; unknown methods stay UNIMPLEMENTED."""
         handler = await continuation(handler_call_details)
         if handler is None:
