@@ -4,7 +4,16 @@ A line is RFC 8785 JSON without its LF. `v` names the format, so that a line is
 recognised among others in a collected log. Pure: no IO, no clock.
 """
 
+import re
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.errors import DecodeError
+from gpuwarden.evidence.strict_json import decode
 
 FORMAT = "gpuwarden.dev/audit/v1"
 """Value of `v`."""
@@ -39,3 +48,62 @@ class RecordKind(StrEnum):
     LOG_GAP = "log.gap"
     """How many records could not be kept since the record before."""
     CHECKPOINT = "checkpoint"
+
+
+class RecordError(Exception):
+    """The line is not a record; says why."""
+
+
+class LogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record as it stands in the log."""
+
+    v: str
+    seq: int
+    ts: str
+    """RFC 3339, UTC, milliseconds: the controller's wall clock when it happened."""
+    boot: str
+    """Boot id of the machine."""
+    origin: str
+    """Whose log this is: cluster/replica."""
+    instance: str
+    """Id of the process that wrote it."""
+    kind: str
+    actor: str
+    subject: str
+    decision: str
+    codes: tuple[str, ...]
+    refs: dict[str, Any]
+    prev: str
+    """SHA-256 of the line before, or GENESIS."""
+
+
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_KINDS = frozenset(kind.value for kind in RecordKind)
+
+
+def decode_record(line: bytes) -> LogRecord:
+    """Decode one line without its LF; raises RecordError unless it is exactly a record."""
+    try:
+        record = decode(line, LogRecord, max_bytes=MAX_RECORD_BYTES)
+    except DecodeError as error:
+        raise RecordError(str(error)) from None
+    if record.v != FORMAT:
+        raise RecordError(f"v must be {FORMAT!r}")
+    if record.seq < 1:
+        raise RecordError("seq must be at least 1")
+    if not _TIMESTAMP.fullmatch(record.ts):
+        raise RecordError("ts must be RFC 3339 in UTC with milliseconds")
+    if record.kind not in _KINDS:
+        raise RecordError("kind is not one of the known kinds")
+    if not _DIGEST.fullmatch(record.prev):
+        raise RecordError("prev must be 64 lower-case hex digits")
+    if canonical_json(record) != line:
+        raise RecordError("not in canonical form (RFC 8785)")
+    return record
+
+
+def format_timestamp(wall_ns: int) -> str:
+    """Write nanoseconds since the Unix epoch as `ts`."""
+    seconds, rest = divmod(wall_ns // 1_000_000, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"

@@ -1,0 +1,198 @@
+"""Verifies the hash chain of an audit log: the first number at which it is broken, or its head.
+
+A chain cannot show that its own tail was cut off, nor that its last record was
+changed: whoever needs that compares the head with one noted elsewhere (`expect`).
+Merkle proofs and checkpoints will stand beside this, over the same records. Pure.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from gpuwarden.audit.record import GENESIS, LogRecord, RecordError, decode_record
+from gpuwarden.evidence.canonical import sha256_hex
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A place in a log: number and digest of a record. Number 0 is the place before the first."""
+
+    seq: int
+    digest: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `SEQ:DIGEST`; raises ValueError saying what was expected."""
+        match = re.fullmatch(r"(0|[1-9][0-9]{0,15}):([0-9a-f]{64})", text)
+        if match is None:
+            raise ValueError("expected SEQ:DIGEST, a number and 64 lower-case hex digits")
+        return cls(int(match[1]), match[2])
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.digest}"
+
+
+BEFORE_FIRST = Head(0, GENESIS)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The records hang together. Nothing is said about what followed the head."""
+
+    records: int
+    first_seq: int
+    """1, or more where older files have been deleted; 0 without records."""
+    head: Head
+    origin: str
+    torn_bytes: int = 0
+    """Length of an incomplete last line, as a crash leaves it; it is not counted as a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The first fault: the number that is missing, wrong or there twice."""
+
+    seq: int
+    line: int
+    """Line of the input, from 1."""
+    what: str
+    intact: Head
+    """Head of the verified records before the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    head: Head
+    line: int
+
+
+class ChainVerifier:
+    """Takes the lines of one log in order; `fault` is set by the first that does not fit.
+
+    A wrong link accuses two records. The line after it tells which: if it carries the
+    digest of the linking record, that one is as written and its predecessor was changed.
+    """
+
+    def __init__(self, expect: Head | None = None) -> None:
+        self.fault: Broken | None = None
+        self._expect = expect
+        self._before = _Place(BEFORE_FIRST, 0)
+        self._last = _Place(BEFORE_FIRST, 0)
+        self._suspect: _Place | None = None
+        self._records = 0
+        self._first_seq = 0
+        self._origin = ""
+        self._torn_bytes = 0
+
+    @property
+    def head(self) -> Head:
+        """Last record that fits."""
+        return self._last.head
+
+    @property
+    def origin(self) -> str:
+        """Origin of the records so far; empty without any."""
+        return self._origin
+
+    def feed(self, line: bytes, number: int) -> None:
+        """Take one line with its LF and its place in the input; does nothing after a fault."""
+        if self.fault is not None:
+            return
+        if self._torn_bytes:
+            self._break(self._due, number - 1, "line has no end, but others follow")
+        elif not line.endswith(b"\n"):
+            self._torn_bytes = len(line)
+        else:
+            self._feed_whole(line[:-1], number)
+
+    def finish(self) -> Verified | Broken:
+        """Say how it went, after the last line."""
+        if self.fault is None and self._suspect is not None:
+            self._accuse(self._last, "changed, or the link to it was")
+        if self.fault is None:
+            self._compare_with_expected()
+        return self.fault or Verified(
+            self._records, self._first_seq, self.head, self._origin, self._torn_bytes
+        )
+
+    @property
+    def _due(self) -> int:
+        return self.head.seq + 1
+
+    def _feed_whole(self, line: bytes, number: int) -> None:
+        try:
+            record = decode_record(line)
+        except RecordError as error:
+            if self._suspect is None:
+                self._break(self._due, number, f"not a record: {error}")
+            else:
+                self._accuse(self._last, "changed, or the link to it was")
+            return
+        if self._suspect is not None:
+            self._settle(self._suspect, record)
+            return
+        place = _Place(Head(record.seq, sha256_hex(line)), number)
+        if self._records == 0:
+            self._begin(record, place)
+        else:
+            self._continue(record, place)
+
+    def _begin(self, record: LogRecord, place: _Place) -> None:
+        self._first_seq, self._origin = record.seq, record.origin
+        if (record.seq == 1) is not (record.prev == GENESIS):
+            self._break(1, place.line, f"record {record.seq} cannot be first with this link")
+            return
+        if record.seq > 1:
+            self._last = _Place(Head(record.seq - 1, record.prev), 0)
+        self._accept(place)
+
+    def _continue(self, record: LogRecord, place: _Place) -> None:
+        if record.seq != self._due:
+            self._break(self._due, place.line, f"expected record {self._due}, found {record.seq}")
+        elif record.prev != self.head.digest:
+            self._suspect = place
+        elif record.origin != self._origin:
+            self._break(record.seq, place.line, "origin differs from the records before")
+        else:
+            self._accept(place)
+
+    def _accept(self, place: _Place) -> None:
+        if self._expect and place.head.seq == self._expect.seq and place.head != self._expect:
+            self._break(place.head.seq, place.line, "digest differs from the expected head")
+            return
+        self._before, self._last = self._last, place
+        self._records += 1
+
+    def _settle(self, suspect: _Place, following: LogRecord) -> None:
+        if following.prev == suspect.head.digest:
+            self._accuse(self._last, "changed after it was written")
+        else:
+            self._break(suspect.head.seq, suspect.line, "changed after it was written")
+
+    def _accuse(self, place: _Place, what: str) -> None:
+        self._last = self._before
+        self._break(place.head.seq, place.line, what)
+
+    def _break(self, seq: int, line: int, what: str) -> None:
+        self.fault = Broken(seq, line, what, self.head)
+
+    def _compare_with_expected(self) -> None:
+        if self._expect is None or self._first_seq <= self._expect.seq <= self.head.seq:
+            return
+        if self._expect.seq > self.head.seq:
+            what = f"log ends at {self.head.seq}, but record {self._expect.seq} was expected"
+            self._break(self._due, self._last.line, what)
+        elif self._expect != BEFORE_FIRST:
+            what = f"log starts at {self._first_seq}, after the expected head"
+            self._break(self._expect.seq, 0, what)
+
+
+def verify_lines(lines: Iterable[bytes], *, expect: Head | None = None) -> Verified | Broken:
+    """Verify lines (each with its LF, as files yield them) as one log."""
+    verifier = ChainVerifier(expect)
+    for number, line in enumerate(lines, start=1):
+        verifier.feed(line, number)
+        if verifier.fault is not None:
+            break
+    return verifier.finish()

@@ -1,0 +1,68 @@
+"""A log is found broken wherever it is broken, and a crash at any byte leaves a prefix."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.audit.chain import Broken, Head, Verified, verify_lines
+from tests.builders.audit_log import digest, log
+
+LINES = log(8)
+HEAD = Head(8, digest(LINES[-1]))
+WHOLE = b"".join(LINES)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """As a file yields them: LF ends a line, nothing else does."""
+    parts = data.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+@settings(max_examples=300)
+@given(at=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
+def test_any_flipped_bit_is_found_with_its_number(at: int, bit: int) -> None:
+    data = bytearray(WHOLE)
+    data[at] ^= 1 << bit
+    number = WHOLE[:at].count(b"\n") + 1
+
+    result = verify_lines(_lines(bytes(data)), expect=HEAD)
+
+    assert isinstance(result, Broken)
+    # A changed last link cannot be told from a changed record before it.
+    assert result.seq in ({number} if number < 8 else {7, 8})
+    assert result.intact.seq < number
+
+
+@given(kept=st.sets(st.integers(0, 7)))
+def test_any_missing_records_are_found(kept: set[int]) -> None:
+    first = min(kept, default=0)
+    result = verify_lines([LINES[index] for index in sorted(kept)], expect=HEAD)
+
+    if kept == set(range(first, 8)):
+        assert isinstance(result, Verified)
+        return
+    assert isinstance(result, Broken)
+    expected = next(index for index in range(first, 9) if index not in kept) + 1
+    assert result.seq == (expected if kept else 1)
+
+
+@given(order=st.permutations(range(8)))
+def test_any_other_order_is_found(order: list[int]) -> None:
+    result = verify_lines([LINES[index] for index in order], expect=HEAD)
+
+    assert isinstance(result, Verified if order == sorted(order) else Broken)
+
+
+@given(at=st.integers(0, 8), copy=st.integers(0, 7))
+def test_any_repeated_record_is_found(at: int, copy: int) -> None:
+    result = verify_lines([*LINES[:at], LINES[copy], *LINES[at:]])
+
+    assert isinstance(result, Broken)
+
+
+def test_cut_at_every_byte_leaves_a_verifiable_prefix() -> None:
+    for length in range(len(WHOLE)):
+        result = verify_lines(_lines(WHOLE[:length]))
+
+        assert isinstance(result, Verified)
+        assert result.records == WHOLE[:length].count(b"\n")
+        assert result.torn_bytes == length - (WHOLE.rfind(b"\n", 0, length) + 1)

@@ -1,0 +1,221 @@
+import pytest
+
+from gpuwarden.audit.chain import BEFORE_FIRST, Broken, Head, Verified, verify_lines
+from gpuwarden.audit.record import RecordError, decode_record, format_timestamp
+from tests.builders.audit_log import GENESIS, digest, line, log
+
+
+def broken(lines: list[bytes], expect: Head | None = None) -> Broken:
+    result = verify_lines(lines, expect=expect)
+    assert isinstance(result, Broken), result
+    return result
+
+
+def verified(lines: list[bytes], expect: Head | None = None) -> Verified:
+    result = verify_lines(lines, expect=expect)
+    assert isinstance(result, Verified), result
+    return result
+
+
+def test_whole_log_verifies_and_names_its_head() -> None:
+    lines = log(5)
+
+    assert verified(lines) == Verified(5, 1, Head(5, digest(lines[4])), "lab/controller-0")
+
+
+def test_empty_log_has_no_head() -> None:
+    assert verified([]) == Verified(0, 0, BEFORE_FIRST, "")
+
+
+def test_log_whose_older_files_were_deleted_says_where_it_starts() -> None:
+    lines = log(9)
+
+    result = verified(lines[4:])
+
+    assert (result.first_seq, result.records, result.head.seq) == (5, 5, 9)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_changed_record_is_named(index: int) -> None:
+    lines = log(5)
+    lines[index] = lines[index].replace(b"eligible", b"eligiblE")
+
+    result = broken(lines)
+
+    assert (result.seq, result.line) == (index + 1, index + 1)
+    assert result.intact.seq == index
+
+
+@pytest.mark.parametrize("index", range(1, 4))
+def test_changed_link_accuses_the_record_that_holds_it(index: int) -> None:
+    lines = log(5)
+    real = digest(lines[index - 1])
+    lines[index] = lines[index].replace(real.encode(), b"f" * 64)
+
+    assert (broken(lines).seq, broken(lines).line) == (index + 1, index + 1)
+    assert broken(lines).intact.seq == index
+
+
+def test_changed_last_link_accuses_the_pair() -> None:
+    lines = log(3)
+    lines[2] = lines[2].replace(digest(lines[1]).encode(), b"f" * 64)
+
+    result = broken(lines)
+
+    assert (result.seq, result.intact.seq) == (2, 1)
+    assert "link" in result.what
+
+
+def test_unreadable_line_after_a_wrong_link_accuses_the_pair() -> None:
+    lines = [*log(3), b"{}\n"]
+    lines[1] = lines[1].replace(b"eligible", b"refused")
+
+    assert broken(lines).seq == 2
+
+
+def test_first_record_must_start_the_chain() -> None:
+    assert broken(log(2, prev="a" * 64)).seq == 1
+    assert broken(log(2, first=3)).seq == 1
+
+
+@pytest.mark.parametrize("index", range(1, 4))
+def test_deleted_record_is_missed(index: int) -> None:
+    lines = log(5)
+    del lines[index]
+
+    assert (broken(lines).seq, broken(lines).line) == (index + 1, index + 1)
+
+
+def test_swapped_records_are_found_at_the_first() -> None:
+    lines = log(5)
+    lines[1], lines[2] = lines[2], lines[1]
+
+    assert broken(lines).seq == 2
+
+
+def test_record_there_twice_is_found() -> None:
+    lines = log(3)
+
+    assert (broken([*lines[:2], lines[1], lines[2]]).line) == 3
+
+
+def test_forged_insertion_is_found_when_the_real_record_follows() -> None:
+    lines = log(3)
+    forged = line(2, digest(lines[0]), decision="forged")
+
+    assert broken([lines[0], forged, *lines[1:]]).seq == 3
+
+
+def test_record_of_another_log_is_found() -> None:
+    lines = log(2)
+    lines.append(line(3, digest(lines[1]), origin="other/controller-0"))
+
+    assert broken(lines).what == "origin differs from the records before"
+
+
+def test_garbage_is_found_with_the_number_that_was_due() -> None:
+    lines = log(3)
+    lines[1] = b"\x00" * 20 + b"\n"
+
+    assert (broken(lines).seq, broken(lines).line) == (2, 2)
+
+
+def test_torn_last_line_leaves_a_verifiable_prefix() -> None:
+    lines = log(3)
+    lines[2] = lines[2][:50]
+
+    result = verified(lines)
+
+    assert (result.records, result.torn_bytes) == (2, 50)
+
+
+def test_torn_line_with_others_behind_it_is_a_fault() -> None:
+    lines = log(3)
+    lines[1] = lines[1][:-1]
+
+    assert (broken(lines).seq, broken(lines).line) == (2, 2)
+
+
+def test_cut_off_tail_is_found_only_with_a_head_noted_elsewhere() -> None:
+    lines = log(5)
+    head = Head(5, digest(lines[4]))
+
+    assert verified(lines[:3]).head.seq == 3
+    assert broken(lines[:3], head).seq == 4
+    assert verified(lines, head).head == head
+
+
+def test_changed_last_record_is_found_only_with_a_head_noted_elsewhere() -> None:
+    lines = log(3)
+    head = Head(3, digest(lines[2]))
+    lines[2] = lines[2].replace(b"eligible", b"refused!")
+
+    assert verified(lines).head.seq == 3
+    assert (broken(lines, head).seq, broken(lines, head).intact.seq) == (3, 2)
+
+
+def test_log_may_have_grown_since_the_head_was_noted() -> None:
+    lines = log(5)
+
+    assert verified(lines, Head(2, digest(lines[1]))).records == 5
+
+
+def test_head_older_than_what_is_left_cannot_be_compared() -> None:
+    lines = log(5)
+
+    assert broken(lines[3:], Head(2, digest(lines[1]))).seq == 2
+    assert verified(lines[3:], BEFORE_FIRST).records == 2
+    assert verified(lines, BEFORE_FIRST).records == 5
+
+
+def test_nothing_after_a_fault_changes_the_finding() -> None:
+    lines = log(6)
+    lines[1] = b"x\n"
+    lines[4] = b"y\n"
+
+    assert broken(lines).seq == 2
+
+
+def test_head_is_written_and_read_the_same() -> None:
+    head = Head(7, "a" * 64)
+
+    assert Head.parse(str(head)) == head
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "7:", f"07:{'a' * 64}", f"7:{'A' * 64}", f"-1:{'a' * 64}"]
+)
+def test_bad_head_says_what_was_expected(text: str) -> None:
+    with pytest.raises(ValueError, match="SEQ:DIGEST"):
+        Head.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"v": "gpuwarden.dev/audit/v2"}, "v must be"),
+        ({"seq": 0}, "seq must be"),
+        ({"ts": "2026-03-01T12:00:00Z"}, "ts must be"),
+        ({"ts": "2026-03-01T12:00:00.000+00:00"}, "ts must be"),
+        ({"kind": "node.painted"}, "kind is not"),
+        ({"prev": "A" * 64}, "prev must be"),
+        ({"seq": "1"}, "seq"),
+        ({"extra": 1}, "extra"),
+        ({"refs": {"x": 1.5}}, "integer"),
+        ({"refs": {"x": "y" * 5000}}, "at most 4096"),
+    ],
+)
+def test_line_that_is_no_record_says_why(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(RecordError, match=says):
+        decode_record(line(1, GENESIS, **changes)[:-1])
+
+
+def test_line_in_another_form_is_no_record() -> None:
+    spaced = line(1, GENESIS).replace(b'"refs":{}', b'"refs": {}')[:-1]
+
+    with pytest.raises(RecordError, match="canonical"):
+        decode_record(spaced)
+
+
+def test_timestamp_is_rfc_3339_with_milliseconds() -> None:
+    assert format_timestamp(1_772_366_400_123_999_999) == "2026-03-01T12:00:00.123Z"
