@@ -101,6 +101,20 @@ class ReadingDone:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceFailed:
+    """What was to be sent could not be made."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The controller sent what is no message of the protocol."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class VerdictReceived:
     """The controller has judged."""
 
@@ -138,6 +152,8 @@ Event = (
     Challenged
     | ChallengeDenied
     | ReadingDone
+    | EvidenceFailed
+    | Malformed
     | VerdictReceived
     | News
     | PeerEnded
@@ -234,7 +250,7 @@ def greeted(now_ns: int, timing: StreamTiming) -> State:
     return State(Phase.GREETED, now_ns + _ns(timing.greeting_s), timing)
 
 
-def step(state: State, event: Event, now_ns: int) -> Step:  # noqa: PLR0911 (one per event)
+def step(state: State, event: Event, now_ns: int) -> Step:  # noqa: C901, PLR0911 -- one case per event
     """The one transition function; an ended stream stays ended and does nothing."""
     if state.phase is Phase.ENDED:
         return state, ()
@@ -245,6 +261,10 @@ def step(state: State, event: Event, now_ns: int) -> Step:  # noqa: PLR0911 (one
             return _end(state, EndReason.UNPROVEN, detail)
         case ReadingDone():
             return _read(state, event, now_ns)
+        case EvidenceFailed(detail):
+            return _end(state, EndReason.LOCAL, detail)
+        case Malformed(detail):
+            return _end(state, EndReason.PROTOCOL, detail)
         case VerdictReceived(verdict):
             return _judged(state, verdict, now_ns)
         case News(news):

@@ -1,0 +1,405 @@
+"""One stream to one controller replica over grpc.aio: drives the machine, signs, sends.
+
+A stream lives on the SVID it was opened with: its own tunnel, its own channel, its
+signer with the leaf of that tunnel. It decides nothing; `machine` says what to do.
+Every wait that leaves the process has a deadline, either here or in the machine.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import grpc
+from cryptography import x509
+from google.protobuf.message import DecodeError as WireError
+
+from agent.attester import (
+    AttestedStream,
+    Attester,
+    EvidenceTooLargeError,
+    SignedMessage,
+    Signer,
+    SigningTime,
+)
+from agent.challenge import ChallengeRefusal, SignedChallenge
+from agent.gpu.reading import GpuEvent, InventoryReading
+from agent.session import machine
+from agent.session.machine import About, Answer, End, EndReason, Late, Read, Report, Tell, Verdict
+from gpuwarden.clock import Clock
+from gpuwarden.evidence.errors import EvidenceError
+from gpuwarden.evidence.model import WitnessedCheckpoint
+from gpuwarden.evidence.strict_json import quote
+from gpuwarden.identity.svid import Svid
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.settings.values import Address
+from gpuwarden.wire.error_metadata import REASON_KEY
+from gpuwarden.wire.keepalive import CLIENT_KEEPALIVE, HARD_MESSAGE_BYTES
+from gpuwarden.wire.v1 import attestation_pb2 as wire
+from gpuwarden.wire.v1.attestation_pb2_grpc import AttestationServiceStub
+
+MAX_RECEIVED_BYTES: Final = 256 * 1024
+"""Five certificates and a challenge fit twice."""
+_UNKNOWN_CODE: Final = "UNKNOWN"
+_WRITE_S: Final = 5.0
+_FAREWELL_S: Final = 1.0
+_READ_AHEAD: Final = 8
+_MS: Final = 1_000_000
+_TEXT: Final = 200
+_WORD: Final = 80
+_OPTIONS: Final = (
+    *CLIENT_KEEPALIVE,
+    ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
+    ("grpc.max_send_message_length", HARD_MESSAGE_BYTES),
+    # Another generation's connection must never be reused for this stream.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_Call = grpc.aio.StreamStreamCall[wire.AttestRequest, wire.AttestResponse]
+
+
+class DialError(Exception):
+    """No way to the controller could be opened; one line for people."""
+
+
+class Line(Protocol):
+    """A private way to one controller, made with one SVID."""
+
+    @property
+    def target(self) -> str:
+        """What a gRPC channel connects to; only this process can reach it."""
+
+    @property
+    def signer(self) -> Signer:
+        """Signs with the SVID that this way presents."""
+
+    def fault(self) -> str:
+        """Why the last connection through it failed, as far as known, else empty."""
+
+
+class Dialer(Protocol):
+    """Opens lines; the real one is the TLS tunnel."""
+
+    def dial(self, svid: Svid, address: Address) -> AbstractAsyncContextManager[Line]:
+        """A line to `address` that presents `svid`; raises DialError when entered."""
+
+
+class Witness(Protocol):
+    """Keeps the audit checkpoints that this agent has seen."""
+
+    def checkpoints(self) -> tuple[WitnessedCheckpoint, ...]:
+        """The last one of every origin."""
+
+    def witness(self, checkpoint: str) -> None:
+        """Take note of one that came with a verified challenge."""
+
+
+class StreamJournal(Protocol):
+    """Hears what happens on a stream; shows it in readiness, metrics and log."""
+
+    def opened(self, replica: Address, stream: int) -> None:
+        """Hello was sent."""
+
+    def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
+        """A verdict came."""
+
+    def lost_round(self, replica: Address, stream: int) -> None:
+        """The GPUs were not read in time."""
+
+    def ended(self, replica: Address, stream: int, end: End) -> None:
+        """The stream is over."""
+
+
+class StreamIds(Container[str], Protocol):
+    """Stream ids of all streams of this process, so that none is used twice."""
+
+    def add(self, stream_id: str) -> None:
+        """Remember one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPorts:
+    """What all streams of this process share."""
+
+    attester: Attester
+    dialer: Dialer
+    read: Callable[[], Awaitable[InventoryReading]]
+    """Reads the GPUs, beginning after the call."""
+    roots: Callable[[], Sequence[x509.Certificate]]
+    """Current trust bundle of the own trust domain."""
+    witness: Witness
+    journal: StreamJournal
+    stream_ids: StreamIds
+    clock: Clock
+    timing: machine.StreamTiming = field(default_factory=machine.StreamTiming)
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    message: wire.AttestResponse
+
+
+class Session:
+    """One stream from dial to end. `run` once; `tell` and `stop` at any time, same loop."""
+
+    def __init__(
+        self,
+        ports: SessionPorts,
+        *,
+        svid: Svid,
+        replica: Address,
+        stream: int,
+        accepted: Callable[[], None],
+    ) -> None:
+        self._ports = ports
+        self._svid = svid
+        self._replica = replica
+        self._number = stream
+        self._accepted = accepted
+        self._events: asyncio.Queue[machine.Event | _Received] = asyncio.Queue()
+        self._read_ahead = asyncio.Semaphore(_READ_AHEAD)
+
+    def tell(self, event: GpuEvent) -> None:
+        """Pass bad news on, now or as soon as a spare nonce is there."""
+        self._events.put_nowait(machine.News(event))
+
+    def stop(self, detail: str) -> None:
+        """Ask for the end of the stream."""
+        self._events.put_nowait(machine.StopAsked(detail))
+
+    async def run(self) -> End:
+        """Dial, converse, close everything; returns why it ended, never raises for a peer."""
+        try:
+            async with self._ports.dialer.dial(self._svid, self._replica) as line:
+                end = await self._connect(line)
+        except DialError as error:
+            end = End(EndReason.PEER, quote(str(error), _TEXT))
+        self._ports.journal.ended(self._replica, self._number, end)
+        return end
+
+    async def _connect(self, line: Line) -> End:
+        async with grpc.aio.insecure_channel(line.target, options=_OPTIONS) as channel:
+            call = AttestationServiceStub(channel).Attest()
+            async with asyncio.TaskGroup() as tasks:
+                receiver = tasks.create_task(self._receive(call, line))
+                conversation = _Conversation(self._ports, line.signer, call, tasks, self._events)
+                try:
+                    end = await self._drive(conversation)
+                    await _say_farewell(call, end)
+                finally:
+                    conversation.cancel_reading()
+                    receiver.cancel()
+                    call.cancel()
+        return end
+
+    async def _drive(self, conversation: "_Conversation") -> End:
+        now_ns = self._ports.clock.boottime_ns()
+        state = machine.greeted(now_ns, self._ports.timing)
+        event: machine.Event | None = await conversation.greet()
+        self._ports.journal.opened(self._replica, self._number)
+        while True:
+            if event is None:
+                event = await self._next(state, conversation)
+            state, actions = machine.step(state, event, self._ports.clock.boottime_ns())
+            event = None
+            for action in actions:
+                match action:
+                    case End():
+                        return action
+                    case Report(verdict, about):
+                        self._report(verdict, about)
+                    case Late():
+                        self._ports.journal.lost_round(self._replica, self._number)
+                    case Read() | Answer() | Tell():
+                        event = event or await conversation.perform(action)
+
+    async def _next(self, state: machine.State, conversation: "_Conversation") -> machine.Event:
+        deadline_ns = state.deadline_ns or 0
+        left_s = max(0.0, (deadline_ns - self._ports.clock.boottime_ns()) / 1e9)
+        try:
+            async with asyncio.timeout(left_s):
+                event = await self._events.get()
+        except TimeoutError:
+            return machine.Due()
+        if not isinstance(event, _Received):
+            return event
+        self._read_ahead.release()
+        return conversation.understand(event.message)
+
+    def _report(self, verdict: Verdict, about: About) -> None:
+        self._ports.journal.judged(self._replica, self._number, verdict, about)
+        if verdict.accepted and about is About.EVIDENCE:
+            self._accepted()
+
+    async def _receive(self, call: _Call, line: Line) -> None:
+        """Pass on what comes, a few messages ahead, until the stream ends."""
+        while True:
+            await self._read_ahead.acquire()
+            try:
+                message = await call.read()
+            except grpc.aio.AioRpcError as error:
+                return self._events.put_nowait(_ended(error, line))
+            except WireError:
+                return self._events.put_nowait(machine.Malformed("a message does not parse"))
+            if not isinstance(message, wire.AttestResponse):
+                return self._events.put_nowait(machine.PeerEnded("the controller ended the stream"))
+            self._events.put_nowait(_Received(message))
+
+
+class _Conversation:
+    """The sending half: signs and writes, and remembers what was said."""
+
+    def __init__(
+        self,
+        ports: SessionPorts,
+        signer: Signer,
+        call: _Call,
+        tasks: asyncio.TaskGroup,
+        events: asyncio.Queue[machine.Event | _Received],
+    ) -> None:
+        self._ports = ports
+        self._signer = signer
+        self._call = call
+        self._tasks = tasks
+        self._events = events
+        self._hello = ports.attester.hello(ports.witness.checkpoints())
+        self._stream: AttestedStream = ports.attester.open_stream(self._hello, signer.leaf)
+        self._reading: asyncio.Task[None] | None = None
+
+    async def greet(self) -> machine.Event | None:
+        """Send Hello."""
+        return await self._write(
+            wire.AttestRequest(hello=wire.Hello(document=self._hello)),
+        )
+
+    def understand(self, message: wire.AttestResponse) -> machine.Event:
+        """What a message means to the machine; a challenge is verified here."""
+        match message.WhichOneof("message"):
+            case "challenge":
+                return self._verify(message.challenge)
+            case "verdict":
+                return machine.VerdictReceived(_verdict(message.verdict))
+            case None:
+                return machine.Malformed("a message without content")
+
+    async def perform(self, action: Read | Answer | Tell) -> machine.Event | None:
+        """Carry an action out; returns what went wrong as an event."""
+        if isinstance(action, Read):
+            self.cancel_reading()
+            self._reading = self._tasks.create_task(self._read(action.challenge_id))
+            return None
+        try:
+            message = self._sign(action)
+        except (EvidenceTooLargeError, EvidenceError) as error:
+            return machine.EvidenceFailed(quote(str(error), _TEXT))
+        # Said once signed: whether or not the write succeeds, no nonce is used again.
+        self._stream = message.stream
+        return await self._write(message.request)
+
+    def cancel_reading(self) -> None:
+        """Wait for the GPUs no longer."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _sign(self, action: Answer | Tell) -> SignedMessage:
+        clock = self._ports.clock
+        at = SigningTime(clock.wall_ns() // _MS, clock.boottime_ns() // _MS)
+        match action:
+            case Answer(reading):
+                checkpoints = self._ports.witness.checkpoints()
+                return self._ports.attester.evidence(
+                    self._stream, reading, checkpoints, signer=self._signer, at=at
+                )
+            case Tell(event):
+                return self._ports.attester.bad_news(
+                    self._stream, event, signer=self._signer, at=at
+                )
+
+    async def _write(self, request: wire.AttestRequest) -> machine.Event | None:
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                await self._call.write(request)
+        except TimeoutError:
+            return machine.PeerEnded(f"a message could not be written within {_WRITE_S:.0f} s")
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The stream is dead; why, the receiver knows and says in a moment.
+            return None
+        return None
+
+    async def _read(self, challenge_id: str) -> None:
+        reading = await self._ports.read()
+        self._events.put_nowait(machine.ReadingDone(challenge_id, reading))
+
+    def _verify(self, challenge: wire.Challenge) -> machine.Event:
+        signed = SignedChallenge(
+            challenge.envelope.payload,
+            challenge.envelope.payload_type,
+            challenge.envelope.signature,
+            tuple(challenge.certificate_chain),
+        )
+        is_first = self._stream.challenge is None
+        judged = self._ports.attester.challenged(
+            self._stream,
+            signed,
+            roots=self._ports.roots(),
+            now=datetime.fromtimestamp(self._ports.clock.wall_ns() / 1e9, UTC),
+            used_stream_ids=self._ports.stream_ids,
+        )
+        if isinstance(judged, ChallengeRefusal):
+            return machine.ChallengeDenied(f"{judged.defect}: {quote(judged.detail, _TEXT)}")
+        self._stream = judged
+        assert judged.challenge is not None  # noqa: S101 -- `challenged` opened one
+        document = judged.challenge.document
+        if is_first:
+            self._ports.stream_ids.add(document.stream_id)
+        if document.checkpoint is not None:
+            self._ports.witness.witness(document.checkpoint)
+        return machine.Challenged(document.challenge_id, document.ttl_ms, document.interval_ms)
+
+
+async def _say_farewell(call: _Call, end: End) -> None:
+    """End our half cleanly where the other side is still there to see it."""
+    if end.reason is not EndReason.STOPPED:
+        return
+    try:
+        async with asyncio.timeout(_FAREWELL_S):
+            await call.done_writing()
+            await call.code()
+    except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return
+
+
+def _ended(error: grpc.aio.AioRpcError, line: Line) -> machine.PeerEnded:
+    code = _trailer(error)
+    detail = f"{error.code().name}: {error.details() or ''}"
+    if not code and (fault := line.fault()):
+        detail = f"{detail} ({fault})"
+    return machine.PeerEnded(quote(detail, _TEXT), code)
+
+
+def _trailer(error: grpc.aio.AioRpcError) -> str:
+    for key, value in error.trailing_metadata() or ():
+        if key == REASON_KEY:
+            return _known(value if isinstance(value, str) else "")
+    return ""
+
+
+def _known(code: str) -> str:
+    return code if code in ReasonCode.__members__ else _UNKNOWN_CODE
+
+
+def _verdict(verdict: wire.Verdict) -> Verdict:
+    return Verdict(
+        challenge_id=verdict.challenge_id.hex()[:_WORD],
+        accepted=verdict.outcome == wire.OUTCOME_ACCEPTED,
+        code=_known(verdict.code),
+        detail=quote(verdict.detail, _TEXT),
+        attestation_hash=quote(verdict.attestation_hash, _TEXT),
+        level=quote(verdict.level, _WORD),
+        fresh_for_ms=verdict.fresh_for_ms,
+        next_challenge_ms=verdict.next_challenge_ms,
+    )

@@ -1,0 +1,287 @@
+"""One link to every controller replica, for as long as the replica has an address.
+
+`ReplicaLink` runs the pure link machine of one replica and its one or two streams;
+`ReplicaSet` follows names and the SVID, and passes bad news on to every replica.
+If one replica says that this process is superseded, all links fall silent: whoever
+still answers challenges then is a second process with the node's identity.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from agent.gpu.reading import GpuEvent
+from agent.session import link as links
+from agent.session.client import Session, SessionPorts
+from agent.session.link import Close, Link, LinkTiming, Open, Superseded
+from agent.session.machine import MAX_QUEUED_NEWS, End
+from agent.session.resolver import ResolveError, Resolver
+from gpuwarden.clock import Clock
+from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.settings.values import Address
+
+RESOLVE_INTERVAL_S: Final = 15.0
+_MAX_STREAM_IDS: Final = 8192
+
+
+class LinkJournal(Protocol):
+    """Hears about links as a whole."""
+
+    def linked(self, replica: Address) -> None:
+        """This replica is to have a stream."""
+
+    def unlinked(self, replica: Address) -> None:
+        """It no longer is."""
+
+    def unresolved(self, controller: Address, detail: str) -> None:
+        """A name could not be resolved; its replicas stay as they are."""
+
+    def superseded(self, replica: Address) -> None:
+        """Another instance speaks for this node; all links fall silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPorts:
+    """What all links of this process share."""
+
+    session: SessionPorts
+    journal: LinkJournal
+    jitter: Callable[[], float]
+    """Uniform in [0, 1)."""
+    timing: LinkTiming = field(default_factory=LinkTiming)
+
+
+class UsedStreamIds:
+    """The last few thousand stream ids of this process."""
+
+    def __init__(self, limit: int = _MAX_STREAM_IDS) -> None:
+        self._order: deque[str] = deque()
+        self._ids: set[str] = set()
+        self._limit = limit
+
+    def __contains__(self, stream_id: object) -> bool:
+        return stream_id in self._ids
+
+    def add(self, stream_id: str) -> None:
+        """Remember one and forget the oldest beyond the limit."""
+        if stream_id in self._ids:
+            return
+        self._ids.add(stream_id)
+        self._order.append(stream_id)
+        if len(self._order) > self._limit:
+            self._ids.discard(self._order.popleft())
+
+
+class ReplicaLink:
+    """The streams to one replica. `run` once; the other methods at any time, same loop."""
+
+    def __init__(
+        self, ports: LinkPorts, replica: Address, *, superseded: Callable[[Address], None]
+    ) -> None:
+        self._ports = ports
+        self._replica = replica
+        self._superseded = superseded
+        self._link = Link(ports.timing)
+        self._svids: dict[int, Svid] = {}
+        self._sessions: dict[int, Session] = {}
+        self._untold: deque[GpuEvent] = deque(maxlen=MAX_QUEUED_NEWS)
+        self._events: asyncio.Queue[links.Event] = asyncio.Queue()
+
+    def identity_changed(self, svid: Svid | None) -> None:
+        """There is another SVID, or none."""
+        identity = None
+        if svid is not None:
+            self._svids[svid.generation] = svid
+            identity = _identity(svid, self._ports.session.clock)
+        self._events.put_nowait(links.IdentityChanged(identity))
+
+    def tell(self, event: GpuEvent) -> None:
+        """Pass bad news on: on the current stream, or on the next one if there is none."""
+        current = self._link.current
+        session = self._sessions.get(current.stream) if current else None
+        if session is None:
+            self._untold.append(event)
+        else:
+            session.tell(event)
+
+    def halt(self) -> None:
+        """Close all streams and open none any more; `run` then returns."""
+        self._events.put_nowait(links.Halt())
+
+    async def run(self) -> None:
+        """Keep the link until it is halted and its streams are closed."""
+        async with asyncio.TaskGroup() as tasks:
+            while not self._link.halted or self._sessions:
+                event = await self._next()
+                self._note(event)
+                now_ns = self._ports.session.clock.boottime_ns()
+                self._link, actions = links.step(self._link, event, now_ns, self._ports.jitter())
+                for action in actions:
+                    self._perform(action, tasks)
+
+    async def _next(self) -> links.Event:
+        deadline_ns = self._link.deadline_ns
+        now_ns = self._ports.session.clock.boottime_ns()
+        left_s = None if deadline_ns is None else max(0.0, (deadline_ns - now_ns) / 1e9)
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._events.get()
+        except TimeoutError:
+            return links.Due()
+
+    def _note(self, event: links.Event) -> None:
+        match event:
+            case links.Ended(stream):
+                del self._sessions[stream]
+            case links.IdentityChanged(identity):
+                # Older ones are not opened any more; newer ones have their event on its way.
+                kept = identity.generation if identity else max(self._svids, default=0)
+                self._svids = {number: x for number, x in self._svids.items() if number >= kept}
+
+    def _perform(self, action: links.Action, tasks: asyncio.TaskGroup) -> None:
+        match action:
+            case Open(stream, generation):
+                self._open(stream, self._svids[generation], tasks)
+            case Close(stream, detail):
+                self._sessions[stream].stop(detail)
+            case Superseded():
+                self._superseded(self._replica)
+
+    def _open(self, stream: int, svid: Svid, tasks: asyncio.TaskGroup) -> None:
+        session = Session(
+            self._ports.session,
+            svid=svid,
+            replica=self._replica,
+            stream=stream,
+            accepted=lambda: self._events.put_nowait(links.Accepted(stream)),
+        )
+        if not self._sessions:
+            while self._untold:
+                session.tell(self._untold.popleft())
+        self._sessions[stream] = session
+        tasks.create_task(self._run(stream, session))
+
+    async def _run(self, stream: int, session: Session) -> None:
+        end: End = await session.run()
+        self._events.put_nowait(links.Ended(stream, end.reason))
+
+
+class ReplicaSet:
+    """Links to all replicas of all configured controllers."""
+
+    def __init__(
+        self,
+        ports: LinkPorts,
+        controllers: tuple[Address, ...],
+        *,
+        svids: SvidSource,
+        resolver: Resolver,
+        resolve_interval_s: float = RESOLVE_INTERVAL_S,
+    ) -> None:
+        self._ports = ports
+        self._controllers = controllers
+        self._svids = svids
+        self._resolver = resolver
+        self._interval_s = resolve_interval_s
+        self._replicas: dict[Address, frozenset[Address]] = {}
+        self._links: dict[Address, ReplicaLink] = {}
+        self._silent = False
+        self._halted = asyncio.Event()
+
+    def tell(self, event: GpuEvent) -> None:
+        """Pass bad news on to every replica."""
+        for link in self._links.values():
+            link.tell(event)
+
+    def halt(self) -> None:
+        """Close everything; `run` then returns."""
+        self._halted.set()
+        self._fall_silent()
+
+    async def run(self) -> None:
+        """Keep links until halted. A superseded process stays, silent and not ready."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        unsubscribe = self._svids.subscribe(lambda: _wake(loop, changed))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                following = [
+                    tasks.create_task(self._follow_svid(changed)),
+                    *(
+                        tasks.create_task(self._follow_name(controller, tasks))
+                        for controller in self._controllers
+                    ),
+                ]
+                await self._halted.wait()
+                for task in following:
+                    task.cancel()
+        finally:
+            unsubscribe()
+
+    async def _follow_svid(self, changed: asyncio.Event) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            svid = self._svids.current()
+            for link in self._links.values():
+                link.identity_changed(svid)
+
+    async def _follow_name(self, controller: Address, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            try:
+                found = await self._resolver.resolve(controller)
+            except ResolveError as error:
+                self._ports.journal.unresolved(controller, str(error))
+            else:
+                self._replicas[controller] = found
+                self._arrange(tasks)
+            await asyncio.sleep(self._interval_s)
+
+    def _arrange(self, tasks: asyncio.TaskGroup) -> None:
+        """Start links to new addresses, halt those whose address no name has any more."""
+        if self._silent:
+            return
+        wanted = frozenset[Address]().union(*self._replicas.values())
+        for replica in sorted(wanted - self._links.keys(), key=str):
+            link = ReplicaLink(self._ports, replica, superseded=self._on_superseded)
+            self._links[replica] = link
+            self._ports.journal.linked(replica)
+            tasks.create_task(self._keep(replica, link))
+            link.identity_changed(self._svids.current())
+        for replica in self._links.keys() - wanted:
+            self._links[replica].halt()
+
+    async def _keep(self, replica: Address, link: ReplicaLink) -> None:
+        await link.run()
+        # A superseded link is kept to be seen; one whose address is gone is forgotten.
+        if not self._silent:
+            del self._links[replica]
+            self._ports.journal.unlinked(replica)
+
+    def _on_superseded(self, replica: Address) -> None:
+        if not self._silent:
+            self._ports.journal.superseded(replica)
+            self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        self._silent = True
+        for link in self._links.values():
+            link.halt()
+
+
+def _identity(svid: Svid, clock: Clock) -> links.Identity:
+    leaf = svid.leaf
+    wall = datetime.fromtimestamp(clock.wall_ns() / 1e9, UTC)
+    left_s = (svid.not_after - wall).total_seconds()
+    lifetime_s = (leaf.not_valid_after_utc - leaf.not_valid_before_utc).total_seconds()
+    ends_ns = clock.boottime_ns() + int(left_s * 1e9)
+    return links.Identity(svid.generation, ends_ns, int(lifetime_s * 1e9))
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set `event` from any thread; the source may outlive the loop by a moment."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)

@@ -1,0 +1,101 @@
+"""What the agent remembers across restarts: one small, versioned, checksummed file.
+
+Losing it costs memory, never trust: a file that is missing, damaged or of another
+version is reported and the agent starts anew; a disk that is full or read-only is
+reported and the agent goes on. Nothing secret is in it.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuwarden.evidence.canonical import canonical_json, sha256_hex
+from gpuwarden.evidence.errors import DecodeError
+from gpuwarden.evidence.model import Document, WitnessedCheckpoint
+from gpuwarden.evidence.strict_json import parse
+
+FILE_NAME: Final = "agent-state.json"
+VERSION: Final = 1
+MAX_STATE_BYTES: Final = 256 * 1024
+
+
+class AgentState(Document, frozen=True):
+    """Everything that is remembered."""
+
+    instance_id: str
+    """Of the process that wrote it."""
+    boot_id: str
+    """Of the boot in which it was written."""
+    checkpoints: tuple[WitnessedCheckpoint, ...]
+
+
+class StateLostError(Exception):
+    """There is no usable file; says why."""
+
+
+class StateNotKeptError(Exception):
+    """The file could not be written; says why."""
+
+
+def encode_state(state: AgentState) -> bytes:
+    """The file's bytes: RFC 8785 JSON with a SHA-256 over the state's own RFC 8785 form."""
+    digest = sha256_hex(canonical_json(state))
+    return canonical_json({"version": VERSION, "sha256": digest, "state": state})
+
+
+def decode_state(file: bytes) -> AgentState:
+    """Read what `encode_state` wrote; raises StateLostError for everything else."""
+    try:
+        document = parse(file, max_bytes=MAX_STATE_BYTES)
+    except DecodeError as error:
+        raise StateLostError(str(error)) from error
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise StateLostError(f"not a state file of version {VERSION}")
+    try:
+        state = msgspec.convert(document.get("state"), AgentState)
+    except msgspec.ValidationError as error:
+        raise StateLostError(str(error)) from error
+    if document.get("sha256") != sha256_hex(canonical_json(state)):
+        raise StateLostError("checksum does not match")
+    return state
+
+
+class StateFile:
+    """The file in the state directory. Both calls block; one process writes it."""
+
+    def __init__(self, directory: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
+        self._path = directory / FILE_NAME
+        self._sync = sync
+
+    def load(self) -> AgentState:
+        """What was kept last; raises StateLostError."""
+        try:
+            with self._path.open("rb") as file:
+                return decode_state(file.read(MAX_STATE_BYTES + 1))
+        except OSError as error:
+            raise StateLostError(error.strerror or "not readable") from error
+
+    def keep(self, state: AgentState) -> None:
+        """Replace the file atomically and durably; raises StateNotKeptError."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._replace(encode_state(state))
+        except OSError as error:
+            raise StateNotKeptError(error.strerror or "not writable") from error
+
+    def _replace(self, file: bytes) -> None:
+        fresh = self._path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as out:
+            out.write(file)
+            out.flush()
+            self._sync(out.fileno())
+        fresh.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._sync(directory)
+        finally:
+            os.close(directory)
