@@ -4,10 +4,20 @@ Pure: session facts, roots and `now` in, a caller or a refusal out. Must not kno
 methods; `authorization.py` decides what a caller may do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
-from controller.rpc.authorization import CallerKind
+from cryptography import x509
+
+from controller.rpc.authorization import KIND_OF_ROLE, CallerKind
+from controller.verifier import peer
+from controller.verifier.context import StreamFacts
+from gpuwarden.evidence.strict_json import quote
+from gpuwarden.identity.chain import parse_chain
+from gpuwarden.identity.spiffe_id import peer_name
+from gpuwarden.reasons import ReasonCode, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +31,27 @@ class Caller:
     """When the identity ends, UTC; None for the unix socket."""
 
 
-LOCAL = Caller(CallerKind.LOCAL, "local", None)
+LOCAL: Final = Caller(CallerKind.LOCAL, "local", None)
+
+
+def caller_of(
+    facts: StreamFacts,
+    roots: Sequence[x509.Certificate],
+    *,
+    trust_domain: str,
+    path_prefix: str,
+    at: datetime,
+) -> Caller | Refusal:
+    """The caller behind a TLS session as of `at` (aware), or the first step it fails."""
+    if refusal := peer.tls(facts):
+        return refusal
+    identity = peer.identity(facts, trust_domain)
+    if isinstance(identity, Refusal):
+        return identity
+    if refusal := peer.chain(facts.chain, roots, at):
+        return refusal
+    name = peer_name(identity, path_prefix)
+    if name is None:
+        return Refusal(ReasonCode.PEER_ROLE_UNKNOWN, f"path {quote(identity.path)} has no role")
+    leaf = parse_chain(facts.chain)[0]
+    return Caller(KIND_OF_ROLE[name.role], str(identity), leaf.not_valid_after_utc)

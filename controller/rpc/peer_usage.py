@@ -1,7 +1,7 @@
-"""How much one peer, and all peers together, may ask for: step 1 of verification.
+"""How much one peer, and all peers together, use now: what step 1 of verification judges.
 
-Counts every open stream, accepted or not. State with bounded memory; decisions
-take `now_ns` (CLOCK_BOOTTIME) and return values. Must not do IO.
+Counts every open stream, accepted or not. State with bounded memory; takes `now_ns`
+(CLOCK_BOOTTIME). Must not do IO, nor judge streams: the Verifier does.
 """
 
 from dataclasses import dataclass, field
@@ -20,16 +20,12 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds; the defaults leave room for make-before-break and a reconnect."""
+class Occupancy:
+    """What a new stream finds: others that are open, and whether its peer opens too many."""
 
-    streams: int = 20_000
-    """Open streams in all."""
-    streams_per_peer: int = 4
-    openings: Rate = Rate(1.0, 60)
-    messages: Rate = Rate(4.0, 20)
-    peers: int = 40_000
-    """Peers remembered; above that, the one idle for longest is forgotten first."""
+    open_streams: int
+    peer_streams: int
+    rate_exceeded: bool
 
 
 @dataclass(slots=True)
@@ -56,10 +52,13 @@ class _Peer:
 
 
 @dataclass(slots=True)
-class StreamLimits:
+class PeerUsage:
     """Open streams and rates per peer. Not thread-safe: one event loop owns it."""
 
-    limits: Limits
+    openings: Rate
+    messages: Rate
+    max_peers: int = 40_000
+    """Peers remembered; above that, the one idle for longest is forgotten first."""
     _peers: dict[str, _Peer] = field(default_factory=dict)
     _open: int = 0
 
@@ -73,18 +72,18 @@ class StreamLimits:
         """Peers remembered now."""
         return len(self._peers)
 
-    def open(self, peer: str, now_ns: int) -> Refusal | None:
-        """Count a new stream of `peer`, or say why it may not be; pair with `close`."""
-        if self._open >= self.limits.streams:
-            return Refusal(ReasonCode.LIMIT_STREAMS, f"{self._open} streams are open in all")
+    def open(self, peer: str, now_ns: int) -> Occupancy:
+        """Count a new stream of `peer`, whatever becomes of it; pair with `close`."""
         known = self._peer(peer, now_ns)
-        if known.streams >= self.limits.streams_per_peer:
-            return Refusal(ReasonCode.LIMIT_STREAMS, f"{known.streams} streams of this peer")
-        if not known.openings.take(now_ns):
-            return Refusal(ReasonCode.LIMIT_RATE, "too many streams opened by this peer")
+        found = Occupancy(self._open, known.streams, not known.openings.take(now_ns))
         known.streams += 1
         self._open += 1
-        return None
+        return found
+
+    def close(self, peer: str) -> None:
+        """Undo one `open`."""
+        self._peers[peer].streams -= 1
+        self._open -= 1
 
     def message(self, peer: str, now_ns: int) -> Refusal | None:
         """Count one message of `peer`, or say that it comes too fast."""
@@ -92,22 +91,17 @@ class StreamLimits:
             return None
         return Refusal(ReasonCode.LIMIT_RATE, "too many messages of this peer")
 
-    def close(self, peer: str) -> None:
-        """Undo one successful `open`."""
-        self._peers[peer].streams -= 1
-        self._open -= 1
-
     def _peer(self, peer: str, now_ns: int) -> _Peer:
         known = self._peers.pop(peer, None)
         if known is None:
             self._forget_idle()
-            known = _Peer(_full(self.limits.openings, now_ns), _full(self.limits.messages, now_ns))
+            known = _Peer(_full(self.openings, now_ns), _full(self.messages, now_ns))
         self._peers[peer] = known
         return known
 
     def _forget_idle(self) -> None:
         """Drop the peer that was idle longest; peers with open streams are never dropped."""
-        if len(self._peers) < self.limits.peers:
+        if len(self._peers) < self.max_peers:
             return
         idle = next((name for name, peer in self._peers.items() if peer.streams == 0), None)
         if idle is not None:
