@@ -230,7 +230,7 @@ class SvidKeeper:
     def _take(self, offer: Offer) -> None:
         svid = self._svid
         if svid is not None and is_same(svid, offer):
-            self._trouble = ""
+            self._trouble = self._trouble if self._dog.denials else ""
             return
         try:
             self._svid = appraise(

@@ -1,0 +1,125 @@
+"""TLS credentials of a gRPC server that follow this process's SVID, handshake by handshake.
+
+Facts about gRPC that this rests on, each held by a test: the fetcher runs once per
+handshake on gRPC's own threads; a configuration that it returns makes session
+tickets of earlier ones useless, None would keep them good (and with them sessions
+of certificates that have expired); and gRPC keeps its previous configuration, without
+a word, when it cannot use a new one or the fetcher raises. So the fetcher checks
+what it returns, always returns something, and where there is no good SVID it returns
+credentials that nobody can complete a handshake with.
+
+Nothing here waits or locks, or touches an event loop.
+"""
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from gpuwarden.identity.chain import ChainError, verify_chain
+from gpuwarden.identity.svid import PrivateKey, Svid, SvidSource
+
+OnError = Callable[[str], None]
+"""Told once per handshake that had no good SVID; called on foreign threads, must not wait."""
+
+_Configuration = grpc.ServerCertificateConfiguration
+
+
+def server_credentials(
+    source: SvidSource, on_error: OnError, now: Callable[[], datetime] | None = None
+) -> grpc.ServerCredentials:
+    """Credentials that present `source`'s SVID and demand a client certificate from its roots.
+
+    The roots are those of the own trust domain alone. Works before there is an SVID:
+    until then every handshake fails. Which client it is, is not decided here.
+    """
+    fetcher = _Fetcher(source, on_error, now or _utc_now)
+    return grpc.dynamic_ssl_server_credentials(
+        fetcher.closed, fetcher, require_client_authentication=True
+    )
+
+
+class _Fetcher:
+    """Gives gRPC the configuration for one handshake."""
+
+    def __init__(self, source: SvidSource, on_error: OnError, now: Callable[[], datetime]) -> None:
+        self._source = source
+        self._on_error = on_error
+        self._now = now
+        self.closed = _closed_configuration()
+        self._last: tuple[Svid | None, _Configuration] = (None, self.closed)
+
+    def __call__(self) -> _Configuration:
+        try:
+            return self._configuration()
+        except Exception as error:  # noqa: BLE001 - gRPC would silently keep the previous one
+            self._report(f"{type(error).__name__}: {error}")
+            return self.closed
+
+    def _configuration(self) -> _Configuration:
+        svid = self._source.current()
+        if svid is None:
+            self._report(self._source.state())
+            return self.closed
+        _check(svid, self._now())
+        known, configuration = self._last
+        if known is not svid:
+            configuration = _configuration_of(svid.private_key, svid.chain, svid.roots)
+            self._last = (svid, configuration)
+        return configuration
+
+    def _report(self, text: str) -> None:
+        # There is nobody left to tell on gRPC's thread.
+        with contextlib.suppress(Exception):
+            self._on_error(text)
+
+
+def _check(svid: Svid, now: datetime) -> None:
+    """Raise for what gRPC would refuse in silence, or accept although no client should."""
+    if svid.private_key.public_key() != svid.leaf.public_key():
+        raise ValueError("private key does not belong to the leaf")
+    try:
+        verify_chain([c.public_bytes(Encoding.DER) for c in svid.chain], svid.roots, now)
+    except ChainError as error:
+        raise ValueError(f"own SVID refused: {error}") from error
+
+
+def _configuration_of(
+    key: PrivateKey,
+    chain: tuple[x509.Certificate, ...],
+    roots: tuple[x509.Certificate, ...],
+) -> _Configuration:
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pair = (key_pem, _pem(chain))
+    return grpc.ssl_server_certificate_configuration([pair], root_certificates=_pem(roots))
+
+
+def _pem(certificates: tuple[x509.Certificate, ...]) -> bytes:
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
+
+
+def _closed_configuration() -> _Configuration:
+    """A key that no client trusts and a root whose key is forgotten: no handshake completes."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([])
+    end = datetime(2000, 1, 2, tzinfo=UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - timedelta(days=1))
+        .not_valid_after(end)
+        .sign(key, SHA256())
+    )
+    return _configuration_of(key, (certificate,), (certificate,))
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,268 @@
+"""An in-process tunnel: a private unix socket whose other end is mTLS to one SPIFFE server.
+
+gRPC for Python checks host names and cannot be told not to, while SPIFFE servers
+have none; and its clients cannot change certificates. So gRPC dials a unix socket
+of this process in the clear, and for each connection the tunnel dials the server
+with one fixed SVID, compares the server's SPIFFE ID, and only then forwards bytes.
+
+One tunnel, one channel per SVID generation; rotation is a new tunnel. What is
+signed inside a connection must be signed with `Tunnel.svid`. The tunnel does not
+retry: gRPC does, by connecting again, and `last_error` says why the last dial failed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import ssl
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+import grpc.aio
+
+from gpuwarden.identity.chain import ChainError, parse_chain, spiffe_id_of
+from gpuwarden.identity.spiffe_id import SpiffeId, SpiffeIdError
+from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.tls_context import ALPN, client_context
+from gpuwarden.identity.transport import client_options
+
+_LOG = logging.getLogger(__name__)
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a mode 0700 directory is made below it
+_BUFFER = 64 * 1024
+_UCRED = struct.Struct("3i")
+_MAX_CONNECTIONS = 8
+_SHOWN_TEXT = 200
+
+
+class DialFailure(StrEnum):
+    """Why a connection to the server did not come about."""
+
+    UNREACHABLE = "unreachable"
+    """No TCP connection, or no answer in time."""
+    UNTRUSTED = "untrusted"
+    """The server's chain does not lead to the roots of our trust domain, or has expired."""
+    WRONG_IDENTITY = "wrong-identity"
+    """A workload of our trust domain, but not the one that was expected."""
+    REFUSED = "refused"
+    """The server ended the handshake: it does not accept our SVID, or speaks no TLS or h2."""
+    LOCAL = "local"
+    """Another process, or too many connections, at the unix socket."""
+
+
+class DialError(Exception):
+    """A dial that failed; `failure` for metrics, the text for people."""
+
+    def __init__(self, failure: DialFailure, text: str) -> None:
+        super().__init__(f"{failure}: {ascii(text)[1:-1][:_SHOWN_TEXT]}")
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelTimeouts:
+    """Seconds; `half_closed` is how long the other direction may drain after one has ended."""
+
+    dial: float = 10.0
+    half_closed: float = 5.0
+
+
+class Tunnel:
+    """The tunnel to `expected` at `host`:`port`; an async context manager around its lifetime."""
+
+    def __init__(
+        self,
+        svid: Svid,
+        host: str,
+        port: int,
+        expected: SpiffeId,
+        *,
+        directory: Path | None = None,
+        timeouts: TunnelTimeouts | None = None,
+    ) -> None:
+        self.svid = svid
+        """What the tunnel presents; signatures within its connections must use it too."""
+        self.expected = expected
+        self.last_error: DialError | None = None
+        """Why the last dial failed; None after one that succeeded."""
+        self._host = host
+        self._port = port
+        self._timeouts = timeouts or TunnelTimeouts()
+        self._parent = directory or (_MEMORY if _MEMORY.is_dir() else None)
+        self._context = client_context(svid)
+        self._directory: Path | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def target(self) -> str:
+        """The gRPC target, `unix:/path`; only while the tunnel is open."""
+        if self._directory is None:
+            raise RuntimeError("the tunnel is not open")
+        return f"unix:{self._directory / 'h2'}"
+
+    def channel(self, options: Sequence[tuple[str, int | str]] | None = None) -> grpc.aio.Channel:
+        """A channel through this tunnel; the caller closes it before the tunnel."""
+        return grpc.aio.insecure_channel(self.target, options=options or client_options())
+
+    async def __aenter__(self) -> Self:
+        self._directory = Path(tempfile.mkdtemp(prefix="gpuwarden-", dir=self._parent))
+        path = self._directory / "h2"
+        try:
+            self._server = await asyncio.start_unix_server(self._accept, path, limit=_BUFFER)
+            path.chmod(0o600)
+        except BaseException:
+            self._remove_directory()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Take no more connections, end those that are open, remove the socket."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in self._connections:
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+        self._remove_directory()
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a stream callback always runs in its own task
+        self._connections.add(task)
+        try:
+            await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # only `close` cancels, and it waits for this task
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            self._check_local(writer)
+            remote = await self._dial()
+        except DialError as error:
+            self._note(error)
+            return
+        try:
+            await self._forward((reader, writer), remote)
+        except DialError as error:
+            self._note(error)
+        finally:
+            remote[1].transport.abort()
+
+    def _note(self, error: DialError) -> None:
+        if self.last_error is None or str(self.last_error) != str(error):
+            _LOG.warning("no connection to %s at %s: %s", self.expected, self._host, error)
+        self.last_error = error
+
+    def _check_local(self, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("socket")
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        process, _, _ = _UCRED.unpack(credentials)
+        if process != os.getpid():
+            raise DialError(DialFailure.LOCAL, f"process {process} used the private socket")
+        if len(self._connections) > _MAX_CONNECTIONS:
+            raise DialError(DialFailure.LOCAL, f"more than {_MAX_CONNECTIONS} connections")
+
+    async def _dial(self) -> "_Ends":
+        try:
+            async with asyncio.timeout(self._timeouts.dial):
+                remote = await asyncio.open_connection(
+                    self._host, self._port, ssl=self._context, server_hostname="", limit=_BUFFER
+                )
+        except TimeoutError as error:
+            raise DialError(DialFailure.UNREACHABLE, "no answer in time") from error
+        except ssl.SSLCertVerificationError as error:
+            raise DialError(DialFailure.UNTRUSTED, error.verify_message) from error
+        except ssl.SSLError as error:
+            raise DialError(DialFailure.REFUSED, str(error)) from error
+        except OSError as error:
+            raise DialError(DialFailure.UNREACHABLE, str(error)) from error
+        try:
+            self._check_server(remote[1].get_extra_info("ssl_object"))
+        except BaseException:
+            remote[1].transport.abort()
+            raise
+        return remote
+
+    def _check_server(self, tls: ssl.SSLObject) -> None:
+        """The chain has been verified by now; which workload it is has not."""
+        if tls.selected_alpn_protocol() != ALPN:
+            raise DialError(DialFailure.REFUSED, "server does not speak h2")
+        try:
+            [leaf] = parse_chain([tls.getpeercert(binary_form=True) or b""])
+            found = spiffe_id_of(leaf)
+        except (ChainError, SpiffeIdError) as error:
+            raise DialError(DialFailure.WRONG_IDENTITY, str(error)) from error
+        if found != self.expected:
+            raise DialError(
+                DialFailure.WRONG_IDENTITY, f"server is {found}, expected {self.expected}"
+            )
+
+    async def _forward(self, local: "_Ends", remote: "_Ends") -> None:
+        """Copy both ways until both have ended, or one for `half_closed` seconds."""
+        ways = {
+            asyncio.create_task(self._receive(remote[0], local[1])),
+            asyncio.create_task(_copy(local[0], remote[1])),
+        }
+        try:
+            done, open_ways = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if open_ways and not any(way.exception() for way in done):
+                done |= (await asyncio.wait(ways, timeout=self._timeouts.half_closed))[0]
+            for way in done:
+                way.result()
+        except OSError:
+            return  # the connection broke after the handshake: gRPC sees that by itself
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _receive(self, remote: asyncio.StreamReader, local: asyncio.StreamWriter) -> None:
+        """As `_copy`; in TLS 1.3 a refusal of our certificate comes only now, instead of data."""
+        try:
+            first = await remote.read(_BUFFER)
+        except ssl.SSLError as error:
+            raise DialError(DialFailure.REFUSED, str(error)) from error
+        except OSError as error:
+            raise DialError(DialFailure.REFUSED, f"ended after the handshake: {error}") from error
+        if not first:
+            raise DialError(DialFailure.REFUSED, "server ended the connection after the handshake")
+        self.last_error = None
+        local.write(first)
+        await _copy(remote, local)
+
+
+_Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Copy until `source` ends, no faster than `sink` takes it; then end `sink`.
+
+    TLS of the standard library cannot be half-closed, so it is closed, after what is
+    still to be sent: a gRPC client that has ended its side reads no more.
+    """
+    while chunk := await source.read(_BUFFER):
+        sink.write(chunk)
+        await sink.drain()
+    if sink.can_write_eof():
+        with contextlib.suppress(OSError):
+            sink.write_eof()
+    else:
+        sink.close()
