@@ -35,7 +35,7 @@ def server_options(
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", min_ping_interval_ms),
+        ("grpc.http2.min_ping_interval_without_data_ms", min_ping_interval_ms),
         *_keepalive(KEEPALIVE_MS),
         *_message_caps(max_message_bytes),
     ]
