@@ -1,0 +1,141 @@
+"""HTTP/1.1 for kubelet and Prometheus: GET or HEAD of a few fixed paths, nothing else.
+
+That an answer comes at all shows that the event loop turns. Requests are bounded in
+size, time and number; bodies are not read; each connection carries one request. It
+reads values and has no side effects.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from gpuwarden.settings.values import Address
+
+MAX_REQUEST_BYTES: Final = 8 * 1024
+MAX_CONNECTIONS: Final = 32
+REQUEST_S: Final = 5.0
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+_METHODS: Final = frozenset({"GET", "HEAD"})
+_REQUEST_LINE_PARTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a path answers."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+
+
+Route = Callable[[], Answer]
+
+
+class HealthServer:
+    """Serves `routes` at `address`; port 0 means any free one."""
+
+    def __init__(
+        self, address: Address, routes: Mapping[str, Route], *, request_s: float = REQUEST_S
+    ) -> None:
+        self._address = address
+        self._routes = routes
+        self._request_s = request_s
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> Address:
+        """Listen; returns the address with the port that was bound. Raises OSError."""
+        listener = await _listen(self._address)
+        self._server = await asyncio.start_server(
+            self._connected, sock=listener, limit=MAX_REQUEST_BYTES
+        )
+        return Address(self._address.host, listener.getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and cut what is open."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._connections:
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- a stream callback always runs in its own task
+        self._connections.add(task)
+        try:
+            if len(self._connections) <= MAX_CONNECTIONS:
+                async with asyncio.timeout(self._request_s):
+                    await self._serve(reader, writer)
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            pass  # too slow, gone, or the process ends: there is nobody to tell
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            writer.write(
+                _response(_plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), is_head=False)
+            )
+        except asyncio.IncompleteReadError:
+            return
+        else:
+            method, answer = self._answer(head)
+            writer.write(_response(answer, is_head=method == "HEAD"))
+        await writer.drain()
+        writer.write_eof()
+        await reader.read(
+            MAX_REQUEST_BYTES
+        )  # until the client closes: an abort could cut the answer
+
+    def _answer(self, head: bytes) -> tuple[str, Answer]:
+        parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(parts) != _REQUEST_LINE_PARTS or not parts[2].startswith("HTTP/1."):
+            return "", _plain(HTTPStatus.BAD_REQUEST)
+        method, target, _ = parts
+        route = self._routes.get(target.partition("?")[0])
+        if route is None:
+            return method, _plain(HTTPStatus.NOT_FOUND)
+        if method not in _METHODS:
+            return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        return method, route()
+
+
+async def _listen(address: Address) -> socket.socket:
+    """An empty host means all addresses of both families where the machine has both."""
+    if address.host:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(REQUEST_S):
+            [(family, _, _, _, bound), *_] = await loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            )
+        return socket.create_server(bound, family=family)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", address.port))
+
+
+def _plain(status: HTTPStatus) -> Answer:
+    return Answer(status, f"{status.phrase}\n".encode())
+
+
+def _response(answer: Answer, *, is_head: bool) -> bytes:
+    lines = [
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append("Allow: GET, HEAD")
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+    return head if is_head else head + answer.body

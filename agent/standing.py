@@ -1,0 +1,251 @@
+"""How this agent stands with its controllers: what readiness, metrics and the log show.
+
+It hears from streams, links and readings, and is asked by the health server. It
+shows and never steers: nothing in the agent acts on what stands here.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from agent.gpu.reading import GpuEvent, InventoryReading, NvmlState
+from agent.session.machine import About, End, EndReason, Verdict
+from gpuwarden.clock import Clock
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+_MS = 1_000_000
+
+
+class Condition(StrEnum):
+    """What a replica thinks of this node, as far as it has said."""
+
+    CONNECTING = "connecting"
+    OPEN = "open"
+    ACCEPTED = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """One replica, as shown."""
+
+    address: str
+    condition: Condition
+    code: str
+    """Reason code of its last verdict, or empty."""
+    detail: str
+    level: str
+    attestation_hash: str
+    fresh_for_s: int
+    """Seconds for which its last acceptance still holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether this agent does its work, and if not, why."""
+
+    ready: bool
+    reasons: tuple[str, ...]
+    replicas: tuple[ReplicaReport, ...]
+
+
+class IdentityState(Protocol):
+    """What is shown of the SVID; the keeper is one."""
+
+    def current(self) -> object | None:
+        """The current SVID, or None."""
+
+    def state(self) -> str:
+        """One line: which one, or why there is none."""
+
+
+@dataclass(slots=True)
+class _Replica:
+    streams: set[int] = field(default_factory=set)
+    accepted_until_ns: int = 0
+    code: str = ""
+    detail: str = ""
+    level: str = ""
+    attestation_hash: str = ""
+
+
+class Standing:
+    """Implements the journals of streams, links and readings. One event loop only."""
+
+    def __init__(self, instruments: Instruments, clock: Clock, identity: IdentityState) -> None:
+        self._instruments = instruments
+        self._clock = clock
+        self._identity = identity
+        self._log = logger("agent")
+        self._replicas: dict[Address, _Replica] = {}
+        self._superseded = False
+        self._reading: InventoryReading | None = None
+        self._facts: tuple[int, int, int] | None = None
+
+    def linked(self, replica: Address) -> None:
+        """This replica is to have a stream."""
+        self._replicas[replica] = _Replica()
+
+    def unlinked(self, replica: Address) -> None:
+        """It no longer is."""
+        del self._replicas[replica]
+
+    def unresolved(self, controller: Address, detail: str) -> None:
+        """A name could not be resolved."""
+        self._log.warning(Event.STREAM_RETRY, controller=str(controller), detail=detail)
+
+    def superseded(self, replica: Address) -> None:
+        """Another instance speaks for this node."""
+        self._superseded = True
+        self._log.error(
+            Event.STREAM_CLOSED,
+            replica=str(replica),
+            cause=EndReason.SUPERSEDED,
+            detail="another instance of this node's agent took over; this one is silent now",
+        )
+
+    def opened(self, replica: Address, stream: int) -> None:
+        """Hello was sent."""
+        self._replicas[replica].streams.add(stream)
+        self._log.info(Event.STREAM_OPENED, replica=str(replica), stream=stream)
+
+    def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
+        """A verdict came; changes are logged, repetitions are only counted."""
+        self._instruments.counter(names.AGENT_VERDICTS).labels(verdict.code).inc()
+        entry = self._replicas[replica]
+        event = Event.VERDICT_ACCEPTED if verdict.accepted else Event.VERDICT_REFUSED
+        is_new = (entry.code, entry.attestation_hash) != (verdict.code, verdict.attestation_hash)
+        if about is About.NEWS or is_new:
+            self._log.info(
+                event,
+                replica=str(replica),
+                stream=stream,
+                about=about,
+                code=verdict.code,
+                detail=verdict.detail,
+                level=verdict.level,
+                hash=verdict.attestation_hash,
+            )
+        if about is not About.NEWS:
+            self._show(entry, verdict)
+
+    def _show(self, entry: _Replica, verdict: Verdict) -> None:
+        now_ns = self._clock.boottime_ns()
+        entry.code, entry.detail = verdict.code, verdict.detail
+        entry.level, entry.attestation_hash = verdict.level, verdict.attestation_hash
+        entry.accepted_until_ns = now_ns + verdict.fresh_for_ms * _MS if verdict.accepted else 0
+
+    def lost_round(self, replica: Address, stream: int) -> None:
+        """The GPUs were not read in time."""
+        self._instruments.counter(names.AGENT_READS).labels("late").inc()
+        self._log.warning(
+            Event.CHALLENGE_RECEIVED,
+            replica=str(replica),
+            stream=stream,
+            detail="the GPUs were not read while the challenge lived; no evidence was sent",
+        )
+
+    def ended(self, replica: Address, stream: int, end: End) -> None:
+        """The stream is over."""
+        self._instruments.counter(names.AGENT_STREAM_ENDS).labels(end.reason).inc()
+        entry = self._replicas[replica]
+        entry.streams.discard(stream)
+        if not entry.streams:
+            entry.code, entry.detail = end.code or entry.code, f"{end.reason}: {end.detail}"
+        is_unproven = end.reason is EndReason.UNPROVEN
+        self._log.warning(
+            Event.CHALLENGE_REFUSED if is_unproven else Event.STREAM_CLOSED,
+            replica=str(replica),
+            stream=stream,
+            cause=end.reason,
+            code=end.code,
+            detail=end.detail,
+        )
+
+    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
+        """A reading ended."""
+        gpus, lost, failed = (
+            len(reading.inventory.gpus),
+            len(reading.inventory.lost),
+            len(reading.failed_reads),
+        )
+        result = "failed" if failed else "complete"
+        self._instruments.counter(names.AGENT_READS).labels(result).inc()
+        self._instruments.histogram(names.AGENT_READ_SECONDS).observe(seconds)
+        self._instruments.gauge(names.AGENT_GPUS).set(gpus)
+        self._instruments.gauge(names.AGENT_GPUS_LOST).set(lost)
+        for read in reading.failed_reads:
+            self._instruments.counter(names.AGENT_NVML_FAILURES).labels(read.call, read.error).inc()
+        available = reading.state is NvmlState.READY
+        self._instruments.gauge(names.AGENT_NVML_AVAILABLE).set(int(available))
+        was_available = self._reading is None or self._reading.state is NvmlState.READY
+        if available != was_available:
+            event = Event.NVML_AVAILABLE if available else Event.NVML_UNAVAILABLE
+            self._log.warning(event, detail=reading.detail)
+        if (gpus, lost, failed) != self._facts:
+            self._log.info(Event.INVENTORY_READ, gpus=gpus, lost=lost, failed_reads=failed)
+        self._facts = (gpus, lost, failed)
+        self._reading = reading
+
+    def told(self, event: GpuEvent) -> None:
+        """Bad news came from the driver."""
+        self._instruments.counter(names.AGENT_GPU_EVENTS).labels(event.kind).inc()
+        self._log.warning(
+            Event.GPU_EVENT, kind=event.kind, gpu=event.gpu, xid=event.xid, detail=event.detail
+        )
+
+    def readiness(self) -> Readiness:
+        """What `/readyz` answers: an SVID, and one replica whose acceptance still holds."""
+        replicas = tuple(self._report(address, entry) for address, entry in self._sorted())
+        reasons: list[str] = []
+        if self._superseded:
+            reasons.append(
+                f"{ReasonCode.STREAM_SUPERSEDED}: another instance of this node's agent took over"
+            )
+        if self._identity.current() is None:
+            reasons.append(self._identity.state())
+        if self._reading is not None and self._reading.state is not NvmlState.READY:
+            reasons.append(f"{self._reading.state}: {self._reading.detail}")
+        if not replicas:
+            reasons.append("no controller replica is known yet")
+        elif not any(replica.condition is Condition.ACCEPTED for replica in replicas):
+            reasons += [
+                f"{replica.address}: {replica.code or replica.condition} {replica.detail}".rstrip()
+                for replica in replicas
+            ]
+        accepted = any(replica.condition is Condition.ACCEPTED for replica in replicas)
+        ready = accepted and self._identity.current() is not None and not self._superseded
+        return Readiness(ready=ready, reasons=() if ready else tuple(reasons), replicas=replicas)
+
+    def refresh(self) -> None:
+        """Bring the gauges that depend on time up to date, before they are rendered."""
+        readiness = self.readiness()
+        streams = self._instruments.gauge(names.AGENT_STREAMS)
+        for condition in Condition:
+            count = sum(replica.condition is condition for replica in readiness.replicas)
+            streams.labels(condition).set(count)
+        accepted = sum(x.condition is Condition.ACCEPTED for x in readiness.replicas)
+        self._instruments.gauge(names.AGENT_ACCEPTED).set(accepted)
+        self._instruments.gauge(names.READY).set(int(readiness.ready))
+
+    def _sorted(self) -> list[tuple[Address, _Replica]]:
+        return sorted(self._replicas.items(), key=lambda item: str(item[0]))
+
+    def _report(self, address: Address, entry: _Replica) -> ReplicaReport:
+        left_ns = entry.accepted_until_ns - self._clock.boottime_ns()
+        condition = Condition.OPEN if entry.streams else Condition.CONNECTING
+        if left_ns > 0:
+            condition = Condition.ACCEPTED
+        return ReplicaReport(
+            address=str(address),
+            condition=condition,
+            code=entry.code,
+            detail=entry.detail,
+            level=entry.level,
+            attestation_hash=entry.attestation_hash,
+            fresh_for_s=max(0, left_ns) // 1_000_000_000,
+        )
