@@ -7,6 +7,7 @@ bytes as received.
 
 import json
 import re
+from collections import Counter
 from typing import Final, Never, TypeVar
 
 import msgspec
@@ -79,11 +80,8 @@ def _refuse_depth(data: bytes) -> None:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise DecodeError(f"key '{quote(key)}' appears twice in one object")
-            seen.add(key)
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise DecodeError(f"key '{quote(key)}' appears twice in one object")
     return result
 
 
