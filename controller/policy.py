@@ -7,6 +7,7 @@ in it makes a node trusted. No IO, no clock.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from controller.fleet.view import Level, NodeMode
@@ -69,6 +70,15 @@ class Policy:
     default_mode: NodeMode = NodeMode.ENV
     digest: str = ""
     """SHA-256 of the file's bytes, for audit; empty for the default policy."""
+
+    def pool(self, node: str) -> NodePool | None:
+        """The pool of a node: the first whose pattern matches its name."""
+        return next((x for x in self.pools if fnmatchcase(node, x.pattern)), None)
+
+    def mode(self, node: str) -> NodeMode:
+        """The declared mode of a node."""
+        pool = self.pool(node)
+        return self.default_mode if pool is None or pool.mode is None else pool.mode
 
 
 DEFAULT_POLICY = Policy()

@@ -23,6 +23,11 @@ class Level(StrEnum):
     L2 = "L2"
     L3 = "L3"
 
+    @property
+    def rank(self) -> int:
+        """Position from weakest to strongest, for comparisons."""
+        return list(Level).index(self)
+
 
 class NodeMode(StrEnum):
     """Who gives a pod its device (placement, section 6)."""

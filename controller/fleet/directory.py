@@ -1,0 +1,39 @@
+"""Which nodes exist, as the Verifier asks it (step 6): the seam to the cluster's Node objects.
+
+A directory can only narrow: a node that it does not list is refused, one that it
+lists is not trusted for it. A stand-in for development lives outside the product and
+is passed in by whoever composes the process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+FOREVER_NS: Final = 2**63 - 1
+"""`fresh_until_ns` of a source that cannot go stale."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    """A node of the directory; the UID is None where the directory has none."""
+
+    uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySnapshot:
+    """The directory at one moment."""
+
+    nodes: Mapping[str, KnownNode]
+    fresh_until_ns: int = FOREVER_NS
+    """Controller CLOCK_BOOTTIME from which the snapshot is too old to accept anybody by."""
+
+
+class NodeDirectory(Protocol):
+    """Supplies the nodes that exist."""
+
+    def snapshot(self) -> DirectorySnapshot:
+        """What is known now; must not wait."""
+
+    def warning(self) -> str | None:
+        """A standing warning to be shown with every answer, None for a real directory."""

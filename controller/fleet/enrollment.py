@@ -1,0 +1,181 @@
+"""Pins, denials and instance ids of a node, and the store they live in (attestation, section 4).
+
+They only narrow trust: no record makes a node eligible, and evidence is compared
+with them after it was authenticated. Records are values; every change goes through
+compare-and-set, so that all replicas agree on one order.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from controller.fleet.claims import Claim
+from controller.fleet.directory import FOREVER_NS
+from controller.fleet.sharded_map import ShardedMap
+
+MAX_SUPERSEDED: Final = 16
+
+
+class EnrollmentUnavailableError(Exception):
+    """The store cannot be read or written now: nothing new may be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedGpu:
+    """A GPU that belongs to a node."""
+
+    uuid: str
+    serial: str | None = None
+    identity_key: str | None = None
+    pci_bus_id: str | None = None
+    """Where it was when pinned; shown when it is lost, never compared."""
+    enrolled: bool = False
+    """An operator listed it; otherwise pinned at first use."""
+    complete: bool = True
+    """False while only the UUID is known; the first reading completes the pin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why a node may not come back until an operator releases it."""
+
+    code: str
+    reason: str
+    actor: str
+    """Who denied: an operator's identity, or this controller."""
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnrollmentRecord:
+    """Everything remembered about one node."""
+
+    node: str
+    node_uid: str | None = None
+    spire_agent: str | None = None
+    gpus: tuple[PinnedGpu, ...] = ()
+    """Sorted by UUID; empty before first use."""
+    instance: str | None = None
+    """The agent process that answers for the node."""
+    superseded: tuple[str, ...] = ()
+    """Processes that it replaced, newest first, at most 16."""
+    denial: Denial | None = None
+
+    def pin(self, uuid: str) -> PinnedGpu | None:
+        """The pin of one GPU."""
+        return next((x for x in self.gpus if x.uuid == uuid), None)
+
+    def answered_by(self, instance: str) -> "EnrollmentRecord":
+        """The record once `instance` answers: the process before it is superseded."""
+        if instance == self.instance:
+            return self
+        older = self.superseded if self.instance is None else (self.instance, *self.superseded)
+        kept = tuple(x for x in older if x != instance)[:MAX_SUPERSEDED]
+        return replace(self, instance=instance, superseded=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class EnrollmentSnapshot:
+    """All records at one moment, and who pinned which GPU."""
+
+    records: ShardedMap[EnrollmentRecord] = field(default_factory=ShardedMap)
+    claims: ShardedMap[tuple[Claim, ...]] = field(default_factory=ShardedMap)
+    """GPU UUID -> the nodes that pinned it."""
+    fresh_until_ns: int = FOREVER_NS
+    """Controller CLOCK_BOOTTIME from which the snapshot is too old to accept anybody by."""
+
+    @staticmethod
+    def of(
+        records: Iterable[EnrollmentRecord], *, fresh_until_ns: int = FOREVER_NS
+    ) -> "EnrollmentSnapshot":
+        """A snapshot of the given records."""
+        by_node = {x.node: x for x in records}
+        claims: dict[str, tuple[Claim, ...]] = {}
+        for record in by_node.values():
+            for pin in record.gpus:
+                claims[pin.uuid] = (*claims.get(pin.uuid, ()), Claim(record.node, pin.enrolled))
+        return EnrollmentSnapshot(ShardedMap(by_node), ShardedMap(claims), fresh_until_ns)
+
+    def with_record(self, record: EnrollmentRecord) -> "EnrollmentSnapshot":
+        """A copy in which `record` stands for its node."""
+        before = self.records.get(record.node)
+        claims = self.claims
+        for uuid in {x.uuid for x in (before.gpus if before else ())} | {
+            x.uuid for x in record.gpus
+        }:
+            claims = _claimed(claims, uuid, record.node, record.pin(uuid))
+        return replace(self, records=self.records.put(record.node, record), claims=claims)
+
+    def denied_by(self, uuid: str) -> str | None:
+        """A denied node that this GPU belongs to: denials follow the hardware."""
+        holders = (self.records[x.node] for x in self.claims.get(uuid, ()))
+        return next((x.node for x in holders if x.denial is not None), None)
+
+
+class EnrollmentStore(Protocol):
+    """Keeps the records; every implementation passes the same contract tests."""
+
+    async def load(self) -> EnrollmentSnapshot:
+        """Read everything, before the first acceptance; raises EnrollmentUnavailableError."""
+
+    def snapshot(self) -> EnrollmentSnapshot:
+        """What is known now, own successful writes included; must not wait."""
+
+    async def create_if_absent(self, record: EnrollmentRecord) -> bool:
+        """Add the record of a node that has none; False if it has one."""
+
+    async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+        """Replace `old` by `new` (same node); False if the record is not `old` any more."""
+
+
+class MemoryEnrollmentStore:
+    """Forgets everything with the process: first use pins again after a restart."""
+
+    def __init__(self, records: Iterable[EnrollmentRecord] = ()) -> None:
+        self._snapshot = EnrollmentSnapshot.of(records)
+
+    async def load(self) -> EnrollmentSnapshot:
+        """The records of this process."""
+        return self._snapshot
+
+    def snapshot(self) -> EnrollmentSnapshot:
+        """The records of this process."""
+        return self._snapshot
+
+    async def create_if_absent(self, record: EnrollmentRecord) -> bool:
+        """Add the record of a node that has none; False if it has one."""
+        if record.node in self._snapshot.records:
+            return False
+        self._snapshot = self._snapshot.with_record(record)
+        return True
+
+    async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+        """Replace `old` by `new` (same node); False if the record is not `old` any more."""
+        if old.node != new.node:
+            raise ValueError(f"records of two nodes: {old.node} and {new.node}")
+        if self._snapshot.records.get(old.node) != old:
+            return False
+        self._snapshot = self._snapshot.with_record(new)
+        return True
+
+
+async def write(
+    store: EnrollmentStore, old: EnrollmentRecord | None, new: EnrollmentRecord
+) -> bool:
+    """Create or replace, whichever fits `old`; False if somebody else was faster."""
+    if old is None:
+        return await store.create_if_absent(new)
+    return await store.compare_and_set(old, new)
+
+
+def _claimed(
+    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, pin: PinnedGpu | None
+) -> ShardedMap[tuple[Claim, ...]]:
+    others = tuple(x for x in claims.get(uuid, ()) if x.node != node)
+    mine = () if pin is None else (Claim(node, pin.enrolled),)
+    return claims.put(uuid, others + mine) if others + mine else claims.without(uuid)
+
+
+def pins_by_uuid(record: EnrollmentRecord | None) -> Mapping[str, PinnedGpu]:
+    """The pins of a record, empty where there is none."""
+    return {} if record is None else {x.uuid: x for x in record.gpus}

@@ -1,0 +1,52 @@
+"""An immutable mapping of which a changed copy is cheap, for indexes of a whole fleet.
+
+A plain dict of 15,000 nodes with 120,000 GPUs costs milliseconds to copy, and while a
+fleet joins there is one change per node. Here a change copies one shard of 256.
+A lookup is a few times slower than a dict's: not meant for loops over the fleet.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Generic, TypeVar
+
+_SHARDS: Final = 256
+
+V = TypeVar("V")
+
+
+class ShardedMap(Mapping[str, V], Generic[V]):
+    """Mapping from strings; `put` and `without` return changed copies, the original stays."""
+
+    __slots__ = ("_length", "_shards")
+
+    def __init__(self, items: Mapping[str, V] | None = None) -> None:
+        shards: list[dict[str, V]] = [{} for _ in range(_SHARDS)]
+        for key, value in (items or {}).items():
+            shards[hash(key) % _SHARDS][key] = value
+        self._shards = tuple(shards)
+        self._length = sum(map(len, shards))
+
+    def put(self, key: str, value: V) -> "ShardedMap[V]":
+        """A copy in which `key` stands for `value`."""
+        index = hash(key) % _SHARDS
+        return self._replaced(index, {**self._shards[index], key: value})
+
+    def without(self, key: str) -> "ShardedMap[V]":
+        """A copy that lacks `key`."""
+        index = hash(key) % _SHARDS
+        return self._replaced(index, {k: v for k, v in self._shards[index].items() if k != key})
+
+    def _replaced(self, index: int, shard: dict[str, V]) -> "ShardedMap[V]":
+        copy = ShardedMap.__new__(ShardedMap)
+        copy._shards = (*self._shards[:index], shard, *self._shards[index + 1 :])  # noqa: SLF001 - a new one of our own
+        copy._length = self._length + len(shard) - len(self._shards[index])  # noqa: SLF001 - same
+        return copy
+
+    def __getitem__(self, key: str) -> V:
+        return self._shards[hash(key) % _SHARDS][key]
+
+    def __iter__(self) -> Iterator[str]:
+        for shard in self._shards:
+            yield from shard
+
+    def __len__(self) -> int:
+        return self._length

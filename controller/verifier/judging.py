@@ -1,0 +1,165 @@
+"""Steps 16 to 18: what authentic evidence proves, and whether that is acceptable here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from controller.fleet.claims import ContestedClaim
+from controller.verifier.acceptability import policy_refusals
+from controller.verifier.challenge import IssuedChallenge
+from controller.verifier.context import Snapshots, VerifierSettings
+from controller.verifier.inventory import (
+    InventoryQuestion,
+    contested_claims,
+    enrolled_uuids,
+    inventory_refusals,
+    malformed_refusals,
+    warnings_about_reads,
+)
+from controller.verifier.opening import Opened
+from controller.verifier.pins import lost_gpus, next_record, pinned, unpinned_lost
+from controller.verifier.result import Accepted, EnrollmentChange, Refused, refused
+from controller.verifier.seams import HardwareAppraisal, HardwareQuestion, Standing
+from controller.verifier.standing import NodeStanding
+from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
+from gpuwarden.evidence.model import Evidence, LostGpu
+from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
+from gpuwarden.reasons import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What steps 16 to 18 need besides the evidence."""
+
+    settings: VerifierSettings
+    hardware: HardwareAppraisal
+    known: Snapshots
+    issued: IssuedChallenge
+    found: NodeStanding
+    now_ns: int
+
+    def judge(self, opened: Opened, evidence: Evidence) -> Accepted | Refused:
+        """Accepted, or refused with all findings of the first step that has any."""
+        if malformed := malformed_refusals(evidence):
+            return _refused(opened, malformed)
+        question = self._question(opened, evidence)
+        lost = lost_gpus(evidence.inventory, question.pins)
+        contested = contested_claims(question)
+        if found := inventory_refusals(question, contested):
+            return _refused(opened, found, lost, contested)
+        standing = self.hardware.appraise(
+            HardwareQuestion(
+                evidence, opened.stream, question.pins, self.found.standing, self.now_ns
+            )
+        )
+        if isinstance(standing, Refusal):
+            return _refused(opened, (standing,), lost)
+        document = self._class(evidence, standing)
+        digest = attestation_hash(document)
+        if found := policy_refusals(self.known.policy, document, standing.level, digest):
+            return _refused(opened, found, lost)
+        return self._accepted(opened, replace(question, standing=standing), document, lost)
+
+    def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
+        return InventoryQuestion(
+            evidence=evidence,
+            node_name=opened.stream.node,
+            node=self.found.node,
+            standing=self.found.standing,
+            enrollment=self.known.enrollment,
+            policy=self.known.policy,
+            enrollment_required=self.settings.enrollment_required,
+        )
+
+    def _class(self, evidence: Evidence, standing: Standing) -> ClassDocument:
+        return class_document(
+            evidence.inventory,
+            level=standing.level,
+            trust_domain=self.settings.trust_domain,
+            attestor=standing.attestor,
+            spdm=standing.spdm,
+        )
+
+    def _identity(self, question: InventoryQuestion) -> NodeIdentity:
+        return node_identity(
+            question.evidence.inventory,
+            trust_domain=self.settings.trust_domain,
+            cluster=self.settings.cluster,
+            node_name=question.node_name,
+            node_uid=question.node.uid,
+            spire_agent=question.standing.spire_agent,
+            identity_keys=question.standing.identity_keys,
+        )
+
+    def _accepted(
+        self,
+        opened: Opened,
+        question: InventoryQuestion,
+        document: ClassDocument,
+        lost: tuple[LostGpu, ...],
+    ) -> Accepted:
+        identity = self._identity(question)
+        return Accepted(
+            node=question.node_name,
+            stream=opened.stream,
+            evidence=question.evidence,
+            evidence_digest=opened.digest,
+            level=question.standing.level,
+            attestor=question.standing.attestor,
+            attestation_hash=attestation_hash(document),
+            class_document=canonical_json(document),
+            identity_digest=identity_digest(identity),
+            identity_document=canonical_json(identity),
+            lost=lost,
+            warnings=_warnings(opened, question),
+            challenge_issued_ns=self.issued.issued_ns,
+            fresh_until_ns=self.issued.issued_ns + self.settings.lease_ns,
+            enrollment=_enrollment(opened, question),
+        )
+
+
+def unreadable(opened: Opened, refusal: Refusal) -> Refused:
+    """Authentic bytes that hold no inventory."""
+    return _refused(opened, (refusal,))
+
+
+def _refused(
+    opened: Opened,
+    findings: Sequence[Refusal],
+    lost: tuple[LostGpu, ...] = (),
+    contested: tuple[ContestedClaim, ...] = (),
+) -> Refused:
+    return replace(
+        refused(findings[0], opened.stream.node),
+        findings=tuple(findings),
+        stream=opened.stream,
+        lost=lost,
+        contested=contested,
+        evidence_digest=opened.digest,
+    )
+
+
+def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
+    return (
+        *((opened.warning,) if opened.warning else ()),
+        *warnings_about_reads(question.evidence),
+        *unpinned_lost(question.evidence.inventory, question.pins),
+    )
+
+
+def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange | None:
+    before = question.record
+    after = next_record(
+        before,
+        node=question.node_name,
+        node_uid=question.node.uid,
+        instance=opened.stream.hello.instance_id,
+        standing=question.standing,
+        gpus=pinned(
+            question.evidence.inventory,
+            question.pins,
+            question.standing.identity_keys,
+            enrolled_uuids(question),
+        ),
+    )
+    return None if after == before else EnrollmentChange(before, after)
