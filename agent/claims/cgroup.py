@@ -1,0 +1,47 @@
+"""Which pod a process belongs to, from the text of its `/proc/<pid>/cgroup`.
+
+Knows cgroup v1 and v2 and both of kubelet's drivers: systemd writes
+`…-pod<uid with _>.slice`, cgroupfs writes `pod<uid>`. The outermost pod below a
+`kubepods` folder counts: what a container makes below its own cgroup is its own tale.
+
+Pure and bounded; see proc(5), cgroups(7) and kubelet's pod cgroup names.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+MAX_BYTES: Final = 64 * 1024
+"""A longer file is not looked into."""
+_MAX_LINES: Final = 64
+_MAX_SEGMENTS: Final = 64
+
+_UID: Final = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+_POD: Final = re.compile(rf"(?:[a-z-]*-)?pod{_UID}(?:\.slice)?")
+"""32 bare digits are a static pod's hash."""
+_KUBEPODS: Final = re.compile(r"(?:kubelet-)?kubepods(?:[.-].*)?")
+
+
+def pod_uid(text: str) -> str | None:
+    """The pod's UID; null for processes of no pod and where the lines contradict each other."""
+    if len(text) > MAX_BYTES:
+        return None
+    found = set(_uids(text))
+    return found.pop() if len(found) == 1 else None
+
+
+def _uids(text: str) -> Iterator[str]:
+    for line in text.splitlines()[:_MAX_LINES]:
+        _, _, path = line.partition(":")[2].partition(":")
+        if uid := _outermost(path):
+            yield uid
+
+
+def _outermost(path: str) -> str | None:
+    below = False
+    for segment in path.split("/")[:_MAX_SEGMENTS]:
+        below = below or _KUBEPODS.fullmatch(segment) is not None
+        pod = _POD.fullmatch(segment) if below else None
+        if pod:
+            return pod[1].replace("_", "-")
+    return None
