@@ -1,0 +1,138 @@
+"""What the demo's steps share: the running laptop cluster and ways to ask it.
+
+Asks only; a step decides what the answer must be.
+"""
+
+import asyncio
+import http.client
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub, FleetServiceStub
+from sandbox.laptop import Laptop
+from sandbox.nodes import simulated_nodes
+
+_CALL_S = 5.0
+_POLL_S = 0.1
+GHOST = "ghost-0"
+"""A name that the scheduler sends and nobody attests."""
+ANNOTATION = "gpuwarden.dev/required-hash"
+
+
+class Stage:
+    """The cluster with a gRPC client on its unix socket."""
+
+    def __init__(self, laptop: Laptop) -> None:
+        self.laptop = laptop
+        self.nodes = {node.name: node for node in simulated_nodes()}
+        self._channel = grpc.aio.insecure_channel(laptop.server)
+        self._fleet: FleetServiceAsyncStub = FleetServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self._channel.close()
+
+    async def node(self, name: str) -> pb.Node:
+        """One node with its GPUs."""
+        return (await self._fleet.GetNode(pb.GetNodeRequest(name=name), timeout=_CALL_S)).node
+
+    async def listed(self) -> dict[str, pb.Node]:
+        """All nodes by name."""
+        answer = await self._fleet.ListNodes(pb.ListNodesRequest(), timeout=_CALL_S)
+        return {node.name: node for node in answer.nodes}
+
+    async def document(self, attestation_hash: str) -> bytes:
+        """The class document behind a hash."""
+        answer = await self._fleet.GetClass(
+            pb.GetClassRequest(class_ref=attestation_hash), timeout=_CALL_S
+        )
+        shown: pb.Class = getattr(answer, "class")
+        return shown.document.encode()
+
+    def watch(self) -> grpc.aio.UnaryStreamCall[pb.WatchNodesRequest, pb.WatchNodesResponse]:
+        """The stream of node changes."""
+        return self._fleet.WatchNodes(pb.WatchNodesRequest())
+
+    async def until(
+        self, name: str, holds: Callable[[pb.Node], bool], *, timeout_s: float = 10.0
+    ) -> pb.Node:
+        """The node as soon as `holds` says so, else as it is when the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not holds(node := await self._known(name)):  # noqa: ASYNC110 - polls another process
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            return await self._known(name)
+        return node
+
+    async def _known(self, name: str) -> pb.Node:
+        return (await self.listed()).get(name, pb.Node(name=name, state="unknown"))
+
+    async def post(self, verb: str, body: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON
+        """Ask the extender as kube-scheduler does; the answer must be HTTP 200."""
+        return await asyncio.to_thread(self._post, verb, json.dumps(body).encode())
+
+    def _post(self, verb: str, body: bytes) -> Any:  # noqa: ANN401 - any JSON
+        connection = http.client.HTTPConnection(self.laptop.addresses.extender, timeout=_CALL_S)
+        try:
+            connection.request("POST", f"/{verb}", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != http.HTTPStatus.OK:
+                raise RuntimeError(f"{verb} answered {answer.status}: {text[:200]!r}")
+            return json.loads(text)
+        finally:
+            connection.close()
+
+    async def filter(self, pod: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+        """Nodes that pass for `pod`, and the reason of each that does not."""
+        answer = await self.post("filter", self.arguments(pod))
+        if answer["Error"]:
+            raise RuntimeError(f"filter answered with an error: {answer['Error']}")
+        return answer["NodeNames"], answer["FailedAndUnresolvableNodes"]
+
+    def arguments(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """ExtenderArgs for `pod` and every node, one unknown among them."""
+        return {"Pod": pod, "Nodes": None, "NodeNames": [*self.nodes, GHOST]}
+
+    async def cli(self, *arguments: str) -> tuple[int, str]:
+        """Run `gpuwarden`; exit status and what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            *self.cli_command(*arguments),
+            env=self.laptop.environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(30):
+            output, _ = await process.communicate()
+        return process.returncode or 0, output.decode()
+
+    def cli_command(self, *arguments: str) -> Sequence[str]:
+        """The command line of `gpuwarden` with this cluster's socket where it needs one."""
+        return (sys.executable, "-m", "gpuwarden.cli", *arguments)
+
+    @property
+    def audit_folder(self) -> Path:
+        """Where the controller writes its log."""
+        return self.laptop.audit_folder
+
+
+def pod(annotations: dict[str, str] | None = None, *, gpus: int = 0) -> dict[str, Any]:
+    """A pod as kube-scheduler sends it."""
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    return {
+        "metadata": {
+            "name": "demo",
+            "namespace": "default",
+            "uid": "5b1f6a3e-1111-4c6e-9d0e-000000000001",
+            "annotations": annotations or {},
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+    }

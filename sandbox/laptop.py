@@ -1,0 +1,206 @@
+"""Starts the laptop cluster: a Workload API, the real controller, one real agent per node.
+
+Everything lives below one folder and listens on loopback or unix sockets. The
+programs are the ones that run in a cluster; only what surrounds them is made up.
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from sandbox.nodes import CLUSTER, REAL, ROGUE, TRUST_DOMAIN, SimulatedNode
+from sandbox.nvml.build import build
+from sandbox.nvml.scenario import VARIABLE, Scenario, write
+from sandbox.program import Program
+from sandbox.spiffe.workload_api import InsecureWorkloadApi
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+API_VERSION: Final = "config.gpuwarden.dev/v1alpha1"
+START_S: Final = 30.0
+SVID_TTL: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Shorter and therefore stricter than production: 2 x interval + ttl <= lease."""
+
+    interval_s: float = 1.0
+    challenge_ttl_s: float = 1.5
+    lease_s: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the controller listens."""
+
+    agents: str
+    extender: str
+    ops: str
+    local: str
+
+
+class Laptop:
+    """The running cluster. Start the controller before the agents; `close` ends everything."""
+
+    def __init__(self, folder: Path, pace: Pace | None = None) -> None:
+        self.folder = folder
+        self.pace = pace or Pace()
+        self.addresses = Addresses("", "", "", str(folder / "fleet.sock"))
+        self.programs: dict[str, Program] = {}
+        self._fake_nvml = build()
+        for name in ("log", "audit", "config", "scenario", "spiffe"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        self.workload_api = InsecureWorkloadApi(folder / "spiffe", TRUST_DOMAIN, ttl=SVID_TTL)
+
+    @property
+    def audit_folder(self) -> Path:
+        """Where the controller writes its log."""
+        return self.folder / "audit"
+
+    @property
+    def server(self) -> str:
+        """What to give to `gpuwarden --server`."""
+        return f"unix:{self.addresses.local}"
+
+    async def start_controller(self, nodes: tuple[str, ...]) -> None:
+        """Start the controller with a directory that knows `nodes`."""
+        config = self._write_config("controller", self._controller_config())
+        arguments = ("-m", "sandbox.controller_main", "--config", str(config))
+        known = tuple(f"--node={name}" for name in nodes)
+        controller = await self._start("controller", (*arguments, *known), {})
+        event = await controller.event("controller.listening", timeout_s=START_S)
+        self.addresses = Addresses(
+            agents=event["agents"],
+            extender=event["extender"],
+            ops=event["ops"],
+            local=str(self.folder / "fleet.sock"),
+        )
+
+    async def start_agent(self, node: SimulatedNode) -> None:
+        """Start an agent whose NVML shows the node's scenario."""
+        self.show(node.name, node.scenario)
+        await self._start_agent(
+            node.name,
+            {
+                "LD_LIBRARY_PATH": str(self._fake_nvml),
+                VARIABLE: str(self._scenario(node.name)),
+            },
+        )
+
+    async def start_real_agent(self) -> None:
+        """Start an agent on this machine's own NVML."""
+        await self._start_agent(REAL, {})
+
+    def show(self, node: str, scenario: Scenario) -> None:
+        """Let the node's NVML show `scenario` from now on."""
+        write(self._scenario(node), scenario)
+
+    async def close(self) -> None:
+        """End agents, controller and Workload API, in this order."""
+        for program in reversed(list(self.programs.values())):
+            await program.stop()
+        self.workload_api.close()
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What a child program sees: nothing of the caller's but where Python and tools are."""
+        return {
+            "PATH": os.environ.get("PATH", ""),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            **(extra or {}),
+        }
+
+    async def _start_agent(self, node: str, extra: Mapping[str, str]) -> None:
+        config = self._write_config(node, self._agent_config(node))
+        await self._start(node, ("-m", "agent", "--config", str(config)), extra)
+
+    async def _start(
+        self, name: str, arguments: tuple[str, ...], extra: Mapping[str, str]
+    ) -> Program:
+        program = await Program.start(
+            name,
+            (sys.executable, *arguments),
+            environment=self.environment(extra),
+            log=self.folder / "log" / f"{name}.log",
+        )
+        self.programs[name] = program
+        return program
+
+    def _scenario(self, node: str) -> Path:
+        return self.folder / "scenario" / node
+
+    def _write_config(self, name: str, document: dict[str, object]) -> Path:
+        path = self.folder / "config" / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return path
+
+    def _controller_config(self) -> dict[str, object]:
+        endpoint = self.workload_api.add("controller", _id("controller"))
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "ControllerConfig",
+            "trustDomain": TRUST_DOMAIN,
+            "cluster": CLUSTER,
+            "workloadApi": endpoint,
+            "attestation": {
+                "interval": _milliseconds(self.pace.interval_s),
+                "challengeTtl": _milliseconds(self.pace.challenge_ttl_s),
+                "lease": _milliseconds(self.pace.lease_s),
+            },
+            "limits": {"rate": 600, "streamsPerPeer": 8},
+            "listen": {
+                "agents": "127.0.0.1:0",
+                "extender": "127.0.0.1:0",
+                "ops": "127.0.0.1:0",
+                "local": self.addresses.local,
+            },
+            "audit": {"dir": str(self.audit_folder)},
+        }
+
+    def _agent_config(self, node: str) -> dict[str, object]:
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "AgentConfig",
+            "trustDomain": TRUST_DOMAIN,
+            "cluster": CLUSTER,
+            "workloadApi": self.workload_api.add(node, _id(f"agent/{node}")),
+            "agent": {
+                "nodeName": node,
+                "controllers": [self.addresses.agents],
+                "stateDir": str(self.folder / "state" / node),
+            },
+            "listen": {"ops": "127.0.0.1:0"},
+        }
+
+
+def directory_of(nodes: tuple[SimulatedNode, ...]) -> tuple[str, ...]:
+    """Every node that the controller shall know."""
+    return (*(node.name for node in nodes), ROGUE, REAL)
+
+
+def has_real_nvml() -> bool:
+    """Whether this machine has a driver with at least one GPU (asked without pynvml)."""
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        count = ctypes.c_uint(0)
+        if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
+            return count.value > 0
+    return False
+
+
+def _id(path: str) -> str:
+    return f"spiffe://{TRUST_DOMAIN}/gpuwarden/{path}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
