@@ -1,0 +1,304 @@
+"""One attestation stream from its first byte to its end: who speaks when, and for how long.
+
+Hello, then Challenge -> Evidence -> Verdict at the set interval, bad news in
+between. What counts is decided by the Verifier and carried out by the intake; this
+module keeps time, pops nonces before anything is checked, and ends the stream: at
+its age, with its certificate, when the peer falls silent or does not read, when it is
+superseded, refused or drained.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError as WireError
+from grpc import aio
+
+from controller.rpc.attest_messages import (
+    accepted_verdict,
+    noted_verdict,
+    received,
+    refused_verdict,
+)
+from controller.rpc.challenger import Challenger, NoSvidError
+from controller.rpc.evidence_intake import EvidenceIntake
+from controller.rpc.failure import abort_with
+from controller.rpc.peer_usage import PeerUsage
+from controller.rpc.stream_table import StreamTable
+from controller.verifier import peer as peer_steps
+from controller.verifier.challenge import ChallengeStore
+from controller.verifier.context import Now, Snapshots, StreamFacts, StreamState
+from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
+from controller.verifier.verifier import Verifier
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.wire.v1 import attestation_pb2 as pb
+
+_NS: Final = 1_000_000_000
+_JITTER: Final = 0.1
+
+Context = aio.ServicerContext[pb.AttestRequest, pb.AttestResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTiming:
+    """Limits of waiting, seconds."""
+
+    hello_s: float = 10.0
+    write_s: float = 10.0
+    age_s: float = 30 * 60.0
+
+
+class StreamObserver(Protocol):
+    """Is told about streams, for metrics and logs. Must return at once."""
+
+    def opened(self, stream: StreamState) -> None:
+        """A stream was admitted."""
+
+    def challenged(self, cause: str) -> None:
+        """A challenge went out: `first`, `interval` or `bad-news`."""
+
+    def ended(self, peer: str, node: str | None, cause: str, detail: str) -> None:
+        """A stream is over; `cause` is a reason code or one of a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPorts:
+    """What all streams of this controller share."""
+
+    verifier: Verifier
+    intake: EvidenceIntake
+    challenger: Challenger
+    usage: PeerUsage
+    table: StreamTable
+    known: Callable[[], Snapshots]
+    now: Callable[[], Now]
+    jitter: Callable[[], float]
+    """Uniform in [0, 1)."""
+    observer: StreamObserver
+    timing: SessionTiming = SessionTiming()
+
+
+@dataclass(frozen=True, slots=True)
+class _End(Exception):  # noqa: N818 - no error: the way out of the conversation
+    """The stream is to end now."""
+
+    cause: str
+    status: grpc.StatusCode
+    detail: str
+    refusal: Refusal | None = None
+    verdict: pb.AttestResponse | None = None
+    """Told to the peer before the status."""
+
+
+class AttestSession:
+    """One stream. `run` once; `end` at any time, same event loop."""
+
+    def __init__(
+        self, ports: SessionPorts, context: Context, peer: str, facts: StreamFacts
+    ) -> None:
+        self._ports = ports
+        self._context = context
+        self._peer = peer
+        self._facts = facts
+        self._node: str | None = None
+        self._ending: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
+        self._reading: asyncio.Task[Any] | None = None
+        self._challenges = ChallengeStore()
+        self._next_ns = 0
+        self._heard_ns = 0
+        self._ends_ns = 0
+
+    def end(self, refusal: Refusal | None, /) -> None:
+        """End soon with this reason; None is an orderly end because the controller stops."""
+        if self._ending.done():
+            return
+        self._ending.set_result(_DRAINED if refusal is None else _refusal_end(refusal, b""))
+
+    async def run(self) -> None:
+        """Converse until the end; raises only what ends a gRPC call."""
+        end = _End("peer", grpc.StatusCode.OK, "the peer ended the stream")
+        try:
+            await self._converse()
+        except _End as reason:
+            end = reason
+            await self._finish(reason)
+        except asyncio.InvalidStateError:
+            end = _End("peer", grpc.StatusCode.CANCELLED, "the peer is gone")
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+            if self._node is not None:
+                self._ports.table.remove(self._node, self)
+            self._ports.observer.ended(self._peer, self._node, end.cause, end.detail)
+
+    async def _converse(self) -> None:
+        state = await self._admit()
+        self._node = state.node
+        self._ports.table.add(state.node, self)
+        self._ports.observer.opened(state)
+        await self._challenge(state, "first")
+        while True:
+            message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
+            if message is not None:
+                state = await self._judge(state, message)
+            elif self._reading is None:
+                return
+            else:
+                await self._time_passed(state)
+
+    async def _admit(self) -> StreamState:
+        """Step 1 before anything is awaited; the rest once Hello is there."""
+        settings = self._ports.verifier.settings
+        if refusal := peer_steps.limits(self._facts, settings.limits):
+            await self._refuse_stream(refused(refusal, None))
+        opened = self._ports.now()
+        self._heard_ns = opened.boottime_ns
+        hello = await self._receive(opened.boottime_ns + int(self._ports.timing.hello_s * _NS))
+        if hello is None:
+            raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello in time")
+        if hello.WhichOneof("message") != "hello":
+            await self._refuse_stream(refused(_OUT_OF_TURN, None))
+        state = self._ports.verifier.appraise_stream(
+            self._facts,
+            hello.hello.document,
+            stream_id=self._ports.challenger.stream_id(),
+            known=self._ports.known(),
+            now=self._ports.now(),
+        )
+        if isinstance(state, Refused):
+            await self._refuse_stream(state)
+        self._ends_ns = self._end_of(state, opened)
+        return state
+
+    def _end_of(self, state: StreamState, opened: Now) -> int:
+        left_s = (state.leaf.not_valid_after_utc - opened.wall).total_seconds()
+        return opened.boottime_ns + int(min(left_s, self._ports.timing.age_s) * _NS)
+
+    async def _refuse_stream(self, refusal: Refused) -> NoReturn:
+        await self._ports.intake.refuse(refusal, self._peer)
+        raise _refusal_end(Refusal(refusal.code, refusal.detail), b"")
+
+    async def _judge(self, state: StreamState, request: pb.AttestRequest) -> StreamState:
+        now_ns = self._heard_ns = self._ports.now().boottime_ns
+        if refusal := self._ports.usage.message(self._peer, now_ns):
+            await self._refuse_stream(refused(refusal, state.node))
+        if request.WhichOneof("message") != "evidence":
+            await self._refuse_stream(refused(_OUT_OF_TURN, state.node))
+        message = received(request.evidence)
+        self._challenges, issued = self._challenges.pop(message, now_ns)
+        result = await self._ports.intake.take(state, message, issued)
+        match result:
+            case Accepted():
+                self._ports.table.accepted(state.node, self)
+                await self._tell_accepted(message.challenge_id, result)
+                return result.stream
+            case BadNewsAccepted():
+                await self._write(noted_verdict(message.challenge_id))
+                await self._challenge(result.stream, "bad-news")
+                return result.stream
+            case Refused():
+                return await self._tell_refused(message.challenge_id, result)
+
+    async def _tell_accepted(self, challenge_id: bytes, accepted: Accepted) -> None:
+        now_ns = self._ports.now().boottime_ns
+        await self._write(
+            accepted_verdict(challenge_id, accepted, now_ns=now_ns, next_ns=self._next_ns - now_ns)
+        )
+
+    async def _tell_refused(self, challenge_id: bytes, refusal: Refused) -> StreamState:
+        if refusal.stream is None:
+            raise _refusal_end(Refusal(refusal.code, refusal.detail), challenge_id)
+        left_ns = self._next_ns - self._ports.now().boottime_ns
+        await self._write(
+            refused_verdict(challenge_id, refusal.code, refusal.detail, next_ns=left_ns)
+        )
+        return refusal.stream
+
+    async def _challenge(self, state: StreamState, cause: str) -> None:
+        settings = self._ports.verifier.settings
+        spread = 1 + _JITTER * (2 * self._ports.jitter() - 1)
+        gap_ns = int(settings.interval_ns * spread)
+        now = self._ports.now()
+        try:
+            message, issued = self._ports.challenger.challenge(state, now, gap_ns)
+        except NoSvidError as error:
+            raise _End("no-svid", grpc.StatusCode.UNAVAILABLE, str(error)) from error
+        self._challenges = self._challenges.issue(issued)
+        self._next_ns = now.boottime_ns + gap_ns
+        self._ports.observer.challenged(cause)
+        await self._write(message)
+
+    async def _time_passed(self, state: StreamState) -> None:
+        """Whatever is due: the end of the stream before another challenge."""
+        now = self._ports.now()
+        if now.boottime_ns >= self._ends_ns:
+            if now.wall >= state.leaf.not_valid_after_utc:
+                raise _refusal_end(Refusal(ReasonCode.SVID_EXPIRED, "the peer's SVID ended"), b"")
+            raise _End("age", grpc.StatusCode.UNAVAILABLE, "the stream has reached its age")
+        if now.boottime_ns >= self._silent_ns:
+            raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no answer for a whole lease")
+        if now.boottime_ns >= self._next_ns:
+            await self._challenge(state, "interval")
+
+    @property
+    def _silent_ns(self) -> int:
+        return self._heard_ns + self._ports.verifier.settings.lease_ns
+
+    async def _receive(self, until_ns: int) -> pb.AttestRequest | None:
+        """The next message; None at `until_ns`, and with `_reading` None at the peer's end."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._context.read())
+        seconds = max(0, until_ns - self._ports.now().boottime_ns) / _NS
+        done, _ = await asyncio.wait(
+            {self._reading, self._ending},
+            timeout=seconds,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if self._ending in done:
+            raise self._ending.result()
+        if self._reading not in done:
+            return None
+        reading, self._reading = self._reading, None
+        try:
+            message = reading.result()
+        except WireError:
+            await self._refuse_stream(
+                refused(Refusal(ReasonCode.MSG_MALFORMED, "a message does not parse"), self._node)
+            )
+        return message if isinstance(message, pb.AttestRequest) else None
+
+    async def _write(self, message: pb.AttestResponse) -> None:
+        try:
+            async with asyncio.timeout(self._ports.timing.write_s):
+                await self._context.write(message)
+        except TimeoutError as error:
+            raise _End(
+                "unread", grpc.StatusCode.DEADLINE_EXCEEDED, "the peer does not read"
+            ) from error
+
+    async def _finish(self, end: _End) -> None:
+        if end.verdict is not None:
+            await self._write(end.verdict)
+        if end.refusal is not None:
+            await abort_with(self._context, end.refusal)
+        await self._context.abort(end.status, end.detail)
+
+
+_OUT_OF_TURN: Final = Refusal(
+    ReasonCode.TYPE_UNEXPECTED, "Hello is the first message of a stream and only that"
+)
+_DRAINED: Final = _End(
+    "drained", grpc.StatusCode.UNAVAILABLE, "this controller is stopping; others are not"
+)
+
+
+def _refusal_end(refusal: Refusal, challenge_id: bytes) -> _End:
+    return _End(
+        refusal.code.value,
+        grpc.StatusCode.UNKNOWN,
+        refusal.detail,
+        refusal,
+        refused_verdict(challenge_id, refusal.code, refusal.detail, next_ns=None),
+    )

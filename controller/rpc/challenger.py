@@ -1,0 +1,77 @@
+"""Makes challenges: draws ids and nonces, signs with the SVID that is current now.
+
+This and the client's check of our certificate are how the controller proves
+itself. Keeps nothing: what has been issued is remembered by the stream.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from controller.verifier.challenge import (
+    ID_BYTES,
+    NONCE_BYTES,
+    AuditHead,
+    IssuedChallenge,
+    Nonces,
+    build_challenge,
+)
+from controller.verifier.context import Now, StreamState, VerifierSettings
+from gpuwarden.evidence.envelope import sign
+from gpuwarden.evidence.model import TYPE_CHALLENGE
+from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.wire.v1 import attestation_pb2 as pb
+
+
+class NoSvidError(Exception):
+    """This controller has no valid SVID now, so it cannot prove itself."""
+
+
+class Challenger:
+    """Signs challenges for all streams of this controller."""
+
+    def __init__(
+        self,
+        settings: VerifierSettings,
+        svids: SvidSource,
+        head: Callable[[StreamState], AuditHead | None] = lambda _stream: None,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._settings = settings
+        self._svids = svids
+        self._head = head
+        self._draw = draw
+
+    def stream_id(self) -> bytes:
+        """A fresh stream id."""
+        return self._draw(ID_BYTES)
+
+    def challenge(
+        self, stream: StreamState, now: Now, interval_ns: int
+    ) -> tuple[pb.AttestResponse, IssuedChallenge]:
+        """A fresh challenge for `stream` and what to remember of it; raises NoSvidError."""
+        svid = self._svids.current()
+        if svid is None:
+            raise NoSvidError(self._svids.state())
+        payload, issued = build_challenge(
+            self._settings,
+            stream,
+            Nonces(self._draw(ID_BYTES), self._draw(NONCE_BYTES), self._draw(NONCE_BYTES)),
+            issued_ns=now.boottime_ns,
+            wall=now.wall,
+            interval_ns=interval_ns,
+            audit=self._head(stream),
+        )
+        return pb.AttestResponse(challenge=_signed(payload, svid)), issued
+
+
+def _signed(payload: bytes, svid: Svid) -> pb.Challenge:
+    return pb.Challenge(
+        envelope=pb.Envelope(
+            payload=payload,
+            payload_type=TYPE_CHALLENGE,
+            signature=sign(svid.private_key, TYPE_CHALLENGE, payload),
+        ),
+        certificate_chain=[one.public_bytes(Encoding.DER) for one in svid.chain],
+    )

@@ -1,0 +1,181 @@
+"""The shell around the pure Verifier: enrolment, audit and registry for one message.
+
+Order (attestation design, sections 3 and 7): appraise; write pins and appraise again;
+wait for the audit record of a grant; appraise once more, because waiting takes time;
+only then swap. Refusals and bad news reach the registry at once and wait for
+nothing. Must not talk to the peer.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from controller.audit.log import AuditLog, AuditUnavailableError
+from controller.fleet.enrollment import (
+    Denial,
+    EnrollmentRecord,
+    EnrollmentStore,
+    EnrollmentUnavailableError,
+    write,
+)
+from controller.rpc.attest_records import (
+    accepted_record,
+    bad_news_record,
+    refused_record,
+    round_record,
+)
+from controller.verifier.challenge import IssuedChallenge
+from controller.verifier.context import Now, ReceivedMessage, Snapshots, StreamState
+from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
+from controller.verifier.verifier import Verifier
+from gpuwarden.reasons import Effect, ReasonCode, Refusal
+
+_MAX_RACES: Final = 8
+_GRANT_SECONDS: Final = 10.0
+
+Result = Accepted | BadNewsAccepted | Refused
+
+
+class Registry(Protocol):
+    """The fleet, as the attestation streams change it."""
+
+    def needs_grant(self, accepted: Accepted, /) -> bool:
+        """Whether accepting this is a grant: the first, a changed one, or after a refusal."""
+
+    def accept(self, accepted: Accepted, stream: StreamState, now: Now, /) -> None:
+        """Step 20: swap the node's record."""
+
+    def refuse(self, refusal: Refused, now: Now, /) -> None:
+        """Take note of a refusal, with what it does to the node."""
+
+    def bad_news(self, news: BadNewsAccepted, now: Now, /) -> None:
+        """Take away what the news says is bad."""
+
+
+class AppraisalObserver(Protocol):
+    """Is told about every result, for metrics and logs. Must return at once."""
+
+    def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
+        """`seconds` is the time of the first appraisal, audit excluded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakePorts:
+    """What the intake works on."""
+
+    verifier: Verifier
+    store: EnrollmentStore
+    registry: Registry
+    audit: AuditLog
+    known: Callable[[], Snapshots]
+    now: Callable[[], Now]
+    observer: AppraisalObserver
+
+
+class EvidenceIntake:
+    """Judges messages and carries the judgement out; one for all streams."""
+
+    def __init__(self, ports: IntakePorts) -> None:
+        self._ports = ports
+
+    async def take(
+        self, stream: StreamState, message: ReceivedMessage, issued: IssuedChallenge | Refusal
+    ) -> Result:
+        """Steps 4 to 20 for one message; the registry has it when this returns."""
+
+        def appraise() -> Result:
+            return self._ports.verifier.appraise_message(
+                stream, message, issued, known=self._ports.known(), now=self._ports.now()
+            )
+
+        begin = time.perf_counter()
+        result = appraise()
+        seconds = time.perf_counter() - begin
+        grant = False
+        if isinstance(result, Accepted):
+            result = await self._enrolled(result, appraise)
+        if isinstance(result, Accepted):
+            grant = self._ports.registry.needs_grant(result)
+            if grant:
+                result = await self._granted(result, stream, appraise)
+        self._ports.observer.appraised(result, grant=grant, seconds=seconds)
+        await self._carry_out(result, stream, grant=grant)
+        return result
+
+    async def refuse(self, refusal: Refused, peer: str) -> None:
+        """Carry out a refusal that no message caused (a stream that is not admitted)."""
+        self._ports.observer.appraised(refusal, grant=False, seconds=0.0)
+        self._ports.audit.note(refused_record(refusal, peer))
+        if refusal.node is not None:
+            self._ports.registry.refuse(refusal, self._ports.now())
+            await self._deny(refusal, peer)
+
+    async def _enrolled(self, result: Result, appraise: Callable[[], Result]) -> Result:
+        """Write what has to stand in the store first, and judge again by what stands there then."""
+        for _ in range(_MAX_RACES):
+            if not isinstance(result, Accepted) or result.enrollment is None:
+                return result
+            change = result.enrollment
+            try:
+                await write(self._ports.store, change.old, change.new)
+            except EnrollmentUnavailableError as error:
+                return _stale(result, str(error))
+            result = appraise()
+        if isinstance(result, Accepted) and result.enrollment is not None:
+            return _stale(result, "the node's enrolment changes faster than it can be written")
+        return result
+
+    async def _granted(
+        self, result: Accepted, stream: StreamState, appraise: Callable[[], Result]
+    ) -> Result:
+        try:
+            async with asyncio.timeout(_GRANT_SECONDS):
+                await self._ports.audit.grant(accepted_record(result, stream))
+        except (AuditUnavailableError, TimeoutError) as error:
+            refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error)), result.node)
+            return replace(refusal, stream=result.stream)
+        again = appraise()
+        if isinstance(again, Accepted) and again.enrollment is not None:
+            return _stale(again, "the node's enrolment changed while its grant was written")
+        return again
+
+    async def _carry_out(self, result: Result, stream: StreamState, *, grant: bool) -> None:
+        now, peer = self._ports.now(), str(stream.peer)
+        match result:
+            case Accepted():
+                self._ports.registry.accept(result, stream, now)
+                if not grant:
+                    self._ports.audit.note(round_record(result, stream))
+            case BadNewsAccepted():
+                self._ports.registry.bad_news(result, now)
+                self._ports.audit.note(bad_news_record(result, stream))
+            case Refused():
+                self._ports.registry.refuse(result, now)
+                self._ports.audit.note(refused_record(result, peer))
+                await self._deny(result, peer)
+
+    async def _deny(self, refusal: Refused, peer: str) -> None:
+        """A quarantine is written into the store, so that every replica and restart agrees."""
+        if refusal.effect is not Effect.QUARANTINE or refusal.node is None:
+            return
+        denial = Denial(
+            refusal.code, refusal.detail, peer, int(self._ports.now().wall.timestamp() * 1e9)
+        )
+        try:
+            for _ in range(_MAX_RACES):
+                old = self._ports.store.snapshot().records.get(refusal.node)
+                if old is not None and old.denial is not None:
+                    return
+                new = replace(old or EnrollmentRecord(refusal.node), denial=denial)
+                if await write(self._ports.store, old, new):
+                    return
+        except EnrollmentUnavailableError:
+            # The registry of this replica holds the quarantine; the next refusal tries again.
+            return
+
+
+def _stale(result: Accepted, detail: str) -> Refused:
+    refusal = refused(Refusal(ReasonCode.ENROLLMENT_STALE, detail), result.node)
+    return replace(refusal, stream=result.stream)
