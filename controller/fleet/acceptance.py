@@ -1,0 +1,122 @@
+"""Turns accepted evidence into what the rest of the product reads: `Acceptance` with GPU views.
+
+A lost GPU keeps its place in PCI bus order and its last known facts, so that indices in
+scheduling maps do not shift when a card falls off the bus. Judges nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from controller.fleet.view import Acceptance, GpuView
+from controller.verifier.result import Accepted
+from gpuwarden.evidence.model import Gpu, GpuProcess, LostGpu
+from gpuwarden.evidence.node_identity import serial
+
+_MIB_SHIFT = 20
+
+
+def acceptance_of(
+    accepted: Accepted, before: Acceptance | None, *, accepted_wall_ns: int
+) -> Acceptance:
+    """The new acceptance of a node whose last one is `before`."""
+    inventory = accepted.evidence.inventory
+    hello = accepted.stream.hello
+    last = {x.uuid: x for x in before.gpus} if before else {}
+    return Acceptance(
+        attestation_hash=accepted.attestation_hash,
+        level=accepted.level,
+        host=inventory.host,
+        gpus=_in_bus_order(
+            [*(_view(x) for x in inventory.gpus), *(_lost_view(x, last) for x in accepted.lost)]
+        ),
+        evidence_digest=accepted.evidence_digest,
+        identity_digest=accepted.identity_digest,
+        identity_document=accepted.identity_document,
+        class_document=accepted.class_document,
+        instance_id=hello.instance_id,
+        boot_id=hello.boot_id,
+        agent_version=hello.agent_version,
+        challenge_issued_ns=accepted.challenge_issued_ns,
+        fresh_until_ns=accepted.fresh_until_ns,
+        accepted_wall_ns=accepted_wall_ns,
+        warnings=accepted.warnings,
+        processes_by_gpu=_processes(accepted.evidence.processes or ()),
+    )
+
+
+def _in_bus_order(gpus: Iterable[GpuView]) -> tuple[GpuView, ...]:
+    """A GPU whose bus id nobody knows comes last."""
+    ordered = sorted(gpus, key=lambda x: (not x.pci_bus_id, x.pci_bus_id.lower(), x.uuid))
+    return tuple(replace(x, index=position) for position, x in enumerate(ordered))
+
+
+def _view(gpu: Gpu) -> GpuView:
+    return GpuView(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        serial=serial(gpu.serial),
+        board_part_number=gpu.board_part_number,
+        product=gpu.product,
+        pci_bus_id=gpu.pci_bus_id,
+        pci=gpu.pci,
+        subsystem=gpu.subsystem,
+        vbios=gpu.vbios,
+        gsp=gpu.gsp,
+        memory_mib=_mebibytes(gpu.memory_bytes),
+        ecc=gpu.ecc,
+        mig=gpu.mig,
+        mig_devices=gpu.mig_devices,
+        virt=gpu.virt,
+        compute_capability=gpu.compute_capability,
+        architecture=gpu.architecture,
+        compute_mode=gpu.compute_mode,
+        persistence_mode=gpu.persistence_mode,
+        nvlinks=gpu.nvlinks,
+        fabric_kind=gpu.fabric.kind if gpu.fabric else None,
+        chassis_serial=gpu.chassis_serial,
+        module_id=gpu.module_id,
+    )
+
+
+def _lost_view(lost: LostGpu, last: Mapping[str, GpuView]) -> GpuView:
+    known = last.get(lost.uuid)
+    if known is not None:
+        bus_id = lost.pci_bus_id or known.pci_bus_id
+        return replace(known, pci_bus_id=bus_id, lost=lost, unhealthy=None)
+    return GpuView(
+        index=lost.index,
+        uuid=lost.uuid,
+        serial=None,
+        board_part_number=None,
+        product=None,
+        pci_bus_id=lost.pci_bus_id,
+        pci=None,
+        subsystem=None,
+        vbios=None,
+        gsp=None,
+        memory_mib=None,
+        ecc=None,
+        mig=None,
+        mig_devices=(),
+        virt=None,
+        compute_capability=None,
+        architecture=None,
+        compute_mode=None,
+        persistence_mode=None,
+        nvlinks=(),
+        fabric_kind=None,
+        chassis_serial=None,
+        module_id=None,
+        lost=lost,
+    )
+
+
+def _processes(processes: Iterable[GpuProcess]) -> Mapping[str, int]:
+    return MappingProxyType(dict(Counter(x.gpu for x in processes)))
+
+
+def _mebibytes(count: str | None) -> int | None:
+    """As in the class document: 0 (unified memory) is no such fact."""
+    return (int(count) >> _MIB_SHIFT) or None if count is not None else None

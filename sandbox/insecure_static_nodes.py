@@ -1,0 +1,55 @@
+"""A list of node names in place of the cluster's Node objects, for a laptop without Kubernetes.
+
+Insecure because nobody confirms that the nodes exist and they have no UID: a node that
+was deleted and made anew cannot be told from the old one. The composition that uses
+it passes it in, and its warning stands in readiness and in every answer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from gpuwarden.identity.spiffe_id import is_node_name
+
+ANY: Final = "*"
+
+
+class _AnyNode(Mapping[str, KnownNode]):
+    """Knows every node name there can be, and lists none."""
+
+    def __getitem__(self, name: str) -> KnownNode:
+        if not is_node_name(name):
+            raise KeyError(name)
+        return KnownNode()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class InsecureStaticNodes:
+    """Knows the given names, or with `*` any name; raises ValueError for what is neither."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = tuple(names)
+        for name in listed:
+            if name != ANY and not is_node_name(name):
+                raise ValueError(f"node name {name!r}: an RFC 1123 subdomain or * is expected")
+        self._shown = ", ".join(listed) or "none"
+        nodes: Mapping[str, KnownNode] = (
+            _AnyNode() if ANY in listed else {x: KnownNode() for x in listed}
+        )
+        self._snapshot = DirectorySnapshot(nodes)
+
+    def snapshot(self) -> DirectorySnapshot:
+        """The same nodes for ever."""
+        return self._snapshot
+
+    def warning(self) -> str:
+        """What people are told as long as this is in use."""
+        return (
+            "InsecureStaticNodes: nodes come from a list and are not checked against a cluster "
+            f"({self._shown}); never use this in production"
+        )
