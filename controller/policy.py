@@ -68,6 +68,8 @@ class Policy:
     pools: tuple[NodePool, ...] = ()
     """First match wins."""
     default_mode: NodeMode = NodeMode.ENV
+    processes_count_as_use: bool = True
+    """Whether a GPU on which the last evidence saw a process is in use, reserved or not."""
     digest: str = ""
     """SHA-256 of the file's bytes, for audit; empty for the default policy."""
 

@@ -1,0 +1,96 @@
+"""The `gpu-scheduling-map`: one `ordinal=node:devices` per line (formats design, section 5). Pure.
+
+One wrong line makes the whole map wrong: a map that is half read would send pods
+elsewhere than its author meant. Every wrong line is reported, with its number.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.scheduling.finding import Finding, WishTextError, shown
+from controller.scheduling.wish_keys import MAP
+from gpuwarden.identity.spiffe_id import is_node_name
+
+_MAX_CHARS = 64 * 1024
+_MAX_LINES = 4096
+_MAX_DEVICES = 64
+_ORDINAL = re.compile(r"[0-9]{1,18}")
+_INDEX = re.compile(r"[0-9]{1,3}")
+_UUID = re.compile(
+    r"(?:GPU|MIG)-[0-9A-Za-z-]{1,64}|MIG-GPU-[0-9A-Za-z-]{1,64}/[0-9]{1,3}/[0-9]{1,3}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one ordinal goes. A device is an index (position in PCI bus order) or a UUID."""
+
+    node: str
+    devices: tuple[int | str, ...]
+
+
+def is_device_uuid(text: str) -> bool:
+    """Whether `text` is spelled like the UUID of a GPU or MIG device (legacy form included)."""
+    return _UUID.fullmatch(text) is not None
+
+
+def parse_ordinal(text: str) -> int:
+    """Read an ordinal; leading zeros do not count; raises WishTextError."""
+    if not _ORDINAL.fullmatch(text):
+        raise WishTextError("a whole number, 0 or more")
+    return int(text)
+
+
+def parse_gpu_map(text: str) -> Mapping[int, Place] | tuple[Finding, ...]:
+    """The places by ordinal, or every fault."""
+    if len(text) > _MAX_CHARS:
+        return (Finding(MAP, f"{len(text)} characters", f"at most {_MAX_CHARS}"),)
+    lines = text.split("\n")
+    if len(lines) > _MAX_LINES:
+        return (Finding(MAP, f"{len(lines)} lines", f"at most {_MAX_LINES}"),)
+    places: dict[int, Place] = {}
+    findings: list[Finding] = []
+    for number, raw in enumerate(lines, 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            ordinal, place = _line(line)
+        except WishTextError as error:
+            findings.append(Finding(f"{MAP} line {number}", line, str(error)))
+            continue
+        if ordinal in places:
+            findings.append(Finding(f"{MAP} line {number}", line, "each ordinal once"))
+        places[ordinal] = place
+    if not places and not findings:
+        findings.append(Finding(MAP, text, "at least one line ordinal=node:devices"))
+    return tuple(findings) or places
+
+
+def _line(line: str) -> tuple[int, Place]:
+    left, equals, right = line.partition("=")
+    node, colon, devices = (part.strip() for part in right.partition(":"))
+    if not equals or not colon:
+        raise WishTextError("ordinal=node:devices, such as 0=node1:0,1")
+    ordinal = parse_ordinal(left.strip())
+    if not is_node_name(node):
+        raise WishTextError(f"a node name (RFC 1123 subdomain), not {shown(node)}")
+    return ordinal, Place(node, _devices(devices))
+
+
+def _devices(text: str) -> tuple[int | str, ...]:
+    devices = tuple(_device(part.strip()) for part in text.split(","))
+    if len(devices) > _MAX_DEVICES:
+        raise WishTextError(f"at most {_MAX_DEVICES} devices")
+    if len(set(devices)) != len(devices):
+        raise WishTextError("each device once")
+    return devices
+
+
+def _device(text: str) -> int | str:
+    if _INDEX.fullmatch(text):
+        return int(text)
+    if is_device_uuid(text):
+        return text
+    raise WishTextError(f"devices as indices or GPU-/MIG- UUIDs, not {shown(text)}")

@@ -1,0 +1,200 @@
+"""The verdict on one node for one pod: None, or the one code and text against it. Pure.
+
+Order of the checks (the first that fails gives the code): the pod itself, the map,
+the node's standing, the attestation hash, the level, the mode, the devices. This is
+the whole truth; `filter` only avoids asking about nodes whose answer is known.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from controller.fleet.view import Acceptance, Level, NodeMode, NodeState, NodeView
+from controller.scheduling.device_choice import DeviceNeeds, free_devices, judge_devices, mode_fits
+from controller.scheduling.device_facts import Device
+from controller.scheduling.device_labels import MODEL_PREFIX
+from controller.scheduling.device_pool import device_wish
+from controller.scheduling.finding import shown
+from controller.scheduling.levels import RANK, highest
+from controller.scheduling.memory import Verdict
+from controller.scheduling.refusal_texts import REFUSALS, refused_node
+from controller.scheduling.requirements import Requirements, RequirementsInvalid
+from controller.scheduling.scene import Scene, acceptable_hashes
+from gpuwarden.reasons import ReasonCode, Refusal
+
+_DEMANDS_NOTHING = frozenset({Level.NONE, Level.L0})
+"""Policy levels under which static hashes (level `none`) may count: L0 is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A node's evidence and its matching devices that nobody has."""
+
+    acceptance: Acceptance
+    mode: NodeMode
+    free: Sequence[Device]
+
+
+class Judge:
+    """A guarded pod's demands against one scene, prepared for many nodes."""
+
+    __slots__ = (
+        "_allowed",
+        "_ask",
+        "_levels",
+        "_needs",
+        "_scene",
+        "_static_level_suffices",
+        "_verdicts",
+        "accepted",
+        "level",
+        "pod_refusal",
+    )
+
+    def __init__(self, needs: Requirements | RequirementsInvalid, scene: Scene) -> None:
+        self._scene = scene
+        policy = scene.policy.policy
+        valid = Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
+        self._needs = valid
+        both = acceptable_hashes(
+            self._needs.hashes, self._needs.attestation_class, policy, scene.now.wall
+        )
+        self.accepted = both.hashes
+        """Hashes that pod and class accept; None = any."""
+        self._allowed = policy.allowed_hashes
+        asked = highest(self._needs.min_level, both.level)
+        self.level = highest(asked, policy.min_level)
+        """The lowest evidence level that suffices."""
+        self._levels = frozenset(each for each in Level if RANK[each] >= RANK[self.level])
+        self._static_level_suffices = asked is Level.NONE and policy.min_level in _DEMANDS_NOTHING
+        labels = sorted(self._needs.labels)
+        self._ask = DeviceNeeds(
+            self._needs,
+            device_wish(self._needs.selector, labels, scene.policy.labels),
+            scene.busy,
+            policy.processes_count_as_use,
+        )
+        question = (valid, self.accepted, scene.policy, scene.busy)
+        self._verdicts = scene.memory.verdicts(question)
+        self.pod_refusal: Refusal | None = None
+        """Set where no node can pass, whatever its state."""
+        self.pod_refusal = self._against_pod(needs, class_known=both.class_known)
+
+    def _against_pod(
+        self, needs: Requirements | RequirementsInvalid, *, class_known: bool
+    ) -> Refusal | None:
+        if isinstance(needs, RequirementsInvalid):
+            return Refusal(ReasonCode.REQ_INVALID, needs.detail())
+        if needs.mapped and needs.place is None:
+            return Refusal(ReasonCode.REQ_INVALID, "the pod has a map and no ordinal yet")
+        if not class_known:
+            return REFUSALS[ReasonCode.CLASS_UNKNOWN]
+        known = self._scene.policy.labels
+        for label in sorted(needs.labels):
+            if label not in known and not label.startswith(MODEL_PREFIX):
+                text = f"GPU label {shown(label)} is not in the policy"
+                return Refusal(ReasonCode.REQ_INVALID, text)
+        return None
+
+    @property
+    def place_node(self) -> str | None:
+        """The only node that can pass, where a map names it."""
+        return None if self._needs.place is None else self._needs.place.node
+
+    def refusal(self, name: str) -> Refusal | None:
+        """What is against the node, None when it passes."""
+        if self.pod_refusal is not None:
+            return self.pod_refusal
+        place = self._needs.place
+        if place is not None and place.node != name:
+            return REFUSALS[ReasonCode.MAP_ELSEWHERE]
+        node = self._scene.fleet.nodes.get(name)
+        if node is None:
+            return self._without_evidence(name)
+        acceptance = node.acceptance
+        if acceptance is None or node.blocked is not None:
+            return self._not_standing(node)
+        if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:
+            return REFUSALS[ReasonCode.NODE_STALE]
+        known = self._verdicts.get(name)
+        if known is not None and known.acceptance is acceptance and known.mode is node.mode:
+            code = known.code
+        else:
+            code = self._against(node, acceptance)
+            self._verdicts[name] = Verdict(acceptance, node.mode, code)
+        return None if code is None else REFUSALS[code]
+
+    def passing(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that pass, in order: `refusal` for many, with what is known reused."""
+        if self.pod_refusal is not None:
+            return []
+        node_of, known_of = self._scene.fleet.nodes.get, self._verdicts.get
+        now, refusal = self._scene.now.boottime_ns, self.refusal
+        passed = []
+        for name in names:
+            node, known = node_of(name), known_of(name)
+            if node is not None and known is not None and node.blocked is None:
+                acceptance, mode, code = known
+                if node.acceptance is acceptance and node.mode is mode:
+                    if code is None and now < acceptance.fresh_until_ns:
+                        passed.append(name)
+                    continue
+            if refusal(name) is None:
+                passed.append(name)
+        return passed
+
+    @property
+    def count(self) -> int:
+        """Devices that the pod needs."""
+        return self._needs.count
+
+    def offer(self, name: str) -> Offer | None:
+        """What a node offers this pod; None where it has shown no evidence."""
+        node = self._scene.fleet.nodes.get(name)
+        if node is None or node.acceptance is None:
+            return None
+        pool = self._scene.memory.pool(name, node.acceptance)
+        return Offer(node.acceptance, node.mode, free_devices(pool, self._ask))
+
+    def _against(self, node: NodeView, acceptance: Acceptance) -> ReasonCode | None:
+        own = acceptance.attestation_hash
+        if self._allowed is not None and own not in self._allowed:
+            return ReasonCode.CLASS_NOT_ALLOWED
+        if self.accepted is not None and own not in self.accepted:
+            return ReasonCode.HASH_MISMATCH
+        if acceptance.level not in self._levels:
+            return ReasonCode.LEVEL_TOO_LOW
+        if not mode_fits(self._needs, node.mode):
+            return ReasonCode.NODE_MODE
+        pool = self._scene.memory.pool(node.name, acceptance)
+        return judge_devices(pool, node.mode, self._ask)
+
+    def _not_standing(self, node: NodeView) -> Refusal | None:
+        match node.state(self._scene.now.boottime_ns):
+            case NodeState.QUARANTINED:
+                return REFUSALS[ReasonCode.NODE_QUARANTINED]
+            case NodeState.UNKNOWN:
+                return self._without_evidence(node.name)
+            case _:
+                past = node.blocked or node.refusals[0]
+                return refused_node(past.code)
+
+    def _without_evidence(self, name: str) -> Refusal | None:
+        """Only here static hashes are asked: they never overrule what evidence said."""
+        code = self._against_static(name)
+        return None if code is None else REFUSALS[code]
+
+    def _against_static(self, name: str) -> ReasonCode | None:
+        static, needs = self._scene.static, self._needs
+        own = static.hashes.get(name)
+        if own is None or self.accepted is None:
+            return ReasonCode.NODE_NO_EVIDENCE
+        if self._allowed is not None and not static.matches(name, self._allowed):
+            return ReasonCode.CLASS_NOT_ALLOWED
+        if not static.matches(name, self.accepted):
+            return ReasonCode.HASH_MISMATCH
+        if not self._static_level_suffices:
+            return ReasonCode.LEVEL_TOO_LOW
+        about_devices = needs.place or needs.uuids or self._ask.wish.key
+        if about_devices or (needs.count and not needs.requests):
+            return ReasonCode.GPU_NO_MATCH
+        return None

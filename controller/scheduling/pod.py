@@ -1,0 +1,158 @@
+"""The parts of a v1 Pod that placement reads, decoded from JSON into typed values. Pure.
+
+Unknown fields are skipped: the API server owns the schema, and a newer one must
+not stop us. What we read has exactly the API's types.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from controller.scheduling.quantity import parse_count
+
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+class PodDecodeError(ValueError):
+    """The bytes are no Pod; says what is wrong and where."""
+
+
+class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Parent of the structs below."""
+
+
+class OwnerReference(_Object, frozen=True, gc=False):
+    """metadata.ownerReferences[]."""
+
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object, frozen=True, gc=False):
+    """ObjectMeta; every field may be absent or null."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Resources(_Object, frozen=True, gc=False):
+    """ResourceRequirements; quantities as the API writes them, or as YAML numbers."""
+
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
+
+
+class Container(_Object, frozen=True, gc=False):
+    """One container or init container."""
+
+    name: str = ""
+    resources: Resources | None = None
+    restart_policy: str | None = None
+    """`Always` on an init container makes it a sidecar (KEP-753)."""
+
+
+class PodSpec(_Object, frozen=True, gc=False):
+    """PodSpec."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resources: Resources | None = None
+    """Pod-level resources (KEP-2837)."""
+    resource_claims: list[msgspec.Raw] | None = None
+    node_name: str | None = None
+
+
+class Pod(_Object, frozen=True, gc=False):
+    """A Pod."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Annotations, empty where there are none."""
+        return self.metadata.annotations or {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels, empty where there are none."""
+        return self.metadata.labels or {}
+
+
+class _Template(msgspec.Struct, frozen=True):
+    spec: dict[str, msgspec.Raw] | None = None
+
+
+_POD = msgspec.json.Decoder(Pod)
+_TEMPLATE = msgspec.json.Decoder(_Template)
+_MAX_NESTING = 3
+
+
+def decode_pod(data: bytes | bytearray | memoryview | msgspec.Raw) -> Pod:
+    """Decode a Pod; raises PodDecodeError."""
+    try:
+        return _POD.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PodDecodeError(f"not a Pod: {error}") from None
+
+
+def find_pod(data: bytes) -> Pod:
+    """Decode a Pod, or the pod template inside a Deployment, StatefulSet, Job, CronJob and so on.
+
+    A template has no name, so a map's ordinal stays undecided. Raises PodDecodeError.
+    """
+    if len(data) > _MAX_BYTES:
+        raise PodDecodeError(f"more than {_MAX_BYTES} bytes")
+    inner: bytes | msgspec.Raw = data
+    for _ in range(_MAX_NESTING):
+        try:
+            spec = _TEMPLATE.decode(inner).spec or {}
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise PodDecodeError(f"not a Pod: {error}") from None
+        below = spec.get("template") or spec.get("jobTemplate")
+        if below is None or "containers" in spec:
+            break
+        inner = below
+    pod = decode_pod(inner)
+    if not pod.spec.containers:
+        raise PodDecodeError("not a Pod: spec.containers is missing or empty")
+    return pod
+
+
+def device_requests(pod: Pod, resources: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Effective request per managed resource, those above 0 only.
+
+    max(sum of containers and sidecars, largest init step), where an init step runs
+    beside the sidecars before it (k8s component-helpers, `PodRequests`); never less
+    than a pod-level request. Raises WishTextError for a quantity that is no count.
+    """
+    pairs = ((resource, _effective(pod.spec, resource)) for resource in resources)
+    return tuple((resource, count) for resource, count in pairs if count)
+
+
+def _effective(spec: PodSpec, resource: str) -> int:
+    total = sum(_request(container.resources, resource) for container in spec.containers or ())
+    sidecars = largest_step = 0
+    for container in spec.init_containers or ():
+        count = _request(container.resources, resource)
+        if container.restart_policy == "Always":
+            sidecars += count
+            total += count
+            largest_step = max(largest_step, sidecars)
+        else:
+            largest_step = max(largest_step, count + sidecars)
+    return max(total, largest_step, _request(spec.resources, resource))
+
+
+def _request(resources: Resources | None, resource: str) -> int:
+    if resources is None:
+        return 0
+    for amounts in (resources.requests, resources.limits):
+        if amounts is not None and resource in amounts:
+            return parse_count(str(amounts[resource]))
+    return 0

@@ -1,0 +1,229 @@
+"""What a pod asks for, parsed once into one value (placement design, section 1). Pure.
+
+One parser for extender, webhooks and sweeper. A pod that asks for something in a
+way that cannot be read gets `RequirementsInvalid` with every fault, and then no
+node passes: a wish that is not understood never widens anything.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from controller.fleet.view import Level
+from controller.scheduling.device_count import device_count, read_count
+from controller.scheduling.device_labels import read_labels
+from controller.scheduling.finding import Finding, WishTextError
+from controller.scheduling.gpu_map import Place, is_device_uuid
+from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.hash_list import read_hashes, split_list
+from controller.scheduling.place import read_place
+from controller.scheduling.pod import Pod, device_requests
+from controller.scheduling.selector import Selector, parse_selector
+from controller.scheduling.wish_keys import (
+    ATTESTATION_CLASS,
+    GPU_SELECTOR,
+    GPU_UUIDS,
+    GUARANTEE,
+    HINT_ANNOTATIONS,
+    LABEL_PREFIXES,
+    MAP,
+    MIN_LEVEL,
+    PREFIX,
+    RESERVE,
+    RESULT_ANNOTATIONS,
+    WISH_ANNOTATIONS,
+    WishRules,
+)
+
+_MAX_UUIDS = 64
+_MAX_DETAIL_CHARS = 400
+_CLASS_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_LEVELS = (Level.L0, Level.L1, Level.L2, Level.L3)
+_LESSER = (Guarantee.SET, Guarantee.NODE)
+
+
+class Reserve(StrEnum):
+    """When the reservation is made, if not at the binding."""
+
+    ADMISSION = "admission"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Everything that a pod demands of nodes and GPUs. The default demands nothing."""
+
+    guarded: bool = False
+    hashes: frozenset[str] | None = None
+    """Acceptable attestation hashes; None = any."""
+    attestation_class: str | None = None
+    min_level: Level = Level.NONE
+    uuids: tuple[str, ...] = ()
+    """Exactly these devices."""
+    selector: Selector | None = None
+    labels: frozenset[str] = frozenset()
+    """Device labels that must hold; what they mean stands in the policy."""
+    mapped: bool = False
+    """Whether there is a map."""
+    place: Place | None = None
+    """This pod's line of the map; None with `mapped` while its name is not final."""
+    accepts: Guarantee | None = None
+    """The lesser guarantee that is fine; None = what the wish needs."""
+    reserve: Reserve | None = None
+    count: int = 0
+    """Devices needed on the node."""
+    requests: tuple[tuple[str, int], ...] = ()
+    """Managed resources requested from kubelet, with their counts."""
+    claims: bool = False
+    """Whether the pod refers to ResourceClaims."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementsInvalid:
+    """A pod whose wishes cannot be read; it is guarded, and nothing passes."""
+
+    findings: tuple[Finding, ...]
+
+    def detail(self) -> str:
+        """One bounded line for people."""
+        text = "; ".join(map(str, self.findings))
+        return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "…"
+
+
+UNGUARDED = Requirements()
+
+
+def parse_requirements(
+    pod: Pod, rules: WishRules, *, enforced: bool = False
+) -> Requirements | RequirementsInvalid:
+    """Parse every wish of `pod`.
+
+    `enforced` says that its namespace makes each GPU pod guarded. A pod that asks for
+    nothing of ours is `UNGUARDED`, whatever else is in it.
+    """
+    if not (enforced or _asks(pod, rules)):
+        return UNGUARDED
+    findings = list(_strange_keys(pod, rules))
+    wishes = _read_wishes(pod, rules, findings, enforced=enforced)
+    return RequirementsInvalid(tuple(findings)) if findings else wishes
+
+
+def _asks(pod: Pod, rules: WishRules) -> bool:
+    return (
+        any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in pod.annotations)
+        or any(key.startswith(LABEL_PREFIXES) for key in pod.labels)
+        or next(_strange_keys(pod, rules), None) is not None
+    )
+
+
+def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
+    """Our keys in the wrong place or misspelled: ignoring them would grant what was not meant."""
+    wishes = WISH_ANNOTATIONS.union(rules.hash_keys)
+    known = wishes | HINT_ANNOTATIONS | RESULT_ANNOTATIONS
+    for key, text in pod.annotations.items():
+        if key.startswith(PREFIX) and key not in known:
+            label = key.startswith(LABEL_PREFIXES)
+            yield Finding(key, text, "a label, not an annotation" if label else "a known key")
+    for key, text in pod.labels.items():
+        if key in wishes:
+            yield Finding(key, text, "an annotation, not a label")
+
+
+def _read_wishes(
+    pod: Pod, rules: WishRules, findings: list[Finding], *, enforced: bool
+) -> Requirements:
+    """Read every wish, noting each fault; with faults the value is of no use."""
+    annotations = pod.annotations
+    labels, assign = read_labels(pod.labels, findings)
+    place = read_place(pod, findings)
+    reserve = _choice(annotations, RESERVE, tuple(Reserve), findings)
+    wishes = Requirements(
+        guarded=True,
+        hashes=read_hashes(annotations, rules, findings),
+        attestation_class=_class_name(annotations, findings),
+        min_level=_choice(annotations, MIN_LEVEL, _LEVELS, findings) or Level.NONE,
+        uuids=_uuids(annotations, findings),
+        selector=_selector(annotations, findings),
+        labels=labels,
+        mapped=MAP in annotations,
+        place=place,
+        accepts=_choice(annotations, GUARANTEE, _LESSER, findings),
+        reserve=Reserve.ADMISSION if assign else reserve,
+        requests=_requests(pod, rules, findings),
+        claims=bool(pod.spec.resource_claims),
+    )
+    wishes = _with_count(wishes, read_count(annotations, findings), findings, assign=assign)
+    asked = any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in annotations)
+    gpu_pod = wishes.count > 0 or wishes.claims
+    return wishes if asked or labels or assign or (enforced and gpu_pod) else UNGUARDED
+
+
+def _with_count(
+    wishes: Requirements, given: int | None, findings: list[Finding], *, assign: bool
+) -> Requirements:
+    if wishes.place and wishes.uuids and len(wishes.place.devices) != len(wishes.uuids):
+        expected = f"as many as the map's line names: {len(wishes.place.devices)}"
+        findings.append(Finding(GPU_UUIDS, f"{len(wishes.uuids)} devices", expected))
+    named = len(wishes.place.devices) if wishes.place else len(wishes.uuids)
+    asks_gpus = bool(wishes.selector or wishes.labels or wishes.mapped or assign)
+    requested = sum(count for _, count in wishes.requests)
+    count = device_count(requested, named, given, asks_gpus=asks_gpus)
+    if isinstance(count, Finding):
+        findings.append(count)
+        return wishes
+    return replace(wishes, count=count)
+
+
+def _class_name(annotations: Mapping[str, str], findings: list[Finding]) -> str | None:
+    text = annotations.get(ATTESTATION_CLASS)
+    if text is not None and not _CLASS_NAME.fullmatch(text):
+        findings.append(Finding(ATTESTATION_CLASS, text, "the name of a class in the policy"))
+    return text
+
+
+def _uuids(annotations: Mapping[str, str], findings: list[Finding]) -> tuple[str, ...]:
+    if GPU_UUIDS not in annotations:
+        return ()
+    uuids = split_list(GPU_UUIDS, annotations[GPU_UUIDS], _MAX_UUIDS)
+    if isinstance(uuids, Finding):
+        findings.append(uuids)
+        return ()
+    findings.extend(
+        Finding(GPU_UUIDS, uuid, "the UUID of a GPU or MIG device (GPU-… or MIG-…)")
+        for uuid in uuids
+        if not is_device_uuid(uuid)
+    )
+    return uuids
+
+
+def _selector(annotations: Mapping[str, str], findings: list[Finding]) -> Selector | None:
+    text = annotations.get(GPU_SELECTOR)
+    if text is None:
+        return None
+    try:
+        return parse_selector(text)
+    except WishTextError as error:
+        findings.append(Finding(GPU_SELECTOR, text, str(error)))
+        return None
+
+
+def _requests(pod: Pod, rules: WishRules, findings: list[Finding]) -> tuple[tuple[str, int], ...]:
+    try:
+        return device_requests(pod, rules.managed_resources)
+    except WishTextError as error:
+        findings.append(Finding("resources", ", ".join(rules.managed_resources), str(error)))
+        return ()
+
+
+C = TypeVar("C", bound=StrEnum)
+
+
+def _choice(
+    annotations: Mapping[str, str], key: str, choices: tuple[C, ...], findings: list[Finding]
+) -> C | None:
+    text = annotations.get(key)
+    found = next((choice for choice in choices if choice.value == text), None)
+    if text is not None and found is None:
+        findings.append(Finding(key, text, " or ".join(choice.value for choice in choices)))
+    return found

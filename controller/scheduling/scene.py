@@ -1,0 +1,71 @@
+"""What one placement decision is made against: snapshots, policy and the moment. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from controller.fleet.view import FleetSnapshot, Level
+from controller.policy import Policy
+from controller.scheduling.device_labels import compile_labels
+from controller.scheduling.memory import PlacementMemory
+from controller.scheduling.selector import Selector
+from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of a decision: what leases are measured by, and the calendar for classes."""
+
+    boottime_ns: int
+    wall: datetime
+    """UTC, aware."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementPolicy:
+    """A policy with its device labels compiled; made once per policy, equal to itself only."""
+
+    policy: Policy
+    labels: Mapping[str, Selector]
+
+
+def placement_policy(policy: Policy) -> PlacementPolicy:
+    """Compile a policy; raises WishTextError for a malformed label (policy_file refuses those)."""
+    return PlacementPolicy(policy, compile_labels(policy.labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Held for a whole decision, so that it is made against one state of the world."""
+
+    fleet: FleetSnapshot
+    policy: PlacementPolicy
+    now: Moment
+    busy: frozenset[str] = frozenset()
+    """UUIDs of devices that are reserved or used by others than the evidence shows."""
+    static: InsecureStaticHashes = NO_STATIC_HASHES
+    memory: PlacementMemory = field(default_factory=PlacementMemory)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptableHashes:
+    """Which attestation hashes satisfy pod and class; `hashes` None = any."""
+
+    hashes: frozenset[str] | None
+    class_known: bool
+    level: Level
+    """The class's minimum level."""
+
+
+def acceptable_hashes(
+    hashes: frozenset[str] | None, class_name: str | None, policy: Policy, now: datetime
+) -> AcceptableHashes:
+    """Join a pod's hash list with the hashes that its class accepts at `now`."""
+    if class_name is None:
+        return AcceptableHashes(hashes, class_known=True, level=Level.NONE)
+    named = policy.classes.get(class_name)
+    if named is None:
+        return AcceptableHashes(frozenset(), class_known=False, level=Level.NONE)
+    valid = frozenset(entry.attestation_hash for entry in named.hashes if entry.holds(now))
+    both = valid if hashes is None else valid & hashes
+    return AcceptableHashes(both, class_known=True, level=named.min_level)

@@ -1,0 +1,75 @@
+"""Every annotation and label that a pod can use, in one place (placement design, section 1).
+
+The extender, the webhooks and the policies take the configured keys from one
+`WishRules` value, so that they cannot disagree about what is a wish.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+PREFIX: Final = "gpuwarden.dev/"
+
+REQUIRED_HASH: Final = "gpuwarden.dev/required-hash"
+SEED_REQUIRED_HASH: Final = "attestation-hash.my-company.com/required-hash"
+ATTESTATION_CLASS: Final = "gpuwarden.dev/attestation-class"
+MIN_LEVEL: Final = "gpuwarden.dev/min-level"
+GPU_UUIDS: Final = "gpuwarden.dev/gpu-uuids"
+GPU_SELECTOR: Final = "gpuwarden.dev/gpu-selector"
+GPU_COUNT: Final = "gpuwarden.dev/gpu-count"
+GUARANTEE: Final = "gpuwarden.dev/guarantee"
+RESERVE: Final = "gpuwarden.dev/reserve"
+ORDINAL: Final = "gpuwarden.dev/ordinal"
+"""The explicit ordinal: which line of the map is this pod's, before anything else."""
+MAP: Final = "gpu-scheduling-map"
+
+LABEL_PREFIXES: Final = ("gpuwarden.dev/gpu.", "fudo.org/gpu.")
+ASSIGN: Final = "assign"
+"""`<prefix>assign` asks for some GPU and names no property."""
+
+WISH_ANNOTATIONS: Final = frozenset(
+    {
+        ATTESTATION_CLASS,
+        MIN_LEVEL,
+        GPU_UUIDS,
+        GPU_SELECTOR,
+        GPU_COUNT,
+        GUARANTEE,
+        RESERVE,
+        ORDINAL,
+        MAP,
+    }
+)
+"""Annotations that make a pod guarded, besides the configured hash keys."""
+
+HINT_ANNOTATIONS: Final = frozenset(
+    {
+        "gpuwarden.dev/job-type",
+        "gpuwarden.dev/tenant",
+        "gpuwarden.dev/gpu-memory",
+        "gpuwarden.dev/batch-size",
+    }
+)
+"""Never guard, never block, never decide here."""
+
+RESULT_ANNOTATIONS: Final = frozenset(
+    {
+        "gpuwarden.dev/gpu-uuids-assigned",
+        "gpuwarden.dev/reservation-id",
+        "gpuwarden.dev/node",
+        "gpuwarden.dev/attestation-hash",
+        "gpuwarden.dev/guarantee-given",
+    }
+)
+"""Written by the controller. Keeping others from writing them is admission's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class WishRules:
+    """What the installation configures about wishes."""
+
+    hash_keys: tuple[str, ...] = (REQUIRED_HASH, SEED_REQUIRED_HASH)
+    """Annotations that hold a hash list (`requiredHashKeys`, `BGS_REQUIRED_ANNOTATION`)."""
+    managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
+    """Extended resources that count as GPUs."""
+    opaque_hashes: bool = False
+    """Whether any ASCII string may be a hash: only with `--insecure-static-hashes`."""
