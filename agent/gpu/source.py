@@ -1,0 +1,181 @@
+"""The node's GPUs as the Attester sees them: readings on request, and bad news in between.
+
+Implements `GpuInventorySource` and `GpuEventSource` over NVML. A reading always comes
+back within its deadlines, whatever the driver does; only a driver that was exchanged
+under this process ends it (DriverReloadedError from `read`), and a call that never
+returns (`stuck`), which whoever owns the process must watch.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from agent.claims.host import HostFacts
+from agent.gpu.events import EventPump
+from agent.gpu.inventory import Conclusion, KnownGpu, conclude, nothing_known
+from agent.gpu.nvml import Nvml
+from agent.gpu.outcome import (
+    TIMED_OUT,
+    DriverReloadedError,
+    Failed,
+    NvmlUnavailableError,
+)
+from agent.gpu.reading import EventKind, GpuEvent, InventoryReading, NvmlState
+from agent.gpu.session import Session
+from agent.gpu.watch import CallWatch
+from agent.gpu.worker import CallOverdueError, Deadlines, NvmlThread
+from agent.gpu.xid import Happening
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.names import Event
+
+MAX_WAITING_EVENTS: Final = 256
+"""Per listener; when full, the oldest is dropped: what it said, the next reading shows."""
+
+STUCK_AFTER: Final = 3
+"""Call deadlines after which a call counts as never returning."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckCall:
+    """A call that will not come back; the process must end so that it starts afresh."""
+
+    call: str
+    seconds: float
+
+
+class NvmlInventorySource:
+    """One per process: the library's state is the process's."""
+
+    def __init__(
+        self,
+        host: HostFacts,
+        pod_of: Callable[[int], str | None],
+        *,
+        deadlines: Deadlines | None = None,
+        known: tuple[KnownGpu, ...] = (),
+    ) -> None:
+        """`known`: GPUs as an earlier process last saw them, so that lost ones have a name."""
+        self._host = host
+        self._pod_of = pod_of
+        self._deadlines = deadlines or Deadlines()
+        self._watches = (CallWatch(), CallWatch())
+        self._thread = NvmlThread(self._watches[0], self._deadlines)
+        self._pump = EventPump(self._watches[1], self._tell_from_thread, self._fault)
+        self._session = Session(
+            Nvml(self._watches[0]),
+            self._pump,
+            pause_s=self._deadlines.call_s,
+            unwatched=self._unwatched,
+        )
+        self._known = known
+        self._lost: frozenset[str] = frozenset()
+        self._state = NvmlState.READY
+        self._listeners: set[asyncio.Queue[GpuEvent]] = set()
+        self._one_at_a_time = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._log = logger("gpu")
+
+    @property
+    def known(self) -> tuple[KnownGpu, ...]:
+        """What to keep for the next process."""
+        return self._known
+
+    async def read(self) -> InventoryReading:
+        """A complete pass that begins after this call. Raises DriverReloadedError."""
+        async with self._one_at_a_time:
+            self._loop = asyncio.get_running_loop()
+            try:
+                conclusion = await self._thread.run(self._pass)
+            except DriverReloadedError as error:
+                self._tell(GpuEvent(EventKind.DRIVER_RELOAD, None, None, str(error)))
+                raise
+            except NvmlUnavailableError as error:
+                return self._unavailable(error.failed, str(error))
+            except CallOverdueError as error:
+                return self._unavailable(Failed(error.call, TIMED_OUT), str(error))
+            return self._ready(conclusion)
+
+    async def events(self) -> AsyncIterator[GpuEvent]:
+        """Bad news as it comes, to each listener all of it; does not end by itself."""
+        queue: asyncio.Queue[GpuEvent] = asyncio.Queue()
+        self._listeners.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._listeners.discard(queue)
+
+    def stuck(self, now: float) -> StuckCall | None:
+        """The call that will never return, if there is one; `now` is `time.monotonic()`."""
+        limit = STUCK_AFTER * self._deadlines.call_s
+        for watch in self._watches:
+            if record := watch.overdue(limit, now):
+                return StuckCall(record.name, now - record.started)
+        return None
+
+    async def aclose(self) -> None:
+        """Close the library, unless a call keeps it, and let the threads end."""
+        try:
+            await self._thread.run(self._session.close)
+        except CallOverdueError as error:
+            self._log.warning(Event.NVML_CALL_FAILED, call=error.call, error=TIMED_OUT)
+        self._thread.close()
+        self._pump.close()
+
+    def _pass(self) -> Conclusion:
+        """On the NVML thread."""
+        found = self._session.read(renew=bool(self._lost))
+        return conclude(found.survey, self._known, self._host, self._pod_of)
+
+    def _ready(self, conclusion: Conclusion) -> InventoryReading:
+        self._known, self._state = conclusion.known, NvmlState.READY
+        before, self._lost = self._lost, frozenset(x.uuid for x in conclusion.inventory.lost)
+        for gpu in conclusion.inventory.lost:
+            if gpu.uuid not in before:
+                self._tell(GpuEvent(EventKind.GPU_LOST, gpu.uuid, None, gpu.error))
+        return InventoryReading(
+            inventory=conclusion.inventory,
+            failed_reads=conclusion.failed_reads,
+            processes=conclusion.processes,
+            state=NvmlState.READY,
+        )
+
+    def _unavailable(self, failed: Failed, detail: str) -> InventoryReading:
+        if self._state is NvmlState.READY and self._known:
+            self._tell(GpuEvent(EventKind.NVML_UNAVAILABLE, None, None, detail))
+        self._state = NvmlState.UNAVAILABLE
+        inventory, failed_reads = nothing_known(failed, self._host)
+        return InventoryReading(
+            inventory=inventory,
+            failed_reads=failed_reads,
+            processes=None,
+            state=NvmlState.UNAVAILABLE,
+            detail=detail,
+        )
+
+    def _tell(self, event: GpuEvent) -> None:
+        for queue in self._listeners:
+            if queue.qsize() >= MAX_WAITING_EVENTS:
+                queue.get_nowait()
+            queue.put_nowait(event)
+
+    def _tell_from_thread(self, event: GpuEvent) -> None:
+        self._on_loop(lambda: self._tell(event))
+
+    def _fault(self, happening: Happening) -> None:
+        """An application's fault is worth a line, not trust."""
+        fields = {"gpu": happening.gpu, "xid": happening.data}
+        self._on_loop(lambda: self._log.info(Event.GPU_EVENT, kind="application-fault", **fields))
+
+    def _unwatched(self, failed: Failed) -> None:
+        fields = {"call": failed.call, "error": failed.error}
+        self._on_loop(lambda: self._log.warning(Event.NVML_CALL_FAILED, **fields))
+
+    def _on_loop(self, do: Callable[[], None]) -> None:
+        if self._loop is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(do)
+        except RuntimeError:
+            return  # the loop is closed: nobody is left to hear it
