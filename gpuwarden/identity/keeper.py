@@ -181,13 +181,11 @@ class SvidKeeper:
         """Do what is due now; the thread's loop body, public for tests with a fake clock."""
         try:
             self._look()
-            match self._dog.step(self._boot(), overdue=self._overdue()):
-                case Step.BUILD:
-                    self._build()
-                case Step.PROBE:
-                    self._probe()
-                case Step.WAIT:
-                    pass
+            step = self._dog.step(self._boot(), overdue=self._overdue())
+            if step is Step.BUILD:
+                self._build()
+            elif step is Step.PROBE:
+                self._probe()
         except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a library raises
             self._fail(error)
         if not self._dog.watching:

@@ -69,12 +69,12 @@ class Watchdog:
 
     def wait_seconds(self, now: float, *, overdue: bool) -> float:
         """How long nothing is due, at most one tick."""
-        due = [now + self.limits.tick]
+        waits = [self.limits.tick]
         if overdue or not self.watching:
-            due.append(self.build_at)
+            waits.append(self.build_at - now)
         if self.watching:
-            due.append(self.probe_at)
-        return max(0.0, min(due) - now)
+            waits.append(self.probe_at - now)
+        return max(0.0, min(waits))
 
     @property
     def withdrawn(self) -> bool:

@@ -121,10 +121,10 @@ class InsecureWorkloadApi:
         """Let something go wrong for one workload or for all; `Fault.NONE` mends it."""
         with self._lock:
             for socket in self._chosen(name):
-                socket.workload.renew(self._authority(), fault=fault)
                 if fault is Fault.SOCKET_REMOVED:
                     socket.close()
-                else:
+                socket.workload.renew(self._authority(), fault=fault)
+                if fault is not Fault.SOCKET_REMOVED:
                     socket.open()
 
     def status(self) -> dict[str, dict[str, object]]:
