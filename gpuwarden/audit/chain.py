@@ -91,6 +91,11 @@ class ChainVerifier:
         return self._last.head
 
     @property
+    def records(self) -> int:
+        """How many records fit so far."""
+        return self._records
+
+    @property
     def origin(self) -> str:
         """Origin of the records so far; empty without any."""
         return self._origin

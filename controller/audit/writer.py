@@ -1,0 +1,338 @@
+"""The thread that writes the log: groups, commits, survives a disk that fails.
+
+States: writing; low (space ran out: ordinary records are dropped, the reserve is spent
+on the rest); down (nothing can be made durable: grants are refused at once, records
+without a waiter are kept as far as there is room). After every outage the first record
+is a `log.gap` that says how much was lost.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
+from functools import partial
+from typing import Protocol, cast
+
+from controller.audit.mailbox import Letter, Mailbox
+from controller.audit.record import Json, Record
+from controller.audit.scan import LogBrokenError
+from controller.audit.sealing import SealedLine, Sealer
+from gpuwarden.audit.chain import Head
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.clock import Clock
+
+ACTOR = "controller"
+TICK_SECONDS = 1.0
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 5.0
+
+
+class Store(Protocol):
+    """Where lines become durable; `FileStore`. Errors: OSError, LogBrokenError."""
+
+    head: Head
+
+    @property
+    def size(self) -> int:
+        """Durable bytes of the current file."""
+
+    @property
+    def file(self) -> str:
+        """Name of the current file."""
+
+    def append(self, lines: bytes, head: Head) -> None:
+        """Make whole lines durable."""
+
+    def recover(self) -> None:
+        """Forget what is not durable after a failed append."""
+
+    def rotate(self, first_line: bytes, head: Head) -> None:
+        """Begin a new file with this line; after an error the old one stays in use."""
+
+    def close(self) -> None:
+        """Let the log go."""
+
+
+class Space(Protocol):
+    """Disk space kept for grants; `Reserve`."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for is held."""
+
+    def fill(self) -> None:
+        """Take up what is missing."""
+
+    def release(self) -> bool:
+        """Give back one step; False when nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store that has just been opened."""
+
+    store: Store
+    space: Space
+    refs: dict[str, Json]
+    """For the `log.start` record."""
+    expire: Callable[[], list[str]]
+    """Deletes finished files that are too old; returns their names."""
+
+
+class Observer(Protocol):
+    """Who hears how it goes, on the writer's thread."""
+
+    def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
+        """Take note that a group is durable."""
+
+    def lost(self, records: int) -> None:
+        """Take note that records could not be kept."""
+
+    def state(self, down: str, *, low: bool) -> None:
+        """Take note of a new state; `down` says why nothing can be written, or is empty."""
+
+    def close(self) -> None:
+        """Take note that nothing follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where records come from besides the mailbox."""
+
+    due: Callable[[int], list[Record]]
+    """Counters whose hour is over."""
+    flush: Callable[[], list[Record]]
+    """All counters, at the end."""
+
+
+class Losses:
+    """Counts records that could not be kept, until a `log.gap` record says so."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def add(self, records: int) -> None:
+        """Count some."""
+        with self._lock:
+            self._count += records
+
+    def take(self) -> int:
+        """Return the count and start from zero."""
+        with self._lock:
+            count, self._count = self._count, 0
+        return count
+
+
+class Writer:
+    """Body of the writer's thread; `down` and `low` may be read from any."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        open_store: Callable[[], Opened],
+        *,
+        sealer: Sealer,
+        clock: Clock,
+        observer: Observer,
+        sources: Sources,
+        losses: Losses,
+        rotate_bytes: int,
+    ) -> None:
+        self.down = "not open yet"
+        self.low = False
+        self.attempted = threading.Event()
+        """Set once the first attempt to open the log has ended."""
+        self._mailbox = mailbox
+        self._open_store = open_store
+        self._sealer = sealer
+        self._clock = clock
+        self._observer = observer
+        self._sources = sources
+        self._losses = losses
+        self._rotate_bytes = rotate_bytes
+        self._rotate_at = rotate_bytes
+        self._opened: Opened | None = None
+        self._started = False
+        self._stopping = threading.Event()
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._ticked_ns = 0
+
+    def stop(self) -> None:
+        """Let `run` write what waits, and end."""
+        self._stopping.set()
+        self._mailbox.wake()
+
+    def run(self) -> None:
+        """Write until stopped. No error of the disk, nor of a record, ends it."""
+        self._guarded(self._restore)
+        self.attempted.set()
+        while not self._stopping.is_set():
+            if self.down:
+                self._stopping.wait(self._retry_seconds)
+                self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+                self._guarded(self._restore)
+            else:
+                self._take_and_commit(TICK_SECONDS)
+        self._finish()
+
+    def _take_and_commit(self, timeout: float) -> int:
+        letters = self._mailbox.take(timeout)
+        self._guarded(partial(self._commit, letters), letters)
+        return len(letters)
+
+    def _guarded(self, work: Callable[[], None], letters: Sequence[Letter] = ()) -> None:
+        """Do `work`; whatever goes wrong, the waiters among its letters are told."""
+        try:
+            work()
+        except (OSError, LogBrokenError) as error:
+            self._go_down(str(error), letters, keep=True)
+        except Exception as error:  # noqa: BLE001 -- a fault in one record must not end the log
+            self._go_down(f"fault in the writer: {type(error).__name__}", letters, keep=False)
+
+    def _restore(self) -> None:
+        """Open the log, or cut off what is not durable; the first record says what happened."""
+        if self._opened is None:
+            self._opened = self._open_store()
+        else:
+            self._opened.store.recover()
+        self._opened.space.fill()
+        if self._started:
+            refs: dict[str, Json] = {"cause": self.down}
+            first = Record(RecordKind.LOG_GAP, ACTOR, "log", "restored", refs=refs)
+        else:
+            first = Record(RecordKind.LOG_START, ACTOR, "log", "started", refs=self._opened.refs)
+        self._append([self._letter(first)])
+        self._started = True
+        self.down = ""
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._tell()
+
+    def _commit(self, letters: Sequence[Letter]) -> None:
+        wanted = [
+            letter for letter in letters if letter.ticket is None or not letter.ticket.abandoned
+        ]
+        wanted += self._own_records()
+        if wanted:
+            self._append(wanted)
+        self._rotate_if_due()
+
+    def _own_records(self) -> list[Letter]:
+        """Counters that are due and losses to admit; looked at once per tick."""
+        now = self._clock.boottime_ns()
+        if now - self._ticked_ns < TICK_SECONDS * 1e9:
+            return []
+        self._ticked_ns = now
+        if self.low:
+            self._open.space.fill()
+            self._note_space(low=not self._open.space.complete)
+        return [self._letter(r) for r in [*self._sources.due(self._clock.wall_ns()), *self._gap()]]
+
+    def _gap(self) -> list[Record]:
+        lost = self._losses.take()
+        if not lost:
+            return []
+        self._observer.lost(lost)
+        return [Record(RecordKind.LOG_GAP, ACTOR, "log", "lost", refs={"lost": lost})]
+
+    def _append(self, letters: Sequence[Letter]) -> None:
+        """Make the letters durable and tell their waiters, with the reserve where space is out."""
+        started = time.perf_counter()
+        while letters := self._affordable(letters):
+            lines = self._seal(letters)
+            try:
+                self._open.store.append(b"".join(x.line + b"\n" for x in lines), lines[-1].head)
+            except OSError as error:
+                self._open.store.recover()
+                if error.errno not in {ENOSPC, EDQUOT} or not self._open.space.release():
+                    raise
+                self._note_space(low=True)
+                continue
+            kinds = [letter.record.kind.value for letter in letters]
+            self._observer.committed(lines, kinds, time.perf_counter() - started)
+            for letter in letters:
+                if letter.ticket is not None:
+                    letter.ticket.settle(None)
+            return
+
+    def _affordable(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        if not self.low:
+            return letters
+        kept = [letter for letter in letters if not letter.ordinary]
+        self._losses.add(len(letters) - len(kept))
+        return kept
+
+    def _seal(self, letters: Sequence[Letter]) -> list[SealedLine]:
+        lines: list[SealedLine] = []
+        head = self._open.store.head
+        for letter in letters:
+            lines.append(self._sealer.seal(letter.record, letter.wall_ns, head))
+            head = lines[-1].head
+        return lines
+
+    def _rotate_if_due(self) -> None:
+        store = self._open.store
+        if store.size < self._rotate_at:
+            return
+        refs: dict[str, Json] = {"from": store.file, "deleted": list(self._open.expire())}
+        rotated = Record(RecordKind.LOG_ROTATE, ACTOR, "log", "rotated", refs=refs)
+        line = self._sealer.seal(rotated, self._clock.wall_ns(), store.head)
+        try:
+            store.rotate(line.line + b"\n", line.head)
+        except OSError:
+            # The old file is as good; the next attempt comes when it has grown some more.
+            self._rotate_at = store.size + self._rotate_bytes // 8
+            return
+        self._rotate_at = self._rotate_bytes
+        self._observer.committed([line], [RecordKind.LOG_ROTATE.value], 0.0)
+
+    def _go_down(self, reason: str, letters: Sequence[Letter], *, keep: bool) -> None:
+        """Refuse the waiting grants, keep the other records if they may be tried again."""
+        self.down = reason
+        waiting = self._mailbox.take_out(lambda letter: letter.ticket is not None)
+        for letter in (*letters, *waiting):
+            if letter.ticket is not None:
+                letter.ticket.settle(reason)
+        notes = [letter for letter in letters if letter.ticket is None]
+        self._losses.add(self._mailbox.put_back(notes) if keep else len(notes))
+        self._tell()
+
+    def _finish(self) -> None:
+        if self.down:
+            self._guarded(self._restore)
+        while not self.down and self._take_and_commit(0):
+            pass
+        last = [*self._sources.flush(), *self._gap()]
+        last.append(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))
+        letters = [self._letter(record) for record in last]
+        if self.down:
+            self._losses.add(len(letters))
+        else:
+            self._guarded(partial(self._append, letters), letters)
+        self.down = self.down or "closed"
+        self._give_up(self._mailbox.take_out(lambda _letter: True))
+        if self._opened is not None:
+            self._opened.store.close()
+        self._observer.close()
+
+    def _give_up(self, letters: Sequence[Letter]) -> None:
+        for letter in letters:
+            if letter.ticket is not None:
+                letter.ticket.settle(self.down)
+        self._observer.lost(len(letters) + self._losses.take())
+
+    @property
+    def _open(self) -> Opened:
+        return cast("Opened", self._opened)  # what is not down has been opened
+
+    def _note_space(self, *, low: bool) -> None:
+        if low is not self.low:
+            self.low = low
+            self._tell()
+
+    def _tell(self) -> None:
+        self._observer.state(self.down, low=self.low)
+
+    def _letter(self, record: Record) -> Letter:
+        return Letter(record, self._clock.wall_ns(), self._clock.boottime_ns())
