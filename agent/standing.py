@@ -11,7 +11,7 @@ from typing import Protocol
 from agent.gpu.reading import GpuEvent, InventoryReading, NvmlState
 from agent.session.machine import About, End, EndReason, Verdict
 from gpuwarden.clock import Clock
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
@@ -137,7 +137,10 @@ class Standing:
         now_ns = self._clock.boottime_ns()
         entry.code, entry.detail = verdict.code, verdict.detail
         entry.level, entry.attestation_hash = verdict.level, verdict.attestation_hash
-        entry.accepted_until_ns = now_ns + verdict.fresh_for_ms * _MS if verdict.accepted else 0
+        if verdict.accepted:
+            entry.accepted_until_ns = now_ns + verdict.fresh_for_ms * _MS
+        elif not _is_transient(verdict.code):
+            entry.accepted_until_ns = 0  # revoked at once; else the lease runs out by itself
 
     def lost_round(self, replica: Address, stream: int) -> None:
         """The GPUs were not read in time."""
@@ -249,3 +252,8 @@ class Standing:
             attestation_hash=entry.attestation_hash,
             fresh_for_s=max(0, left_ns) // 1_000_000_000,
         )
+
+
+def _is_transient(code: str) -> bool:
+    known = code in ReasonCode.__members__
+    return known and EFFECT_OF.get(ReasonCode(code)) is Effect.TRANSIENT

@@ -22,14 +22,23 @@ VERSION: Final = 1
 MAX_STATE_BYTES: Final = 256 * 1024
 
 
+class RememberedGpu(Document, frozen=True):
+    """A GPU as it was last seen, so that one which is lost still has a name."""
+
+    uuid: str
+    pci_bus_id: str
+    nvml_index: int
+
+
 class AgentState(Document, frozen=True):
     """Everything that is remembered."""
 
     instance_id: str
     """Of the process that wrote it."""
     boot_id: str
-    """Of the boot in which it was written."""
+    """Of the boot in which it was written; GPUs are remembered for the same boot only."""
     checkpoints: tuple[WitnessedCheckpoint, ...]
+    gpus: tuple[RememberedGpu, ...]
 
 
 class StateLostError(Exception):

@@ -5,48 +5,24 @@ consistent with the one before is not judged here yet: the newest of the larger 
 is kept, and a smaller one never replaces it.
 """
 
-import asyncio
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from agent.detached import detached
-from agent.state import AgentState, StateNotKeptError
 from gpuwarden.evidence.model import WitnessedCheckpoint
 
 MAX_ORIGINS: Final = 32
 _MAX_CHECKPOINT: Final = 4096
-_KEEP_S: Final = 10.0
 _NOTE = re.compile(r"([!-~]{1,255})\n(0|[1-9][0-9]{0,15})\n[A-Za-z0-9+/]{43}=\n")
 """C2SP tlog-checkpoint: origin, tree size, root hash; extensions and signatures follow."""
 
 
-class StateKeeper(Protocol):
-    """Keeps state on disk."""
-
-    def keep(self, state: AgentState) -> None:
-        """Make durable; blocks; raises StateNotKeptError."""
-
-
 class CheckpointWitness:
-    """Checkpoints by origin; `run` writes changes to disk, at most one at a time."""
+    """Checkpoints by origin; `changed` hears that there is something new to keep."""
 
-    def __init__(
-        self,
-        known: tuple[WitnessedCheckpoint, ...],
-        keeper: StateKeeper,
-        *,
-        instance_id: str,
-        boot_id: str,
-        not_kept: Callable[[str], None],
-    ) -> None:
+    def __init__(self, known: tuple[WitnessedCheckpoint, ...], changed: Callable[[], None]) -> None:
         self._known = {entry.origin: entry.checkpoint for entry in known[:MAX_ORIGINS]}
-        self._keeper = keeper
-        self._instance_id = instance_id
-        self._boot_id = boot_id
-        self._not_kept = not_kept
-        self._changed = asyncio.Event()
-        self._changed.set()  # the first write leaves this process's own ids
+        self._changed = changed
 
     def checkpoints(self) -> tuple[WitnessedCheckpoint, ...]:
         """The last one of every origin, sorted by origin."""
@@ -66,26 +42,7 @@ class CheckpointWitness:
             return
         if known is None or size > _size(known):
             self._known[origin] = checkpoint
-            self._changed.set()
-
-    async def run(self) -> None:
-        """Write changes until cancelled. A disk that fails or hangs is reported, no more."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            await self.keep()
-
-    async def keep(self) -> None:
-        """Write now."""
-        state = AgentState(
-            instance_id=self._instance_id, boot_id=self._boot_id, checkpoints=self.checkpoints()
-        )
-        try:
-            await detached(lambda: self._keeper.keep(state), deadline_s=_KEEP_S, name="state")
-        except StateNotKeptError as error:
-            self._not_kept(str(error))
-        except TimeoutError:
-            self._not_kept(f"the disk did not answer within {_KEEP_S:.0f} s")
+            self._changed()
 
 
 def _size(checkpoint: str) -> int:

@@ -15,6 +15,7 @@ from agent.gpu.reading import GpuEvent, InventoryReading
 from gpuwarden.reasons import ReasonCode
 
 MAX_QUEUED_NEWS: Final = 16
+_MAX_UNJUDGED: Final = 4
 _MS: Final = 1_000_000
 _S: Final = 1_000_000_000
 _STOPPING: Final = frozenset({ReasonCode.STREAM_SUPERSEDED, ReasonCode.DUPLICATE_AGENT})
@@ -229,8 +230,8 @@ class State:
     challenge_id: str = ""
     wait_ms: int = 0
     """Announced distance of challenges, from the latest challenge."""
-    answered: str = ""
-    """Challenge whose evidence was sent and has not been accepted yet."""
+    unjudged: tuple[str, ...] = ()
+    """Challenges whose evidence was sent and has no verdict yet, oldest first."""
     told: str = ""
     """Challenge whose spare nonce was used."""
     queue: tuple[GpuEvent, ...] = ()
@@ -285,7 +286,6 @@ def _challenged(state: State, event: Challenged, now_ns: int) -> Step:
         deadline_ns=now_ns + event.ttl_ms * _MS,
         challenge_id=event.challenge_id,
         wait_ms=event.interval_ms,
-        answered="",
     )
     read = Read(event.challenge_id)
     if not state.queue:
@@ -302,7 +302,7 @@ def _read(state: State, event: ReadingDone, now_ns: int) -> Step:
     state = replace(
         state,
         phase=Phase.ANSWERED,
-        answered=event.challenge_id,
+        unjudged=(*state.unjudged, event.challenge_id)[-_MAX_UNJUDGED:],
         deadline_ns=now_ns + _ns(state.timing.verdict_s),
     )
     return state, (Answer(event.reading),)
@@ -321,8 +321,8 @@ def _judged(state: State, verdict: Verdict, now_ns: int) -> Step:
             verdict.code,
         )
         return state, (report, *actions)
-    if about is About.EVIDENCE and state.phase is Phase.ANSWERED:
-        state = _waiting(state, verdict.next_challenge_ms, now_ns)
+    if about is About.EVIDENCE:
+        state = _settled(state, verdict, now_ns)
     return state, (report,)
 
 
@@ -331,14 +331,24 @@ def _accepted(state: State, verdict: Verdict, now_ns: int) -> Step:
     if about is About.STREAM:
         return _end(state, EndReason.PROTOCOL, "accepted what was not sent")
     if about is About.EVIDENCE:
-        state = _waiting(replace(state, answered=""), verdict.next_challenge_ms, now_ns)
+        state = _settled(state, verdict, now_ns)
     return state, (Report(verdict, about),)
+
+
+def _settled(state: State, verdict: Verdict, now_ns: int) -> State:
+    """Evidence has its verdict; a newer challenge may be open already."""
+    if verdict.accepted or state.told != verdict.challenge_id:  # else it may be the news's
+        unjudged = tuple(x for x in state.unjudged if x != verdict.challenge_id)
+        state = replace(state, unjudged=unjudged)
+    if state.phase is Phase.ANSWERED and verdict.challenge_id == state.challenge_id:
+        return _waiting(state, verdict.next_challenge_ms, now_ns)
+    return state
 
 
 def _about(state: State, verdict: Verdict) -> About:
     """Evidence and news of one challenge carry the same id; only evidence can earn a hash."""
     is_ack = verdict.accepted and not verdict.attestation_hash
-    if state.answered and verdict.challenge_id == state.answered and not is_ack:
+    if verdict.challenge_id in state.unjudged and not is_ack:
         return About.EVIDENCE
     if state.told and verdict.challenge_id == state.told:
         return About.NEWS

@@ -167,6 +167,24 @@ def test_a_newer_challenge_takes_over_while_reading() -> None:
     assert log == [(Read(ONE),), (Read(TWO),), (), (Answer(READING),)]
 
 
+def test_a_verdict_may_cross_the_next_challenge() -> None:
+    state, log = run(challenge(), done(), challenge(TWO), VerdictReceived(verdict(ONE)))
+    assert log[-1] == (Report(verdict(ONE), About.EVIDENCE),)
+    assert state.phase is Phase.CHALLENGED
+    state, log = run(challenge(), done(), challenge(TWO), done(TWO), VerdictReceived(verdict(ONE)))
+    assert log[-1] == (Report(verdict(ONE), About.EVIDENCE),)
+    assert state.phase is Phase.ANSWERED
+
+
+def test_a_refusal_that_may_be_the_news_s_does_not_take_the_evidence_s_place() -> None:
+    refused = verdict(accepted=False, code="LIMIT_RATE")
+    state, log = run(
+        challenge(), News(xid()), done(), VerdictReceived(refused), VerdictReceived(verdict())
+    )
+    assert log[-1] == (Report(verdict(), About.EVIDENCE),)
+    assert state.phase is Phase.WAITING
+
+
 def test_deadlines_follow_the_phase() -> None:
     state = greeted(100 * S, StreamTiming())
     assert state.deadline_ns == 110 * S
