@@ -6,7 +6,7 @@ had not been sent, which the verifier refuses (no certificate, or an invalid cha
 """
 
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuwarden.identity.chain import MAX_CERTIFICATE_BYTES, MAX_INTERMEDIATES
@@ -39,7 +39,7 @@ class PeerFacts:
         return self.chain[0] if self.chain else None
 
 
-def peer_facts(auth_context: Mapping[str, Sequence[bytes]]) -> PeerFacts:
+def peer_facts(auth_context: Mapping[str, Iterable[bytes]]) -> PeerFacts:
     """Read the facts; a session counts as resumed unless TLS says that it was not."""
     leaf = _certificates(auth_context.get("x509_pem_cert", ()))[:1]
     above = _certificates(auth_context.get("x509_pem_cert_chain", ()))
@@ -57,7 +57,7 @@ def peer_facts(auth_context: Mapping[str, Sequence[bytes]]) -> PeerFacts:
     )
 
 
-def _certificates(values: Sequence[bytes]) -> tuple[bytes, ...]:
+def _certificates(values: Iterable[bytes]) -> tuple[bytes, ...]:
     text = b"".join(values)[:_MAX_PEM_BYTES].decode("ascii", "replace")
     try:
         return tuple(_blocks(text))
@@ -76,7 +76,7 @@ def _blocks(text: str) -> Iterator[bytes]:
         text = text[end:]
 
 
-def _uris(values: Sequence[bytes]) -> tuple[str, ...]:
+def _uris(values: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(value[: _MAX_URI_BYTES + 1].decode("utf-8", "replace") for value in values)[
         : _MAX_URIS + 1
     ]

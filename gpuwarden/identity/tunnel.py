@@ -238,9 +238,7 @@ class Tunnel:
         """As `_copy`; in TLS 1.3 a refusal of our certificate comes only now, instead of data."""
         try:
             first = await remote.read(_BUFFER)
-        except ssl.SSLError as error:
-            raise DialError(DialFailure.REFUSED, str(error)) from error
-        except OSError as error:
+        except OSError as error:  # an ssl.SSLError too: the alert, if it came before the reset
             raise DialError(DialFailure.REFUSED, f"ended after the handshake: {error}") from error
         if not first:
             raise DialError(DialFailure.REFUSED, "server ended the connection after the handshake")
