@@ -1,0 +1,255 @@
+"""The policy file: YAML to `Policy`, strictly, and again when it changes.
+
+A wrong file is refused as a whole with every fault named, and the policy that is in
+force stays. Pure but for `PolicyFile`, which reads one file.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from controller.fleet.view import Level, NodeMode
+from controller.policy import AttestationClass, ClassHash, NodePool, Policy
+from controller.policy_document import ClassDocumentEntry, PolicyDocument
+from controller.policy_findings import PolicyFinding, document_findings, shown
+from controller.scheduling.device_labels import is_label_name
+from controller.scheduling.finding import WishTextError
+from controller.scheduling.hash_list import is_attestation_hash, is_opaque_hash
+from controller.scheduling.selector import parse_selector
+from controller.scheduling.wish_keys import ASSIGN
+
+MAX_BYTES: Final = 1 << 20
+
+
+class PolicyInvalidError(Exception):
+    """The file is no policy; carries every finding."""
+
+    def __init__(self, findings: tuple[PolicyFinding, ...]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.findings = findings
+
+
+def decode_policy(data: bytes, *, opaque_hashes: bool = False) -> Policy:
+    """Decode a policy file; raises PolicyInvalidError with all its faults.
+
+    `opaque_hashes` allows seed-style hashes (only with insecure static hashes).
+    """
+    document = _load(data)
+    findings = list(document_findings(document, PolicyDocument))
+    if findings:
+        raise PolicyInvalidError(tuple(findings))
+    decoded = msgspec.convert(document, PolicyDocument)
+    findings.extend(_meaning(decoded, opaque_hashes=opaque_hashes))
+    if findings:
+        raise PolicyInvalidError(tuple(findings))
+    return _policy(decoded, hashlib.sha256(data).hexdigest())
+
+
+def policy_schema() -> dict[str, Any]:
+    """The JSON Schema of the file, for editors and `gpuwarden config schema`."""
+    return msgspec.json.schema(PolicyDocument)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """What a look at the file found: a policy to use from now on, or why the old one stays."""
+
+    policy: Policy | None
+    findings: tuple[PolicyFinding, ...]
+
+
+class PolicyFile:
+    """One file on disk. Reads it when asked; blocking, a few milliseconds."""
+
+    def __init__(self, path: Path, *, opaque_hashes: bool = False) -> None:
+        """Read the file; raises PolicyInvalidError when it is no policy now."""
+        self._path = path
+        self._opaque_hashes = opaque_hashes
+        self._seen = b""
+        change = self.refresh()
+        if change is None or change.policy is None:
+            raise PolicyInvalidError(change.findings if change else ())
+        self.current: Policy = change.policy
+        """The policy in force: of the last file that was right."""
+
+    def refresh(self) -> PolicyChange | None:
+        """Look at the file; None when it is as it was at the last look."""
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            fault = PolicyFinding(
+                str(self._path), error.strerror or "unreadable", "a readable file"
+            )
+            return self._news(b"unreadable " + fault.value.encode(), PolicyChange(None, (fault,)))
+        digest = hashlib.sha256(data).digest()
+        if digest == self._seen:
+            return None
+        try:
+            change = PolicyChange(decode_policy(data, opaque_hashes=self._opaque_hashes), ())
+        except PolicyInvalidError as error:
+            change = PolicyChange(None, error.findings)
+        return self._news(digest, change)
+
+    def _news(self, seen: bytes, change: PolicyChange) -> PolicyChange | None:
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        if change.policy is not None:
+            self.current = change.policy
+        return change
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases (which can grow without bound), repeated keys, dates and merges."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse aliases."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 -- PyYAML's signature
+        """Refuse keys that are no texts, or repeated."""
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str) or key in seen:
+                fault = "repeated" if isinstance(key, str) else "not a text"
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {shown(key)} is {fault}", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag not in {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge"}
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _load(data: bytes) -> object:
+    if len(data) > MAX_BYTES:
+        raise _unreadable(f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
+    try:
+        return yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 -- a SafeLoader
+    except UnicodeDecodeError:
+        raise _unreadable("bytes that are not UTF-8", "UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        where = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise _unreadable(f"{error.problem}{where}", "one YAML document") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _unreadable(shown(str(error)), "one YAML document") from None
+
+
+def _unreadable(value: str, expected: str) -> PolicyInvalidError:
+    return PolicyInvalidError((PolicyFinding("the document", value, expected),))
+
+
+def _meaning(document: PolicyDocument, *, opaque_hashes: bool) -> Iterator[PolicyFinding]:
+    """Faults that types cannot show."""
+
+    def is_hash(text: str) -> bool:
+        return is_attestation_hash(text) or (opaque_hashes and is_opaque_hash(text))
+
+    expected = "v1:sha256: and 64 lower-case hex digits"
+    names = [entry.name for entry in document.classes]
+    for number, entry in enumerate(document.classes):
+        path = f"classes[{number}]"
+        if names.count(entry.name) > 1:
+            yield PolicyFinding(f"{path}.name", shown(entry.name), "each class once")
+        for index, item in enumerate(entry.hashes):
+            where = f"{path}.hashes[{index}]"
+            if not is_hash(item.hash):
+                yield PolicyFinding(f"{where}.hash", shown(item.hash), expected)
+            yield from _window(where, item.not_before, item.not_after)
+    for index, text in enumerate(document.allowed_hashes or ()):
+        if not is_hash(text):
+            yield PolicyFinding(f"allowedHashes[{index}]", shown(text), expected)
+    yield from _label_faults(document.labels)
+
+
+def _window(where: str, before: str | None, after: str | None) -> Iterator[PolicyFinding]:
+    for key, text in (("notBefore", before), ("notAfter", after)):
+        if text is not None and _time(text) is None:
+            yield PolicyFinding(
+                f"{where}.{key}", shown(text), "a time such as 2026-01-31T12:00:00Z"
+            )
+    start, end = _time(before), _time(after)
+    if start is not None and end is not None and start >= end:
+        yield PolicyFinding(f"{where}.notAfter", shown(after), "a time after notBefore")
+
+
+def _label_faults(labels: Mapping[str, str]) -> Iterator[PolicyFinding]:
+    for name, text in labels.items():
+        if not is_label_name(name) or name == ASSIGN:
+            yield PolicyFinding(
+                f"labels.{shown(name)}",
+                shown(text),
+                f"a name of up to 59 letters, digits, '.', '_' and '-', not {ASSIGN}",
+            )
+        try:
+            parse_selector(text)
+        except WishTextError as error:
+            yield PolicyFinding(f"labels.{shown(name)}", shown(text), str(error))
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo is not None and "T" in text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _policy(document: PolicyDocument, digest: str) -> Policy:
+    return Policy(
+        classes=MappingProxyType({entry.name: _class(entry) for entry in document.classes}),
+        allowed_hashes=_set(document.allowed_hashes),
+        min_level=Level(document.min_level),
+        allowed_drivers=_set(document.drivers.allowed),
+        denied_drivers=frozenset(document.drivers.denied),
+        allowed_vbios=_set(document.vbios.allowed),
+        denied_vbios=frozenset(document.vbios.denied),
+        attestors=_set(document.attestors),
+        agent_images=_set(document.agent_images),
+        denied_keys=frozenset(document.denied_keys),
+        labels=MappingProxyType(dict(document.labels)),
+        pools=tuple(
+            NodePool(
+                pool.pattern,
+                None if pool.mode is None else NodeMode(pool.mode),
+                frozenset(pool.uuids),
+                frozenset(pool.serials),
+            )
+            for pool in document.pools
+        ),
+        default_mode=NodeMode(document.default_mode),
+        processes_count_as_use=document.processes_count_as_use,
+        digest=digest,
+    )
+
+
+def _class(entry: ClassDocumentEntry) -> AttestationClass:
+    hashes = tuple(
+        ClassHash(item.hash, _time(item.not_before), _time(item.not_after)) for item in entry.hashes
+    )
+    return AttestationClass(entry.name, hashes, Level(entry.min_level))
+
+
+def _set(values: list[str] | None) -> frozenset[str] | None:
+    return None if values is None else frozenset(values)

@@ -1,0 +1,182 @@
+"""The extender's verbs from request bytes to answer bytes, without any HTTP.
+
+Reads snapshots that others keep in memory, never the network: an answer takes what
+the CPU needs for it. No side effects but the decision that it hands back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from controller.fleet.view import FleetSnapshot
+from controller.policy import Policy
+from controller.scheduling.decision import FilterDecision
+from controller.scheduling.filter import filter_nodes
+from controller.scheduling.fit import FitReport, explain_fit
+from controller.scheduling.memory import PlacementMemory
+from controller.scheduling.pod import Pod, find_pod
+from controller.scheduling.prioritize import prioritize_nodes
+from controller.scheduling.refusal_texts import message
+from controller.scheduling.requirements import (
+    Requirements,
+    RequirementsInvalid,
+    parse_requirements,
+)
+from controller.scheduling.scene import Moment, PlacementPolicy, Scene, placement_policy
+from controller.scheduling.wire import (
+    ArgsError,
+    Body,
+    decode_args,
+    encode_error,
+    encode_filter_result,
+    encode_priorities,
+)
+from controller.scheduling.wish_keys import WishRules
+from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from gpuwarden.clock import Clock
+from gpuwarden.reasons import ReasonCode, Refusal
+
+INSECURE_STATIC_HASHES = "static-hashes"
+_MARK = " (insecure static hashes)"
+
+
+class FleetSource(Protocol):
+    """Where the verified fleet comes from."""
+
+    def snapshot(self) -> FleetSnapshot:
+        """The current snapshot."""
+
+
+class GpuUse(Protocol):
+    """Who has which device, beyond what evidence shows: reservations, pods of the cluster."""
+
+    def busy_uuids(self) -> frozenset[str]:
+        """UUIDs of devices that cannot be given to another pod now."""
+
+
+class NoGpuUse:
+    """For an installation without reservations."""
+
+    def busy_uuids(self) -> frozenset[str]:
+        """Nothing is known to be busy."""
+        return frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the verbs ask at each request. All of it answers from memory."""
+
+    fleet: FleetSource
+    policy: Callable[[], Policy]
+    clock: Clock
+    not_ready: Callable[[], str | None]
+    """Why nothing may be decided about guarded pods yet, or None."""
+    use: GpuUse
+    rules: WishRules
+    static: InsecureStaticHashes = NO_STATIC_HASHES
+    is_enforced: Callable[[str], bool] = lambda _namespace: False
+    """Whether a namespace makes every GPU pod in it guarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer in the making. `result` is a metric label; `decision` is for the audit log."""
+
+    status: int
+    body: bytes
+    result: str
+    decision: FilterDecision | None = None
+
+
+class ExtenderVerbs:
+    """Answers requests; holds nothing but memory of what it worked out before."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._around = surroundings
+        self._memory = PlacementMemory()
+        self._policy: PlacementPolicy | None = None
+
+    @property
+    def insecure(self) -> tuple[str, ...]:
+        """Names of insecure stand-ins that answers may rest on."""
+        return (INSECURE_STATIC_HASHES,) if self._around.rules.opaque_hashes else ()
+
+    def filter(self, body: Body) -> Answer:
+        """Answer /filter."""
+        try:
+            args = decode_args(body)
+        except ArgsError as error:
+            return Answer(400, encode_error(str(error)), "bad")
+        needs = self._needs(args.pod)
+        if isinstance(needs, Requirements) and not needs.guarded:
+            return Answer(200, encode_filter_result(args, args.names, {}), "untouched")
+        reason = self._around.not_ready()
+        if reason is not None:
+            text = self._text(Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
+            return Answer(200, encode_error(text), "not_ready")
+        scene = self._scene()
+        outcome = filter_nodes(args.names, needs, scene)
+        reasons = {name: self._text(refusal) for name, refusal in outcome.reasons.items()}
+        metadata = args.pod.metadata
+        decision = FilterDecision(
+            namespace=metadata.namespace or "",
+            pod=metadata.name or "",
+            uid=metadata.uid or "",
+            candidates=len(args.names),
+            policy_digest=scene.policy.policy.digest,
+            fleet_version=scene.fleet.version,
+            insecure=self.insecure,
+            totals=outcome.totals,
+        )
+        result = "passed" if outcome.passed else "rejected"
+        return Answer(200, encode_filter_result(args, outcome.passed, reasons), result, decision)
+
+    def prioritize(self, body: Body) -> Answer:
+        """Answer /prioritize; all scores are 0 for unguarded pods and while not ready."""
+        try:
+            args = decode_args(body)
+        except ArgsError as error:
+            return Answer(400, encode_error(str(error)), "bad")
+        needs = self._needs(args.pod)
+        zeros = encode_priorities(dict.fromkeys(args.names, 0))
+        if isinstance(needs, Requirements) and not needs.guarded:
+            return Answer(200, zeros, "untouched")
+        if self._around.not_ready() is not None:
+            return Answer(200, zeros, "not_ready")
+        scores = prioritize_nodes(args.names, needs, self._scene())
+        return Answer(200, encode_priorities(scores), "passed")
+
+    def fit(
+        self, pod_json: bytes, namespace: str = ""
+    ) -> tuple[Requirements | RequirementsInvalid, FitReport | None]:
+        """Judge a pod (or the template in a workload) that does not exist yet on every node.
+
+        The report is None for a pod that asks for nothing of ours. Raises PodDecodeError.
+        """
+        needs = self._needs(find_pod(pod_json), namespace)
+        if isinstance(needs, Requirements) and not needs.guarded:
+            return needs, None
+        return needs, explain_fit(needs, self._scene())
+
+    def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
+        enforced = self._around.is_enforced(pod.metadata.namespace or namespace)
+        return parse_requirements(pod, self._around.rules, enforced=enforced)
+
+    def _scene(self) -> Scene:
+        around = self._around
+        policy = around.policy()
+        if self._policy is None or self._policy.policy is not policy:
+            self._policy = placement_policy(policy)
+        wall = datetime.fromtimestamp(around.clock.wall_ns() / 1e9, UTC)
+        return Scene(
+            fleet=around.fleet.snapshot(),
+            policy=self._policy,
+            now=Moment(around.clock.boottime_ns(), wall),
+            busy=around.use.busy_uuids(),
+            static=around.static,
+            memory=self._memory,
+        )
+
+    def _text(self, refusal: Refusal) -> str:
+        return message(refusal) + (_MARK if self._around.rules.opaque_hashes else "")

@@ -1,0 +1,155 @@
+"""kube-scheduler's `extender/v1` on the wire, exactly. Pure.
+
+Source: k8s.io/kube-scheduler/extender/v1 (types.go, types_test.go). The Go types have
+no JSON tags: keys are the Go field names, Go's decoder takes them in any case, an
+unused list arrives as `null`. Nodes are never taken apart: their bytes are echoed.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from controller.scheduling.pod import Pod, PodDecodeError, decode_pod
+
+_MAX_NODES = 100_000
+_MAX_NAME_CHARS = 253
+
+Body = bytes | bytearray | memoryview
+
+
+class ArgsError(ValueError):
+    """The body is no ExtenderArgs; the text is for the answer and quotes nothing of the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderArgs:
+    """A request: the pod and its candidates, by name (`nodes` None) or as whole objects."""
+
+    pod: Pod
+    names: list[str]
+    """In input order; with `nodes`, the name of each."""
+    nodes: list[msgspec.Raw] | None
+
+
+class _NodeList(msgspec.Struct, gc=False):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Args(msgspec.Struct, rename="pascal", gc=False):
+    """What kube-scheduler itself sends, decoded in one pass."""
+
+    pod: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    nodes: _NodeList | msgspec.UnsetType | None = msgspec.UNSET
+    node_names: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _NodeMetadata(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Node(msgspec.Struct, gc=False):
+    metadata: _NodeMetadata
+
+
+class _FilterResult(msgspec.Struct, rename="pascal"):
+    nodes: object
+    node_names: Sequence[str] | None
+    failed_nodes: Mapping[str, str]
+    failed_and_unresolvable_nodes: Mapping[str, str]
+    error: str
+
+
+_ARGS = msgspec.json.Decoder(_Args)
+_ANY_CASE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NODES = msgspec.json.Decoder(_NodeList | None)
+_NAMES = msgspec.json.Decoder(list[str] | None)
+_NODE = msgspec.json.Decoder(_Node)
+_ENCODER = msgspec.json.Encoder()
+_NAME_FIRST = b'{"metadata":{"name":"'
+"""How Go writes a Node inside a list: ObjectMeta's first field is the name."""
+
+
+def decode_args(body: Body) -> ExtenderArgs:
+    """Decode ExtenderArgs with keys in any case; raises ArgsError."""
+    try:
+        args = _ARGS.decode(body)
+        if msgspec.UNSET in (args.pod, args.nodes, args.node_names):
+            args = _decode_any_case(body)
+        return _checked(args)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PodDecodeError) as error:
+        raise ArgsError(f"decode args: {error}") from None
+
+
+def encode_filter_result(
+    args: ExtenderArgs, passed: Sequence[str], reasons: Mapping[str, str], error: str = ""
+) -> bytes:
+    """Encode ExtenderFilterResult in the form of the request.
+
+    `passed` is a subset of the names in input order. Every rejection stands in
+    FailedAndUnresolvableNodes: with no preempt verb, FailedNodes would make the
+    scheduler evict pods for nothing.
+    """
+    nodes, names = None, None
+    if args.nodes is None:
+        names = passed
+    else:
+        nodes = {"metadata": {}, "items": _kept(args, frozenset(passed))}
+    return _ENCODER.encode(_FilterResult(nodes, names, {}, reasons, error))
+
+
+def encode_error(error: str) -> bytes:
+    """Encode a result that says nothing but why there is none; it fails the scheduling cycle."""
+    return _ENCODER.encode(_FilterResult(None, None, {}, {}, error))
+
+
+def encode_priorities(scores: Mapping[str, int]) -> bytes:
+    """Encode HostPriorityList: a bare array."""
+    return _ENCODER.encode([{"Host": host, "Score": score} for host, score in scores.items()])
+
+
+def _kept(args: ExtenderArgs, passed: Container[str]) -> list[msgspec.Raw]:
+    pairs = zip(args.names, args.nodes or (), strict=True)
+    return [node for name, node in pairs if name in passed]
+
+
+def _decode_any_case(body: Body) -> _Args:
+    found: dict[str, msgspec.Raw] = {}
+    for key, value in _ANY_CASE.decode(body).items():
+        lower = key.lower()
+        if lower in {"pod", "nodes", "nodenames"} and found.setdefault(lower, value) is not value:
+            raise ArgsError(f"decode args: key {lower} is repeated in another case")
+    return _Args(
+        found.get("pod", msgspec.UNSET),
+        _NODES.decode(found["nodes"]) if "nodes" in found else None,
+        _NAMES.decode(found["nodenames"]) if "nodenames" in found else None,
+    )
+
+
+def _checked(args: _Args) -> ExtenderArgs:
+    if args.pod is msgspec.UNSET or bytes(args.pod[:4]) == b"null":
+        raise ArgsError("missing pod in args")
+    pod = decode_pod(args.pod)
+    nodes = args.nodes.items or [] if isinstance(args.nodes, _NodeList) else None
+    names = args.node_names if isinstance(args.node_names, list) else None
+    if names or nodes is None:
+        return ExtenderArgs(pod, _bounded(names or []), None)
+    return ExtenderArgs(pod, _bounded([_name_of(node) for node in nodes]), nodes)
+
+
+def _bounded(names: list[str]) -> list[str]:
+    if len(names) > _MAX_NODES:
+        raise ArgsError(f"decode args: more than {_MAX_NODES} nodes")
+    if names and len(max(names, key=len)) > _MAX_NAME_CHARS:
+        raise ArgsError(f"decode args: a node name is longer than {_MAX_NAME_CHARS} characters")
+    return names
+
+
+def _name_of(node: msgspec.Raw) -> str:
+    """The name of a Node's bytes, without reading them to the end where Go wrote them."""
+    start = bytes(memoryview(node)[: len(_NAME_FIRST) + _MAX_NAME_CHARS + 1])
+    if start.startswith(_NAME_FIRST):
+        name, quote, _ = start[len(_NAME_FIRST) :].partition(b'"')
+        if quote and b"\\" not in name:
+            return name.decode()
+    return _NODE.decode(node).metadata.name
