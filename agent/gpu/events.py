@@ -7,27 +7,29 @@ seen here; what they did to a GPU the next reading sees.
 
 import threading
 from collections.abc import Callable
-from typing import Final
 
 from agent.gpu.event_set import EventSet
 from agent.gpu.nvml import Nvml
 from agent.gpu.outcome import DRIVER_GONE, LOST, DriverReloadedError, Failed
 from agent.gpu.reading import EventKind, GpuEvent
 from agent.gpu.watch import CallWatch
-from agent.gpu.worker import CallOverdueError
+from agent.gpu.worker import CallOverdueError, Deadlines
 from agent.gpu.xid import Happening, bad_news
-
-SLICE_MS: Final = 250
-"""An event is delivered at once; this is only how long a re-initialisation may have to wait."""
 
 
 class EventPump:
     """The waiting thread; started by the first set it is given."""
 
     def __init__(
-        self, watch: CallWatch, tell: Callable[[GpuEvent], None], fault: Callable[[Happening], None]
+        self,
+        watch: CallWatch,
+        deadlines: Deadlines,
+        tell: Callable[[GpuEvent], None],
+        fault: Callable[[Happening], None],
     ) -> None:
+        """`tell` gets bad news, `fault` what is an application's own; both on this thread."""
         self._nvml = Nvml(watch)
+        self._deadlines = deadlines
         self._tell = tell
         self._fault = fault
         self._set: EventSet | None = None
@@ -51,12 +53,13 @@ class EventPump:
             self._thread = threading.Thread(target=self._serve, name="nvml-events", daemon=True)
             self._thread.start()
 
-    def pause(self, timeout_s: float) -> EventSet | None:
+    def pause(self) -> EventSet | None:
         """Stop waiting; returns the set once nobody is in it. Raises CallOverdueError."""
         with self._change:
             events, self._set = self._set, None
-            if not self._change.wait_for(lambda: not self._inside, timeout_s):
-                raise CallOverdueError("nvmlEventSetWait_v2", timeout_s)
+            limit = self._deadlines.call_s
+            if not self._change.wait_for(lambda: not self._inside, limit):
+                raise CallOverdueError("nvmlEventSetWait_v2", limit)
             return events
 
     def close(self) -> None:
@@ -67,9 +70,10 @@ class EventPump:
             self._change.notify_all()
 
     def _serve(self) -> None:
+        milliseconds = int(self._deadlines.wait_s * 1000)
         while (events := self._next_set()) is not None:
             try:
-                outcome = events.wait(self._nvml, SLICE_MS)
+                outcome = events.wait(self._nvml, milliseconds)
             except DriverReloadedError as error:
                 outcome = error.failed
             self._leave(drop=events if isinstance(outcome, Failed) else None)

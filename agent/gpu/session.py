@@ -30,18 +30,10 @@ _NOT_LOADED: Final = "DRIVER_NOT_LOADED"
 class Session:
     """Open or not; `read` does whatever is needed."""
 
-    def __init__(
-        self,
-        nvml: Nvml,
-        pump: EventPump,
-        *,
-        pause_s: float,
-        unwatched: Callable[[Failed], None],
-    ) -> None:
+    def __init__(self, nvml: Nvml, pump: EventPump, unwatched: Callable[[Failed], None]) -> None:
         """`unwatched` hears when no events can be had."""
         self._nvml = nvml
         self._pump = pump
-        self._pause_s = pause_s
         self._unwatched = unwatched
         self._is_open = False
         self._was_open = False
@@ -68,7 +60,7 @@ class Session:
 
     def close(self) -> None:
         """End the session, events first."""
-        events = self._pump.pause(self._pause_s)
+        events = self._pump.pause()
         if events is not None:
             events.free(self._nvml)
         if self._is_open:

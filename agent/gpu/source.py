@@ -61,13 +61,10 @@ class NvmlInventorySource:
         self._deadlines = deadlines or Deadlines()
         self._watches = (CallWatch(), CallWatch())
         self._thread = NvmlThread(self._watches[0], self._deadlines)
-        self._pump = EventPump(self._watches[1], self._tell_from_thread, self._fault)
-        self._session = Session(
-            Nvml(self._watches[0]),
-            self._pump,
-            pause_s=self._deadlines.call_s,
-            unwatched=self._unwatched,
+        self._pump = EventPump(
+            self._watches[1], self._deadlines, self._tell_from_thread, self._fault
         )
+        self._session = Session(Nvml(self._watches[0]), self._pump, self._unwatched)
         self._known = known
         self._lost: frozenset[str] = frozenset()
         self._state = NvmlState.READY

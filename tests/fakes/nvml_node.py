@@ -24,7 +24,8 @@ HOST = HostFacts(
     system_uuid="4c4c4544-0042-3510-8054-b4c04f4d5033",
 )
 
-SHORT = Deadlines(call_s=0.2, pass_s=0.6)
+USUAL = Deadlines(wait_s=0.02)
+SHORT = Deadlines(call_s=0.2, pass_s=0.6, wait_s=0.02)
 
 UNINITIALIZED = 1
 
@@ -71,7 +72,7 @@ class NvmlNode:
 
     def source(
         self,
-        deadlines: Deadlines | None = None,
+        deadlines: Deadlines = USUAL,
         known: tuple[KnownGpu, ...] = (),
         pod_of: Callable[[int], str | None] = lambda _: None,
     ) -> NvmlInventorySource:
