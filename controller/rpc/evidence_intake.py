@@ -20,13 +20,14 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     write,
 )
+from controller.fleet.node_trust import ChangeKind, TrustChange
 from controller.rpc.attest_records import (
     accepted_record,
     bad_news_record,
     refused_record,
     round_record,
 )
-from controller.verifier.challenge import IssuedChallenge
+from controller.verifier.challenge import IssuedChallenge, milliseconds
 from controller.verifier.context import Now, ReceivedMessage, Snapshots, StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
 from controller.verifier.verifier import Verifier
@@ -34,23 +35,25 @@ from gpuwarden.reasons import Effect, ReasonCode, Refusal
 
 _MAX_RACES: Final = 8
 _GRANT_SECONDS: Final = 10.0
+_MS: Final = 1_000_000
 
 Result = Accepted | BadNewsAccepted | Refused
+Changes = tuple[TrustChange, ...]
 
 
 class Registry(Protocol):
     """The fleet, as the attestation streams change it."""
 
-    def needs_grant(self, accepted: Accepted, /) -> bool:
+    def needs_grant(self, accepted: Accepted, now_ns: int) -> bool:
         """Whether accepting this is a grant: the first, a changed one, or after a refusal."""
 
-    def accept(self, accepted: Accepted, stream: StreamState, now: Now, /) -> None:
+    def accept(self, accepted: Accepted, *, now_ns: int, wall_ns: int) -> Changes:
         """Step 20: swap the node's record."""
 
-    def refuse(self, refusal: Refused, now: Now, /) -> None:
+    def refuse(self, refused: Refused, *, now_ns: int, wall_ns: int) -> Changes:
         """Take note of a refusal, with what it does to the node."""
 
-    def bad_news(self, news: BadNewsAccepted, now: Now, /) -> None:
+    def bad_news(self, accepted: BadNewsAccepted, *, now_ns: int, wall_ns: int) -> Changes:
         """Take away what the news says is bad."""
 
 
@@ -59,6 +62,9 @@ class AppraisalObserver(Protocol):
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
         """`seconds` is the time of the first appraisal, audit excluded."""
+
+    def changed(self, changes: Changes, actor: str) -> None:
+        """What followed for the fleet; `actor` caused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +103,18 @@ class EvidenceIntake:
         if isinstance(result, Accepted):
             result = await self._enrolled(result, appraise)
         if isinstance(result, Accepted):
-            grant = self._ports.registry.needs_grant(result)
+            grant = self._ports.registry.needs_grant(result, self._times()[0])
             if grant:
                 result = await self._granted(result, stream, appraise)
+        result = await self._carry_out(result, stream, grant=grant)
         self._ports.observer.appraised(result, grant=grant, seconds=seconds)
-        await self._carry_out(result, stream, grant=grant)
         return result
 
     async def refuse(self, refusal: Refused, peer: str) -> None:
         """Carry out a refusal that no message caused (a stream that is not admitted)."""
         self._ports.observer.appraised(refusal, grant=False, seconds=0.0)
-        self._ports.audit.note(refused_record(refusal, peer))
-        if refusal.node is not None:
-            self._ports.registry.refuse(refusal, self._ports.now())
-            await self._deny(refusal, peer)
+        self._refuse(refusal, peer)
+        await self._deny(refusal, peer)
 
     async def _enrolled(self, result: Result, appraise: Callable[[], Result]) -> Result:
         """Write what has to stand in the store first, and judge again by what stands there then."""
@@ -141,28 +145,42 @@ class EvidenceIntake:
             return _stale(again, "the node's enrolment changed while its grant was written")
         return again
 
-    async def _carry_out(self, result: Result, stream: StreamState, *, grant: bool) -> None:
-        now, peer = self._ports.now(), str(stream.peer)
+    async def _carry_out(self, result: Result, stream: StreamState, *, grant: bool) -> Result:
+        now_ns, wall_ns = self._times()
+        peer = str(stream.peer)
         match result:
             case Accepted():
-                self._ports.registry.accept(result, stream, now)
+                changes = self._ports.registry.accept(result, now_ns=now_ns, wall_ns=wall_ns)
+                self._ports.observer.changed(changes, peer)
+                if any(change.kind is ChangeKind.OUTDATED for change in changes):
+                    return _outdated(result)
                 if not grant:
                     self._ports.audit.note(round_record(result, stream))
             case BadNewsAccepted():
-                self._ports.registry.bad_news(result, now)
+                changes = self._ports.registry.bad_news(result, now_ns=now_ns, wall_ns=wall_ns)
+                self._ports.observer.changed(changes, peer)
                 self._ports.audit.note(bad_news_record(result, stream))
             case Refused():
-                self._ports.registry.refuse(result, now)
-                self._ports.audit.note(refused_record(result, peer))
+                self._refuse(result, peer)
                 await self._deny(result, peer)
+        return result
+
+    def _refuse(self, refusal: Refused, peer: str) -> None:
+        """Trust is gone when this returns; the record follows without anybody waiting for it."""
+        now_ns, wall_ns = self._times()
+        changes = self._ports.registry.refuse(refusal, now_ns=now_ns, wall_ns=wall_ns)
+        self._ports.observer.changed(changes, peer)
+        self._ports.audit.note(refused_record(refusal, peer))
+
+    def _times(self) -> tuple[int, int]:
+        now = self._ports.now()
+        return now.boottime_ns, milliseconds(now.wall) * _MS
 
     async def _deny(self, refusal: Refused, peer: str) -> None:
         """A quarantine is written into the store, so that every replica and restart agrees."""
         if refusal.effect is not Effect.QUARANTINE or refusal.node is None:
             return
-        denial = Denial(
-            refusal.code, refusal.detail, peer, int(self._ports.now().wall.timestamp() * 1e9)
-        )
+        denial = Denial(refusal.code, refusal.detail, peer, self._times()[1])
         try:
             for _ in range(_MAX_RACES):
                 old = self._ports.store.snapshot().records.get(refusal.node)
@@ -178,4 +196,11 @@ class EvidenceIntake:
 
 def _stale(result: Accepted, detail: str) -> Refused:
     refusal = refused(Refusal(ReasonCode.ENROLLMENT_STALE, detail), result.node)
+    return replace(refusal, stream=result.stream)
+
+
+def _outdated(result: Accepted) -> Refused:
+    """It passed, but the fleet knows something newer; the next round settles it."""
+    detail = "newer facts or a later refusal stand against this answer"
+    refusal = refused(Refusal(ReasonCode.CHALLENGE_EXPIRED, detail), result.node)
     return replace(refusal, stream=result.stream)

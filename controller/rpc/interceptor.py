@@ -7,17 +7,20 @@ ends are ended with it. Must not know what any method does.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 
 import grpc
+from cryptography import x509
+from google.protobuf.message import DecodeError as WireError
 from grpc import aio
 
 from controller.rpc.authorization import CallerKind, authorize
-from controller.rpc.caller import Caller
+from controller.rpc.caller import Caller, caller_of
 from controller.rpc.failure import abort_with
+from controller.rpc.session_facts import stream_facts
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -25,6 +28,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run tim
 MaybeHandler: TypeAlias = "Handler | None"
 Behavior = Callable[[Any, Any], Any]
 Context = aio.ServicerContext[Any, Any]
+Decode = Callable[[Any, Context], Awaitable[object]]
+Deserialize = Callable[[bytes], object]
 
 
 class Authenticate(Protocol):
@@ -65,24 +70,26 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     def _guarded_unary(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
+        decode, at_read = _decoding(handler)
 
         async def unary(request: Any, context: Context) -> Any:  # noqa: ANN401 - any message
             async with self._admitted(method, context):
-                return await inner(request, context)
+                return await inner(await decode(request, context), context)
 
         make = (
             grpc.stream_unary_rpc_method_handler
             if handler.request_streaming
             else grpc.unary_unary_rpc_method_handler
         )
-        return make(unary, handler.request_deserializer, handler.response_serializer)
+        return make(unary, at_read, handler.response_serializer)
 
     def _guarded_stream(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
+        decode, at_read = _decoding(handler)
 
         async def stream(request: Any, context: Context) -> None:  # noqa: ANN401 - any message
             async with self._admitted(method, context):
-                answer = inner(request, context)
+                answer = inner(await decode(request, context), context)
                 if not inspect.isasyncgen(answer):
                     await answer
                     return
@@ -95,7 +102,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             if handler.request_streaming
             else grpc.unary_stream_rpc_method_handler
         )
-        return make(stream, handler.request_deserializer, handler.response_serializer)
+        return make(stream, at_read, handler.response_serializer)
 
     @asynccontextmanager
     async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
@@ -116,6 +123,18 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
 
 
+def tls_caller(
+    roots: Callable[[], Sequence[x509.Certificate]], *, trust_domain: str, path_prefix: str
+) -> Authenticate:
+    """For the mTLS listener: the chain is verified against the roots of the moment of the call."""
+
+    def authenticate(context: Context, now: datetime, /) -> Caller | Refusal:
+        facts = stream_facts(context.auth_context())
+        return caller_of(facts, roots(), trust_domain=trust_domain, path_prefix=path_prefix, at=now)
+
+    return authenticate
+
+
 def local_caller(caller: Caller) -> Authenticate:
     """For a listener that only its owner can open: everybody there is `caller`."""
     if caller.kind is not CallerKind.LOCAL:
@@ -125,6 +144,29 @@ def local_caller(caller: Caller) -> Authenticate:
         return caller
 
     return authenticate
+
+
+def _decoding(handler: Handler) -> tuple[Decode, Deserialize | None]:
+    """How a request is decoded behind the guard, and what gRPC may decode by itself.
+
+    gRPC decodes a single request before it calls the handler, so before anybody is
+    authorized: that is moved behind the guard. A stream is decoded as it is read.
+    """
+    deserialize = handler.request_deserializer
+    if handler.request_streaming or deserialize is None:
+        return _as_it_is, deserialize
+
+    async def decode(request: bytes, context: Context) -> object:
+        try:
+            return deserialize(request)
+        except WireError:
+            await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no such message"))
+
+    return decode, None
+
+
+async def _as_it_is(request: object, _context: Context) -> object:
+    return request
 
 
 def _behavior(handler: Handler) -> Behavior:

@@ -60,9 +60,17 @@ def agents_server(
     credentials: grpc.ServerCredentials,
     interceptor: AuthorizationInterceptor,
     services: tuple[AddService, ...],
+    max_calls: int,
 ) -> RpcServer:
-    """The mTLS server of AttestationService, FleetService, health and reflection."""
-    server = aio.server(interceptors=(interceptor,), options=_options(connection_age=True))
+    """The mTLS server of AttestationService, FleetService, health and reflection.
+
+    More than `max_calls` calls at a time are refused with RESOURCE_EXHAUSTED.
+    """
+    server = aio.server(
+        interceptors=(interceptor,),
+        options=_options(connection_age=True),
+        maximum_concurrent_rpcs=max_calls,
+    )
     for add in services:
         add(server)
     names = (ATTESTATION, FLEET, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -4,7 +4,7 @@ The names are read twice, once by TLS and once from the leaf itself, so that the
 Verifier can see whether both mean the same peer. Never raises, decides nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from controller.rpc.peer_usage import Occupancy
 from controller.verifier.context import StreamFacts
@@ -17,10 +17,10 @@ _ALONE = Occupancy(0, 0, rate_exceeded=False)
 
 
 def stream_facts(
-    auth_context: Mapping[str, Sequence[bytes]], occupancy: Occupancy = _ALONE
+    auth_context: Mapping[str, Iterable[bytes]], occupancy: Occupancy = _ALONE
 ) -> StreamFacts:
     """What TLS says about the session, with what else is open on this server."""
-    peer = peer_facts(auth_context)
+    peer = _peer(auth_context)
     return StreamFacts(
         chain=peer.chain,
         uri_sans=_names_in_leaf(peer),
@@ -32,12 +32,16 @@ def stream_facts(
     )
 
 
-def peer_key(auth_context: Mapping[str, Sequence[bytes]]) -> str:
+def peer_key(auth_context: Mapping[str, Iterable[bytes]]) -> str:
     """Under which name a peer's usage is counted: its one SPIFFE ID, else its certificate."""
-    peer = peer_facts(auth_context)
+    peer = _peer(auth_context)
     if len(peer.uri_sans) == 1:
         return peer.uri_sans[0]
     return sha256_hex(peer.leaf_der) if peer.leaf_der else ""
+
+
+def _peer(auth_context: Mapping[str, Iterable[bytes]]) -> PeerFacts:
+    return peer_facts({name: tuple(values) for name, values in auth_context.items()})
 
 
 def _names_in_leaf(peer: PeerFacts) -> tuple[str, ...]:
