@@ -44,7 +44,11 @@ class AttestationSettings:
     ] = Duration.parse("25s")
     lease: Annotated[
         Duration,
-        Spec(kinds.duration("300ms", "90s"), "trust after the issue of an answered challenge"),
+        Spec(
+            kinds.duration("300ms", "90s"),
+            "trust after the issue of an answered challenge",
+            aliases=("BGS_MAX_AGE",),
+        ),
     ] = Duration.parse("90s")
     challenge_ttl: Annotated[
         Duration, Spec(kinds.duration("100ms", "60s"), "time to answer a challenge")
@@ -225,6 +229,7 @@ class ControllerSettings:
             kinds.list_of(kinds.ANNOTATION_KEY),
             "annotations that name required attestation hashes",
             aliases=("BGS_REQUIRED_ANNOTATION",),
+            alias_adds=True,
         ),
     ] = ("gpuwarden.dev/required-hash", "attestation-hash.my-company.com/required-hash")
     insecure_static_hashes: Annotated[

@@ -29,6 +29,8 @@ class Spec:
     """Environment variable that gives the default, below the file in rank."""
     aliases: tuple[str, ...] = ()
     """Environment variables of other programs that are accepted for the same thing."""
+    alias_adds: bool = False
+    """Whether an alias adds to the default list instead of replacing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Key:
     @property
     def env(self) -> str:
         """`GPUWARDEN_ATTESTATION_CHALLENGE_TTL`."""
-        return ENV_PREFIX + "_".join(_screaming(part) for part in self.path)
+        return environment_name(self.path)
 
     @property
     def required(self) -> bool:
@@ -60,6 +62,11 @@ class Key:
         if value is None:
             return "none"
         return "<redacted>" if self.spec.secret else self.spec.kind.show(value)
+
+
+def environment_name(path: tuple[str, ...]) -> str:
+    """Name of the variable for a key's path."""
+    return ENV_PREFIX + "_".join(_screaming(part) for part in path)
 
 
 def keys_of(settings: type, prefix: tuple[str, ...] = ()) -> Iterator[Key]:

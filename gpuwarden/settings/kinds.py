@@ -34,6 +34,8 @@ class Shape(Enum):
     """What the value is in the file."""
 
     TEXT = auto()
+    WORD = auto()
+    """One of a closed set of words."""
     NUMBER = auto()
     """A plain number, or a quantity as text."""
     BOOLEAN = auto()
@@ -110,7 +112,7 @@ def _workload_api(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    if not re.fullmatch(r"https?://[!-~]{1,2000}", text):
+    if not re.fullmatch(r"https?://[!-?A-~]{1,2000}", text):
         raise ValueError("a URL")
     return text
 
@@ -175,6 +177,7 @@ def one_of(choices: type[E]) -> Kind[E]:
         expects=" or ".join(words) if len(words) > 1 else f"{words[0]} (the only one available)",
         parse=parse,
         show=lambda choice: choice.value,
+        shape=Shape.WORD,
         schema={"type": "string", "enum": words},
     )
 
@@ -235,7 +238,7 @@ PATH_PREFIX: Kind[str] = Kind(
     "a SPIFFE path prefix such as /gpuwarden", lambda text: _matching(_PATH_PREFIX, text)
 )
 WORKLOAD_API: Kind[str] = Kind("unix:///path/to/socket or tcp://address:port", _workload_api)
-URL: Kind[str] = Kind("an http:// or https:// URL", _url)
+URL: Kind[str] = Kind("an http:// or https:// URL without user name and password", _url)
 HEADERS: Kind[Mapping[str, str]] = Kind(
     "name=value pairs separated by commas",
     _headers,

@@ -1,0 +1,91 @@
+"""Rules between keys, beyond what each key's kind can say. Pure."""
+
+from itertools import combinations
+
+from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.settings.agent import AgentSettings
+from gpuwarden.settings.controller import ControllerSettings
+from gpuwarden.settings.finding import Finding
+from gpuwarden.settings.values import Address, Duration
+
+
+def agent_rules(settings: AgentSettings) -> list[Finding]:
+    """Return what does not fit together in an agent's settings."""
+    findings = [
+        Finding("agent.controllers", "", str(address), "a port from 1 to 65535 and a host")
+        for address in settings.agent.controllers
+        if address.port == 0 or not address.host
+    ]
+    if parse_spiffe_id(settings.controller_id).trust_domain != settings.trust_domain:
+        expected = f"an identity in the trust domain {settings.trust_domain}"
+        findings.append(Finding("agent.controllerId", "", settings.controller_id, expected))
+    return findings
+
+
+def controller_rules(settings: ControllerSettings) -> list[Finding]:
+    """Return what does not fit together in a controller's settings."""
+    return [
+        *_lease(settings),
+        *_clock(settings),
+        *_extender(settings),
+        *_static_hashes(settings),
+        *_listeners(settings),
+    ]
+
+
+def _lease(settings: ControllerSettings) -> list[Finding]:
+    times = settings.attestation
+    shortest = Duration(2 * times.interval.ns + times.challenge_ttl.ns)
+    if shortest <= times.lease:
+        return []
+    expected = (
+        f"at least 2 x attestation.interval + attestation.challengeTtl = {shortest},"
+        " so that two lost rounds are survived"
+    )
+    return [Finding("attestation.lease", "", str(times.lease), expected)]
+
+
+def _clock(settings: ControllerSettings) -> list[Finding]:
+    if settings.clock.warn <= settings.clock.refuse:
+        return []
+    expected = f"at most clock.refuse = {settings.clock.refuse}"
+    return [Finding("clock.warn", "", str(settings.clock.warn), expected)]
+
+
+def _extender(settings: ControllerSettings) -> list[Finding]:
+    tls = settings.extender.tls
+    parts = {"cert": tls.cert, "key": tls.key, "clientCa": tls.client_ca}
+    missing = [f"extender.tls.{name}" for name, path in parts.items() if path is None]
+    address = settings.listen.extender
+    if 0 < len(missing) < len(parts):
+        return [Finding("extender.tls", "", f"no {', '.join(missing)}", "all of them, or none")]
+    if missing and not address.is_loopback:
+        expected = (
+            "a loopback address, or client certificates: set extender.tls.clientCa, cert, key"
+        )
+        return [Finding("listen.extender", "", str(address), expected)]
+    return []
+
+
+def _static_hashes(settings: ControllerSettings) -> list[Finding]:
+    if settings.insecure_static_hashes or not settings.static_hashes:
+        return []
+    expected = "--insecure-static-hashes with it: a static hash is no evidence"
+    count = f"{len(settings.static_hashes)} nodes"
+    return [Finding("staticHashes", "", count, expected)]
+
+
+def _listeners(settings: ControllerSettings) -> list[Finding]:
+    listen = settings.listen
+    named = {"agents": listen.agents, "extender": listen.extender, "ops": listen.ops}
+    return [
+        Finding(f"listen.{second}", "", str(named[second]), f"another port than listen.{first}")
+        for first, second in combinations(named, 2)
+        if _collide(named[first], named[second])
+    ]
+
+
+def _collide(first: Address, second: Address) -> bool:
+    if first.port != second.port or first.port == 0:
+        return False
+    return first.host == second.host or not (first.host and second.host)
