@@ -1,0 +1,350 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.fleet.enrollment import Denial, EnrollmentRecord
+from controller.verifier.context import SECOND_NS, WANT_REPORT, StreamState
+from controller.verifier.result import Accepted, BadNewsAccepted, Refused
+from gpuwarden.evidence.canonical import canonical_json, sha256_hex
+from gpuwarden.evidence.class_document import decode_class_document
+from gpuwarden.evidence.envelope import evidence_digest
+from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE, FailedRead
+from gpuwarden.evidence.node_identity import decode_node_identity
+from gpuwarden.reasons import Effect, ReasonCode
+from tests.builders.ca import SpiffeCa
+from tests.builders.defects import DEFECTS, OTHER_INSTANCE, superseded
+from tests.builders.evidence import CLUSTER, INSTANCE, NODE, WALL, Result, Scene, with_fields
+from tests.builders.inventory import gpu, gpu_uuid, inventory
+
+CA = SpiffeCa(at=WALL)
+
+
+def refused(result: Result) -> Refused:
+    assert isinstance(result, Refused), result
+    return result
+
+
+def accepted(result: Result) -> Accepted:
+    assert isinstance(result, Accepted), result
+    return result
+
+
+def test_acceptance_carries_what_was_proven() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    issued = scene.challenge(stream)
+    message = scene.signed(stream, issued)
+    result = accepted(scene.appraise(stream, message, issued))
+    document = decode_class_document(result.class_document)
+    identity = decode_node_identity(result.identity_document)
+    assert (document.level, document.attestor, document.trust_domain) == ("L0", None, "example.org")
+    assert (identity.cluster, identity.node.name, identity.node.uid) == (CLUSTER, NODE, "uid-1")
+    assert [x.uuid for x in identity.gpus] == [gpu_uuid(1)]
+    assert result.evidence_digest == evidence_digest(TYPE_EVIDENCE, message.payload)
+    assert result.attestation_hash == (
+        "v1:sha256:" + sha256_hex(b"gpuwarden.dev/class/v1\n" + result.class_document)
+    )
+    assert result.identity_digest == (
+        "v1:sha256:" + sha256_hex(b"gpuwarden.dev/node-identity/v1\n" + result.identity_document)
+    )
+    assert result.fresh_until_ns == issued.issued_ns + 90 * SECOND_NS
+
+
+def test_rounds_follow_each_other_by_sequence_and_digest() -> None:
+    scene = Scene(ca=CA)
+    first = accepted(scene.run())
+    assert (first.stream.seq, first.stream.prev) == (1, first.evidence_digest)
+    scene.remember(first)
+    second = accepted(scene.answer(first.stream, 2))
+    assert (second.stream.seq, second.stream.prev) == (2, second.evidence_digest)
+    assert second.enrollment is None
+
+
+def test_refused_but_authentic_evidence_counts_in_the_sequence() -> None:
+    failed = FailedRead("driver", None, "SystemGetDriverVersion", "UNKNOWN")
+    scene = Scene(ca=CA, evidence={"failed_reads": (failed,)})
+    first = refused(scene.run())
+    assert first.code is ReasonCode.INVENTORY_INCOMPLETE
+    assert first.stream is not None
+    assert first.evidence_digest == first.stream.prev
+    scene.evidence = {}
+    assert accepted(scene.answer(first.stream, 2)).stream.seq == 2
+
+
+def test_replayed_evidence_of_the_same_stream_is_refused_by_its_nonce_alone() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    issued = scene.challenge(stream)
+    message = scene.signed(stream, issued)
+    after = accepted(scene.appraise(stream, message, issued)).stream
+    scene.presented_before = True
+    assert refused(scene.appraise(after, message, issued)).code is ReasonCode.NONCE_REUSED
+
+
+def test_the_same_message_can_be_appraised_again_on_newer_snapshots() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    issued = scene.challenge(stream)
+    message = scene.signed(stream, issued)
+    first = accepted(scene.appraise(stream, message, issued))
+    scene.remember(first)
+    second = accepted(scene.appraise(stream, message, issued))
+    assert second == replace(first, enrollment=None)
+
+
+@pytest.mark.parametrize(("skew", "warns"), [(30, False), (31, True), (-31, True), (300, True)])
+def test_a_clock_that_is_off_warns_before_it_refuses(skew: int, warns: bool) -> None:
+    scene = Scene(ca=CA)
+    scene.between.append(lambda s: _skew(s, skew))
+    warnings = accepted(scene.run()).warnings
+    assert bool(warnings) is warns
+    if warns:
+        side = "ahead of" if skew > 0 else "behind"
+        assert warnings == (f"the node's clock is {abs(skew)} s {side} the controller's",)
+
+
+def _skew(scene: Scene, seconds: int) -> None:
+    wall = scene.wall + timedelta(seconds=seconds)
+    scene.evidence["wall_ms"] = str(int(wall.timestamp() * 1000))
+
+
+def test_boot_time_may_stand_still_but_not_go_back() -> None:
+    scene = Scene(ca=CA, evidence={"boottime_ms": "1000"})
+    first = accepted(scene.run())
+    assert isinstance(scene.answer(first.stream, 2), Accepted)
+    scene.evidence["boottime_ms"] = "999"
+    assert refused(scene.answer(first.stream, 3)).code is ReasonCode.CLOCK_BACKWARDS
+
+
+@pytest.mark.parametrize("time", ["-1", "1.5", "", "01", "1" * 20, "now"])
+@pytest.mark.parametrize("field", ["wall_ms", "boottime_ms"])
+def test_times_are_decimal_milliseconds(field: str, time: str) -> None:
+    result = refused(Scene(ca=CA, evidence={field: time}).run())
+    assert result.code is ReasonCode.MSG_MALFORMED
+
+
+def test_a_payload_of_another_protocol_is_named_so() -> None:
+    result = refused(Scene(ca=CA, evidence={"protocol": 2}).run())
+    assert result.code is ReasonCode.PROTOCOL_UNSUPPORTED
+
+
+def _payload(scene: Scene, stream: StreamState) -> bytes:
+    return canonical_json(scene.document(stream, scene.challenge(stream)))
+
+
+def test_authentic_bytes_without_an_inventory_are_an_invalid_inventory() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    scene.payload = with_fields(_payload(scene, stream), {"inventory": {"gpus": 8}})
+    result = refused(scene.answer(stream))
+    assert (result.code, result.effect) == (ReasonCode.INVENTORY_INVALID, Effect.REVOKE)
+    assert result.stream is not None
+
+
+def test_an_unknown_field_under_the_signature_is_an_invalid_inventory() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    scene.payload = with_fields(_payload(scene, stream), {"trusted": True})
+    assert refused(scene.answer(stream)).code is ReasonCode.INVENTORY_INVALID
+
+
+def test_an_invalid_inventory_does_not_hide_that_it_answers_something_else() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    scene.payload = with_fields(_payload(scene, stream), {"inventory": 1, "nodeName": "gpu-2"})
+    assert refused(scene.answer(stream)).code is ReasonCode.NODE_NAME_MISMATCH
+
+
+@pytest.mark.parametrize("payload", [b"no json", b"{}", b'{"seq":1,"seq":1}'])
+def test_signed_rubbish_is_malformed(payload: bytes) -> None:
+    assert refused(Scene(ca=CA, payload=payload).run()).code is ReasonCode.MSG_MALFORMED
+
+
+def test_reports_make_messages_large_only_where_they_were_asked_for() -> None:
+    large = b"x" * (256 * 1024 + 1)
+    asked = Scene(ca=CA, message={"payload": large}, issued={"want": (WANT_REPORT,)})
+    assert refused(asked.run()).code is ReasonCode.SIG_INVALID
+    asked.message["payload"] = b"x" * (16 * 1024 * 1024 + 1)
+    assert refused(asked.run()).code is ReasonCode.MSG_TOO_LARGE
+
+
+def test_failed_reads_outside_class_and_identity_are_warnings() -> None:
+    reads = (
+        FailedRead("product", gpu_uuid(1), "DeviceGetName", "UNKNOWN"),
+        FailedRead("cuda", None, "SystemGetCudaDriverVersion", "UNKNOWN"),
+    )
+    result = accepted(Scene(ca=CA, evidence={"failed_reads": reads}).run())
+    assert result.warnings == ("not read: cuda", f"not read: product of {gpu_uuid(1)}")
+
+
+def test_all_findings_stand_beside_the_first() -> None:
+    scene = Scene(ca=CA, evidence={"inventory": inventory(gpu(0), gpu(1, vbios="odd"))})
+    scene.policy = replace(
+        scene.policy,
+        denied_keys=frozenset({gpu_uuid(2)}),
+        denied_drivers=frozenset({"570.86.10"}),
+        denied_vbios=frozenset({"odd"}),
+        allowed_hashes=frozenset(),
+    )
+    denied = refused(scene.run())
+    assert [x.code for x in denied.findings] == [ReasonCode.GPU_DENIED]
+    scene.policy = replace(scene.policy, denied_keys=frozenset())
+    result = refused(scene.run())
+    assert [x.code for x in result.findings] == [
+        ReasonCode.POLICY_DENIED,
+        ReasonCode.POLICY_DENIED,
+        ReasonCode.CLASS_NOT_ALLOWED,
+    ]
+
+
+def test_allow_lists_let_pass_what_they_name() -> None:
+    scene = Scene(ca=CA)
+    name = scene.accepted().attestation_hash
+    scene.policy = replace(
+        scene.policy,
+        allowed_hashes=frozenset({name}),
+        allowed_drivers=frozenset({"570.86.10"}),
+        allowed_vbios=frozenset({"96.00.74.00.11"}),
+    )
+    scene.accepted()
+
+
+def test_an_unknown_version_passes_no_allow_list() -> None:
+    scene = Scene(ca=CA, evidence={"inventory": inventory(gpu(vbios=None))})
+    scene.policy = replace(scene.policy, allowed_vbios=frozenset({"96.00.74.00.11"}))
+    assert refused(scene.run()).code is ReasonCode.POLICY_DENIED
+
+
+class TestProcesses:
+    """One process answers for a node, and the line of processes only moves forward."""
+
+    def test_a_new_process_supersedes_the_old_one(self) -> None:
+        scene = Scene(ca=CA)
+        scene.remember(scene.accepted())
+        scene.hello["instance_id"] = OTHER_INSTANCE
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert (change.new.instance, change.new.superseded) == (OTHER_INSTANCE, (INSTANCE,))
+
+    def test_a_second_stream_of_the_same_process_supersedes_nobody(self) -> None:
+        scene = Scene(ca=CA)
+        scene.remember(scene.accepted())
+        scene.stream_id = b"u" * 16
+        assert scene.accepted().enrollment is None
+
+    def test_the_old_process_ends_where_its_stream_is_still_open(self) -> None:
+        scene = Scene(ca=CA)
+        first = scene.accepted()
+        scene.remember(first)
+        superseded(scene)
+        result = refused(scene.answer(first.stream, 2))
+        assert (result.code, result.effect) == (ReasonCode.STREAM_SUPERSEDED, Effect.TRANSIENT)
+
+    def test_going_back_to_a_superseded_process_is_a_duplicate(self) -> None:
+        scene = Scene(ca=CA)
+        for instance in (INSTANCE, OTHER_INSTANCE):
+            scene.hello["instance_id"] = instance
+            scene.remember(scene.accepted())
+        scene.hello["instance_id"] = INSTANCE
+        result = refused(scene.run())
+        assert (result.code, result.effect) == (ReasonCode.DUPLICATE_AGENT, Effect.QUARANTINE)
+
+    def test_only_a_valid_answer_proves_a_duplicate(self) -> None:
+        for code, defect in DEFECTS:
+            if code in {ReasonCode.SIG_INVALID, ReasonCode.SEQ_GAP, ReasonCode.CHALLENGE_EXPIRED}:
+                scene = Scene(ca=CA)
+                superseded(scene)
+                defect(scene)
+                assert refused(scene.run()).code is code
+
+    def test_an_operator_can_clear_it(self) -> None:
+        scene = Scene(ca=CA)
+        superseded(scene)
+        scene.between.append(_without_superseded)
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.new.instance == INSTANCE
+
+
+def _without_superseded(scene: Scene) -> None:
+    scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE))
+
+
+class TestBadNews:
+    """Bound like evidence, but it can only take away."""
+
+    def test_it_takes_its_place_in_the_sequence_and_no_lease(self) -> None:
+        scene = Scene(ca=CA)
+        first = scene.accepted()
+        scene.bad_news = True
+        news = scene.answer(first.stream, 2)
+        assert isinstance(news, BadNewsAccepted)
+        assert (news.node, news.news.kind, news.news.xid) == (NODE, "xid", 79)
+        assert (news.stream.seq, news.stream.prev) == (2, news.evidence_digest)
+        assert not hasattr(news, "fresh_until_ns")
+        scene.bad_news = False
+        assert isinstance(scene.answer(news.stream, 3), Accepted)
+
+    def test_the_payload_type_is_under_the_signature(self) -> None:
+        scene = Scene(ca=CA, bad_news=True)
+        stream = scene.opened()
+        issued = scene.challenge(stream)
+        news = scene.signed(stream, issued)
+        as_evidence = replace(news, payload_type=TYPE_EVIDENCE, nonce=bytes.fromhex(issued.nonce))
+        assert refused(scene.appraise(stream, as_evidence, issued)).code is ReasonCode.SIG_INVALID
+        assert news.payload_type == TYPE_BAD_NEWS
+
+    @pytest.mark.parametrize("changes", [{"kind": "good"}, {"xid": "79"}, {"extra": 1}])
+    def test_news_that_nobody_knows_are_malformed(self, changes: dict[str, object]) -> None:
+        scene = Scene(ca=CA, bad_news=True)
+        stream = scene.opened()
+        scene.payload = with_fields(_payload(scene, stream), changes)
+        result = refused(scene.answer(stream))
+        assert (result.code, result.effect) == (ReasonCode.MSG_MALFORMED, Effect.TRANSIENT)
+
+    @pytest.mark.parametrize(
+        ("code", "field", "value"),
+        [
+            (ReasonCode.AUDIENCE_MISMATCH, "audience", "x"),
+            (ReasonCode.SEQ_GAP, "seq", 2),
+            (ReasonCode.INNER_NONCE_MISMATCH, "nonce", "0" * 64),
+            (ReasonCode.CHALLENGE_DIGEST_MISMATCH, "challenge_sha256", "é"),
+        ],
+    )
+    def test_it_passes_the_same_binding(self, code: ReasonCode, field: str, value: object) -> None:
+        scene = Scene(ca=CA, bad_news=True, evidence={field: value})
+        assert refused(scene.run()).code is code
+
+    def test_stale_stores_do_not_hold_it_back(self) -> None:
+        scene = Scene(ca=CA, bad_news=True)
+        scene.between.append(_stale_stores)
+        assert isinstance(scene.run(), BadNewsAccepted)
+
+    def test_a_denied_node_is_not_heard(self) -> None:
+        scene = Scene(ca=CA, bad_news=True)
+        scene.between.append(_denied)
+        assert refused(scene.run()).code is ReasonCode.NODE_DENIED
+
+
+def _stale_stores(scene: Scene) -> None:
+    scene.enrollment = replace(scene.enrollment, fresh_until_ns=0)
+    scene.directory = replace(scene.directory, fresh_until_ns=0)
+
+
+def _denied(scene: Scene) -> None:
+    record = EnrollmentRecord(NODE, denial=Denial("X", "why", "who", 0))
+    scene.enrollment = scene.enrollment.with_record(record)
+
+
+def test_evidence_is_read_from_the_verified_bytes_only() -> None:
+    """White space and key order are the sender's: verified as received, never made anew."""
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    issued = scene.challenge(stream)
+    document = msgspec.json.decode(canonical_json(scene.document(stream, issued)))
+    scene.payload = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    message = scene.signed(stream, issued)
+    result = accepted(scene.appraise(stream, message, issued))
+    assert result.evidence_digest == evidence_digest(TYPE_EVIDENCE, message.payload)
