@@ -1,0 +1,14 @@
+"""Entry point of the program `gpuwarden`."""
+
+import sys
+
+from gpuwarden.cli.app import run
+
+
+def main() -> None:
+    """Run this process's command line and exit with the command's code."""
+    sys.exit(int(run(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

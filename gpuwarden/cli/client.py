@@ -1,0 +1,173 @@
+"""Asks a controller's FleetService, over its unix socket or through an mTLS tunnel.
+
+One question, one connection. Every failure becomes a CliError with the exit code
+that fits; the controller's own text is escaped. Must not print.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
+
+import grpc
+from grpc import aio
+
+from gpuwarden.cli.credentials import expected_controller, own_svid
+from gpuwarden.cli.options import Connection
+from gpuwarden.cli.outcome import CliError, ExitCode
+from gpuwarden.cli.terminal import shown
+from gpuwarden.identity.transport import client_options
+from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
+
+if TYPE_CHECKING:
+    from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
+Stub: TypeAlias = "FleetServiceAsyncStub"
+Explain = Callable[[aio.AioRpcError], CliError]
+
+_MAX_PORT: Final = 65535
+_EXIT: Final = {
+    grpc.StatusCode.PERMISSION_DENIED: ExitCode.NOT_AUTHORISED,
+    grpc.StatusCode.UNAUTHENTICATED: ExitCode.NOT_AUTHORISED,
+    grpc.StatusCode.UNAVAILABLE: ExitCode.NOT_REACHABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: ExitCode.TIMEOUT,
+}
+
+
+def ask(connection: Connection, question: Callable[["Asker"], Awaitable[T]]) -> T:
+    """Open the connection, put the question, close it; raises CliError."""
+
+    async def run() -> T:
+        async with connected(connection) as asker:
+            return await question(asker)
+
+    return asyncio.run(run())
+
+
+class Asker:
+    """The methods of FleetService with a time limit and our errors."""
+
+    def __init__(self, stub: Stub, timeout: float, explain: Explain) -> None:
+        self._stub = stub
+        self._timeout = timeout
+        self._explain = explain
+
+    async def nodes(self) -> pb.ListNodesResponse:
+        """All nodes."""
+        return await self._answer(self._stub.ListNodes, pb.ListNodesRequest())
+
+    async def node(self, name: str) -> pb.GetNodeResponse:
+        """One node with its GPUs."""
+        return await self._answer(self._stub.GetNode, pb.GetNodeRequest(name=name))
+
+    async def gpus(self, node: str) -> pb.ListGpusResponse:
+        """All GPUs, or those of one node."""
+        return await self._answer(self._stub.ListGpus, pb.ListGpusRequest(node=node))
+
+    async def classes(self) -> pb.ListClassesResponse:
+        """All classes."""
+        return await self._answer(self._stub.ListClasses, pb.ListClassesRequest())
+
+    async def attestation_class(self, reference: str) -> pb.Class:
+        """The class behind a hash, a prefix of one, or a name."""
+        request = pb.GetClassRequest(class_ref=reference)
+        answer = await self._answer(self._stub.GetClass, request)
+        found: pb.Class = getattr(answer, "class")
+        return found
+
+    async def explanation(self, name: str) -> pb.ExplainNodeResponse:
+        """Why a node is or is not eligible."""
+        return await self._answer(self._stub.ExplainNode, pb.ExplainNodeRequest(name=name))
+
+    async def fit(self, pod_json: bytes, namespace: str) -> pb.FitPodResponse:
+        """Which nodes would pass for a pod."""
+        request = pb.FitPodRequest(pod_json=pod_json, namespace=namespace)
+        return await self._answer(self._stub.FitPod, request)
+
+    async def watch(self) -> AsyncIterator[pb.WatchNodesResponse]:
+        """The present nodes, then changes, without a time limit."""
+        try:
+            async for message in self._stub.WatchNodes(pb.WatchNodesRequest()):
+                yield message
+        except aio.AioRpcError as error:
+            raise self._explain(error) from None
+
+    async def _answer(self, method: "aio.UnaryUnaryMultiCallable[Q, A]", request: Q) -> A:
+        try:
+            return await method(request, timeout=self._timeout)
+        except aio.AioRpcError as error:
+            raise self._explain(error) from None
+
+
+@asynccontextmanager
+async def connected(connection: Connection) -> AsyncIterator[Asker]:
+    """An open connection; raises CliError where none can be had."""
+    if connection.server.startswith("unix:"):
+        path = Path(connection.server.removeprefix("unix:").removeprefix("//"))
+        _demand_socket(path)
+        async with aio.insecure_channel(f"unix:{path}", options=client_options()) as channel:
+            yield Asker(FleetServiceStub(channel), connection.timeout, _failure)
+        return
+    host, port = _address(connection.server)
+    svid = own_svid(connection)
+    expected = expected_controller(connection, svid.spiffe_id)
+    timeouts = TunnelTimeouts(dial=connection.timeout)
+    async with Tunnel(svid, host, port, expected, timeouts=timeouts) as tunnel:
+        explain = _tunnelled(tunnel, connection.server)
+        async with tunnel.channel() as channel:
+            yield Asker(FleetServiceStub(channel), connection.timeout, explain)
+
+
+def _demand_socket(path: Path) -> None:
+    try:
+        found = path.is_socket()
+    except PermissionError:
+        _deny_socket(path)
+    if not found:
+        text = f"no controller listens at unix:{path}; name another one with --server"
+        raise CliError(ExitCode.NOT_REACHABLE, text)
+    if not os.access(path, os.R_OK | os.W_OK):
+        _deny_socket(path)
+
+
+def _deny_socket(path: Path) -> NoReturn:
+    raise CliError(ExitCode.NOT_AUTHORISED, f"unix:{path} may only be opened by its owner")
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, colon, port = server.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        text = f"--server: expected unix:PATH or HOST:PORT, got '{shown(server[:80])}'"
+        raise CliError(ExitCode.USAGE, text)
+    if not 0 < int(port[:6]) <= _MAX_PORT:
+        raise CliError(ExitCode.USAGE, f"--server: port {port[:6]} is not between 1 and 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _tunnelled(tunnel: Tunnel, server: str) -> Explain:
+    """Errors as `_failure` says, but a dial that failed explains itself better than gRPC does."""
+
+    def explain(error: aio.AioRpcError) -> CliError:
+        dial = tunnel.last_error
+        if dial is None:
+            return _failure(error)
+        refused = dial.failure is DialFailure.REFUSED
+        code = ExitCode.NOT_AUTHORISED if refused else ExitCode.NOT_REACHABLE
+        return CliError(code, f"{shown(server)}: {dial}")
+
+    return explain
+
+
+def _failure(error: aio.AioRpcError) -> CliError:
+    code = _EXIT.get(error.code(), ExitCode.ERROR)
+    text = shown(error.details() or error.code().name)
+    if code is ExitCode.TIMEOUT:
+        text = "no answer in time; see --timeout"
+    return CliError(code, text)

@@ -1,0 +1,63 @@
+"""`gpuwarden node show`: everything that the last accepted evidence of a node proved."""
+
+import sys
+
+from gpuwarden.cli.client import ask
+from gpuwarden.cli.fleet_columns import GPUS, duration, gpu_count
+from gpuwarden.cli.options import HERE, Connection, Output
+from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
+from gpuwarden.cli.terminal import facts, shown, table, visible
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+
+def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
+    """Show one node and its GPUs.
+
+    Parameters
+    ----------
+    node
+        Name of the node.
+    output
+        How to print.
+    connection
+        How to reach the controller.
+
+    """
+    found = ask(connection, lambda asker: asker.node(node)).node
+    if output in STRUCTURED:
+        sys.stdout.write(structured(plain(found), output))
+    elif output is Format.NAME:
+        sys.stdout.write(f"{shown(found.name)}\n")
+    else:
+        sys.stdout.write(node_text(found, wide=output is Format.WIDE))
+
+
+def node_text(node: pb.Node, *, wide: bool) -> str:
+    """A node for people: its facts, then its GPUs."""
+    gpus = table(visible(GPUS[1:], wide=wide), node.gpus) if node.gpus else ""
+    return facts(node_facts(node)) + (f"\n{gpus}" if gpus else "")
+
+
+def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
+    """What is said about a node, by name."""
+    return (
+        ("Name", node.name),
+        ("State", node.state),
+        ("Reason", f"{node.code} {node.detail}".strip()),
+        *(("Warning", warning) for warning in node.warnings),
+        ("Level", node.level),
+        ("Class", node.attestation_hash),
+        ("Fresh for", duration(node.fresh_for_ms)),
+        ("Accepted at", node.accepted_at),
+        ("Mode", node.mode),
+        ("GPUs", gpu_count(node) if node.accepted_at else ""),
+        ("Driver", node.driver),
+        ("CUDA", node.cuda),
+        ("Confidential computing", node.cc),
+        ("Architecture", node.arch),
+        ("System UUID", node.system_uuid),
+        ("Boot id", node.boot_id),
+        ("Agent", f"{node.agent_version} instance {node.instance_id}" if node.instance_id else ""),
+        ("Node identity", node.node_identity),
+        ("Evidence", node.evidence_digest),
+    )

@@ -1,0 +1,39 @@
+"""Options that commands share: where the controller is, who we are, how to print."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Group, Parameter
+
+from gpuwarden.cli.output import Format
+
+DEFAULT_SERVER: Final = "unix:/run/gpuwarden/fleet.sock"
+_GROUP: Final = Group("Connection", sort_key=10)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How to reach a controller."""
+
+    server: Annotated[str, Parameter(env_var="GPUWARDEN_SERVER")] = DEFAULT_SERVER
+    """Controller to ask: `unix:PATH` for its local socket, or `HOST:PORT` over mTLS."""
+    svid: Path | None = None
+    """PEM file with our certificate chain; without it the Workload API is asked."""
+    key: Path | None = None
+    """PEM file with the private key of --svid."""
+    bundle: Path | None = None
+    """PEM file with the trust bundle that the controller must chain to."""
+    workload_api: Annotated[str | None, Parameter(env_var="SPIFFE_ENDPOINT_SOCKET")] = None
+    """Socket of the SPIFFE Workload API, `unix:///PATH`."""
+    controller_id: Annotated[str | None, Parameter(env_var="GPUWARDEN_CONTROLLER_ID")] = None
+    """SPIFFE ID that the controller must have; by default the one beside our own."""
+    timeout: float = 10.0
+    """Seconds to wait for an answer."""
+
+
+HERE: Final = Connection()
+"""The local socket, with the default time limit."""
+
+Output = Annotated[Format, Parameter(name=["--output", "-o"])]
