@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from agent.detached import detached
 from gpuwarden.settings.values import Address
 
 MAX_REQUEST_BYTES: Final = 8 * 1024
@@ -112,11 +113,11 @@ class HealthServer:
 async def _listen(address: Address) -> socket.socket:
     """An empty host means all addresses of both families where the machine has both."""
     if address.host:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(REQUEST_S):
-            [(family, _, _, _, bound), *_] = await loop.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM
-            )
+        [(family, _, _, _, bound), *_] = await detached(
+            lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM),
+            deadline_s=REQUEST_S,
+            name="resolver",
+        )
         return socket.create_server(bound, family=family)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True)

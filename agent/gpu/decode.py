@@ -162,7 +162,7 @@ def attributes_profile(attributes: Any) -> str | None:  # noqa: ANN401 - device 
     if not gpu or not attributes.memorySizeMB:
         return None
     size = f"{gpu}g.{math.ceil(attributes.memorySizeMB / 1024)}gb"
-    return size if compute == gpu else f"{compute}c.{size}"
+    return size if compute in {0, gpu} else f"{compute}c.{size}"
 
 
 def pids(processes: list[Any]) -> tuple[int, ...]:

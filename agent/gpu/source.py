@@ -117,6 +117,8 @@ class NvmlInventorySource:
             await self._thread.run(self._session.close)
         except CallOverdueError as error:
             self._log.warning(Event.NVML_CALL_FAILED, call=error.call, error=TIMED_OUT)
+        except NvmlUnavailableError as error:
+            self._unwatched(error.failed)
         self._thread.close()
         self._pump.close()
 

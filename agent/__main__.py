@@ -1,0 +1,41 @@
+"""The program `gpuwarden-agent`: settings, logs, tracing, then the app; exit codes in `app`."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from agent.app import ExitCode, HostUnreadableError, real_parts, run_agent
+from gpuwarden import __version__
+from gpuwarden.settings.loader import AGENT
+from gpuwarden.settings.report import effective
+from gpuwarden.settings.start import settings_or_exit
+from gpuwarden.telemetry import logs, tracing
+from gpuwarden.telemetry.names import Event
+
+PROGRAM = "gpuwarden-agent"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent; returns its exit code."""
+    loaded = settings_or_exit(PROGRAM, AGENT, sys.argv[1:] if argv is None else argv)
+    settings = loaded.settings
+    logs.configure(settings.log.level, settings.log.format, service=PROGRAM)
+    logs.logger("agent").info(Event.CONFIG_EFFECTIVE, config=effective(loaded))
+    end_tracing = tracing.configure(
+        settings.telemetry.otlp,
+        service=PROGRAM,
+        version=__version__,
+        headers=settings.telemetry.otlp_headers,
+    )
+    try:
+        parts = real_parts(settings)
+    except HostUnreadableError as error:
+        logs.logger("agent").error(Event.PROCESS_FAULT, detail=str(error))
+        return int(ExitCode.FAULT)
+    code = asyncio.run(run_agent(settings, parts))
+    end_tracing()
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,337 @@
+"""Composition root of the agent: makes the parts, runs them, ends them in order.
+
+The order of the end, within five seconds whatever hangs:
+  1. bad news that has come still goes out, then every stream says goodbye,
+  2. the state file is written once more,
+  3. NVML is closed, unless a call keeps it,
+  4. the SVID keeper stops,
+  5. the health server closes last, so that probes are answered until then.
+
+Nothing here decides about trust, and nothing else in the agent reads settings.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from random import SystemRandom
+from secrets import token_hex
+from typing import Final, Protocol
+
+from cryptography import x509
+
+from agent.attester import Attester, GpuEventSource, GpuInventorySource
+from agent.claims.host import HostFacts, HostUnreadableError, read_host
+from agent.claims.processes import ProcessPods
+from agent.detached import detached
+from agent.gpu.inventory import KnownGpu
+from agent.gpu.outcome import DriverReloadedError
+from agent.gpu.reading import InventoryReading
+from agent.gpu.source import NvmlInventorySource, StuckCall
+from agent.gpu.worker import Deadlines
+from agent.health import HealthServer
+from agent.ops import Ops
+from agent.session.client import Dialer, SessionPorts
+from agent.session.dialer import TunnelDialer
+from agent.session.readings import SharedReadings
+from agent.session.replicas import LinkPorts, ReplicaSet, UsedStreamIds
+from agent.session.resolver import Resolver, SystemResolver
+from agent.settings import AgentSettings
+from agent.standing import Standing
+from agent.state import AgentState, RememberedGpu, StateFile, StateLostError, StateNotKeptError
+from agent.state_writer import StateWriter
+from agent.witness import CheckpointWitness
+from gpuwarden import __version__
+from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.identity.keeper import KeeperFacts, SvidKeeper
+from gpuwarden.identity.spiffe_id import agent_id, parse_spiffe_id
+from gpuwarden.identity.svid import SvidSource
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event, Process
+
+STOP_S: Final = 5.0
+"""From the signal to the end of the process."""
+_GOODBYE_S: Final = 2.0
+_STEP_S: Final = 0.5
+_NEWS_S: Final = 0.1
+_LOAD_S: Final = 3.0
+_STUCK_POLL_S: Final = 1.0
+
+
+class ExitCode(IntEnum):
+    """How the process ends; kubelet starts it again in every case."""
+
+    STOPPED = 0
+    """Asked to."""
+    FAULT = 1
+    """A part failed in a way that nobody foresaw."""
+    BAD_CONFIGURATION = 2
+    NVML_STUCK = 3
+    """An NVML call will never return; only a new process can read again."""
+    DRIVER_RELOADED = 4
+    """The driver was exchanged; only a new process can read again."""
+
+
+class Gpus(GpuInventorySource, GpuEventSource, Protocol):
+    """The GPUs, and what becomes of the thread that asks them."""
+
+    @property
+    def known(self) -> tuple[KnownGpu, ...]:
+        """What to remember for the next process."""
+
+    def stuck(self, now: float) -> StuckCall | None:
+        """The call that will never return; `now` is `time.monotonic()`."""
+
+    async def aclose(self) -> None:
+        """Close the library, unless a call keeps it."""
+
+
+class Identity(SvidSource, Protocol):
+    """The SVID keeper."""
+
+    def facts(self) -> KeeperFacts:
+        """Numbers for metrics."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def close(self) -> None:
+        """End; may block for a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything that touches the world outside, so that tests can bring their own."""
+
+    host: HostFacts
+    gpus: Callable[[tuple[KnownGpu, ...]], Gpus]
+    """Makes the source, given the GPUs that an earlier process of this boot has seen."""
+    identity: Identity
+    dialer: Dialer
+    resolver: Resolver
+    state_file: StateFile
+    clock: Clock
+    jitter: Callable[[], float]
+
+
+def real_parts(settings: AgentSettings) -> Parts:
+    """NVML, the Workload API, TLS, the system's resolver, the state directory.
+
+    Raises HostUnreadableError.
+    """
+    wanted = agent_id(settings.trust_domain, settings.path_prefix, settings.agent.node_name)
+    clock = SystemClock()
+    host = read_host()
+    call_s = settings.agent.nvml_timeout.seconds
+    deadlines = Deadlines(call_s=call_s, pass_s=max(call_s, Deadlines().pass_s))
+    return Parts(
+        host=host,
+        gpus=lambda known: NvmlInventorySource(
+            host, ProcessPods(), deadlines=deadlines, known=known
+        ),
+        identity=SvidKeeper.dialing(settings.workload_api, lambda found: found == wanted, clock),
+        dialer=TunnelDialer(parse_spiffe_id(settings.controller_id)),
+        resolver=SystemResolver(),
+        state_file=StateFile(settings.agent.state_dir),
+        clock=clock,
+        jitter=SystemRandom().random,
+    )
+
+
+class App:
+    """One agent. `run` once; `stop` from a signal handler of the same loop."""
+
+    def __init__(self, settings: AgentSettings, parts: Parts, state: AgentState | None) -> None:
+        """`state` is what an earlier process kept, if it can be read."""
+        self._parts = parts
+        self._log = logger("agent")
+        self._instance_id = token_hex(16)
+        instruments = Instruments(Process.AGENT, __version__)
+        self._standing = Standing(instruments, parts.clock, parts.identity)
+        self._gpus = parts.gpus(_known_gpus(state, parts.host.boot_id))
+        self._writer = StateWriter(parts.state_file, self._state, failed=self._not_kept)
+        checkpoints = state.checkpoints if state else ()
+        self._witness = CheckpointWitness(checkpoints, self._writer.changed)
+        self._readings = SharedReadings(self._gpus, parts.clock, self)
+        self._replicas = self._replica_set(settings)
+        ops = Ops(instruments, self._standing, self._gpus, parts.identity)
+        self._health = HealthServer(settings.listen.ops, ops.routes())
+        self._stopping = asyncio.Event()
+        self._code = ExitCode.STOPPED
+        self._known: tuple[KnownGpu, ...] = ()
+
+    def _replica_set(self, settings: AgentSettings) -> ReplicaSet:
+        parts = self._parts
+        attester = Attester(
+            node_name=settings.agent.node_name,
+            trust_domain=settings.trust_domain,
+            cluster=settings.cluster,
+            controller=parse_spiffe_id(settings.controller_id),
+            instance_id=self._instance_id,
+            boot_id=parts.host.boot_id,
+            agent_version=__version__,
+        )
+        session = SessionPorts(
+            attester=attester,
+            dialer=parts.dialer,
+            read=self._readings.read,
+            roots=self._roots,
+            witness=self._witness,
+            journal=self._standing,
+            stream_ids=UsedStreamIds(),
+            clock=parts.clock,
+        )
+        ports = LinkPorts(session=session, journal=self._standing, jitter=parts.jitter)
+        return ReplicaSet(
+            ports, settings.agent.controllers, svids=parts.identity, resolver=parts.resolver
+        )
+
+    def stop(self, code: ExitCode, why: str) -> None:
+        """Ask for the end; the first reason counts."""
+        if not self._stopping.is_set():
+            self._code = code
+            self._log.warning(Event.PROCESS_STOPPING, code=int(code), detail=why)
+            self._stopping.set()
+
+    async def run(self) -> ExitCode:
+        """Run until stopped or until a part can no longer work."""
+        address = await self._health.start()
+        self._log.info(Event.LISTENER_OPEN, address=str(address))
+        _announce("agent.listening", ops=str(address))
+        self._parts.identity.start()
+        try:
+            await self._work()
+        except* Exception as group:  # noqa: BLE001 -- the supervisor: whatever a part raises ends the process
+            self.stop(ExitCode.FAULT, "a part of the process failed")
+            self._log.error(Event.PROCESS_FAULT, exc_info=group)
+        finally:
+            await self._close()
+        self._log.info(Event.PROCESS_STOPPED, code=int(self._code))
+        return self._code
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            replicas = tasks.create_task(self._replicas.run(), name="replicas")
+            parts = [
+                tasks.create_task(self._read(), name="readings"),
+                tasks.create_task(self._pass_news_on(), name="news"),
+                tasks.create_task(self._writer.run(), name="state"),
+                tasks.create_task(self._watch_nvml(), name="nvml watch"),
+            ]
+            self._writer.changed()
+            self._log.info(Event.PROCESS_STARTED, instance=self._instance_id)
+            await self._stopping.wait()
+            await asyncio.sleep(_NEWS_S)  # what came with the reason to stop reaches the streams
+            self._replicas.halt()
+            await asyncio.wait({replicas}, timeout=_GOODBYE_S)
+            for task in (replicas, *parts):
+                task.cancel()
+
+    async def _close(self) -> None:
+        with suppress(TimeoutError, StateNotKeptError):
+            state = self._state()
+            await detached(
+                lambda: self._parts.state_file.keep(state), deadline_s=_STEP_S, name="state"
+            )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_S):
+                await self._gpus.aclose()
+        with suppress(TimeoutError):
+            await detached(self._parts.identity.close, deadline_s=_STEP_S, name="identity")
+        await self._health.close()
+
+    async def _read(self) -> None:
+        try:
+            await self._readings.run()
+        except DriverReloadedError as error:
+            self.stop(ExitCode.DRIVER_RELOADED, str(error))
+
+    async def _pass_news_on(self) -> None:
+        async for event in self._gpus.events():
+            self._standing.told(event)
+            self._replicas.tell(event)
+
+    async def _watch_nvml(self) -> None:
+        while (stuck := self._gpus.stuck(time.monotonic())) is None:  # noqa: ASYNC110 -- polled
+            await asyncio.sleep(_STUCK_POLL_S)
+        self._log.error(Event.NVML_STUCK, call=stuck.call, seconds=round(stuck.seconds, 1))
+        self.stop(ExitCode.NVML_STUCK, f"{stuck.call} never returned")
+
+    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
+        """Hear of a reading (ReadingJournal)."""
+        self._standing.reading_done(reading, seconds)
+        if self._known != self._gpus.known:
+            self._known = self._gpus.known
+            self._writer.changed()
+
+    def _roots(self) -> tuple[x509.Certificate, ...]:
+        svid = self._parts.identity.current()
+        return () if svid is None else svid.roots
+
+    def _state(self) -> AgentState:
+        return AgentState(
+            instance_id=self._instance_id,
+            boot_id=self._parts.host.boot_id,
+            checkpoints=self._witness.checkpoints(),
+            gpus=tuple(
+                RememberedGpu(uuid=gpu.uuid, pci_bus_id=gpu.bus_id, nvml_index=gpu.nvml_index)
+                for gpu in self._gpus.known
+            ),
+        )
+
+    def _not_kept(self, detail: str) -> None:
+        self._log.warning(Event.STATE_LOST, detail=f"state could not be kept: {detail}")
+
+
+async def run_agent(settings: AgentSettings, parts: Parts) -> ExitCode:
+    """Load state, run until a signal, return the exit code."""
+    app = App(settings, parts, await _load_state(parts))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, app, number)
+    return await app.run()
+
+
+def _on_signal(app: App, number: signal.Signals) -> None:
+    app.stop(ExitCode.STOPPED, number.name)
+    # Whatever hangs, the promise of five seconds is kept.
+    last_resort = threading.Timer(STOP_S - 0.25, os._exit, (int(ExitCode.FAULT),))
+    last_resort.daemon = True
+    last_resort.start()
+
+
+async def _load_state(parts: Parts) -> AgentState | None:
+    log = logger("agent")
+    try:
+        state = await detached(parts.state_file.load, deadline_s=_LOAD_S, name="state")
+    except StateLostError as error:
+        log.info(Event.STATE_LOST, detail=str(error))
+        return None
+    except TimeoutError:
+        log.warning(Event.STATE_LOST, detail=f"the disk did not answer within {_LOAD_S:g} s")
+        return None
+    return state
+
+
+def _known_gpus(state: AgentState | None, boot_id: str) -> tuple[KnownGpu, ...]:
+    """GPUs of this boot only: what is gone after a reboot was taken out, not lost."""
+    if state is None or state.boot_id != boot_id:
+        return ()
+    return tuple(KnownGpu(gpu.uuid, gpu.pci_bus_id, gpu.nvml_index) for gpu in state.gpus)
+
+
+def _announce(event: str, **values: str) -> None:
+    """One JSON line on standard output, for whoever started us with port 0."""
+    sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
+    sys.stdout.flush()
+
+
+__all__ = ["App", "ExitCode", "HostUnreadableError", "Parts", "real_parts", "run_agent"]
