@@ -17,6 +17,7 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from gpuwarden.identity.chain import ChainInvalidError, parse_chain
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.tls_context import client_context
@@ -120,6 +121,22 @@ async def test_chains_with_intermediates_pass_both_ways(depth: int) -> None:
     ):
         assert await call(channel)(b"x", timeout=10) == b"x"
         assert len(server.seen[0].chain) == 1 + depth
+
+
+async def test_a_chain_that_tls_takes_and_we_do_not_reaches_the_verifier_as_too_long(
+    server: EchoServer,
+) -> None:
+    below = ROOT
+    for _ in range(8):
+        below = InsecureCa("example.org", issuer=below)
+    client = new_svid(below, AGENT, ROOT.certificate)
+    async with (
+        Tunnel(client, "127.0.0.1", server.port, EXPECTED) as tunnel,
+        tunnel.channel() as channel,
+    ):
+        await call(channel)(b"x", timeout=10)
+    with pytest.raises(ChainInvalidError, match="5 intermediates, at most 4"):
+        parse_chain(server.seen[0].chain)
 
 
 async def test_large_messages_pass_unchanged_in_both_directions(server: EchoServer) -> None:
