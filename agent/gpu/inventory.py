@@ -129,28 +129,38 @@ def _lost(
     answering: list[_Answering],
     failures: _Failures,
 ) -> list[_Gone]:
-    """GPUs that say so themselves; one that was never seen whole is a failed read."""
+    """GPUs that say so themselves; one that was never seen whole is a failed read.
+
+    Those that tell their place come first. A handle that is lost tells nothing, and NVML's
+    indices close up behind a GPU that is gone: it is the one that had this index, or
+    else any that nothing else was seen of.
+    """
+    taken = {bus for device in survey.devices if (bus := _bus(device))}
     answers = {gpu.uuid for gpu in answering}
     silent = [gpu for gpu in known if gpu.uuid not in answers]
-    gone: list[_Gone] = []
-    for device in survey.devices:
+    gone: dict[str, _Gone] = {}
+    for device in sorted(survey.devices, key=lambda device: _bus(device) is None):
         if device.lost is None:
             continue
-        gpu = _last_seen(device, silent)
+        left = [gpu for gpu in silent if gpu.uuid not in gone]
+        gpu = _last_seen(device, left, [gpu for gpu in left if gpu.bus_id not in taken])
         if gpu is None:
             failures.take("gpus", _bus(device), device.lost)
-        elif gpu.uuid not in {other.gpu.uuid for other in gone}:
-            gone.append(_Gone(gpu, device.lost.error))
-    return gone
+        else:
+            gone[gpu.uuid] = _Gone(gpu, device.lost.error)
+    return list(gone.values())
 
 
-def _last_seen(device: DeviceSurvey, silent: list[KnownGpu]) -> KnownGpu | None:
+def _last_seen(
+    device: DeviceSurvey, silent: list[KnownGpu], unseen: list[KnownGpu]
+) -> KnownGpu | None:
     bus = _bus(device)
     if bus and isinstance(device.uuid, str):
         return KnownGpu(device.uuid, bus, device.index)
     if bus:
         return next((gpu for gpu in silent if gpu.bus_id == bus), None)
-    return next((gpu for gpu in silent if gpu.nvml_index == device.index), None)
+    same = (gpu for gpu in unseen if gpu.nvml_index == device.index)
+    return next(same, next(iter(unseen), None))
 
 
 def _unreadable(survey: Survey, failures: _Failures) -> list[DeviceSurvey]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.gpu.inventory import KnownGpu
+from agent.gpu.inventory import MAX_PROCESSES, KnownGpu
 from agent.gpu.outcome import DriverReloadedError
 from agent.gpu.reading import EventKind, GpuEvent, InventoryReading, NvmlState
-from agent.gpu.source import NvmlInventorySource
+from agent.gpu.source import MAX_WAITING_EVENTS, NvmlInventorySource
 from agent.gpu.worker import Deadlines
 from gpuwarden.evidence.model import Fabric, FailedRead, GpuProcess, LostGpu, MigDevice, NvLink
 from sandbox.nvml.models import (
@@ -45,12 +45,12 @@ async def read(node: NvmlNode) -> InventoryReading:
 
 async def until_ready(source: NvmlInventorySource) -> InventoryReading:
     """A busy source refuses at once; the driver does not announce that it is back."""
-    for _ in range(500):
+    async with asyncio.timeout(10):
         reading = await source.read()
-        if reading.state is NvmlState.READY:
-            return reading
-        await asyncio.sleep(0.02)
-    raise AssertionError(reading.detail)
+        while reading.state is not NvmlState.READY:
+            await asyncio.sleep(0.02)
+            reading = await source.read()
+    return reading
 
 
 class Listener:
@@ -211,7 +211,7 @@ async def test_mig_devices_with_profile_uuid_and_memory(node: NvmlNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("compute", "profile"), [(3, "3g.20gb"), (1, "1c.3g.20gb"), (None, "0c.3g.20gb")]
+    ("compute", "profile"), [(3, "3g.20gb"), (1, "1c.3g.20gb"), (None, "3g.20gb")]
 )
 async def test_a_mig_profile_from_attributes(
     node: NvmlNode, compute: int | None, profile: str
@@ -221,6 +221,22 @@ async def test_a_mig_profile_from_attributes(
     node.change(0, mig=(device,))
     found = (await read(node)).inventory.gpus[0].mig_devices
     assert found == (MigDevice(uuid="MIG-1", profile=profile, memory_mib=None),)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        FakeMig(uuid="", name="NVIDIA A100 MIG 1g.5gb"),
+        FakeMig(uuid="", gpu_slices=1, memory_mb=4864),
+    ],
+)
+async def test_a_mig_device_without_a_uuid_cannot_be_spoken_of(
+    node: NvmlNode, device: FakeMig
+) -> None:
+    node.shows(a100_mig(0))
+    node.change(0, mig=(device, FakeMig(uuid="MIG-2")))
+    found = (await read(node)).inventory.gpus[0].mig_devices
+    assert found == (MigDevice(uuid="MIG-2", profile=None, memory_mib=None),)
 
 
 async def test_unified_memory_has_no_total(node: NvmlNode) -> None:
@@ -682,6 +698,64 @@ async def test_init_that_hangs_and_closing_meanwhile(node: NvmlNode) -> None:
     assert reading.failed_reads == (failed("gpus", None, "nvmlInitWithFlags", "TIMEOUT"),)
     node.shows(h100_sxm(0))
     await until_ready(source)
+
+
+async def test_closing_while_a_call_hangs_or_the_driver_is_gone(node: NvmlNode) -> None:
+    node.shows(h100_sxm(0))
+    hanging, orphaned = node.source(SHORT), node.source(SHORT)
+    await orphaned.read()
+    node.host_breaks(rc={"*": DRIVER_NOT_LOADED})
+    await orphaned.aclose()
+    node.host_breaks(hang=("nvmlInitWithFlags",))
+    assert (await hanging.read()).state is NvmlState.UNAVAILABLE
+    await hanging.aclose()
+    assert hanging.stuck(time.monotonic() + 100)
+
+
+async def test_a_shutdown_that_fails_ends_nothing(node: NvmlNode) -> None:
+    node.shows(h100_sxm(0), h100_sxm(1))
+    source = node.source()
+    await source.read()
+    node.shows(h100_sxm(0))
+    node.host_breaks(rc={"nvmlShutdown": UNKNOWN})
+    assert len((await source.read()).inventory.lost) == 1
+
+
+def test_an_event_after_the_loop_has_ended_is_dropped(tmp_path: Path) -> None:
+    node = NvmlNode(tmp_path / "scenario")
+    node.shows(h100_sxm(0))
+    source = node.source()
+    asyncio.run(source.read())
+    node.happens(0, 48)
+    node.happens(0, 31)
+    pump = source._pump._thread
+    assert pump
+    asyncio.run(node.aclose())
+    pump.join(5)
+    assert not pump.is_alive()
+
+
+async def test_a_listener_that_does_not_listen_loses_the_oldest(node: NvmlNode) -> None:
+    node.shows(*(h100_sxm(i) for i in range(2)))
+    source = node.source()
+    events = source.events()
+    waiting = asyncio.ensure_future(anext(events))
+    await source.read()
+    node.happens(0, 48)
+    assert (await waiting).xid == 48
+    for number in range(MAX_WAITING_EVENTS + 1):
+        source._tell(GpuEvent(EventKind.XID, None, number, ""))
+    assert (await anext(events)).xid == 1
+
+
+async def test_more_processes_than_fit_are_said_to_be(node: NvmlNode) -> None:
+    node.shows(*(h100_sxm(i) for i in range(12)))
+    for index in range(12):
+        node.change(index, compute_pids=tuple(range(1000, 1090)))
+    reading = await read(node)
+    assert reading.processes
+    assert len(reading.processes) == MAX_PROCESSES
+    assert [(x.fact, x.error) for x in reading.failed_reads] == [("processes", "TOO_MANY")]
 
 
 # --- events ------------------------------------------------------------------------------------

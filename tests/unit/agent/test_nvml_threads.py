@@ -1,0 +1,112 @@
+import asyncio
+import threading
+
+import pytest
+
+from agent.gpu.nvml import Nvml
+from agent.gpu.watch import CallWatch, PassAbandonedError
+from agent.gpu.worker import CallOverdueError, Deadlines, NvmlThread
+
+BRIEF = Deadlines(call_s=0.05, pass_s=0.1)
+
+
+def test_a_call_is_marked_while_it_runs() -> None:
+    watch = CallWatch()
+    with watch.calling("nvmlDeviceGetSerial"):
+        record = watch.current
+        assert record
+        assert record.name == "nvmlDeviceGetSerial"
+        assert watch.overdue(5.0, record.started + 5.0) is None
+        assert watch.overdue(5.0, record.started + 5.1) is record
+    assert watch.current is None
+
+
+def test_an_abandoned_pass_starts_no_further_call() -> None:
+    watch = CallWatch()
+    watch.abandon()
+    with pytest.raises(PassAbandonedError), watch.calling("never"):
+        pass
+    watch.renew()
+    with watch.calling("again"):
+        assert watch.current
+
+
+async def idle(thread: NvmlThread) -> None:
+    async with asyncio.timeout(5):
+        busy = True
+        while busy:
+            await asyncio.sleep(0.001)
+            busy = thread.busy
+
+
+@pytest.fixture
+def thread() -> NvmlThread:
+    return NvmlThread(CallWatch(), BRIEF)
+
+
+async def test_values_and_exceptions_come_back(thread: NvmlThread) -> None:
+    assert await thread.run(lambda: threading.current_thread().name) == "nvml"
+    with pytest.raises(ZeroDivisionError):
+        await thread.run(lambda: 1 // 0)
+    thread.close()
+
+
+async def test_python_work_is_bounded_by_the_pass(thread: NvmlThread) -> None:
+    release = threading.Event()
+    with pytest.raises(CallOverdueError, match="pass over all GPUs has not returned"):
+        await thread.run(release.wait)
+    with pytest.raises(CallOverdueError):
+        await thread.run(lambda: None)
+    release.set()
+    await idle(thread)
+    assert await thread.run(lambda: 7) == 7
+    thread.close()
+
+
+async def test_a_failure_that_nobody_waits_for_is_dropped(thread: NvmlThread) -> None:
+    release = threading.Event()
+
+    def fail() -> None:
+        release.wait()
+        raise ValueError
+
+    with pytest.raises(CallOverdueError):
+        await thread.run(fail)
+    release.set()
+    await idle(thread)
+    thread.close()
+
+
+async def test_a_reader_that_is_cancelled_leaves_the_thread_usable(thread: NvmlThread) -> None:
+    release = threading.Event()
+    waiting = asyncio.create_task(thread.run(release.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    busy = thread.busy
+    assert busy
+    release.set()
+    await idle(thread)
+    assert await thread.run(lambda: 7) == 7
+    thread.close()
+
+
+def test_a_result_for_a_loop_that_is_gone_is_dropped() -> None:
+    release, done = threading.Event(), threading.Event()
+    thread = NvmlThread(CallWatch(), BRIEF)
+
+    def work() -> None:
+        release.wait()
+        done.set()
+
+    with pytest.raises(CallOverdueError):
+        asyncio.run(thread.run(work))
+    release.set()
+    thread.close()
+    assert done.wait(5)
+
+
+def test_what_the_binding_does_not_know_is_absent() -> None:
+    nvml = Nvml(CallWatch())
+    assert nvml.ask("nvmlDeviceGetSomethingNew") is None
+    assert nvml.fill("nvmlDeviceGetUUID", None, "c_nvmlNoStruct_t", to=bool) is None
