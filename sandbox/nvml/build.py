@@ -82,7 +82,7 @@ def _compiler(target: Path, *, use_zig: bool | None) -> Compiler:
         return Compiler((found,), os.environ)
     if use_zig is False:
         raise BuildError("no C compiler: looked for cc, gcc and clang")
-    return _zig(target.parent)
+    return _zig(ROOT / "build")
 
 
 def _zig(cache: Path) -> Compiler:
