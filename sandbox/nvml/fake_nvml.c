@@ -2,7 +2,7 @@
  * A stand-in for NVIDIA's libnvidia-ml.so.1, for laptops and tests.
  *
  * It answers the NVML calls that the agent makes through pynvml from a scenario
- * file (environment: GPUWARDEN_FAKE_NVML_SCENARIO), which is read again whenever it
+ * file (environment: FAKE_NVML_SCENARIO), which is read again whenever it
  * is replaced, so hardware can change under a running program. The file is flat
  * `key=value` lines; sandbox/nvml/scenario.py writes and checks it. Rules:
  *
@@ -200,7 +200,7 @@ static int unchanged(const char *path, const struct stat *now) {
 
 /* Without a readable scenario there is no driver; the caller holds the lock. */
 static result reload(void) {
-    const char *path = getenv("GPUWARDEN_FAKE_NVML_SCENARIO");
+    const char *path = getenv("FAKE_NVML_SCENARIO");
     struct stat now;
     if (!path || stat(path, &now) != 0) return DRIVER_NOT_LOADED;
     if (unchanged(path, &now)) return OK;

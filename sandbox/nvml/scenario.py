@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-VARIABLE: Final = "GPUWARDEN_FAKE_NVML_SCENARIO"
+VARIABLE: Final = "FAKE_NVML_SCENARIO"
 """Environment variable that names the file to the library."""
 
 MAX_GPUS: Final = 64
