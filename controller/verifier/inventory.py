@@ -10,7 +10,12 @@ from typing import Final
 
 from controller.fleet.claims import ContestedClaim, rival
 from controller.fleet.directory import KnownNode
-from controller.fleet.enrollment import EnrollmentRecord, EnrollmentSnapshot, PinnedGpu
+from controller.fleet.enrollment import (
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    PinnedGpu,
+    pins_by_uuid,
+)
 from controller.fleet.view import Level
 from controller.policy import NodePool, Policy
 from controller.verifier.pins import changes, claimed
@@ -49,8 +54,7 @@ class InventoryQuestion:
     @property
     def pins(self) -> Mapping[str, PinnedGpu]:
         """Pins by UUID; empty before first use."""
-        record = self.record
-        return {} if record is None else {x.uuid: x for x in record.gpus}
+        return pins_by_uuid(self.record)
 
     @property
     def pool(self) -> NodePool | None:

@@ -1,0 +1,92 @@
+"""What every EnrollmentStore must do. A store's test module subclasses this and gives `store`."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.fleet.claims import Claim
+from controller.fleet.enrollment import (
+    Denial,
+    EnrollmentRecord,
+    EnrollmentStore,
+    PinnedGpu,
+    write,
+)
+
+FULL = EnrollmentRecord(
+    "gpu-1",
+    node_uid="uid-1",
+    spire_agent="spiffe://example.org/spire/agent/k8s_psat/lab/uid-1",
+    gpus=(
+        PinnedGpu("GPU-a", "1", "c" * 64, "00000000:18:00.0", enrolled=True),
+        PinnedGpu("GPU-b", complete=False),
+    ),
+    instance="a" * 32,
+    superseded=("b" * 32, "c" * 32),
+    denial=Denial("OPERATOR", "smells odd, “really”", "spiffe://example.org/x", 17),
+)
+
+
+class EnrollmentStoreContract:
+    @pytest.fixture
+    def store(self) -> EnrollmentStore:
+        raise NotImplementedError
+
+    async def test_it_starts_empty_and_fresh(self, store: EnrollmentStore) -> None:
+        snapshot = await store.load()
+        assert dict(snapshot.records) == {}
+        assert snapshot.fresh_until_ns > 0
+
+    async def test_every_field_comes_back(self, store: EnrollmentStore) -> None:
+        assert await store.create_if_absent(FULL)
+        assert (await store.load()).records["gpu-1"] == FULL
+        assert store.snapshot().records["gpu-1"] == FULL
+
+    async def test_a_second_creation_changes_nothing(self, store: EnrollmentStore) -> None:
+        assert await store.create_if_absent(FULL)
+        assert not await store.create_if_absent(EnrollmentRecord("gpu-1"))
+        assert store.snapshot().records["gpu-1"] == FULL
+
+    async def test_compare_and_set_wants_the_present_record(self, store: EnrollmentStore) -> None:
+        await store.create_if_absent(FULL)
+        released = replace(FULL, denial=None)
+        assert await store.compare_and_set(FULL, released)
+        assert not await store.compare_and_set(FULL, replace(FULL, gpus=()))
+        assert store.snapshot().records["gpu-1"] == released
+
+    async def test_compare_and_set_does_not_create(self, store: EnrollmentStore) -> None:
+        assert not await store.compare_and_set(FULL, replace(FULL, denial=None))
+        assert dict(store.snapshot().records) == {}
+
+    async def test_a_record_does_not_change_its_node(self, store: EnrollmentStore) -> None:
+        await store.create_if_absent(FULL)
+        with pytest.raises(ValueError, match="two nodes"):
+            await store.compare_and_set(FULL, replace(FULL, node="gpu-2"))
+
+    async def test_of_two_writers_one_wins(self, store: EnrollmentStore) -> None:
+        first, second = replace(FULL, instance="1" * 32), replace(FULL, instance="2" * 32)
+        assert await write(store, None, FULL)
+        assert await write(store, FULL, first)
+        assert not await write(store, FULL, second)
+        assert not await write(store, None, second)
+
+    async def test_claims_follow_the_pins(self, store: EnrollmentStore) -> None:
+        other = EnrollmentRecord("gpu-2", gpus=(PinnedGpu("GPU-b"),))
+        await store.create_if_absent(FULL)
+        await store.create_if_absent(other)
+        assert store.snapshot().claims["GPU-a"] == (Claim("gpu-1", enrolled=True),)
+        assert set(store.snapshot().claims["GPU-b"]) == {
+            Claim("gpu-1", enrolled=False),
+            Claim("gpu-2", enrolled=False),
+        }
+        await store.compare_and_set(FULL, replace(FULL, gpus=FULL.gpus[1:]))
+        assert "GPU-a" not in store.snapshot().claims
+        assert store.snapshot().denied_by("GPU-b") == "gpu-1"
+        await store.compare_and_set(other, replace(other, gpus=()))
+        assert store.snapshot().claims["GPU-b"] == (Claim("gpu-1", enrolled=False),)
+
+    async def test_an_old_snapshot_stays_what_it_was(self, store: EnrollmentStore) -> None:
+        before = await store.load()
+        await store.create_if_absent(FULL)
+        assert dict(before.records) == {}
+        assert dict(before.claims) == {}

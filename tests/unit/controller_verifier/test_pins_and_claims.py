@@ -1,0 +1,363 @@
+from dataclasses import replace
+
+import pytest
+
+from controller.fleet.claims import ContestedClaim
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.view import Level
+from controller.policy import NodePool, Policy
+from controller.verifier.result import VANISHED, Accepted, Refused
+from controller.verifier.seams import HardwareQuestion, SpireQuestion, Standing
+from gpuwarden.evidence.model import FailedRead, Inventory
+from gpuwarden.reasons import Effect, ReasonCode, Refusal
+from tests.builders.ca import SpiffeCa
+from tests.builders.evidence import NODE, WALL, Scene
+from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory, lost_gpu
+
+CA = SpiffeCa(at=WALL)
+OTHER = "gpu-2"
+
+
+def two_gpus(**changes: object) -> Scene:
+    """A node that was accepted with GPUs 0 and 1 and is remembered so."""
+    scene = Scene(ca=CA, evidence={"inventory": inventory(gpu(0), gpu(1))}, **changes)  # type: ignore[arg-type] # fields vary
+    scene.remember(scene.accepted())
+    return scene
+
+
+def shows(scene: Scene, *args: object, **kwargs: object) -> Scene:
+    scene.evidence = {"inventory": inventory(*args, **kwargs)}  # type: ignore[arg-type] # passed on
+    return scene
+
+
+def refused(scene: Scene) -> Refused:
+    result = scene.run()
+    assert isinstance(result, Refused), result
+    return result
+
+
+def other(*pins: PinnedGpu, denial: Denial | None = None) -> EnrollmentRecord:
+    return EnrollmentRecord(OTHER, gpus=pins, denial=denial)
+
+
+class TestFirstUse:
+    def test_it_pins_what_answers_sorted_by_uuid(self) -> None:
+        scene = shows(Scene(ca=CA), gpu(1, serial="N/A"), gpu(0))
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.old is None
+        assert change.new.node_uid == "uid-1"
+        assert change.new.gpus == (
+            PinnedGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id),
+            PinnedGpu(gpu_uuid(2), None, pci_bus_id=gpu(1).pci_bus_id),
+        )
+
+    def test_the_same_serial_on_two_gpus_is_a_board(self) -> None:
+        shows(Scene(ca=CA), gpu(0, serial="1"), gpu(1, serial="1")).accepted()
+
+    def test_a_gpu_that_was_already_lost_is_pinned_and_completed_when_it_is_back(self) -> None:
+        scene = shows(Scene(ca=CA), gpu(0), lost=(lost_gpu(1),))
+        first = scene.accepted()
+        assert [x.uuid for x in first.lost] == [gpu_uuid(2)]
+        scene.remember(first)
+        back = shows(scene, gpu(0), gpu(1)).accepted()
+        assert back.enrollment is not None
+        assert back.enrollment.new.pin(gpu_uuid(2)) == PinnedGpu(
+            gpu_uuid(2), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id
+        )
+
+    def test_nothing_is_pinned_by_evidence_with_failed_reads(self) -> None:
+        read = FailedRead("serial", gpu_uuid(1), "DeviceGetSerial", "UNKNOWN")
+        scene = Scene(ca=CA, evidence={"failed_reads": (read,)})
+        assert refused(scene).code is ReasonCode.INVENTORY_INCOMPLETE
+
+
+class TestLostGpus:
+    def test_a_reported_loss_keeps_the_node(self) -> None:
+        result = shows(two_gpus(), gpu(0), lost=(lost_gpu(1),)).accepted()
+        assert result.lost == (lost_gpu(1),)
+        assert result.enrollment is None
+
+    def test_a_gpu_that_is_simply_absent_is_lost_as_well(self) -> None:
+        result = shows(two_gpus(), gpu(1)).accepted()
+        assert [(x.uuid, x.error, x.pci_bus_id) for x in result.lost] == [
+            (gpu_uuid(1), VANISHED, gpu(0).pci_bus_id)
+        ]
+
+    def test_what_was_never_pinned_cannot_be_lost(self) -> None:
+        result = shows(two_gpus(), gpu(0), gpu(1), lost=(lost_gpu(5),)).accepted()
+        assert result.lost == ()
+        assert result.warnings == (f"{gpu_uuid(6)} is reported lost but not pinned here",)
+
+    def test_a_lost_gpu_leaves_the_class_as_it_was(self) -> None:
+        scene = two_gpus()
+        whole = scene.accepted().attestation_hash
+        assert shows(scene, gpu(0), lost=(lost_gpu(1),)).accepted().attestation_hash == whole
+
+    def test_when_none_answers_there_is_no_class_but_the_loss_counts(self) -> None:
+        scene = two_gpus()
+        scene.evidence = {"inventory": Inventory(HOST, (), (lost_gpu(0), lost_gpu(1)))}
+        result = refused(scene)
+        assert (result.code, result.effect) == (ReasonCode.INVENTORY_EMPTY, Effect.TRANSIENT)
+        assert result.lost == (lost_gpu(0), lost_gpu(1))
+
+
+class TestChangedGpus:
+    def test_a_new_uuid_is_another_machine(self) -> None:
+        result = refused(shows(two_gpus(), gpu(0), gpu(1), gpu(2)))
+        assert (result.code, result.effect) == (
+            ReasonCode.INVENTORY_CHANGED,
+            Effect.QUARANTINE,
+        )
+        assert gpu_uuid(3) in result.detail
+
+    def test_a_swapped_card_is_a_change_and_the_old_one_lost(self) -> None:
+        result = refused(shows(two_gpus(), gpu(0), gpu(1, uuid=gpu_uuid(9))))
+        assert result.code is ReasonCode.INVENTORY_CHANGED
+        assert [x.uuid for x in result.lost] == [gpu_uuid(2)]
+
+    @pytest.mark.parametrize("serial", ["other", None])
+    def test_a_changed_serial_is_a_change(self, serial: str | None) -> None:
+        assert (
+            refused(shows(two_gpus(), gpu(0, serial=serial), gpu(1))).code
+            is ReasonCode.INVENTORY_CHANGED
+        )
+
+    def test_a_bus_address_may_change(self) -> None:
+        moved = gpu(0, pci_bus_id="00000000:99:00.0")
+        assert shows(two_gpus(), moved, gpu(1)).accepted().enrollment is None
+
+
+class TestClaims:
+    def test_the_owner_keeps_its_gpu_and_is_named(self) -> None:
+        scene = two_gpus()
+        thief = Scene(node=OTHER, ca=CA, enrollment=scene.enrollment)
+        thief.directory = DirectorySnapshot({OTHER: KnownNode()})
+        result = refused(shows(thief, gpu(0), gpu(7)))
+        assert (result.code, result.effect) == (ReasonCode.GPU_CLAIMED_TWICE, Effect.REVOKE)
+        assert result.contested == (ContestedClaim(gpu_uuid(1), OTHER, NODE),)
+        scene.accepted()
+
+    def test_a_lost_gpu_of_another_node_cannot_be_claimed_at_first_use(self) -> None:
+        scene = Scene(ca=CA)
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(2))))
+        assert (
+            refused(shows(scene, gpu(0), lost=(lost_gpu(1),))).code is ReasonCode.GPU_CLAIMED_TWICE
+        )
+
+    def test_two_nodes_that_pinned_the_same_gpu_have_it_neither(self) -> None:
+        scene = two_gpus()
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
+        assert refused(scene).code is ReasonCode.GPU_CLAIMED_TWICE
+
+    def test_an_enrolled_gpu_beats_first_use_on_both_sides(self) -> None:
+        pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        owner = Scene(ca=CA)
+        owner.enrollment = owner.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        owner.enrollment = owner.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
+        owner.accepted()
+        loser = two_gpus()
+        loser.enrollment = loser.enrollment.with_record(other(replace(pin)))
+        assert refused(loser).code is ReasonCode.GPU_CLAIMED_TWICE
+
+    def test_enrolled_for_two_nodes_is_nobodys(self) -> None:
+        pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        scene = Scene(ca=CA)
+        for record in (EnrollmentRecord(NODE, gpus=(pin,)), other(pin)):
+            scene.enrollment = scene.enrollment.with_record(record)
+        assert refused(scene).code is ReasonCode.GPU_CLAIMED_TWICE
+
+    def test_a_pool_that_lists_a_gpu_keeps_other_nodes_from_it(self) -> None:
+        pools = (NodePool("dgx-*", uuids=frozenset({gpu_uuid(1)})),)
+        scene = Scene(ca=CA, policy=Policy(pools=pools))
+        result = refused(scene)
+        assert result.contested == (ContestedClaim(gpu_uuid(1), NODE, "pool dgx-*"),)
+
+    def test_the_pool_itself_beats_a_first_use_elsewhere(self) -> None:
+        pools = (NodePool("gpu-1", uuids=frozenset({gpu_uuid(1)})), NodePool("x*"))
+        scene = Scene(ca=CA, policy=Policy(pools=pools))
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.new.gpus[0].enrolled
+
+
+class TestDenials:
+    def test_a_denial_follows_the_hardware_to_another_node(self) -> None:
+        denial = Denial("INVENTORY_CHANGED", "swapped", "controller", 0)
+        scene = Scene(ca=CA)
+        scene.enrollment = scene.enrollment.with_record(
+            other(PinnedGpu(gpu_uuid(1)), denial=denial)
+        )
+        result = refused(scene)
+        assert result.code is ReasonCode.GPU_DENIED
+        assert [x.code for x in result.findings] == [
+            ReasonCode.GPU_DENIED,
+            ReasonCode.GPU_CLAIMED_TWICE,
+        ]
+
+    def test_denying_a_thief_does_not_deny_its_victim(self) -> None:
+        pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        denial = Denial("OPERATOR", "thief", "operator", 0)
+        scene = Scene(ca=CA)
+        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        scene.enrollment = scene.enrollment.with_record(
+            other(PinnedGpu(gpu_uuid(1)), denial=denial)
+        )
+        scene.accepted()
+
+
+class TestRequiredEnrollment:
+    def required(self, policy: Policy, *pins: PinnedGpu) -> Scene:
+        scene = Scene(ca=CA, policy=policy)
+        scene.settings = replace(scene.settings, enrollment_required=True)
+        if pins:
+            scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=pins))
+        return scene
+
+    @pytest.mark.parametrize(
+        "pool",
+        [
+            NodePool("gpu-*", uuids=frozenset({gpu_uuid(1)})),
+            NodePool("gpu-*", serials=frozenset({str(gpu().serial)})),
+        ],
+    )
+    def test_a_pool_that_lists_uuid_or_serial_admits(self, pool: NodePool) -> None:
+        change = self.required(Policy(pools=(pool,))).accepted().enrollment
+        assert change is not None
+        assert change.new.gpus[0].enrolled
+
+    def test_an_operators_pin_admits_and_is_completed(self) -> None:
+        scene = self.required(Policy(), PinnedGpu(gpu_uuid(1), enrolled=True, complete=False))
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.new.gpus == (
+            PinnedGpu(
+                gpu_uuid(1), gpu().serial, pci_bus_id=gpu().pci_bus_id, enrolled=True, complete=True
+            ),
+        )
+
+    def test_a_pin_from_first_use_is_not_enough(self) -> None:
+        scene = self.required(Policy(), PinnedGpu(gpu_uuid(1), gpu().serial))
+        assert refused(scene).code is ReasonCode.INVENTORY_NOT_ENROLLED
+
+    def test_a_new_gpu_on_an_enrolled_node_is_a_change(self) -> None:
+        scene = self.required(Policy(), PinnedGpu(gpu_uuid(1), gpu().serial, enrolled=True))
+        assert refused(shows(scene, gpu(0), gpu(1))).code is ReasonCode.INVENTORY_CHANGED
+
+    def test_without_enrollment_a_pool_without_lists_demands_nothing(self) -> None:
+        Scene(ca=CA, policy=Policy(pools=(NodePool("gpu-*"),))).accepted()
+
+
+class Confirmed:
+    """A SPIRE server that says L1 under the given agent ID."""
+
+    def __init__(self, agent: str | None) -> None:
+        self._agent = agent
+
+    def entry(self, question: SpireQuestion) -> Refusal | None:
+        del question
+        return None
+
+    def agent(self, question: SpireQuestion) -> Standing | Refusal:
+        del question
+        return Standing(Level.L1, "k8s_psat", self._agent)
+
+    def image(self, question: SpireQuestion) -> Refusal | None:
+        del question
+        return None
+
+
+class TestNodeUid:
+    def reborn(self, scene: Scene, agent: str | None = None) -> Scene:
+        scene.directory = DirectorySnapshot({NODE: KnownNode("uid-2")})
+        scene.spire = Confirmed(agent) if agent else None
+        return scene
+
+    def test_at_l0_the_operator_decides(self) -> None:
+        result = refused(self.reborn(two_gpus()))
+        assert (result.code, result.effect) == (ReasonCode.NODE_UID_CHANGED, Effect.QUARANTINE)
+
+    def test_at_l1_a_new_spire_agent_with_the_same_hardware_repins(self) -> None:
+        scene = two_gpus(spire=Confirmed("agent-1"))
+        change = self.reborn(scene, "agent-2").accepted().enrollment
+        assert change is not None
+        assert (change.new.node_uid, change.new.spire_agent) == ("uid-2", "agent-2")
+
+    def test_the_same_spire_agent_under_a_new_uid_is_not_reattested(self) -> None:
+        scene = two_gpus(spire=Confirmed("agent-1"))
+        assert refused(self.reborn(scene, "agent-1")).code is ReasonCode.NODE_UID_CHANGED
+
+    def test_with_less_hardware_it_is_not_the_same_machine(self) -> None:
+        scene = self.reborn(two_gpus(spire=Confirmed("agent-1")), "agent-2")
+        assert refused(shows(scene, gpu(0))).code is ReasonCode.NODE_UID_CHANGED
+
+    def test_a_directory_that_loses_its_uids_cannot_be_compared(self) -> None:
+        scene = two_gpus()
+        scene.directory = DirectorySnapshot({NODE: KnownNode()})
+        assert refused(scene).code is ReasonCode.NODE_UID_CHANGED
+
+    def test_a_uid_is_pinned_when_the_directory_gets_one(self) -> None:
+        scene = Scene(ca=CA, directory=DirectorySnapshot({NODE: KnownNode()}))
+        scene.remember(scene.accepted())
+        scene.directory = DirectorySnapshot({NODE: KnownNode("uid-1")})
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.new.node_uid == "uid-1"
+
+
+class TestLevels:
+    """What confirms evidence ends in the class document, so it cannot be left out unseen."""
+
+    def test_spire_raises_the_level_and_changes_the_class(self) -> None:
+        plain, confirmed = Scene(ca=CA).accepted(), Scene(ca=CA, spire=Confirmed("a")).accepted()
+        assert (plain.level, plain.attestor) == (Level.L0, None)
+        assert (confirmed.level, confirmed.attestor) == (Level.L1, "k8s_psat")
+        assert plain.attestation_hash != confirmed.attestation_hash
+
+    def test_hardware_adds_measurements_and_keys_to_pins(self) -> None:
+        key = "c" * 64
+        scene = Scene(ca=CA, hardware=Reports({gpu_uuid(1): key}))
+        result = scene.accepted()
+        assert result.level is Level.L2
+        assert b'"spdm":"dddd' in result.class_document
+        assert key.encode() in result.identity_document
+        assert result.enrollment is not None
+        assert result.enrollment.new.gpus[0].identity_key == key
+
+    def test_a_key_completes_an_older_pin_and_stays_when_it_is_not_shown(self) -> None:
+        scene = two_gpus()
+        scene.hardware = Reports({gpu_uuid(1): "c" * 64})
+        result = scene.accepted()
+        assert result.enrollment is not None
+        assert [x.identity_key for x in result.enrollment.new.gpus] == ["c" * 64, None]
+        scene.remember(result)
+        scene.hardware = None
+        assert scene.accepted().enrollment is None
+
+
+class Reports:
+    def __init__(self, keys: dict[str, str]) -> None:
+        self._keys = keys
+
+    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
+        spdm = {x.uuid: "d" * 64 for x in question.evidence.inventory.gpus}
+        return replace(question.standing, level=Level.L2, spdm=spdm, identity_keys=self._keys)
+
+
+def test_policy_may_deny_by_identity_key() -> None:
+    class KeyHolder(Confirmed):
+        def agent(self, question: SpireQuestion) -> Standing | Refusal:
+            del question
+            return Standing(Level.L1, "tpm_devid", identity_keys={gpu_uuid(1): "e" * 64})
+
+    scene = Scene(ca=CA, spire=KeyHolder("a"), policy=Policy(denied_keys=frozenset({"e" * 64})))
+    assert refused(scene).code is ReasonCode.GPU_DENIED
+
+
+def test_incomplete_evidence_lists_only_a_few_facts() -> None:
+    reads = tuple(FailedRead("vbios", gpu_uuid(n), "V", "UNKNOWN") for n in range(1, 8))
+    detail = refused(Scene(ca=CA, evidence={"failed_reads": reads})).detail
+    assert detail.endswith("and 3 more")
+    assert isinstance(Scene(ca=CA).run(), Accepted)
