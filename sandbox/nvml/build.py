@@ -59,7 +59,7 @@ def build(target: Path = ROOT / "build" / "fake-nvml", *, use_zig: bool | None =
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()
     with _locked(target / "lock"):
         if _text(stamp) != digest or not (target / LIBRARY).exists():
-            _compile(_compiler(target, use_zig=use_zig), target)
+            _compile(_compiler(use_zig=use_zig), target)
             stamp.write_text(digest, "ascii")
     return target
 
@@ -76,7 +76,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _compiler(target: Path, *, use_zig: bool | None) -> Compiler:
+def _compiler(*, use_zig: bool | None) -> Compiler:
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if found and not use_zig:
         return Compiler((found,), os.environ)

@@ -63,6 +63,24 @@ async def test_python_work_is_bounded_by_the_pass(thread: NvmlThread) -> None:
     thread.close()
 
 
+async def test_a_pass_that_was_given_up_makes_no_further_call() -> None:
+    watch, release, calls = CallWatch(), threading.Event(), []
+    thread = NvmlThread(watch, BRIEF)
+
+    def work() -> None:
+        for name in ("first", "second"):
+            with watch.calling(name):
+                calls.append(name)
+                release.wait()
+
+    with pytest.raises(CallOverdueError, match="first has not returned"):
+        await thread.run(work)
+    release.set()
+    await idle(thread)
+    assert calls == ["first"]
+    thread.close()
+
+
 async def test_a_failure_that_nobody_waits_for_is_dropped(thread: NvmlThread) -> None:
     release = threading.Event()
 
