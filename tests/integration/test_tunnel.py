@@ -356,7 +356,9 @@ async def test_what_we_still_send_arrives_after_we_have_ended() -> None:
 
     async with (
         Handshaken(hear) as port,
-        Tunnel(CLIENT, "127.0.0.1", port, EXPECTED) as tunnel,
+        Tunnel(
+            CLIENT, "127.0.0.1", port, EXPECTED, timeouts=TunnelTimeouts(half_closed=60)
+        ) as tunnel,
         knocking(tunnel) as (reader, writer),
     ):
         await reader.readexactly(1)
