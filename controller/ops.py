@@ -10,8 +10,12 @@ from collections.abc import Callable
 from aiohttp import web
 
 from controller.readiness import Readiness
+from gpuwarden.settings.values import Address
 
 _NO_BODY_BYTES = 1024
+_IDLE_SECONDS = 30.0
+_LINGER_SECONDS = 1.0
+_BACKLOG = 64
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -40,3 +44,32 @@ def ops_app(
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
     return app
+
+
+class OpsServer:
+    """Listens on `listen.ops`."""
+
+    def __init__(self, app: web.Application, address: Address) -> None:
+        self._address = address
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=_IDLE_SECONDS,
+            lingering_time=_LINGER_SECONDS,
+            shutdown_timeout=_LINGER_SECONDS,
+        )
+
+    async def start(self) -> Address:
+        """Listen; returns what was bound (port 0 means any free one). Raises OSError."""
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, self._address.host or None, self._address.port, backlog=_BACKLOG
+        )
+        await site.start()
+        host, port, *_ = self._runner.addresses[0]
+        return Address(host, port)
+
+    async def stop(self) -> None:
+        """Close everything; may be called without `start`."""
+        await self._runner.cleanup()

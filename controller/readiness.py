@@ -1,4 +1,4 @@
-"""Whether this controller may decide, and why not: one pure function over its state.
+"""Whether this controller may decide, and why not: pure functions over its state.
 
 After a start no node has evidence yet, so for 1.1 x interval + ttl after
 listening a missing node means "not heard yet", not "untrusted": until then
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _WINDOW_FACTOR = Fraction(11, 10)
+_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessFacts:
     """What readiness is decided on; collected by the shell at each question."""
 
-    listening_since_ns: int | None
-    """CLOCK_BOOTTIME at which the agents' listener opened; None before."""
-    interval_ns: int
-    challenge_ttl_ns: int
+    first_round: str | None
+    """As `first_round` says."""
     svid_valid: bool
     svid_state: str
     audit_error: str | None
@@ -28,7 +27,7 @@ class ReadinessFacts:
     clock_suspect: bool
     draining: bool
     insecure: tuple[str, ...] = ()
-    """Names of insecure stand-ins in use."""
+    """Warnings about insecure stand-ins in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +48,32 @@ def window_ns(interval_ns: int, challenge_ttl_ns: int) -> int:
     return int(interval_ns * _WINDOW_FACTOR) + challenge_ttl_ns
 
 
-def readiness(facts: ReadinessFacts, now_ns: int) -> Readiness:
-    """Decide at `now_ns` (CLOCK_BOOTTIME)."""
-    reasons = [
-        reason
-        for reason in (
-            "draining: the process is about to end" if facts.draining else None,
-            _first_round(facts, now_ns),
-            None if facts.svid_valid else f"svid: {facts.svid_state}",
-            f"audit: {facts.audit_error}" if facts.audit_error else None,
-            f"stores: {facts.stores_error}" if facts.stores_error else None,
-            f"directory: {facts.directory_error}" if facts.directory_error else None,
-        )
-        if reason is not None
-    ]
-    warnings = [f"insecure stand-in in use: {name}" for name in facts.insecure]
-    if facts.clock_suspect:
-        warnings.append("CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock")
-    return Readiness(tuple(reasons), tuple(warnings))
+def first_round(
+    listening_since_ns: int | None, interval_ns: int, challenge_ttl_ns: int, now_ns: int
+) -> str | None:
+    """Why nothing may be decided about guarded pods yet; None once every agent had its turn.
 
-
-def _first_round(facts: ReadinessFacts, now_ns: int) -> str | None:
-    if facts.listening_since_ns is None:
+    All times are CLOCK_BOOTTIME; `listening_since_ns` is None before the agents' listener opens.
+    """
+    if listening_since_ns is None:
         return "first round: not listening for agents yet"
-    end_ns = facts.listening_since_ns + window_ns(facts.interval_ns, facts.challenge_ttl_ns)
+    end_ns = listening_since_ns + window_ns(interval_ns, challenge_ttl_ns)
     if now_ns >= end_ns:
         return None
-    return f"first round: {(end_ns - now_ns) // 1_000_000} ms left to hear from every agent"
+    return f"first round: {-(-(end_ns - now_ns) // _MS)} ms left to hear from every agent"
+
+
+def readiness(facts: ReadinessFacts) -> Readiness:
+    """Decide."""
+    reasons = (
+        "draining: the process is about to end" if facts.draining else None,
+        facts.first_round,
+        None if facts.svid_valid else f"svid: {facts.svid_state}",
+        f"audit: {facts.audit_error}" if facts.audit_error else None,
+        f"stores: {facts.stores_error}" if facts.stores_error else None,
+        f"directory: {facts.directory_error}" if facts.directory_error else None,
+    )
+    warnings = list(facts.insecure)
+    if facts.clock_suspect:
+        warnings.append("CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock")
+    return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import grpc
 from grpc import aio
 
 from controller.fleet.enrollment import EnrollmentRecord
@@ -70,7 +71,14 @@ class FleetService(pb_grpc.FleetServiceServicer):
     def __init__(self, reader: FleetReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._watchers = 0
+        self._wakes: set[asyncio.Event] = set()
+        self._draining = False
+
+    def drain(self) -> None:
+        """End all watches with a clear status, because the controller stops."""
+        self._draining = True
+        for wake in self._wakes:
+            wake.set()
 
     async def ListNodes(  # noqa: N802 - the method's name in the protocol
         self, request: pb.ListNodesRequest, context: Context
@@ -157,25 +165,26 @@ class FleetService(pb_grpc.FleetServiceServicer):
     ) -> AsyncIterator[pb.WatchNodesResponse]:
         """The present nodes, a synced mark, then one message per node that changed."""
         del request
-        if self._watchers >= _MAX_WATCHERS:
-            refusal = Refusal(ReasonCode.LIMIT_STREAMS, f"{self._watchers} watchers are open")
+        if len(self._wakes) >= _MAX_WATCHERS:
+            refusal = Refusal(ReasonCode.LIMIT_STREAMS, f"{_MAX_WATCHERS} watchers are open")
             await abort_with(context, refusal)
-        self._watchers += 1
         wake = asyncio.Event()
+        self._wakes.add(wake)
         unsubscribe = self._reader.fleet.subscribe(wake.set)
         try:
             watch = NodeWatch()
             for message in self._changed(watch):
                 yield message
             yield pb.WatchNodesResponse(synced=True)
-            while True:
+            while not self._draining:
                 await self._sleep_until(watch.next_ns(), wake)
                 wake.clear()
                 for message in self._changed(watch):
                     yield message
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller is stopping")
         finally:
             unsubscribe()
-            self._watchers -= 1
+            self._wakes.discard(wake)
 
     def _changed(self, watch: NodeWatch) -> list[pb.WatchNodesResponse]:
         now_ns = self._clock.boottime_ns()

@@ -2,15 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller.readiness import ReadinessFacts, readiness, window_ns
+from controller.readiness import ReadinessFacts, first_round, readiness, window_ns
 
 MS = 1_000_000
 S = 1000 * MS
 
 READY = ReadinessFacts(
-    listening_since_ns=5 * S,
-    interval_ns=25 * S,
-    challenge_ttl_ns=15 * S,
+    first_round=None,
     svid_valid=True,
     svid_state="ok",
     audit_error=None,
@@ -26,21 +24,25 @@ def test_the_window_is_one_late_round_and_its_answer() -> None:
 
 
 def test_not_ready_until_every_agent_could_have_been_heard() -> None:
-    end = READY.listening_since_ns + 42_500 * MS  # type: ignore[operator]  # not None above
-    before = readiness(READY, end - MS)
-    assert before.reasons == ("first round: 1 ms left to hear from every agent",)
-    assert not before.ready
-    assert readiness(READY, end).ready
+    end = 5 * S + 42_500 * MS
+    text = first_round(5 * S, 25 * S, 15 * S, end - MS)
+    assert text == "first round: 1 ms left to hear from every agent"
+    assert first_round(5 * S, 25 * S, 15 * S, end - 1) == text
+    assert first_round(5 * S, 25 * S, 15 * S, end) is None
 
 
 def test_not_ready_while_not_listening() -> None:
-    facts = replace(READY, listening_since_ns=None)
-    assert readiness(facts, 10**15).reasons == ("first round: not listening for agents yet",)
+    assert first_round(None, 25 * S, 15 * S, 10**15) == "first round: not listening for agents yet"
+
+
+def test_ready_when_nothing_stands_in_the_way() -> None:
+    assert readiness(READY).ready
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        ({"first_round": "first round: wait"}, "first round: wait"),
         ({"draining": True}, "draining: the process is about to end"),
         ({"svid_valid": False, "svid_state": "none since 3 s"}, "svid: none since 3 s"),
         ({"audit_error": "disk full"}, "audit: disk full"),
@@ -49,13 +51,15 @@ def test_not_ready_while_not_listening() -> None:
     ],
 )
 def test_each_reason_alone_makes_it_unready(change: dict[str, object], reason: str) -> None:
-    now = readiness(replace(READY, **change), 10**15)  # type: ignore[arg-type]  # parametrised
+    now = readiness(replace(READY, **change))  # type: ignore[arg-type]  # parametrised
     assert now.reasons == (reason,)
 
 
 def test_reasons_are_told_together_in_order() -> None:
-    facts = replace(READY, draining=True, svid_valid=False, audit_error="full")
-    assert [line.split(":")[0] for line in readiness(facts, 0).reasons] == [
+    facts = replace(
+        READY, draining=True, svid_valid=False, audit_error="full", first_round="first round: x"
+    )
+    assert [line.split(":")[0] for line in readiness(facts).reasons] == [
         "draining",
         "first round",
         "svid",
@@ -64,10 +68,10 @@ def test_reasons_are_told_together_in_order() -> None:
 
 
 def test_warnings_do_not_make_it_unready() -> None:
-    facts = replace(READY, clock_suspect=True, insecure=("InsecureStaticNodes",))
-    now = readiness(facts, 10**15)
+    facts = replace(READY, clock_suspect=True, insecure=("InsecureStaticNodes: a list",))
+    now = readiness(facts)
     assert now.ready
     assert now.warnings == (
-        "insecure stand-in in use: InsecureStaticNodes",
+        "InsecureStaticNodes: a list",
         "CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock",
     )

@@ -1,0 +1,356 @@
+"""The life of a controller: start, serve, drain. The composition root of the process.
+
+Start: audit log, store, SVID, then the listeners, the agents' last, so that whoever can
+reach us finds everything behind it. Drain, within 5 s of SIGTERM and in this order:
+
+1. say so (`/readyz`, health), take no new calls or connections;
+2. end streams and watches with a clear status, let running answers end;
+3. stop what runs by itself;
+4. write what the audit log still holds, and its `log.stop`;
+5. close the rest.
+
+Must not decide anything about evidence or pods.
+"""
+
+import asyncio
+import hashlib
+import signal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from controller.assembly import Parts, assemble
+from controller.audit.record import Record
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.enrollment import EnrollmentUnavailableError
+from controller.fleet_gauges import FleetGauges, count_fleet
+from controller.ops import OpsServer, ops_app
+from controller.policy_file import PolicyInvalidError
+from controller.rpc.caller import LOCAL
+from controller.rpc.interceptor import (
+    AuthorizationInterceptor,
+    local_caller,
+    tls_caller,
+)
+from controller.rpc.local_socket import SocketInUseError
+from controller.rpc.server import (
+    ListenError,
+    RpcServer,
+    agents_server,
+    local_server,
+    set_serving,
+)
+from controller.scheduling.extender import ListenRefusedError
+from controller.scheduling.serving_tls import TlsFilesError
+from controller.settings import ControllerSettings
+from controller.static_hashes import StaticHashesError
+from controller.supervision import Supervisor
+from controller.trust_journal import CONTROLLER
+from gpuwarden import __version__
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.clock import SystemClock
+from gpuwarden.identity.keeper import SvidKeeper
+from gpuwarden.identity.offer import exactly
+from gpuwarden.identity.server_credentials import server_credentials
+from gpuwarden.identity.spiffe_id import controller_id
+from gpuwarden.settings.loader import Loaded
+from gpuwarden.settings.report import effective, render
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import logs, names, tracing
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event, Process
+from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
+from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
+
+SERVICE: Final = "controller"
+EXIT_OK: Final = 0
+EXIT_FAULT: Final = 1
+EXIT_BAD_CONFIGURATION: Final = 2
+DRAIN_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 1.5
+_AUDIT_SECONDS: Final = 2.0
+_TRACING_SECONDS: Final = 0.5
+_TICK_SECONDS: Final = 0.25
+_CALLS_BESIDE_STREAMS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """What the listeners were bound to; ports are never 0 here."""
+
+    agents: str
+    extender: str
+    ops: str
+    local: str
+
+
+class StartError(Exception):
+    """The controller cannot start; one line for people, and the exit status."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+async def run(
+    loaded: Loaded[ControllerSettings],
+    *,
+    directory: NodeDirectory,
+    announce: Callable[[Addresses], None] = lambda _addresses: None,
+    stop: asyncio.Event | None = None,
+) -> int:
+    """Serve until SIGTERM, SIGINT or `stop`; returns the exit status.
+
+    `announce` is told the addresses once all listeners are open. Raises StartError.
+    """
+    settings = loaded.settings
+    logs.configure(settings.log.level, settings.log.format, service=SERVICE)
+    end_tracing = tracing.configure(
+        settings.telemetry.otlp,
+        service="gpuwarden-controller",
+        version=__version__,
+        headers=settings.telemetry.otlp_headers,
+    )
+    controller = _Controller(loaded, directory, stop or asyncio.Event())
+    try:
+        await controller.start()
+        announce(controller.addresses)
+        return await controller.serve()
+    finally:
+        await controller.drain()
+        await _end_tracing(end_tracing)
+
+
+async def _end_tracing(end_tracing: Callable[[], None]) -> None:
+    """Flush spans, but never hold up the end of the process for a collector."""
+    task = asyncio.get_running_loop().run_in_executor(None, end_tracing)
+    await asyncio.wait({task}, timeout=_TRACING_SECONDS)
+
+
+class _Controller:
+    """One controller from start to drain."""
+
+    def __init__(
+        self, loaded: Loaded[ControllerSettings], directory: NodeDirectory, stop: asyncio.Event
+    ) -> None:
+        self._loaded = loaded
+        self._stop = stop
+        self._status = EXIT_OK
+        self._log = logs.logger(SERVICE)
+        settings = loaded.settings
+        clock = SystemClock()
+        self._instruments = Instruments(Process.CONTROLLER, __version__)
+        self._keeper = SvidKeeper.dialing(
+            settings.workload_api,
+            exactly(controller_id(settings.trust_domain, settings.path_prefix)),
+            clock,
+        )
+        self._parts = _assembled(
+            lambda: assemble(
+                settings,
+                directory=directory,
+                svids=self._keeper,
+                instruments=self._instruments,
+                clock=clock,
+            )
+        )
+        self._supervisor = Supervisor(self._fault)
+        self._gauges = FleetGauges(self._instruments)
+        self._ops = OpsServer(
+            ops_app(self._parts.conditions.readiness, self._render_metrics), settings.listen.ops
+        )
+        self._rpc: list[RpcServer] = []
+        self._audit_open = False
+        self._drained = False
+        self.addresses = Addresses("", "", "", "")
+
+    async def start(self) -> None:
+        """Open everything; raises StartError."""
+        parts, settings = self._parts, self._parts.settings
+        self._announce_settings()
+        self._audit_open = True
+        await parts.audit.open()
+        try:
+            await parts.store.load()
+        except EnrollmentUnavailableError as error:
+            raise StartError(f"store: {error}", EXIT_FAULT) from error
+        self._keeper.subscribe(self._svid_changed)
+        self._keeper.start()
+        self._record_settings()
+        try:
+            self.addresses = await self._listen(settings)
+        except (OSError, ListenError, SocketInUseError) as error:
+            raise StartError(str(error), EXIT_FAULT) from error
+        parts.conditions.state.listening_since_ns = parts.clock.boottime_ns()
+        self._supervisor.watch("ticks", self._tick_for_ever())
+        self._supervisor.watch("policy", parts.policy.follow())
+        if settings.extender.tls.cert is not None:
+            self._supervisor.watch("certificates", parts.extender.watch_certificates())
+        self._log.info(Event.PROCESS_STARTED, version=__version__, **asdict(self.addresses))
+
+    async def serve(self) -> int:
+        """Until a signal, a fault or `stop`."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await self._stop.wait()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        return self._status
+
+    async def drain(self) -> None:
+        """See the module; does nothing the second time."""
+        if self._drained:
+            return
+        self._drained = True
+        parts = self._parts
+        parts.conditions.state.draining = True
+        closing = [asyncio.ensure_future(one.stop(_GRACE_SECONDS)) for one in self._rpc]
+        closing.append(asyncio.ensure_future(parts.extender.stop(_GRACE_SECONDS)))
+        await asyncio.sleep(0)  # the listeners are closed before the streams are told to go
+        parts.fleet.drain()
+        parts.table.end_all()
+        await asyncio.gather(*closing, return_exceptions=True)
+        await self._supervisor.stop()
+        if self._audit_open and not await parts.audit.close(_AUDIT_SECONDS):
+            self._log.error(
+                Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"
+            )
+        await self._ops.stop()
+        await asyncio.to_thread(self._keeper.close)
+        self._log.info(Event.PROCESS_STOPPED, status=self._status)
+
+    async def _listen(self, settings: ControllerSettings) -> Addresses:
+        """The agents' port last: evidence that arrives finds everything behind it open."""
+        parts = self._parts
+        ops = await self._ops.start()
+        path = settings.listen.local
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        local = local_server(
+            path=path,
+            interceptor=AuthorizationInterceptor(
+                authenticate=local_caller(LOCAL), observer=parts.journal, clock=parts.clock
+            ),
+            services=(lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),),
+        )
+        await self._serve_rpc(local)
+        extender = await parts.extender.start()
+        agents = agents_server(
+            address=str(settings.listen.agents),
+            credentials=server_credentials(parts.svids, self._handshake_failed),
+            interceptor=AuthorizationInterceptor(
+                authenticate=tls_caller(
+                    lambda: parts.conditions.known().roots,
+                    trust_domain=settings.trust_domain,
+                    path_prefix=settings.path_prefix,
+                ),
+                observer=parts.journal,
+                clock=parts.clock,
+            ),
+            services=(
+                lambda server: add_AttestationServiceServicer_to_server(parts.attestation, server),
+                lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
+            ),
+            max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
+        )
+        await self._serve_rpc(agents)
+        return Addresses(agents.address, str(Address(*extender)), str(ops), str(path))
+
+    async def _serve_rpc(self, server: RpcServer) -> None:
+        self._rpc.append(server)
+        await set_serving(server, ready=False)
+        await server.start()
+
+    async def _tick_for_ever(self) -> None:
+        """What time alone brings about: leases that end, readiness, the clock's honesty."""
+        ready = False
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            parts = self._parts
+            changes = parts.registry.tick(parts.clock.boottime_ns())
+            parts.journal.changed(changes, CONTROLLER)
+            self._look_at_clock()
+            if ready is not parts.conditions.readiness().ready:
+                ready = not ready
+                for server in self._rpc:
+                    await set_serving(server, ready=ready)
+
+    def _look_at_clock(self) -> None:
+        state, clock = self._parts.conditions.state, self._parts.clock
+        boottime_ns, wall_ns = clock.boottime_ns(), clock.wall_ns()
+        suspect = state.anchor.suspect(boottime_ns, wall_ns)
+        if suspect is not state.clock_suspect:
+            state.clock_suspect = suspect
+            offset_ms = state.anchor.offset_ns(boottime_ns, wall_ns) // 1_000_000
+            self._log.error(Event.CLOCK_SUSPECT, suspect=suspect, offset_ms=offset_ms)
+        self._instruments.gauge(names.CLOCK_SUSPECT).set(suspect)
+
+    def _render_metrics(self) -> bytes:
+        parts = self._parts
+        self._gauges.set_fleet(count_fleet(parts.registry.snapshot(), parts.clock.boottime_ns()))
+        self._gauges.set_svid(self._keeper.facts())
+        self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
+        self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
+        return self._instruments.render()
+
+    def _announce_settings(self) -> None:
+        self._log.info(
+            Event.CONFIG_EFFECTIVE,
+            digest=_digest(self._loaded),
+            settings={key: entry["value"] for key, entry in effective(self._loaded).items()},
+        )
+        for warning in self._parts.conditions.insecure:
+            self._log.warning(Event.CONFIG_INSECURE, warning=warning)
+
+    def _record_settings(self) -> None:
+        self._parts.audit.note(
+            Record(
+                RecordKind.CONFIG_CHANGE,
+                actor=CONTROLLER,
+                subject="settings",
+                decision="in-force",
+                refs={
+                    "config": _digest(self._loaded),
+                    "policy": self._parts.policy.current.digest,
+                    "version": __version__,
+                    "insecure": list(self._parts.conditions.insecure),
+                },
+            )
+        )
+
+    def _svid_changed(self) -> None:
+        """Called on the keeper's thread."""
+        self._log.info(Event.SVID_UPDATED, state=self._keeper.state())
+
+    def _handshake_failed(self, text: str) -> None:
+        """Called on gRPC's threads, once per handshake without usable material of ours."""
+        self._instruments.counter(names.TLS_MATERIAL_REFUSED).inc()
+        self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._log.info(Event.PROCESS_STOPPING, signal=number.name)
+        self._stop.set()
+
+    def _fault(self, task: str, error: BaseException | None) -> None:
+        self._status = EXIT_FAULT
+        self._log.error(Event.PROCESS_FAULT, task=task, exc_info=error)
+        self._stop.set()
+
+
+def _assembled(make: Callable[[], Parts]) -> Parts:
+    try:
+        return make()
+    except (
+        PolicyInvalidError,
+        StaticHashesError,
+        ListenRefusedError,
+        TlsFilesError,
+    ) as error:
+        raise StartError(str(error), EXIT_BAD_CONFIGURATION) from error
+
+
+def _digest(loaded: Loaded[ControllerSettings]) -> str:
+    """SHA-256 of the effective configuration as `config print` shows it."""
+    return hashlib.sha256(render(loaded).encode()).hexdigest()

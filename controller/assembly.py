@@ -1,0 +1,298 @@
+"""Puts the parts of a controller together from its settings. Starts nothing, opens no port."""
+
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from controller.audit.durable_log import DurableLog
+from controller.audit.opening import audit_log
+from controller.audit.sealing import LogIdentity
+from controller.clock_guard import ClockAnchor
+from controller.conditions import Conditions, ProcessState
+from controller.extender_journal import ExtenderJournal
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.enrollment import EnrollmentStore, MemoryEnrollmentStore
+from controller.fleet.registry import FleetRegistry
+from controller.fleet.view import GpuView, NodeView
+from controller.policy import Policy
+from controller.policy_in_force import PolicyInForce, policy_file
+from controller.rpc.attest_session import SessionPorts
+from controller.rpc.attestation_service import AttestationService
+from controller.rpc.challenger import Challenger
+from controller.rpc.evidence_intake import EvidenceIntake, IntakePorts
+from controller.rpc.fit_message import fit_message, unreadable_pod
+from controller.rpc.fleet_messages import LabelsOf
+from controller.rpc.fleet_service import FleetReader, FleetService
+from controller.rpc.known_fleet import KnownFleet
+from controller.rpc.peer_usage import PeerUsage, Rate
+from controller.rpc.stream_table import StreamTable
+from controller.scheduling.decision import NotedDecisions
+from controller.scheduling.device_facts import Device
+from controller.scheduling.device_labels import compile_labels, labels_of
+from controller.scheduling.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.scheduling.pod import PodDecodeError
+from controller.scheduling.serving_tls import TlsFiles
+from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
+from controller.scheduling.wish_keys import WishRules
+from controller.settings import ControllerSettings, Enrollment, ExtenderTlsSettings
+from controller.static_hashes import InsecureStaticHashes
+from controller.trust_journal import TrustJournal
+from controller.verifier.context import Limits, VerifierSettings
+from controller.verifier.verifier import Verifier
+from gpuwarden.clock import Clock
+from gpuwarden.identity.svid import SvidSource
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+_MINUTE: Final = 60.0
+_MS: Final = 1_000_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_SPARE_MESSAGES: Final = 4.0
+"""Messages a second that a peer may send beyond what its challenges ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A controller, not yet started."""
+
+    settings: ControllerSettings
+    clock: Clock
+    conditions: Conditions
+    audit: DurableLog
+    store: EnrollmentStore
+    registry: FleetRegistry
+    policy: PolicyInForce
+    svids: SvidSource
+    journal: TrustJournal
+    table: StreamTable
+    attestation: AttestationService
+    fleet: FleetService
+    extender: ExtenderServer
+
+
+def assemble(
+    settings: ControllerSettings,
+    *,
+    directory: NodeDirectory,
+    svids: SvidSource,
+    instruments: Instruments,
+    clock: Clock,
+) -> Parts:
+    """Make the parts and connect them.
+
+    Raises PolicyInvalidError, StaticHashesError, ListenRefusedError or TlsFilesError for
+    settings that name something that cannot be used.
+    """
+    audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
+    journal = TrustJournal(instruments, audit)
+    store = MemoryEnrollmentStore()
+    file = policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
+    registry = FleetRegistry() if file is None else FleetRegistry(file.current)
+    policy = PolicyInForce(file, audit=audit, instruments=instruments, changed=registry.set_policy)
+    anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), settings.clock.warn.ns)
+    conditions = Conditions(
+        times=settings.attestation,
+        clock=clock,
+        svids=svids,
+        directory=directory,
+        store=store,
+        audit=audit,
+        policy_in_force=policy,
+        state=ProcessState(anchor),
+        insecure=_insecure(settings, directory),
+    )
+    table = StreamTable()
+    verbs = _verbs(settings, conditions, registry)
+    return Parts(
+        settings=settings,
+        clock=clock,
+        conditions=conditions,
+        audit=audit,
+        store=store,
+        registry=registry,
+        policy=policy,
+        svids=svids,
+        journal=journal,
+        table=table,
+        attestation=_attestation(settings, conditions, registry, journal, table),
+        fleet=_fleet(conditions, registry, verbs),
+        extender=_extender(settings, verbs, audit, instruments),
+    )
+
+
+def _attestation(
+    settings: ControllerSettings,
+    conditions: Conditions,
+    registry: FleetRegistry,
+    journal: TrustJournal,
+    table: StreamTable,
+) -> AttestationService:
+    verifier = Verifier(verifier_settings(settings))
+    intake = EvidenceIntake(
+        IntakePorts(
+            verifier=verifier,
+            store=conditions.store,
+            registry=registry,
+            audit=conditions.audit,
+            known=conditions.known,
+            now=conditions.now,
+            observer=journal,
+        )
+    )
+    return AttestationService(
+        SessionPorts(
+            verifier=verifier,
+            intake=intake,
+            challenger=Challenger(verifier.settings, conditions.svids),
+            usage=_usage(settings),
+            table=table,
+            known=conditions.known,
+            now=conditions.now,
+            jitter=random.SystemRandom().random,
+            observer=journal,
+        )
+    )
+
+
+def _fleet(conditions: Conditions, registry: FleetRegistry, verbs: ExtenderVerbs) -> FleetService:
+    return FleetService(
+        FleetReader(
+            fleet=KnownFleet(registry, conditions.directory, conditions.policy),
+            policy=conditions.policy,
+            record=conditions.record,
+            readiness=conditions.readiness,
+            labels=Labels(conditions.policy),
+            fit=partial(_fit, verbs),
+        ),
+        conditions.clock,
+    )
+
+
+def _verbs(
+    settings: ControllerSettings, conditions: Conditions, registry: FleetRegistry
+) -> ExtenderVerbs:
+    return ExtenderVerbs(
+        Surroundings(
+            fleet=registry,
+            policy=conditions.policy,
+            clock=conditions.clock,
+            not_ready=conditions.not_ready,
+            use=NoGpuUse(),
+            rules=WishRules(
+                hash_keys=settings.required_hash_keys,
+                managed_resources=settings.managed_resources,
+                opaque_hashes=settings.insecure_static_hashes,
+            ),
+            static=InsecureStaticHashes(settings.static_hashes),
+        )
+    )
+
+
+def verifier_settings(settings: ControllerSettings) -> VerifierSettings:
+    """The part of the settings that the Verifier is judged by."""
+    times = settings.attestation
+    return VerifierSettings(
+        trust_domain=settings.trust_domain,
+        cluster=settings.cluster,
+        path_prefix=settings.path_prefix,
+        enrollment_required=times.enrollment is Enrollment.REQUIRED,
+        interval_ns=times.interval.ns,
+        lease_ns=times.lease.ns,
+        challenge_ttl_ns=times.challenge_ttl.ns,
+        skew_warn_ms=settings.clock.warn.ns // _MS,
+        skew_refuse_ms=settings.clock.refuse.ns // _MS,
+        limits=Limits(
+            streams=settings.limits.streams,
+            streams_per_peer=settings.limits.streams_per_peer,
+            message_bytes=settings.limits.message_bytes,
+        ),
+    )
+
+
+class Labels:
+    """Policy labels of GPUs; selectors are compiled once per policy."""
+
+    def __init__(self, policy: Callable[[], Policy]) -> None:
+        self._policy = policy
+        self._made: tuple[Policy, LabelsOf] | None = None
+
+    def __call__(self) -> LabelsOf:
+        """How labels are found under the policy in force."""
+        policy = self._policy()
+        if self._made is None or self._made[0] is not policy:
+            self._made = (policy, _labels_of(policy))
+        return self._made[1]
+
+
+def _labels_of(policy: Policy) -> LabelsOf:
+    selectors = compile_labels(policy.labels)
+
+    def find(node: NodeView, gpu: GpuView) -> tuple[str, ...]:
+        if node.acceptance is None:
+            return ()
+        device = Device(gpu.uuid, node.acceptance.host, gpu, None, in_use=False)
+        return labels_of(device, selectors)
+
+    return find
+
+
+def _fit(verbs: ExtenderVerbs, pod: bytes, namespace: str) -> pb.FitPodResponse:
+    try:
+        return fit_message(*verbs.fit(pod, namespace))
+    except PodDecodeError as error:
+        return unreadable_pod(str(error))
+
+
+def _extender(
+    settings: ControllerSettings,
+    verbs: ExtenderVerbs,
+    audit: DurableLog,
+    instruments: Instruments,
+) -> ExtenderServer:
+    journal = ExtenderJournal(instruments)
+    limits = ExtenderLimits(body_bytes=settings.limits.filter_bytes)
+    return ExtenderServer(
+        Extender(
+            verbs,
+            sink=NotedDecisions(audit, journal.count_nodes),
+            metrics=journal,
+            limits=limits,
+        ),
+        address=settings.listen.extender,
+        tls=_tls_files(settings.extender.tls),
+        metrics=journal,
+        limits=limits,
+    )
+
+
+def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:
+    if tls.cert is None or tls.key is None:
+        return None
+    return TlsFiles(tls.cert, tls.key, tls.client_ca)
+
+
+def _usage(settings: ControllerSettings) -> PeerUsage:
+    per_second = 2 / settings.attestation.interval.seconds + _SPARE_MESSAGES
+    return PeerUsage(
+        openings=Rate(settings.limits.rate / _MINUTE, settings.limits.rate),
+        messages=Rate(per_second, int(5 * per_second)),
+    )
+
+
+def _insecure(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:
+    warnings = [directory.warning()]
+    if settings.insecure_static_hashes:
+        warnings.append(
+            f"InsecureStaticHashes: {len(settings.static_hashes)} nodes have hashes that"
+            " nobody attested; never use this in production"
+        )
+    return tuple(text for text in warnings if text)
+
+
+def _log_identity(settings: ControllerSettings) -> LogIdentity:
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
+    return LogIdentity(settings.origin, boot, secrets.token_hex(16))

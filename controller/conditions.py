@@ -1,0 +1,104 @@
+"""What the parts of a controller ask about the moment: snapshots, time, readiness.
+
+Collects from sources that answer from memory, at each question anew. Must not decide;
+`readiness` and the Verifier do.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from controller.audit.durable_log import DurableLog
+from controller.clock_guard import ClockAnchor
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
+from controller.policy import Policy
+from controller.policy_in_force import PolicyInForce
+from controller.readiness import Readiness, ReadinessFacts, first_round, readiness
+from controller.settings import AttestationSettings
+from controller.verifier.context import Now, Snapshots
+from gpuwarden.clock import Clock
+from gpuwarden.identity.svid import SvidSource
+
+_NS: Final = 1e9
+
+
+@dataclass(slots=True)
+class ProcessState:
+    """What changes over the life of the process, beside the fleet."""
+
+    anchor: ClockAnchor
+    listening_since_ns: int | None = None
+    draining: bool = False
+    clock_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """One for the process."""
+
+    times: AttestationSettings
+    clock: Clock
+    svids: SvidSource
+    directory: NodeDirectory
+    store: EnrollmentStore
+    audit: DurableLog
+    policy_in_force: PolicyInForce
+    state: ProcessState
+    insecure: tuple[str, ...]
+    """Warnings about stand-ins that are in use."""
+
+    def now(self) -> Now:
+        """This moment on both clocks."""
+        wall = datetime.fromtimestamp(self.clock.wall_ns() / _NS, UTC)
+        return Now(self.clock.boottime_ns(), wall)
+
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.policy_in_force.current
+
+    def record(self, node: str) -> EnrollmentRecord | None:
+        """What is pinned of a node."""
+        return self.store.snapshot().records.get(node)
+
+    def known(self) -> Snapshots:
+        """What the Verifier decides by; without an SVID there are no roots, so nobody passes."""
+        svid = self.svids.current()
+        return Snapshots(
+            roots=svid.roots if svid else (),
+            directory=self.directory.snapshot(),
+            enrollment=self.store.snapshot(),
+            policy=self.policy(),
+        )
+
+    def not_ready(self) -> str | None:
+        """Why nothing may be decided about guarded pods yet."""
+        return first_round(
+            self.state.listening_since_ns,
+            self.times.interval.ns,
+            self.times.challenge_ttl.ns,
+            self.clock.boottime_ns(),
+        )
+
+    def readiness(self) -> Readiness:
+        """Whether this controller is ready, and why not."""
+        now_ns = self.clock.boottime_ns()
+        audit = self.audit.condition
+        pins, nodes = self.store.snapshot(), self.directory.snapshot()
+        return readiness(
+            ReadinessFacts(
+                first_round=self.not_ready(),
+                svid_valid=self.svids.current() is not None,
+                svid_state=self.svids.state(),
+                audit_error=None if audit.available else audit.reason,
+                stores_error=_stale("pins and denials", pins.fresh_until_ns, now_ns),
+                directory_error=_stale("the list of nodes", nodes.fresh_until_ns, now_ns),
+                clock_suspect=self.state.clock_suspect,
+                draining=self.state.draining,
+                insecure=self.insecure,
+            )
+        )
+
+
+def _stale(what: str, fresh_until_ns: int, now_ns: int) -> str | None:
+    return f"{what} are too old to rely on" if now_ns >= fresh_until_ns else None

@@ -1,0 +1,57 @@
+"""`python -m sandbox.controller_main`: the real controller with a list of nodes for a directory.
+
+Takes the controller's own flags, and `--node NAME` (repeatable, `*` for any) and
+`--addresses FILE`. Says on standard output where it listens, as one JSON line.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from controller.__main__ import run_to_end
+from controller.app import Addresses, run
+from gpuwarden.settings.loader import CONTROLLER
+from gpuwarden.settings.start import EXIT_BAD_CONFIGURATION, settings_or_exit
+from sandbox.insecure_static_nodes import InsecureStaticNodes
+
+PROGRAM: Final = "sandbox-controller"
+EVENT: Final = "controller.listening"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, allow_abbrev=False, add_help=False)
+    parser.add_argument("--node", action="append", default=[], metavar="NAME")
+    parser.add_argument("--addresses", type=Path, metavar="FILE")
+    own, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
+    loaded = settings_or_exit(PROGRAM, CONTROLLER, rest)
+    try:
+        directory = InsecureStaticNodes(own.node)
+    except ValueError as error:
+        sys.stderr.write(f"{PROGRAM}: --node: {error}\n")
+        return EXIT_BAD_CONFIGURATION
+
+    def announce(addresses: Addresses) -> None:
+        line = json.dumps({"event": EVENT, **asdict(addresses)})
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        if own.addresses is not None:
+            _write_whole(own.addresses, line + "\n")
+
+    return run_to_end(PROGRAM, lambda: run(loaded, directory=directory, announce=announce))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Whoever waits for the file sees all of it or none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
