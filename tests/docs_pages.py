@@ -3,12 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuwarden.audit.page import audit_page
+from gpuwarden.cli.page import cli_page
 from gpuwarden.reasons_page import reasons_page
+from gpuwarden.settings.report import configuration_page
+from gpuwarden.telemetry.page import telemetry_page
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 PAGES: dict[str, Callable[[], str]] = {
+    "audit.md": audit_page,
+    "cli.md": cli_page,
+    "configuration.md": configuration_page,
     "reasons.md": reasons_page,
+    "telemetry.md": telemetry_page,
 }
 
 

@@ -1,9 +1,11 @@
 """What can be wrong with a configuration, as values: all of it at once. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MAX_SHOWN = 120
+_USER_INFO = re.compile(r"(?<=://)[^/@]*(?=@)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class SettingsError(Exception):
 
 
 def quoted(text: str) -> str:
-    """Return a value as an error shows it: quoted, escaped, cut off."""
+    """Return a value as an error shows it: quoted, escaped, cut off, no password of a URL."""
+    text = _USER_INFO.sub("<redacted>", text)
     short = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return ascii(short)

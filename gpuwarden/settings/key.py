@@ -82,14 +82,14 @@ def keys_of(settings: type, prefix: tuple[str, ...] = ()) -> Iterator[Key]:
 
 
 def build(settings: type, values: dict[str, Any], prefix: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 -- one function builds every section class
-    """Make a settings object from values by key name; keys that are left out keep their default."""
+    """Make a settings object from the values of all its keys by name."""
     hints = get_type_hints(settings, include_extras=True)
     arguments = {}
     for field in dataclasses.fields(settings):
         path = (*prefix, _camel(field.name))
         if get_origin(hints[field.name]) is not Annotated:
             arguments[field.name] = build(hints[field.name], values, path)
-        elif ".".join(path) in values:
+        else:
             arguments[field.name] = values[".".join(path)]
     return settings(**arguments)
 

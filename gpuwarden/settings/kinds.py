@@ -125,7 +125,10 @@ def _headers(text: str) -> Mapping[str, str]:
 
 
 def _node_map(text: str) -> Mapping[str, str]:
-    found = json.loads(text, object_pairs_hook=_no_duplicates)
+    try:
+        found = json.loads(text, object_pairs_hook=_no_duplicates)
+    except RecursionError:
+        raise ValueError("a flat map") from None
     if not isinstance(found, dict) or len(found) > _MAX_STATIC_NODES:
         raise ValueError("a map")
     for node, value in found.items():

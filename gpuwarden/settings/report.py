@@ -67,7 +67,7 @@ def json_schema(config: ConfigType[Any]) -> dict[str, Any]:
     }
 
 
-def reference() -> str:
+def configuration_page() -> str:
     """Return docs/reference/configuration.md."""
     return "\n".join(_reference_lines()) + "\n"
 

@@ -218,7 +218,7 @@ def _shown(value: Value) -> str:
             return text
         case ListValue():
             return "a list"
-        case MapValue():
+        case _:
             return "a mapping"
 
 

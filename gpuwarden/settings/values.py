@@ -12,9 +12,10 @@ from typing import Self
 _UNIT_NS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000}
 _DAY_NS = 24 * _UNIT_NS["h"]
 _DURATION = re.compile(
-    r"(?:(\d{1,5})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?"
+    r"(?:(\d{1,5})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?",
+    re.ASCII,
 )
-_QUANTITY = re.compile(r"(\d{1,16})(Ki|Mi|Gi|k|M|G)?")
+_QUANTITY = re.compile(r"(\d{1,16})(Ki|Mi|Gi|k|M|G)?", re.ASCII)
 _QUANTITY_UNIT = {
     "Ki": 1 << 10,
     "Mi": 1 << 20,

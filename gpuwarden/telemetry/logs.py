@@ -124,7 +124,8 @@ def _clean_mapping(values: Mapping[Any, Any], depth: int) -> dict[str, object]:
         if _SECRET_NAME.search(name):
             cleaned[name] = REDACTED
         elif name == "exception" and depth == 0 and isinstance(value, str):
-            cleaned[name] = [_clean_text(line) for line in value.splitlines()[-_MAX_ITEMS:]]
+            lines = _SECRET_TEXT.sub(REDACTED, value).splitlines()
+            cleaned[name] = [_clean_text(line) for line in lines[-_MAX_ITEMS:]]
         else:
             cleaned[name] = _clean(value, depth + 1)
     return cleaned

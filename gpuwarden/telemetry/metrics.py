@@ -63,12 +63,9 @@ class Instruments:
 
 
 def _make(metric: Metric, registry: CollectorRegistry) -> MetricWrapperBase:
-    match metric.type:
-        case MetricType.COUNTER:
-            return Counter(metric.name, metric.help, metric.labels, registry=registry)
-        case MetricType.GAUGE:
-            return Gauge(metric.name, metric.help, metric.labels, registry=registry)
-        case MetricType.HISTOGRAM:
-            return Histogram(
-                metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets
-            )
+    if metric.type is MetricType.HISTOGRAM:
+        return Histogram(
+            metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets
+        )
+    make = Counter if metric.type is MetricType.COUNTER else Gauge
+    return make(metric.name, metric.help, metric.labels, registry=registry)

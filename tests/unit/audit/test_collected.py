@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_records_are_found_among_other_lines() -> None:
     ],
     ids=["cri", "docker", "message", "other-key-order"],
 )
-def test_collectors_wrapping_is_taken_off(wrap: "type[bytes]") -> None:
+def test_collectors_wrapping_is_taken_off(wrap: Callable[[bytes], bytes]) -> None:
     assert isinstance(one(verify_collected([wrap(text) for text in log(3)])), Verified)
 
 

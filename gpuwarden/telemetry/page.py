@@ -1,0 +1,41 @@
+"""docs/reference/telemetry.md, made from `names`. Pure."""
+
+from collections.abc import Iterator
+
+from gpuwarden.telemetry.names import METRICS, Event, Span
+
+_INTRO = """\
+# Telemetry
+
+Generated from the code (`gpuwarden/telemetry/names.py`); a test fails when it is out of date.
+
+Metrics are served at `/metrics` of the ops listener, beside Python's `process_` and `python_`
+metrics. Labels hold reason codes, states and other closed sets, never pods, hashes or serial
+numbers.
+
+Logs go to standard error, one JSON object per line (`log.format: text` for people):
+`timestamp` (RFC 3339, UTC), `level`, `event`, `component`, `service` and what belongs to the
+event. Secrets are replaced by `<redacted>`, control characters are escaped, long values are
+cut. Standard output carries the copies of the audit log.
+
+Traces are sent by OTLP over HTTP when `telemetry.otlp` is set; `OTEL_*` variables for
+sampling and resources are honoured."""
+
+
+def telemetry_page() -> str:
+    """Return the page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _INTRO
+    yield from ("", "## Metrics", "", "| name | type | process | labels | meaning |")
+    yield "|---|---|---|---|---|"
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        cells = (f"`{metric.name}`", metric.type.value, metric.process.value, labels, metric.help)
+        yield f"| {' | '.join(cells)} |"
+    yield from ("", "## Log events", "", "| event | meaning |", "|---|---|")
+    yield from (f"| `{event.value}` | {event.meaning} |" for event in Event)
+    yield from ("", "## Spans", "", "| span | covers |", "|---|---|")
+    yield from (f"| `{span.value}` | {span.meaning} |" for span in Span)

@@ -1,0 +1,81 @@
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments
+from gpuwarden.telemetry.names import METRICS, Event, MetricType, Process, Span
+
+
+@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
+def test_every_metric_of_a_process_is_exported(process: Process) -> None:
+    text = Instruments(process, "1.2.3").render().decode()
+    exported = {family.name for family in text_string_to_metric_families(text)}
+
+    wanted = {
+        metric.name.removesuffix("_total")
+        for metric in METRICS
+        if metric.process in {process, Process.BOTH}
+    }
+    assert wanted <= exported
+    assert CONTENT_TYPE.startswith("text/plain")
+    assert 'gpuwarden_build_info{python="3' in text
+
+
+def test_metric_moves_under_its_name() -> None:
+    instruments = Instruments(Process.CONTROLLER, "1")
+
+    instruments.counter(names.EVIDENCE).labels(ReasonCode.ACCEPTED).inc()
+    instruments.gauge(names.STREAMS).set(4)
+    instruments.histogram(names.EVIDENCE_SECONDS).observe(0.002)
+
+    text = instruments.render().decode()
+    assert 'gpuwarden_evidence_total{code="ACCEPTED"} 1.0' in text
+    assert "gpuwarden_streams 4.0" in text
+    assert 'gpuwarden_evidence_verification_seconds_bucket{le="0.0025"} 1.0' in text
+
+
+def test_asking_twice_gives_the_same() -> None:
+    instruments = Instruments(Process.AGENT, "1")
+
+    assert instruments.gauge(names.AGENT_GPUS) is instruments.gauge(names.AGENT_GPUS)
+
+
+def test_metric_of_the_other_process_or_type_is_refused() -> None:
+    instruments = Instruments(Process.AGENT, "1")
+
+    with pytest.raises(LookupError, match="gpuwarden_streams"):
+        instruments.gauge(names.STREAMS)
+    with pytest.raises(LookupError, match="no Counter gpuwarden_agent_gpus"):
+        instruments.counter(names.AGENT_GPUS)
+
+
+def test_two_processes_do_not_share_a_registry() -> None:
+    first, second = Instruments(Process.AGENT, "1"), Instruments(Process.AGENT, "1")
+
+    first.gauge(names.AGENT_GPUS).set(8)
+
+    assert "gpuwarden_agent_gpus 0.0" in second.render().decode()
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_follow_prometheus_practice(metric: names.Metric) -> None:
+    assert re.fullmatch(r"gpuwarden_[a-z][a-z0-9_]*", metric.name)
+    assert metric.name.endswith("_total") is (metric.type is MetricType.COUNTER)
+    assert bool(metric.buckets) is (metric.type is MetricType.HISTOGRAM)
+    assert metric.help.endswith(".")
+    assert not set(metric.labels) & {"pod", "node", "uuid", "serial", "hash", "le", "job"}
+
+
+def test_names_are_there_once() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert len({event.value for event in Event}) == len(list(Event.__members__))
+    assert len({span.value for span in Span}) == len(list(Span.__members__))
+
+
+@pytest.mark.parametrize("event", Event)
+def test_events_are_dotted_names_with_a_meaning(event: Event) -> None:
+    assert re.fullmatch(r"[a-z]+(\.[a-z]+)+", event)
+    assert event.meaning
