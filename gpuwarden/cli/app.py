@@ -82,5 +82,10 @@ def _fail(code: ExitCode, text: str) -> ExitCode:
 
 def _app(name: str, help_: str) -> App:
     return App(
-        name=name, help=help_, help_formatter="plain", help_format="plaintext", version_flags=[]
+        name=name,
+        help=help_,
+        help_epilogue="",
+        help_formatter="plain",
+        help_format="plaintext",
+        version_flags=[],
     )

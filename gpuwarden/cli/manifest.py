@@ -9,6 +9,7 @@ from typing import Any, Final
 import yaml
 
 MAX_BYTES: Final = 1024 * 1024
+_TEXT: Final = "tag:yaml.org,2002:str"
 
 
 class ManifestError(ValueError):
@@ -27,8 +28,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of the library
         seen: set[str] = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                text = "a key must be a plain text"
+            if key.tag != _TEXT:
+                text = "a key must be text; quote it"
                 raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
             if key.value in seen:
                 text = f"key {key.value[:80]!a} appears twice"

@@ -9,6 +9,11 @@ from cyclopts import Group, Parameter
 from gpuwarden.cli.output import Format
 
 DEFAULT_SERVER: Final = "unix:/run/gpuwarden/fleet.sock"
+SERVER_VARIABLE: Final = "GPUWARDEN_SERVER"
+CONTROLLER_ID_VARIABLE: Final = "GPUWARDEN_CONTROLLER_ID"
+OWN_VARIABLES: Final = frozenset({SERVER_VARIABLE, CONTROLLER_ID_VARIABLE})
+"""Variables of this program; agent and controller do not know them."""
+
 _GROUP: Final = Group("Connection", sort_key=10)
 
 
@@ -17,7 +22,7 @@ _GROUP: Final = Group("Connection", sort_key=10)
 class Connection:
     """How to reach a controller."""
 
-    server: Annotated[str, Parameter(env_var="GPUWARDEN_SERVER")] = DEFAULT_SERVER
+    server: Annotated[str, Parameter(env_var=SERVER_VARIABLE)] = DEFAULT_SERVER
     """Controller to ask: `unix:PATH` for its local socket, or `HOST:PORT` over mTLS."""
     svid: Path | None = None
     """PEM file with our certificate chain; without it the Workload API is asked."""
@@ -27,7 +32,7 @@ class Connection:
     """PEM file with the trust bundle that the controller must chain to."""
     workload_api: Annotated[str | None, Parameter(env_var="SPIFFE_ENDPOINT_SOCKET")] = None
     """Socket of the SPIFFE Workload API, `unix:///PATH`."""
-    controller_id: Annotated[str | None, Parameter(env_var="GPUWARDEN_CONTROLLER_ID")] = None
+    controller_id: Annotated[str | None, Parameter(env_var=CONTROLLER_ID_VARIABLE)] = None
     """SPIFFE ID that the controller must have; by default the one beside our own."""
     timeout: float = 10.0
     """Seconds to wait for an answer."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.options import Output
+from gpuwarden.cli.options import OWN_VARIABLES, Output
 from gpuwarden.cli.outcome import CliError, ExitCode
 from gpuwarden.cli.output import STRUCTURED, Format, structured
 from gpuwarden.settings.finding import SettingsError
@@ -102,12 +102,17 @@ def _loaded(
 ) -> Loaded[Any]:
     try:
         file = (config, read_config_file(config)) if config else None
-        variables = dict(os.environ) if environment else {}
+        variables = _environment() if environment else {}
         inputs = Inputs(_flags(values), variables, file, read_secret_file)
         return load(_type(process), inputs)
     except SettingsError as error:
         text = "\n".join(str(finding) for finding in error.findings)
         raise CliError(ExitCode.USAGE, text) from None
+
+
+def _environment() -> dict[str, str]:
+    """Our own variables are none of the process's, which would refuse them as unknown."""
+    return {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
 
 
 def _flags(values: Sequence[str]) -> tuple[tuple[str, str, str], ...]:

@@ -1,0 +1,145 @@
+# ruff: noqa: N802 - methods have the names of the protocol
+"""A FleetService with canned answers, on a unix socket or over mTLS, in its own threads.
+
+What it answers and which refusals it gives is set by the test; statuses and
+metadata are made as the controller makes them.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+import grpc
+
+from controller.rpc.failure import status_of
+from gpuwarden.reasons import Refusal
+from gpuwarden.wire.error_metadata import REASON_KEY
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1.fleet_pb2_grpc import (
+    FleetServiceServicer,
+    add_FleetServiceServicer_to_server,
+)
+
+T = TypeVar("T")
+
+
+class FakeFleetServer(FleetServiceServicer):
+    """Set the public attributes, enter it, ask it at `target`."""
+
+    def __init__(self) -> None:
+        self.nodes: list[pb.Node] = []
+        self.gpus: list[pb.Gpu] = []
+        self.classes: list[pb.Class] = []
+        self.explanations: dict[str, pb.ExplainNodeResponse] = {}
+        self.fit = pb.FitPodResponse()
+        self.changes: list[pb.WatchNodesResponse] = []
+        self.not_ready = ""
+        self.warnings: list[str] = []
+        self.refusal: Refusal | None = None
+        """Given to every call."""
+        self.hangs = False
+        """Answer nothing until the call ends."""
+        self.asked: list[object] = []
+        """Every request, in order."""
+        self.target = ""
+        self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+        add_FleetServiceServicer_to_server(self, self._server)
+
+    def on_socket(self, path: Path) -> Self:
+        self._server.add_insecure_port(f"unix:{path}")
+        self.target = f"unix:{path}"
+        return self
+
+    def over_tls(self, key: bytes, chain: bytes, roots: bytes) -> Self:
+        credentials = grpc.ssl_server_credentials(
+            [(key, chain)], root_certificates=roots, require_client_auth=True
+        )
+        port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        self.target = f"127.0.0.1:{port}"
+        return self
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait()
+
+    def ListNodes(
+        self, request: pb.ListNodesRequest, context: grpc.ServicerContext
+    ) -> pb.ListNodesResponse:
+        self._admit(request, context)
+        return pb.ListNodesResponse(
+            nodes=self.nodes, not_ready=self.not_ready, warnings=self.warnings
+        )
+
+    def GetNode(
+        self, request: pb.GetNodeRequest, context: grpc.ServicerContext
+    ) -> pb.GetNodeResponse:
+        self._admit(request, context)
+        nodes = {node.name: node for node in self.nodes}
+        return pb.GetNodeResponse(node=_known(nodes, request.name, "node", context))
+
+    def ListGpus(
+        self, request: pb.ListGpusRequest, context: grpc.ServicerContext
+    ) -> pb.ListGpusResponse:
+        self._admit(request, context)
+        return pb.ListGpusResponse(
+            gpus=[gpu for gpu in self.gpus if request.node in {"", gpu.node}]
+        )
+
+    def ListClasses(
+        self, request: pb.ListClassesRequest, context: grpc.ServicerContext
+    ) -> pb.ListClassesResponse:
+        self._admit(request, context)
+        return pb.ListClassesResponse(classes=self.classes)
+
+    def GetClass(
+        self, request: pb.GetClassRequest, context: grpc.ServicerContext
+    ) -> pb.GetClassResponse:
+        self._admit(request, context)
+        classes = {key: one for one in self.classes for key in (one.attestation_hash, *one.names)}
+        found = _known(classes, request.class_ref, "class", context)
+        return pb.GetClassResponse(**{"class": found})
+
+    def ExplainNode(
+        self, request: pb.ExplainNodeRequest, context: grpc.ServicerContext
+    ) -> pb.ExplainNodeResponse:
+        self._admit(request, context)
+        return _known(self.explanations, request.name, "node", context)
+
+    def FitPod(self, request: pb.FitPodRequest, context: grpc.ServicerContext) -> pb.FitPodResponse:
+        self._admit(request, context)
+        return self.fit
+
+    def WatchNodes(
+        self, request: pb.WatchNodesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.WatchNodesResponse]:
+        self._admit(request, context)
+        yield from self.changes
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is going away")
+
+    def _admit(self, request: object, context: grpc.ServicerContext) -> None:
+        self.asked.append(request)
+        if self.hangs:
+            ended = threading.Event()
+            context.add_callback(ended.set)
+            ended.wait()
+        if self.refusal is not None:
+            context.set_trailing_metadata(((REASON_KEY, self.refusal.code.value),))
+            text = f"{self.refusal.code}: {self.refusal.detail}"
+            context.abort(status_of(self.refusal.code), text)
+
+
+def _known(known: Mapping[str, T], key: str, what: str, context: grpc.ServicerContext) -> T:
+    if key not in known:
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no {what} {key!a}")
+    return known[key]
+
+
+def changes(nodes: Iterable[pb.Node], *later: pb.WatchNodesResponse) -> list[pb.WatchNodesResponse]:
+    """What a watch says: the present nodes, the synced mark, then `later`."""
+    first = [pb.WatchNodesResponse(node=node) for node in nodes]
+    return [*first, pb.WatchNodesResponse(synced=True), *later]

@@ -1,0 +1,56 @@
+"""A fleet on a unix socket, and the CLI run inside this process against it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.cli.app import run
+from tests.fakes.fleet_server import FakeFleetServer
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Cli = Callable[..., Ran]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[FakeFleetServer]:
+    with FakeFleetServer().on_socket(tmp_path / "fleet.sock") as server:
+        yield server
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run a command line; gives exit code and both outputs."""
+    for name in ("GPUWARDEN_SERVER", "GPUWARDEN_CONTROLLER_ID", "GPUWARDEN_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SPIFFE_ENDPOINT_SOCKET", raising=False)
+
+    def ran(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = run(arguments)
+        written = capsys.readouterr()
+        return Ran(int(code), written.out, written.err)
+
+    return ran
+
+
+@pytest.fixture
+def ask(cli: Cli, fleet: FakeFleetServer) -> Cli:
+    """As `cli`, against the fleet of the test."""
+
+    def ran(*arguments: str) -> Ran:
+        return cli(*arguments, "--server", fleet.target)
+
+    return ran
