@@ -21,11 +21,14 @@ from controller.policy_document import ClassDocumentEntry, PolicyDocument
 from controller.policy_findings import PolicyFinding, document_findings, shown
 from controller.scheduling.device_labels import is_label_name
 from controller.scheduling.finding import WishTextError
+from controller.scheduling.finding import shown as shown_key
 from controller.scheduling.hash_list import is_attestation_hash, is_opaque_hash
 from controller.scheduling.selector import parse_selector
 from controller.scheduling.wish_keys import ASSIGN
 
 MAX_BYTES: Final = 1 << 20
+_TAG_FAULTS = (LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML lets through for values under a wrong explicit tag, and for deep nesting."""
 
 
 class PolicyInvalidError(Exception):
@@ -150,7 +153,7 @@ def _load(data: bytes) -> object:
     except yaml.MarkedYAMLError as error:
         where = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _unreadable(f"{error.problem}{where}", "one YAML document") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, *_TAG_FAULTS) as error:
         raise _unreadable(shown(str(error)), "one YAML document") from None
 
 
@@ -196,14 +199,14 @@ def _label_faults(labels: Mapping[str, str]) -> Iterator[PolicyFinding]:
     for name, text in labels.items():
         if not is_label_name(name) or name == ASSIGN:
             yield PolicyFinding(
-                f"labels.{shown(name)}",
+                f"labels.{shown_key(name)}",
                 shown(text),
                 f"a name of up to 59 letters, digits, '.', '_' and '-', not {ASSIGN}",
             )
         try:
             parse_selector(text)
         except WishTextError as error:
-            yield PolicyFinding(f"labels.{shown(name)}", shown(text), str(error))
+            yield PolicyFinding(f"labels.{shown_key(name)}", shown(text), str(error))
 
 
 def _time(text: str | None) -> datetime | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import inspect
 
+from controller.scheduling.finding import shown as shown_key
+
 _SHOWN_CHARS = 80
 
 
@@ -47,7 +49,7 @@ def _check(value: object, wanted: inspect.Type, path: str) -> Iterator[PolicyFin
             yield from _check(item, wanted.item_type, f"{path}[{index}]")
     elif isinstance(wanted, inspect.DictType) and isinstance(value, dict):
         for key, item in value.items():
-            yield from _check(item, wanted.value_type, f"{path}.{key}")
+            yield from _check(item, wanted.value_type, f"{path}.{shown_key(str(key))}")
     else:
         yield from _check_leaf(value, wanted, path)
 

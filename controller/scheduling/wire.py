@@ -127,7 +127,7 @@ def _decode_any_case(body: Body) -> _Args:
 
 
 def _checked(args: _Args) -> ExtenderArgs:
-    if args.pod is msgspec.UNSET or bytes(args.pod[:4]) == b"null":
+    if args.pod is msgspec.UNSET or bytes(args.pod) == b"null":
         raise ArgsError("missing pod in args")
     pod = decode_pod(args.pod)
     nodes = args.nodes.items or [] if isinstance(args.nodes, _NodeList) else None

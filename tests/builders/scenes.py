@@ -1,0 +1,32 @@
+"""Scenes to decide in."""
+
+from datetime import UTC, datetime
+
+from controller.fleet.view import FleetSnapshot, NodeView
+from controller.policy import DEFAULT_POLICY, Policy
+from controller.scheduling.memory import PlacementMemory
+from controller.scheduling.scene import Moment, Scene, placement_policy
+from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from tests.builders.fleet_views import NOW_NS, fleet
+
+WALL = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def scene(
+    *nodes: NodeView,
+    snapshot: FleetSnapshot | None = None,
+    policy: Policy = DEFAULT_POLICY,
+    now_ns: int = NOW_NS,
+    wall: datetime = WALL,
+    busy: tuple[str, ...] = (),
+    static: InsecureStaticHashes = NO_STATIC_HASHES,
+    memory: PlacementMemory | None = None,
+) -> Scene:
+    return Scene(
+        fleet=fleet(*nodes) if snapshot is None else snapshot,
+        policy=placement_policy(policy),
+        now=Moment(now_ns, wall),
+        busy=frozenset(busy),
+        static=static,
+        memory=memory or PlacementMemory(),
+    )

@@ -1,0 +1,92 @@
+"""Stand-ins for what the extender asks and tells: a fleet, a clock, sinks that remember."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.audit.record import Record
+from controller.fleet.view import EMPTY_FLEET, FleetSnapshot
+from controller.policy import DEFAULT_POLICY, Policy
+from controller.scheduling.decision import FilterDecision
+from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
+from controller.scheduling.wish_keys import WishRules
+from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from tests.builders.fleet_views import NOW_NS
+from tests.builders.scenes import WALL
+
+
+@dataclass
+class World:
+    """Everything that a test may change between two requests."""
+
+    fleet: FleetSnapshot = EMPTY_FLEET
+    policy: Policy = DEFAULT_POLICY
+    now_ns: int = NOW_NS
+    not_ready: str | None = None
+    enforced: frozenset[str] = frozenset()
+
+    def snapshot(self) -> FleetSnapshot:
+        return self.fleet
+
+    def boottime_ns(self) -> int:
+        return self.now_ns
+
+    def wall_ns(self) -> int:
+        return int(WALL.timestamp() * 1e9)
+
+    def verbs(
+        self,
+        *,
+        rules: WishRules | None = None,
+        static: InsecureStaticHashes = NO_STATIC_HASHES,
+    ) -> ExtenderVerbs:
+        surroundings = Surroundings(
+            fleet=self,
+            policy=lambda: self.policy,
+            clock=self,
+            not_ready=lambda: self.not_ready,
+            use=NoGpuUse(),
+            rules=rules or WishRules(opaque_hashes=bool(static)),
+            static=static,
+            is_enforced=lambda namespace: namespace in self.enforced,
+        )
+        return ExtenderVerbs(surroundings)
+
+
+@dataclass
+class Sink:
+    """Remembers decisions."""
+
+    decisions: list[FilterDecision] = field(default_factory=list)
+
+    def note(self, decision: FilterDecision) -> None:
+        self.decisions.append(decision)
+
+
+@dataclass
+class Log:
+    """Remembers records."""
+
+    records: list[Record] = field(default_factory=list)
+
+    def note(self, record: Record) -> None:
+        self.records.append(record)
+
+
+@dataclass
+class Measurements:
+    """Remembers what the extender reports."""
+
+    answers: list[tuple[str, str]] = field(default_factory=list)
+    certificates: list[str | None] = field(default_factory=list)
+
+    def answered(self, verb: str, result: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.answers.append((verb, result))
+
+    def certificate_changed(self, error: str | None) -> None:
+        self.certificates.append(error)
+
+
+def args(pod: dict[str, Any], *names: str) -> dict[str, Any]:
+    """ExtenderArgs as kube-scheduler writes them with nodeCacheCapable."""
+    return {"Pod": pod, "Nodes": None, "NodeNames": list(names)}

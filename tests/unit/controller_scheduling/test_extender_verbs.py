@@ -1,0 +1,183 @@
+"""The verbs from bytes to bytes, without HTTP."""
+
+import json
+from typing import Any
+
+from controller.audit.record import Record
+from controller.fleet.view import NodeMode
+from controller.policy import Policy
+from controller.scheduling.decision import NotedDecisions
+from controller.scheduling.description import describe
+from controller.scheduling.requirements import UNGUARDED, Requirements, RequirementsInvalid
+from controller.scheduling.verbs import Answer, ExtenderVerbs, NoGpuUse
+from controller.static_hashes import InsecureStaticHashes
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode
+from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy
+from tests.builders.pods import pod_json
+from tests.fakes.placement import Log, World, args
+
+GUARDED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
+PLAIN = pod_json(gpus=1)
+
+
+def call(verbs: ExtenderVerbs, pod: dict[str, Any], *names: str) -> dict[str, Any]:
+    answer = verbs.filter(json.dumps(args(pod, *names)).encode())
+    assert answer.status == 200
+    found = json.loads(answer.body)
+    assert isinstance(found, dict)
+    return found
+
+
+def scores(verbs: ExtenderVerbs, pod: dict[str, Any], *names: str) -> Any:
+    answer = verbs.prioritize(json.dumps(args(pod, *names)).encode())
+    assert answer.status == 200
+    return {entry["Host"]: entry["Score"] for entry in json.loads(answer.body)}
+
+
+def test_every_rejection_is_unresolvable() -> None:
+    busy = healthy("full", gpus=0)
+    world = World(fleet(healthy("n1"), healthy("n2", "b"), busy))
+    pod = pod_json({"gpuwarden.dev/required-hash": hash_of("a"), "gpuwarden.dev/gpu-count": "1"})
+    found = call(world.verbs(), pod, "n1", "n2", "full")
+    assert found["NodeNames"] == ["n1"]
+    assert found["FailedNodes"] == {}
+    assert found["FailedAndUnresolvableNodes"] == {
+        "n2": "gpuwarden: HASH_MISMATCH attestation mismatch",
+        "full": "gpuwarden: GPU_NO_MATCH too few GPUs are as the pod asks",
+    }
+
+
+def test_unguarded_pods_pass_untouched_with_an_empty_fleet_and_while_not_ready() -> None:
+    verbs = World(not_ready="first round").verbs()
+    answer = verbs.filter(json.dumps(args(PLAIN, "n1", "n2")).encode())
+    assert json.loads(answer.body)["NodeNames"] == ["n1", "n2"]
+    assert (answer.result, answer.decision) == ("untouched", None)
+    assert scores(verbs, PLAIN, "n1", "n1") == {"n1": 0}
+
+
+def test_guarded_pods_get_an_error_until_ready() -> None:
+    world = World(fleet(healthy("n1")), not_ready="first round: 12 ms left")
+    found = call(world.verbs(), GUARDED, "n1")
+    assert found["Error"] == "gpuwarden: CONTROLLER_NOT_READY first round: 12 ms left"
+    assert found["NodeNames"] is None
+    assert scores(world.verbs(), GUARDED, "n1") == {"n1": 0}
+    world.not_ready = None
+    assert call(world.verbs(), GUARDED, "n1")["Error"] == ""
+    assert scores(world.verbs(), GUARDED, "n1")["n1"] > 0
+
+
+def test_invalid_wishes_fail_every_node_and_say_why() -> None:
+    verbs = World(fleet(healthy("n1"))).verbs()
+    found = call(verbs, pod_json({"gpuwarden.dev/required-hash": ""}), "n1", "n2")
+    assert found["NodeNames"] == []
+    texts = set(found["FailedAndUnresolvableNodes"].values())
+    assert len(texts) == 1
+    assert texts.pop().startswith("gpuwarden: REQ_INVALID gpuwarden.dev/required-hash: ")
+
+
+def test_bad_requests() -> None:
+    verbs = World().verbs()
+    for answer in (verbs.filter(b"{"), verbs.prioritize(b'{"NodeNames":["n"]}')):
+        assert (answer.status, answer.result) == (400, "bad")
+        assert json.loads(answer.body)["Error"]
+    assert b"missing pod in args" in verbs.filter(b"{}").body
+
+
+def test_fleet_policy_and_time_are_read_at_each_request() -> None:
+    world = World(fleet(healthy("n1")))
+    verbs = world.verbs()
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == ["n1"]
+    world.policy = Policy(allowed_hashes=frozenset())
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    world.policy = Policy()
+    world.now_ns += LEASE_NS
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    world.fleet = fleet()
+    world.now_ns -= LEASE_NS
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+
+
+def test_enforced_namespace() -> None:
+    world = World(fleet(healthy("n1", mode=NodeMode.PLUGIN)), enforced=frozenset({"team-a"}))
+    assert call(world.verbs(), PLAIN, "n1", "n2")["NodeNames"] == ["n1"]
+
+
+STATIC = InsecureStaticHashes({"kind-worker": "abc123"})
+
+
+def test_static_hashes_are_marked_in_every_reason() -> None:
+    verbs = World().verbs(static=STATIC)
+    pod = pod_json({"attestation-hash.my-company.com/required-hash": "abc123"}, gpus=1)
+    found = call(verbs, pod, "kind-worker", "kind-worker2")
+    assert found["NodeNames"] == ["kind-worker"]
+    assert found["FailedAndUnresolvableNodes"] == {
+        "kind-worker2": "gpuwarden: NODE_NO_EVIDENCE no attestation hash (insecure static hashes)"
+    }
+    assert verbs.insecure == ("static-hashes",)
+    assert World().verbs().insecure == ()
+
+
+def decided(answer: Answer) -> tuple[Record, dict[ReasonCode, int]]:
+    log = Log()
+    counts: dict[ReasonCode, int] = {}
+    assert answer.decision is not None
+    NotedDecisions(log, counts.update).note(answer.decision)
+    return log.records[0], counts
+
+
+def test_a_decision_leaves_a_bounded_record() -> None:
+    world = World(fleet(healthy("n1")), policy=Policy(digest="d" * 64))
+    pod = pod_json({"gpuwarden.dev/required-hash": hash_of("a")}, name="train-" + "0" * 1000)
+    names = ["n1", *(f"m{i}" for i in range(5000))]
+    record, counts = decided(world.verbs().filter(json.dumps(args(pod, *names)).encode()))
+    assert record.kind is RecordKind.FILTER_DECISION
+    assert record.actor == "kube-scheduler"
+    assert record.subject.startswith("pod/team-a/train-000")
+    assert record.decision == "passed"
+    assert record.codes == ("NODE_NO_EVIDENCE",)
+    digest = record.refs["nodesDigest"]
+    assert record.refs == {
+        "uid": "b7c9",
+        "candidates": 5001,
+        "passed": 1,
+        "rejected": {"NODE_NO_EVIDENCE": 5000},
+        "nodesDigest": digest,
+        "policy": "d" * 64,
+        "fleetVersion": 1,
+        "insecure": [],
+    }
+    assert len(json.dumps(dict(record.refs))) < 1024
+    assert counts == {ReasonCode.NODE_NO_EVIDENCE: 5000, ReasonCode.ACCEPTED: 1}
+
+
+def test_a_rejection_is_recorded_and_says_what_it_rests_on() -> None:
+    verbs = World().verbs(static=STATIC)
+    record, _ = decided(verbs.filter(json.dumps(args(GUARDED, "n1")).encode()))
+    assert record.decision == "rejected"
+    assert record.refs["insecure"] == ["static-hashes"]
+    nameless = pod_json({"gpuwarden.dev/required-hash": hash_of("a")}, name=None)
+    del nameless["metadata"]["namespace"], nameless["metadata"]["uid"]
+    record, _ = decided(verbs.filter(json.dumps(args(nameless, "n1")).encode()))
+    assert record.subject == "pod//"
+
+
+def test_fit() -> None:
+    verbs = World(fleet(healthy("n1")), enforced=frozenset({"team-b"})).verbs()
+    needs, report = verbs.fit(json.dumps(GUARDED).encode())
+    assert isinstance(needs, Requirements)
+    assert describe(needs)[0] == f"attestation hash: {hash_of('a')}"
+    assert report is not None
+    assert report.fits[0].refusal is None
+    assert verbs.fit(json.dumps(PLAIN).encode()) == (UNGUARDED, None)
+    del PLAIN["metadata"]["namespace"]
+    needs, report = verbs.fit(json.dumps(PLAIN).encode(), "team-b")
+    assert report is not None
+    wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
+    needs, report = verbs.fit(json.dumps(wrong).encode())
+    assert isinstance(needs, RequirementsInvalid)
+    assert report is not None
+
+
+def test_nothing_is_busy_without_reservations() -> None:
+    assert NoGpuUse().busy_uuids() == frozenset()

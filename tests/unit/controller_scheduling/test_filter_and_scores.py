@@ -1,0 +1,246 @@
+"""Filter, prioritize and fit over small fleets."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.fleet.view import GpuView, Level, NodeMode
+from controller.policy import Policy
+from controller.scheduling.device_pool import DevicePool
+from controller.scheduling.filter import MAX_REASONS, filter_nodes
+from controller.scheduling.fit import NodeFit, explain_fit
+from controller.scheduling.gpu_map import Place
+from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.islands import breaks_island, islands
+from controller.scheduling.memory import PlacementMemory
+from controller.scheduling.prioritize import prioritize_nodes, tightness
+from controller.scheduling.requirements import Requirements
+from controller.static_hashes import InsecureStaticHashes
+from gpuwarden.reasons import ReasonCode
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    NOW_NS,
+    acceptance,
+    fleet,
+    gpu,
+    hash_of,
+    healthy,
+    node,
+)
+from tests.builders.pods import wishes
+from tests.builders.scenes import scene
+
+A = Requirements(guarded=True, hashes=frozenset({hash_of("a")}), count=1)
+ONE = Requirements(guarded=True, count=1)
+
+
+def test_passed_is_a_subset_in_input_order() -> None:
+    where = scene(healthy("n1"), healthy("n2", "b"), healthy("n3"), node("n4"))
+    outcome = filter_nodes(["n3", "n9", "n2", "n1", "n4"], A, where)
+    assert outcome.passed == ["n3", "n1"]
+    assert {name: refusal.code for name, refusal in outcome.reasons.items()} == {
+        "n9": ReasonCode.NODE_NO_EVIDENCE,
+        "n2": ReasonCode.HASH_MISMATCH,
+        "n4": ReasonCode.NODE_NO_EVIDENCE,
+    }
+
+
+def test_totals_count_every_node_and_the_digest_stands_for_the_list() -> None:
+    where = scene(*[healthy(f"n{i:03}", "b") for i in range(250)], healthy("good"))
+    names = [*(f"n{i:03}" for i in range(250)), "unknown", "good"]
+    outcome = filter_nodes(names, A, where)
+    assert len(outcome.reasons) == MAX_REASONS
+    assert list(outcome.reasons) == names[:MAX_REASONS]
+    totals = outcome.totals()
+    assert totals.passed == 1
+    assert totals.rejected == {ReasonCode.HASH_MISMATCH: 250, ReasonCode.NODE_NO_EVIDENCE: 1}
+    assert totals.digest == filter_nodes(names, A, where).totals().digest
+    assert totals.digest != filter_nodes(names[1:], A, where).totals().digest
+
+
+def test_empty_input_and_empty_fleet() -> None:
+    assert filter_nodes([], A, scene()).passed == []
+    assert filter_nodes(["n"], A, scene()).passed == []
+
+
+def test_map_and_policy_narrow_the_candidates() -> None:
+    nodes = [healthy("n1"), healthy("n2", "b")]
+    names = ["n1", "n2"]
+    mapped = replace(ONE, mapped=True, place=Place("n2", (0,)))
+    assert filter_nodes(names, mapped, scene(*nodes)).passed == ["n2"]
+    only_b = Policy(allowed_hashes=frozenset({hash_of("b"), hash_of("c")}))
+    assert filter_nodes(names, ONE, scene(*nodes, policy=only_b)).passed == ["n2"]
+    both = replace(A, hashes=frozenset({hash_of("a"), hash_of("b")}))
+    assert filter_nodes(names, both, scene(*nodes)).passed == names
+
+
+def test_static_names_are_candidates() -> None:
+    static = InsecureStaticHashes({"s1": "abc", "s2": "abd"})
+    needs = Requirements(guarded=True, hashes=frozenset({"abc", hash_of("a")}))
+    where = scene(healthy("n1"), static=static)
+    assert filter_nodes(["s1", "s2", "n1"], needs, where).passed == ["s1", "n1"]
+
+
+def test_invalid_wishes_pass_nowhere() -> None:
+    invalid = wishes({"gpu-scheduling-map": "nonsense"})
+    outcome = filter_nodes(["n1"], invalid, scene(healthy("n1")))
+    assert outcome.passed == []
+    assert outcome.reasons["n1"].code is ReasonCode.REQ_INVALID
+
+
+def test_memory_never_outlives_the_evidence_policy_or_use_it_came_from() -> None:
+    memory = PlacementMemory()
+    names = ["n"]
+
+    def passed(**changes: object) -> list[str]:
+        where = scene(memory=memory, **changes)  # type: ignore[arg-type] # fields by name
+        return filter_nodes(names, A, where).passed
+
+    good = fleet(healthy("n"))
+    assert passed(snapshot=good) == names
+    assert passed(snapshot=good) == names
+    assert passed(snapshot=good, busy=tuple(f"GPU-n-{i}" for i in range(8))) == []
+    assert passed(snapshot=good, policy=Policy(min_level=Level.L1)) == []
+    assert passed(snapshot=good) == names
+    assert passed(snapshot=fleet(healthy("n", gpus=0))) == []
+    assert passed(snapshot=fleet(healthy("n", mode=NodeMode.PLUGIN))) == []
+    assert passed(snapshot=fleet(node("n", acceptance(), blocked=ReasonCode.NODE_DENIED))) == []
+    assert passed(snapshot=good, now_ns=NOW_NS + LEASE_NS) == []
+    assert passed(snapshot=good) == names
+
+
+def test_memory_is_bounded() -> None:
+    memory = PlacementMemory()
+    first = memory.verdicts("question 0")
+    for number in range(1, 40):
+        memory.verdicts(f"question {number}")
+    assert memory.verdicts("question 39") is memory.verdicts("question 39")
+    assert memory.verdicts("question 0") is not first
+    accepted = acceptance()
+    pools = [memory.pool(f"n{i}", accepted) for i in range(100)]
+    assert memory.pool("n1", accepted) is pools[1]
+    memory.forget_all_but({"n1": 0})
+    assert memory.pool("n1", accepted) is pools[1]
+    assert memory.pool("n2", accepted) is not pools[2]
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"), [(0, 4), (1, 3), (2, 2), (3, 2), (4, 1), (100, 1), (-1, 4)]
+)
+def test_tightness(left: int, expected: int) -> None:
+    assert tightness(left) == expected
+
+
+def test_scores_are_integers_for_each_host_once_and_monotone_in_fit() -> None:
+    where = scene(*[healthy(f"n{gpus}", gpus=gpus) for gpus in (1, 2, 3, 8)], healthy("b", "b"))
+    names = ["n8", "n1", "n2", "n3", "b", "unknown", "n1"]
+    scores = prioritize_nodes(names, A, where)
+    assert scores == {"n1": 10, "n2": 8, "n3": 6, "n8": 4, "b": 0, "unknown": 0}
+    assert all(type(score) is int and 0 <= score <= 10 for score in scores.values())
+
+
+def test_use_makes_a_node_tighter() -> None:
+    where = scene(healthy("n"), healthy("m"), busy=tuple(f"GPU-m-{i}" for i in range(7)))
+    scores = prioritize_nodes(["n", "m"], A, where)
+    assert scores["m"] > scores["n"]
+
+
+def test_higher_level_than_asked_comes_last_then_freshness() -> None:
+    one = (gpu(0),)
+    half = NOW_NS - LEASE_NS // 2 - 1
+    where = scene(
+        node("plain", acceptance(gpus=one)),
+        node("rare", acceptance(gpus=one, level=Level.L2)),
+        node("older", acceptance(gpus=one, issued_ns=half)),
+    )
+    scores = prioritize_nodes(["plain", "rare", "older"], ONE, where)
+    assert scores == {"plain": 10, "older": 9, "rare": 8}
+    asked = replace(ONE, min_level=Level.L2)
+    assert prioritize_nodes(["plain", "rare"], asked, where) == {"plain": 0, "rare": 10}
+
+
+def test_a_static_node_scores_nothing() -> None:
+    needs = Requirements(guarded=True, hashes=frozenset({"abc"}))
+    where = scene(static=InsecureStaticHashes({"s": "abc"}))
+    assert prioritize_nodes(["s"], needs, where) == {"s": 0}
+
+
+def linked(*groups: str) -> list[GpuView]:
+    """GPUs by letter; each group of letters is linked pairwise to one switch."""
+    letters = "".join(groups)
+    return [
+        gpu(i, letter, peers=[f"switch-{next(g for g in groups if letter in g)}"])
+        for i, letter in enumerate(letters)
+    ]
+
+
+def test_islands_by_switch_and_by_direct_link() -> None:
+    assert sorted(map(sorted, islands(linked("ab", "cde", "f")))) == [["a", "b"], ["c", "d", "e"]]
+    left, right = gpu(0, peers=["00000000:01:00.0"]), gpu(1)
+    assert islands([left, right]) == [frozenset({"GPU-0", "GPU-1"})]
+    chain = [gpu(0, peers=["x"]), gpu(1, peers=["y"]), gpu(2, peers=["x", "y"])]
+    assert islands(chain) == [frozenset({"GPU-0", "GPU-1", "GPU-2"})]
+    assert islands([gpu(0), gpu(1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("groups", "count", "expected"),
+    [
+        (("abcd",), 4, False),
+        (("abcd",), 1, True),
+        (("abcd", "ef"), 2, False),
+        (("abcd", "ef"), 6, False),
+        (("abcd", "ef"), 3, True),
+        (("abcd", "e"), 1, False),
+        (("abcd", "e"), 5, False),
+        (("abcd", "e"), 2, True),
+    ],
+)
+def test_breaking_an_island(groups: tuple[str, ...], count: int, expected: bool) -> None:
+    gpus = linked(*groups)
+    free = DevicePool(acceptance(gpus=gpus)).devices
+    assert breaks_island(count, free, gpus) is expected
+
+
+def test_an_island_that_is_not_wholly_free_is_not_kept() -> None:
+    gpus = linked("abcd")
+    free = DevicePool(acceptance(gpus=gpus)).devices[1:]
+    assert breaks_island(1, free, gpus) is False
+
+
+def test_a_node_that_need_not_break_an_island_is_preferred() -> None:
+    whole = node("whole", acceptance(gpus=linked("ab")))
+    loose = node("loose", acceptance(gpus=[gpu(0), gpu(1)]))
+    scores = prioritize_nodes(["whole", "loose"], ONE, scene(whole, loose))
+    assert scores["loose"] > scores["whole"]
+    two = replace(ONE, count=2)
+    assert set(prioritize_nodes(["whole", "loose"], two, scene(whole, loose)).values()) == {10}
+
+
+def test_fit_explains_every_node() -> None:
+    where = scene(
+        healthy("n1"),
+        healthy("n2", "b"),
+        healthy("p", mode=NodeMode.PLUGIN),
+        static=InsecureStaticHashes({"s": "x"}),
+    )
+    report = explain_fit(A, where)
+    assert [fit.node for fit in report.fits] == ["n1", "n2", "p", "s"]
+    assert report.fits[0] == NodeFit("n1", None, 4, Guarantee.NODE)
+    assert report.totals == {
+        ReasonCode.HASH_MISMATCH: 2,
+        ReasonCode.NODE_MODE: 1,
+    }
+    assert report.pod_refusal is None
+    plugin = replace(A, requests=(("nvidia.com/gpu", 1),))
+    (fit,) = explain_fit(plugin, where, names=["p"], protected=True).fits
+    assert (fit.refusal, fit.guarantee) == (None, Guarantee.SET)
+
+
+def test_fit_of_an_invalid_pod_and_of_a_static_node() -> None:
+    report = explain_fit(wishes({"gpuwarden.dev/min-level": "x"}), scene(healthy("n1")))
+    assert report.pod_refusal is not None
+    assert report.totals == {ReasonCode.REQ_INVALID: 1}
+    needs = Requirements(guarded=True, hashes=frozenset({"abc"}))
+    where = scene(static=InsecureStaticHashes({"s": "abc"}))
+    assert explain_fit(needs, where).fits == (NodeFit("s", None, 0, Guarantee.NODE),)
