@@ -326,7 +326,9 @@ class _Conversation:
         except TimeoutError:
             return machine.PeerEnded(f"a message could not be written within {_WRITE_S:.0f} s")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The stream is dead; why, the receiver knows and says in a moment.
+            # The stream is dead; why, the receiver says in a moment. (Where the status came
+            # while this write was under way, gRPC replaces it by INTERNAL: rare, and the
+            # next stream is told the same again.)
             return None
         return None
 

@@ -74,7 +74,7 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         self.greeting: wire.AttestResponse | None = None
         """Sent instead of the first challenge."""
         self.refusal: tuple[str, str] | None = None
-        """Reason code and text with which every stream is refused."""
+        """Reason code and text with which every stream is refused, once its Hello has come."""
         self.silent = False
         self.changed = asyncio.Condition()
         self.server: grpc.aio.Server | None = None
@@ -149,13 +149,13 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         self, request_iterator: Any, context: Context
     ) -> None:
         del request_iterator
+        hello = await _read(context)
+        assert isinstance(hello, wire.AttestRequest)
         if self.refusal is not None:
             code, text = self.refusal
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, f"{code}: {text}", ((REASON_KEY, code),)
             )
-        hello = await _read(context)
-        assert isinstance(hello, wire.AttestRequest)
         stream = FakeStream(self._leaf(context), hello.hello.document)
         self._contexts[stream.stream_id] = context
         await self._note(lambda: self.streams.append(stream))
