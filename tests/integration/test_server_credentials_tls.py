@@ -194,6 +194,7 @@ async def test_a_root_that_leaves_the_bundle_vouches_for_nobody_from_then_on(
 
 async def test_without_an_svid_no_handshake_completes_until_there_is_one(served: Served) -> None:
     context, svid = client(ROOT.issue(AGENT)), served.source.svid
+    assert (await knock(served.port, context)).accepted
     served.source.put(None)
     assert not (await knock(served.port, context)).accepted
     assert served.errors == ["no SVID in this test"]

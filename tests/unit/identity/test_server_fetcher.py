@@ -52,7 +52,10 @@ def test_another_svid_gives_another_configuration() -> None:
 )
 def test_without_a_good_svid_the_answer_is_the_closed_door(svid: Svid | None, told: str) -> None:
     errors: list[str] = []
-    fetcher = _Fetcher(FakeSvidSource(svid), errors.append, utc_now)
+    source = FakeSvidSource(GOOD)
+    fetcher = _Fetcher(source, errors.append, utc_now)
+    assert fetcher() is not fetcher.closed
+    source.put(svid)
     assert fetcher() is fetcher.closed
     assert errors == [told]
 

@@ -10,6 +10,7 @@ import pytest
 from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import Offer, exactly
 from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.identity.watchdog import Limits
 from gpuwarden.identity.workload_api import WorkloadApiDeniedError, WorkloadApiError
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.clock import FakeClock
@@ -262,3 +263,15 @@ def test_the_thread_is_optional_and_close_ends_the_watch() -> None:
     with stage.keeper:
         assert ready.wait(10)
     assert stage.api.open_watches == []
+
+
+def test_an_update_is_taken_when_it_comes_and_not_at_the_next_tick() -> None:
+    stage = Stage()
+    changed = threading.Event()
+    stage.keeper.subscribe(changed.set)
+    with stage.keeper:
+        assert changed.wait(10)
+        changed.clear()
+        stage.api.watches[0].update(stage.offer())
+        assert changed.wait(Limits().tick / 2)
+    assert stage.generation() == 2
