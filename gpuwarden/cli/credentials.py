@@ -75,6 +75,7 @@ def _from_workload_api(endpoint: str | None) -> Svid:
     # Imported here: the library takes longer to load than a local question takes to answer.
     from gpuwarden.identity.workload_api import (  # noqa: PLC0415 - see above
         SpiffeWorkloadApi,
+        WorkloadApiDeniedError,
         WorkloadApiError,
     )
 
@@ -87,7 +88,9 @@ def _from_workload_api(endpoint: str | None) -> Svid:
     try:
         offer = api.fetch()
     except WorkloadApiError as error:
-        raise CliError(ExitCode.NOT_REACHABLE, f"Workload API at {endpoint}: {error}") from None
+        denied = isinstance(error, WorkloadApiDeniedError)
+        code = ExitCode.NOT_AUTHORISED if denied else ExitCode.NOT_REACHABLE
+        raise CliError(code, f"Workload API at {endpoint}: {error}") from None
     if not any(is_reader(parse_spiffe_id(offered)) for offered in offer.offered):
         text = f"Workload API offers no inspector or operator, only {', '.join(offer.offered[:8])}"
         raise CliError(ExitCode.NOT_AUTHORISED, text)

@@ -41,6 +41,8 @@ class FakeFleetServer(FleetServiceServicer):
         """Given to every call."""
         self.hangs = False
         """Answer nothing until the call ends."""
+        self.keeps_watches = False
+        """Leave a watch open after `changes`, as a controller does."""
         self.asked: list[object] = []
         """Every request, in order."""
         self.target = ""
@@ -119,18 +121,24 @@ class FakeFleetServer(FleetServiceServicer):
     ) -> Iterator[pb.WatchNodesResponse]:
         self._admit(request, context)
         yield from self.changes
+        if self.keeps_watches:
+            _wait_for_the_end(context)
         context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is going away")
 
     def _admit(self, request: object, context: grpc.ServicerContext) -> None:
         self.asked.append(request)
         if self.hangs:
-            ended = threading.Event()
-            context.add_callback(ended.set)
-            ended.wait()
+            _wait_for_the_end(context)
         if self.refusal is not None:
             context.set_trailing_metadata(((REASON_KEY, self.refusal.code.value),))
             text = f"{self.refusal.code}: {self.refusal.detail}"
             context.abort(status_of(self.refusal.code), text)
+
+
+def _wait_for_the_end(context: grpc.ServicerContext) -> None:
+    ended = threading.Event()
+    if context.add_callback(ended.set):
+        ended.wait()
 
 
 def _known(known: Mapping[str, T], key: str, what: str, context: grpc.ServicerContext) -> T:

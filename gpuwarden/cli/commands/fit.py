@@ -19,7 +19,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 def fit(
     *,
-    file: Annotated[str, Parameter(name=["--file", "-f"])],
+    file: Annotated[str, Parameter(name=["--file", "-f"], allow_leading_hyphen=True)],
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"])] = "default",
     output: Output = Format.TABLE,
     connection: Connection = HERE,
