@@ -227,8 +227,9 @@ class TestBadNews:
         assert kinds[-1] is K.RESTORED
         assert self.unhealthy(record) == [None, None]
 
-    def test_evidence_asked_for_before_the_news_does_not(self) -> None:
-        record, _ = after(accept(100), self.news(UUID_1, 126), accept(125, now=127))
+    @pytest.mark.parametrize("asked", [125, 126])
+    def test_evidence_asked_for_before_the_news_does_not(self, asked: int) -> None:
+        record, _ = after(accept(100), self.news(UUID_1, 126), accept(asked, now=127))
         assert self.unhealthy(record) == [None, "xid 79"]
 
     @pytest.mark.parametrize("gpu", [None, "GPU-of-nobody"])

@@ -174,6 +174,10 @@ class TestClaims:
         result = refused(scene)
         assert result.contested == (ContestedClaim(gpu_uuid(1), NODE, "pool dgx-*"),)
 
+    def test_a_pool_of_others_that_does_not_list_it_is_no_rival(self) -> None:
+        pools = (NodePool("dgx-*", uuids=frozenset({gpu_uuid(7)})),)
+        Scene(ca=CA, policy=Policy(pools=pools)).accepted()
+
     def test_the_pool_itself_beats_a_first_use_elsewhere(self) -> None:
         pools = (NodePool("gpu-1", uuids=frozenset({gpu_uuid(1)})), NodePool("x*"))
         scene = Scene(ca=CA, policy=Policy(pools=pools))
@@ -360,4 +364,6 @@ def test_incomplete_evidence_lists_only_a_few_facts() -> None:
     reads = tuple(FailedRead("vbios", gpu_uuid(n), "V", "UNKNOWN") for n in range(1, 8))
     detail = refused(Scene(ca=CA, evidence={"failed_reads": reads})).detail
     assert detail.endswith("and 3 more")
+    four = refused(Scene(ca=CA, evidence={"failed_reads": reads[:4]})).detail
+    assert four.endswith(f"vbios of {gpu_uuid(4)}")
     assert isinstance(Scene(ca=CA).run(), Accepted)
