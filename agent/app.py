@@ -291,21 +291,27 @@ class App:
         self._log.warning(Event.STATE_LOST, detail=f"state could not be kept: {detail}")
 
 
-async def run_agent(settings: AgentSettings, parts: Parts) -> ExitCode:
-    """Load state, run until a signal, return the exit code."""
-    app = App(settings, parts, await _load_state(parts))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, app, number)
-    return await app.run()
-
-
-def _on_signal(app: App, number: signal.Signals) -> None:
-    app.stop(ExitCode.STOPPED, number.name)
-    # Whatever hangs, the promise of five seconds is kept.
+def end_for_certain() -> None:
+    """Keep the promise of five seconds whatever hangs, interpreter and libraries included."""
     last_resort = threading.Timer(STOP_S - 0.25, os._exit, (int(ExitCode.FAULT),))
     last_resort.daemon = True
     last_resort.start()
+
+
+async def run_agent(
+    settings: AgentSettings, parts: Parts, *, on_signal: Callable[[], None] = end_for_certain
+) -> ExitCode:
+    """Load state, run until SIGTERM, SIGINT or a fault, return the exit code."""
+    app = App(settings, parts, await _load_state(parts))
+
+    def stop(number: signal.Signals) -> None:
+        app.stop(ExitCode.STOPPED, number.name)
+        on_signal()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    return await app.run()
 
 
 async def _load_state(parts: Parts) -> AgentState | None:

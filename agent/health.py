@@ -93,9 +93,9 @@ class HealthServer:
             writer.write(_response(answer, is_head=method == "HEAD"))
         await writer.drain()
         writer.write_eof()
-        await reader.read(
-            MAX_REQUEST_BYTES
-        )  # until the client closes: an abort could cut the answer
+        # An abort now could overtake the answer: wait for the client to close, or for the deadline.
+        while await reader.read(MAX_REQUEST_BYTES):
+            pass
 
     def _answer(self, head: bytes) -> tuple[str, Answer]:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

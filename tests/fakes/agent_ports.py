@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.attester import Signer
+from agent.gpu.inventory import KnownGpu
 from agent.gpu.reading import GpuEvent, InventoryReading
+from agent.gpu.source import StuckCall
 from agent.session.client import DialError, Line
 from agent.session.machine import About, End, Verdict
 from gpuwarden.evidence.model import WitnessedCheckpoint
+from gpuwarden.identity.keeper import KeeperFacts
 from gpuwarden.identity.svid import Svid
 from gpuwarden.settings.values import Address
 from tests.builders.attesting import SvidSigner, reading
@@ -22,6 +25,7 @@ class FakeSvids:
 
     svid: Svid | None = None
     subscribers: list[Callable[[], None]] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def current(self) -> Svid | None:
         return self.svid
@@ -32,6 +36,15 @@ class FakeSvids:
     def subscribe(self, notify: Callable[[], None]) -> Callable[[], None]:
         self.subscribers.append(notify)
         return lambda: self.subscribers.remove(notify)
+
+    def facts(self) -> KeeperFacts:
+        return KeeperFacts(0.0, 0, 0, 0, watching=False)
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def close(self) -> None:
+        self.calls.append("close")
 
     def change(self, svid: Svid | None) -> None:
         self.svid = svid
@@ -74,6 +87,16 @@ class FakeGpus:
     begun: int = 0
     hold: asyncio.Event | None = None
     news: asyncio.Queue[GpuEvent] = field(default_factory=asyncio.Queue)
+    known: tuple[KnownGpu, ...] = ()
+    stuck_call: StuckCall | None = None
+    closed: bool = False
+
+    def stuck(self, now: float) -> StuckCall | None:
+        del now
+        return self.stuck_call
+
+    async def aclose(self) -> None:
+        self.closed = True
 
     async def read(self) -> InventoryReading:
         self.begun += 1

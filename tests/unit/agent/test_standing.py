@@ -1,0 +1,212 @@
+import json
+from http import HTTPStatus
+
+from agent.gpu.reading import NvmlState
+from agent.gpu.source import StuckCall
+from agent.ops import Ops
+from agent.session.machine import About, End, EndReason, Verdict
+from agent.standing import Condition, Standing
+from gpuwarden.evidence.model import FailedRead
+from gpuwarden.identity.keeper import KeeperFacts
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.attesting import AGENT, reading, xid
+from tests.builders.ca import SpiffeCa
+from tests.fakes.agent_ports import FakeSvids
+from tests.fakes.clock import FakeClock
+
+REPLICA = Address("10.0.0.1", 9443)
+SVID = SpiffeCa().svid(AGENT)
+
+
+def verdict(code: str = "ACCEPTED", detail: str = "") -> Verdict:
+    accepted = code == "ACCEPTED"
+    return Verdict(
+        challenge_id="00",
+        accepted=accepted,
+        code=code,
+        detail=detail,
+        attestation_hash="v1:sha256:00" if accepted else "",
+        level="L0" if accepted else "",
+        fresh_for_ms=90_000 if accepted else 0,
+        next_challenge_ms=25_000,
+    )
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.svids = FakeSvids(SVID)
+        self.instruments = Instruments(Process.AGENT, "0.1.0")
+        self.standing = Standing(self.instruments, self.clock, self.svids)
+        self.stuck_call: StuckCall | None = None
+        self.keeper = KeeperFacts(600.0, 1, 1, 0, watching=True)
+        self.ops = Ops(self.instruments, self.standing, self, self)
+
+    def stuck(self, now: float) -> StuckCall | None:
+        del now
+        return self.stuck_call
+
+    def state(self) -> str:
+        return self.svids.state()
+
+    def facts(self) -> KeeperFacts:
+        return self.keeper
+
+    def accepted(self) -> None:
+        self.standing.linked(REPLICA)
+        self.standing.opened(REPLICA, 1)
+        self.standing.judged(REPLICA, 1, verdict(), About.EVIDENCE)
+
+    def metrics(self) -> list[str]:
+        return self.ops.metrics().body.decode().splitlines()
+
+
+def test_ready_while_one_acceptance_holds() -> None:
+    bench = Bench()
+    assert bench.standing.readiness().reasons == ("no controller replica is known yet",)
+    bench.accepted()
+    readiness = bench.standing.readiness()
+    assert (readiness.ready, readiness.reasons) == (True, ())
+    assert readiness.replicas[0].fresh_for_s == 90
+    bench.clock.advance(91)
+    readiness = bench.standing.readiness()
+    assert not readiness.ready
+    assert readiness.reasons == ("10.0.0.1:9443: ACCEPTED",)
+
+
+def test_a_revoking_refusal_counts_at_once_and_a_transient_one_when_the_lease_ends() -> None:
+    bench = Bench()
+    bench.accepted()
+    bench.standing.judged(REPLICA, 1, verdict("INVENTORY_INCOMPLETE", "vbios"), About.EVIDENCE)
+    readiness = bench.standing.readiness()
+    assert readiness.ready
+    assert readiness.replicas[0].code == "INVENTORY_INCOMPLETE"
+    bench.standing.judged(REPLICA, 1, verdict("INVENTORY_CHANGED", "new GPU"), About.EVIDENCE)
+    readiness = bench.standing.readiness()
+    assert not readiness.ready
+    assert readiness.reasons == ("10.0.0.1:9443: INVENTORY_CHANGED new GPU",)
+    bench.standing.judged(REPLICA, 1, verdict("UNKNOWN"), About.STREAM)
+    assert bench.standing.readiness().replicas[0].code == "UNKNOWN"
+
+
+def test_verdicts_on_news_change_nothing_that_is_shown() -> None:
+    bench = Bench()
+    bench.accepted()
+    before = bench.standing.readiness()
+    bench.standing.judged(REPLICA, 1, verdict("NODE_DENIED"), About.NEWS)
+    assert bench.standing.readiness() == before
+
+
+def test_the_svid_is_part_of_being_ready() -> None:
+    bench = Bench()
+    bench.accepted()
+    bench.svids.svid = None
+    readiness = bench.standing.readiness()
+    assert (readiness.ready, readiness.reasons) == (False, ("no SVID: not asked yet",))
+
+
+def test_superseded_is_not_ready_and_says_so() -> None:
+    bench = Bench()
+    bench.accepted()
+    bench.standing.superseded(REPLICA)
+    assert bench.standing.readiness().reasons[0].startswith("STREAM_SUPERSEDED: another instance")
+
+
+def test_why_a_stream_ended_is_shown_until_there_is_another() -> None:
+    bench = Bench()
+    bench.standing.linked(REPLICA)
+    bench.standing.opened(REPLICA, 1)
+    bench.standing.ended(REPLICA, 1, End(EndReason.UNPROVEN, "chain: no path to a root"))
+    [replica] = bench.standing.readiness().replicas
+    assert replica.condition is Condition.CONNECTING
+    assert replica.detail == "unproven: chain: no path to a root"
+    bench.standing.ended(REPLICA, 2, End(EndReason.PEER, "denied", "NODE_DENIED"))
+    assert bench.standing.readiness().replicas[0].code == "NODE_DENIED"
+    bench.standing.opened(REPLICA, 3)
+    bench.standing.opened(REPLICA, 4)
+    bench.standing.ended(REPLICA, 3, End(EndReason.STOPPED, "successor"))
+    [replica] = bench.standing.readiness().replicas
+    assert (replica.condition, replica.detail) == (Condition.OPEN, "peer: denied")
+    bench.standing.unlinked(REPLICA)
+    assert bench.standing.readiness().replicas == ()
+
+
+def test_an_unavailable_library_is_a_reason() -> None:
+    bench = Bench()
+    bench.standing.linked(REPLICA)
+    bench.standing.reading_done(reading(state=NvmlState.UNAVAILABLE, detail="no driver"), 0.1)
+    assert "NVML_UNAVAILABLE: no driver" in bench.standing.readiness().reasons
+    assert "gpuwarden_agent_nvml_available 0.0" in bench.metrics()
+    bench.standing.reading_done(reading(), 0.1)
+    assert "gpuwarden_agent_nvml_available 1.0" in bench.metrics()
+
+
+def test_metrics() -> None:
+    bench = Bench()
+    bench.accepted()
+    failed = (FailedRead(fact="vbios", gpu=None, call="nvmlX", error="UNKNOWN"),)
+    bench.standing.reading_done(reading(3, failed=failed), 0.2)
+    bench.standing.lost_round(REPLICA, 1)
+    bench.standing.told(xid())
+    bench.standing.unresolved(Address("c.test", 1), "no answer")
+    bench.standing.ended(REPLICA, 9, End(EndReason.SILENT, "no verdict on evidence"))
+    lines = bench.metrics()
+    for expected in (
+        'gpuwarden_agent_verdicts_total{code="ACCEPTED"} 1.0',
+        "gpuwarden_agent_accepted_controllers 1.0",
+        'gpuwarden_agent_streams{state="accepted"} 1.0',
+        'gpuwarden_agent_streams{state="connecting"} 0.0',
+        'gpuwarden_agent_stream_ends_total{cause="silent"} 1.0',
+        'gpuwarden_agent_inventory_reads_total{result="failed"} 1.0',
+        'gpuwarden_agent_inventory_reads_total{result="late"} 1.0',
+        'gpuwarden_agent_nvml_failures_total{call="nvmlX",error="UNKNOWN"} 1.0',
+        'gpuwarden_agent_gpu_events_total{kind="xid"} 1.0',
+        "gpuwarden_agent_gpus 3.0",
+        "gpuwarden_agent_inventory_read_seconds_count 1.0",
+        "gpuwarden_svid_expires_seconds 600.0",
+        'gpuwarden_svid_updates_total{result="taken"} 1.0',
+        "gpuwarden_svid_source_restarts_total 0.0",
+        "gpuwarden_ready 1.0",
+    ):
+        assert expected in lines, expected
+    bench.keeper = KeeperFacts(0.0, 2, 3, 4, watching=False)
+    lines = bench.metrics()
+    assert 'gpuwarden_svid_updates_total{result="taken"} 2.0' in lines
+    assert 'gpuwarden_svid_updates_total{result="failed"} 4.0' in lines
+    assert "gpuwarden_svid_source_restarts_total 2.0" in lines
+
+
+def test_liveness_is_the_event_loop_and_a_library_that_returns() -> None:
+    bench = Bench()
+    assert bench.ops.healthz().status is HTTPStatus.OK
+    bench.stuck_call = StuckCall("nvmlDeviceGetCount", 16.2)
+    answer = bench.ops.routes()["/healthz"]()
+    assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
+    assert answer.body == b"NVML call nvmlDeviceGetCount has not returned for 16 s\n"
+
+
+def test_readiness_as_json() -> None:
+    bench = Bench()
+    answer = bench.ops.readyz()
+    assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
+    bench.accepted()
+    answer = bench.ops.readyz()
+    assert answer.status is HTTPStatus.OK
+    assert json.loads(answer.body) == {
+        "ready": True,
+        "reasons": [],
+        "identity": f"SVID {AGENT}",
+        "replicas": [
+            {
+                "address": "10.0.0.1:9443",
+                "state": "accepted",
+                "code": "ACCEPTED",
+                "detail": "",
+                "level": "L0",
+                "attestationHash": "v1:sha256:00",
+                "freshForSeconds": 90,
+            }
+        ],
+    }

@@ -1,0 +1,99 @@
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.state import (
+    FILE_NAME,
+    MAX_STATE_BYTES,
+    AgentState,
+    RememberedGpu,
+    StateFile,
+    StateLostError,
+    StateNotKeptError,
+    decode_state,
+    encode_state,
+)
+from gpuwarden.evidence.model import WitnessedCheckpoint
+
+STATE = AgentState(
+    instance_id="ab" * 16,
+    boot_id="boot",
+    checkpoints=(WitnessedCheckpoint(origin="main/0", checkpoint="main/0\n1\nx\n"),),
+    gpus=(RememberedGpu(uuid="GPU-1", pci_bus_id="0:1:0.0", nvml_index=0),),
+)
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "new" / "folder")
+    file.keep(STATE)
+    assert file.load() == STATE
+    path = tmp_path / "new" / "folder" / FILE_NAME
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(path.parent) == [FILE_NAME]  # noqa: PTH208 -- names only
+
+
+def test_file_and_folder_are_synced_before_keep_returns(tmp_path: Path) -> None:
+    synced: list[str] = []
+    file = StateFile(
+        tmp_path, sync=lambda number: synced.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+    )
+    file.keep(STATE)
+    assert synced == [str(tmp_path / "agent-state.new"), str(tmp_path)]
+
+
+def test_a_crash_before_the_rename_leaves_the_old_state(tmp_path: Path) -> None:
+    StateFile(tmp_path).keep(STATE)
+
+    def crash(_number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StateNotKeptError, match="No space left"):
+        StateFile(tmp_path, sync=crash).keep(
+            AgentState(instance_id="x", boot_id="y", checkpoints=(), gpus=())
+        )
+    assert StateFile(tmp_path).load() == STATE
+
+
+def test_a_link_in_the_place_of_the_new_file_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "agent-state.new").symlink_to(victim)
+    with pytest.raises(StateNotKeptError):
+        StateFile(tmp_path).keep(STATE)
+    assert victim.read_text() == "precious"
+
+
+def test_missing_state_is_lost_state(tmp_path: Path) -> None:
+    with pytest.raises(StateLostError, match="No such file"):
+        StateFile(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version":2,"new":"things"}',
+        b'{"version":1,"sha256":"","state":{}}',
+        encode_state(STATE).replace(b'"boot"', b'"toob"'),
+        encode_state(STATE)[:-1],
+        encode_state(STATE) + b" " * MAX_STATE_BYTES,
+        encode_state(STATE).replace(b'"state":{', b'"state":{"zz":1,'),
+    ],
+)
+def test_damaged_and_foreign_files_are_lost_state(file: bytes) -> None:
+    with pytest.raises(StateLostError):
+        decode_state(file)
+
+
+@given(position=st.integers(0, len(encode_state(STATE)) - 1), bit=st.integers(0, 7))
+@settings(max_examples=150, deadline=None)
+def test_any_flipped_bit_is_found(position: int, bit: int) -> None:
+    file = bytearray(encode_state(STATE))
+    file[position] ^= 1 << bit
+    with pytest.raises(StateLostError):
+        decode_state(bytes(file))
