@@ -48,7 +48,7 @@ from controller.supervision import Supervisor
 from controller.trust_journal import CONTROLLER
 from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.server_credentials import server_credentials
@@ -70,7 +70,7 @@ DRAIN_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.5
 _AUDIT_SECONDS: Final = 2.0
 _TRACING_SECONDS: Final = 0.5
-_TICK_SECONDS: Final = 0.25
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _CALLS_BESIDE_STREAMS: Final = 1000
 
 
@@ -82,6 +82,15 @@ class Addresses:
     extender: str
     ops: str
     local: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """How often the process looks around, and how long it waits for its first SVID; seconds."""
+
+    tick_s: float = 0.25
+    policy_look_s: float = 2.0
+    first_svid_s: float = 3.0
 
 
 class StartError(Exception):
@@ -98,6 +107,8 @@ async def run(
     directory: NodeDirectory,
     announce: Callable[[Addresses], None] = lambda _addresses: None,
     stop: asyncio.Event | None = None,
+    clock: Clock | None = None,
+    tempo: Tempo = Tempo(),
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stop`; returns the exit status.
 
@@ -111,7 +122,10 @@ async def run(
         version=__version__,
         headers=settings.telemetry.otlp_headers,
     )
-    controller = _Controller(loaded, directory, stop or asyncio.Event())
+    controller = _Controller(
+        loaded, directory, stop or asyncio.Event(), clock or SystemClock(), tempo
+    )
+    disobey_signals = controller.obey_signals()
     try:
         await controller.start()
         announce(controller.addresses)
@@ -119,6 +133,7 @@ async def run(
     finally:
         await controller.drain()
         await _end_tracing(end_tracing)
+        disobey_signals()
 
 
 async def _end_tracing(end_tracing: Callable[[], None]) -> None:
@@ -131,14 +146,19 @@ class _Controller:
     """One controller from start to drain."""
 
     def __init__(
-        self, loaded: Loaded[ControllerSettings], directory: NodeDirectory, stop: asyncio.Event
+        self,
+        loaded: Loaded[ControllerSettings],
+        directory: NodeDirectory,
+        stop: asyncio.Event,
+        clock: Clock,
+        tempo: Tempo,
     ) -> None:
         self._loaded = loaded
         self._stop = stop
         self._status = EXIT_OK
         self._log = logs.logger(SERVICE)
         settings = loaded.settings
-        clock = SystemClock()
+        self._tempo = tempo
         self._instruments = Instruments(Process.CONTROLLER, __version__)
         self._keeper = SvidKeeper.dialing(
             settings.workload_api,
@@ -183,22 +203,45 @@ class _Controller:
             raise StartError(str(error), EXIT_FAULT) from error
         parts.conditions.state.listening_since_ns = parts.clock.boottime_ns()
         self._supervisor.watch("ticks", self._tick_for_ever())
-        self._supervisor.watch("policy", parts.policy.follow())
+        self._supervisor.watch("policy", parts.policy.follow(self._tempo.policy_look_s))
         if settings.extender.tls.cert is not None:
             self._supervisor.watch("certificates", parts.extender.watch_certificates())
         self._log.info(Event.PROCESS_STARTED, version=__version__, **asdict(self.addresses))
 
+    async def _first_svid(self) -> None:
+        """Wait a little for an SVID, so that the first handshakes succeed, but not for ever."""
+        loop, come = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(come.set)
+
+        unsubscribe = self._keeper.subscribe(wake)
+        try:
+            async with asyncio.timeout(self._tempo.first_svid_s):
+                while self._keeper.current() is None and not self._stop.is_set():
+                    await come.wait()
+                    come.clear()
+        except TimeoutError:
+            self._log.warning(Event.SVID_SOURCE_FAILED, state=self._keeper.state())
+        finally:
+            unsubscribe()
+
     async def serve(self) -> int:
         """Until a signal, a fault or `stop`."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
-        try:
-            await self._stop.wait()
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+        await self._stop.wait()
         return self._status
+
+    def obey_signals(self) -> Callable[[], None]:
+        """From the start to the end, so that a second signal cannot cut the drain short."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+
+        def disobey() -> None:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+        return disobey
 
     async def drain(self) -> None:
         """See the module; does nothing the second time."""
@@ -237,6 +280,7 @@ class _Controller:
         )
         await self._serve_rpc(local)
         extender = await parts.extender.start()
+        await self._first_svid()
         agents = agents_server(
             address=str(settings.listen.agents),
             credentials=server_credentials(parts.svids, self._handshake_failed),
@@ -267,7 +311,7 @@ class _Controller:
         """What time alone brings about: leases that end, readiness, the clock's honesty."""
         ready = False
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(self._tempo.tick_s)
             parts = self._parts
             changes = parts.registry.tick(parts.clock.boottime_ns())
             parts.journal.changed(changes, CONTROLLER)

@@ -19,7 +19,6 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-_LOOK_SECONDS: Final = 2.0
 _SHOWN_FINDINGS: Final = 10
 
 
@@ -33,13 +32,11 @@ class PolicyInForce:
         audit: AuditLog,
         instruments: Instruments,
         changed: Callable[[Policy], None],
-        look_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self._file = file
         self._audit = audit
         self._reloads = instruments.counter(names.POLICY_RELOADS)
         self._changed = changed
-        self._look_seconds = look_seconds
         self._log = logger("policy")
 
     @property
@@ -47,10 +44,10 @@ class PolicyInForce:
         """What counts now; the same object until it changes."""
         return DEFAULT_POLICY if self._file is None else self._file.current
 
-    async def follow(self) -> None:
+    async def follow(self, every_s: float) -> None:
         """Look at the file again and again, until cancelled."""
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(every_s)
             await self.look()
 
     async def look(self) -> None:

@@ -38,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def announce(addresses: Addresses) -> None:
         line = json.dumps({"event": EVENT, **asdict(addresses)})
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
         if own.addresses is not None:
             _write_whole(own.addresses, line + "\n")
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
     return run_to_end(PROGRAM, lambda: run(loaded, directory=directory, announce=announce))
 

@@ -1,0 +1,22 @@
+"""Waits for something that another process or thread brings about; fails when it never does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+DEADLINE_S = 20.0
+_PAUSE_S = 0.02
+
+
+async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
+    """Ask `probe` until it gives something that is not None."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                found = await probe()
+                if found is not None:
+                    return found
+                await asyncio.sleep(_PAUSE_S)
+    except TimeoutError:
+        raise AssertionError(f"never happened within {DEADLINE_S:g} s: {what}") from None

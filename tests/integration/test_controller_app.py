@@ -1,0 +1,285 @@
+"""The controller's life in this process: everything between its settings and its drain."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import structlog
+from grpc import aio
+
+from controller.app import Addresses, StartError, Tempo, run
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.settings.loader import CONTROLLER, Inputs, load
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
+from sandbox.insecure_static_nodes import InsecureStaticNodes
+from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.fakes.eventually import DEADLINE_S, eventually
+
+TD = "example.org"
+ATTESTATION = {
+    "attestation.interval": "100ms",
+    "attestation.challengeTtl": "100ms",
+    "attestation.lease": "500ms",
+}
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    """A controller configures the logging of its process, which here is the tests'."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+class Directory:
+    """A directory without warning, as a real one."""
+
+    def __init__(self) -> None:
+        self.current = DirectorySnapshot({"node-1": KnownNode("uid-1")})
+
+    def snapshot(self) -> DirectorySnapshot:
+        return self.current
+
+    def warning(self) -> str | None:
+        return None
+
+
+@dataclass
+class Running:
+    addresses: Addresses
+    task: asyncio.Task[int]
+    stop: asyncio.Event
+    audit: Path
+
+    async def get(self, path: str) -> tuple[int, str]:
+        url = f"http://{self.addresses.ops}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    async def reasons(self) -> list[str]:
+        _, text = await self.get("/readyz")
+        found: list[str] = json.loads(text)["reasons"]
+        return found
+
+    async def metric(self, name: str) -> float | None:
+        _, text = await self.get("/metrics")
+        for line in text.splitlines():
+            key, _, value = line.rpartition(" ")
+            if key == name:
+                return float(value)
+        return None
+
+    def records(self) -> list[dict[str, Any]]:
+        files = sorted(path for path in self.audit.iterdir() if path.suffix == ".jsonl")
+        return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+
+
+def _loaded(folder: Path, workload_api: str, **changes: str) -> Any:
+    values = {
+        "trustDomain": TD,
+        "cluster": "test",
+        "workloadApi": workload_api,
+        "listen.agents": "127.0.0.1:0",
+        "listen.extender": "127.0.0.1:0",
+        "listen.ops": "127.0.0.1:0",
+        "listen.local": str(folder / "run" / "fleet.sock"),
+        "audit.dir": str(folder / "audit"),
+        "audit.reserve": "0",
+        "log.level": "error",
+        **ATTESTATION,
+        **{key.replace("__", "."): value for key, value in changes.items()},
+    }
+    return load(CONTROLLER, Inputs(tuple((key, value, key) for key, value in values.items())))
+
+
+@asynccontextmanager
+async def _running(
+    folder: Path,
+    workload_api: str,
+    directory: Any = None,
+    clock: Clock | None = None,
+    **changes: str,
+) -> AsyncIterator[Running]:
+    stop = asyncio.Event()
+    told: list[Addresses] = []
+    listening = asyncio.Event()
+
+    def announce(addresses: Addresses) -> None:
+        told.append(addresses)
+        listening.set()
+
+    task = asyncio.create_task(
+        run(
+            _loaded(folder, workload_api, **changes),
+            directory=directory or Directory(),
+            announce=announce,
+            stop=stop,
+            clock=clock,
+            tempo=Tempo(tick_s=0.02, policy_look_s=0.02, first_svid_s=0.5),
+        )
+    )
+    waiting = asyncio.create_task(listening.wait())
+    parts: set[asyncio.Task[Any]] = {task, waiting}
+    await asyncio.wait(parts, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task.done():
+        await task
+    try:
+        yield Running(told[0], task, stop, folder / "audit")
+    finally:
+        stop.set()
+        await task
+
+
+@pytest.fixture
+def workload_api(tmp_path: Path) -> Iterator[str]:
+    api = InsecureWorkloadApi(tmp_path, TD)
+    yield api.add("controller", f"spiffe://{TD}/gpuwarden/controller")
+    api.close()
+
+
+async def test_starts_becomes_ready_and_ends(tmp_path: Path, workload_api: str) -> None:
+    async with _running(tmp_path, workload_api) as controller:
+        assert (await controller.reasons())[0].startswith("first round")
+
+        async def ready() -> bool | None:
+            return None if await controller.reasons() else True
+
+        await eventually(ready, "ready")
+        assert await controller.metric("gpuwarden_ready") == 1
+        assert await controller.metric("gpuwarden_audit_queue_records") is not None
+        assert (tmp_path / "run" / "fleet.sock").exists()
+    assert controller.task.result() == 0
+    kinds = [record["kind"] for record in controller.records()]
+    assert kinds == ["log.start", "config.change", "log.stop"]
+    settings = controller.records()[1]
+    assert (settings["subject"], len(settings["refs"]["config"])) == ("settings", 64)
+
+
+async def test_a_changed_policy_comes_into_force_and_a_wrong_one_does_not(
+    tmp_path: Path, workload_api: str
+) -> None:
+    file = tmp_path / "policy.yaml"
+    header = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: Policy\n"
+    file.write_text(header)
+    async with _running(tmp_path, workload_api, policy__file=str(file)) as controller:
+        name = "gpuwarden_policy_reloads_total"
+        file.write_text("nonsense: true\n")
+
+        async def refused() -> float | None:
+            return await controller.metric(f'{name}{{result="refused"}}')
+
+        assert await eventually(refused, "refused policy") == 1
+        file.write_text(header + "labels: {big: 'memory>=40Gi'}\n")
+
+        async def taken() -> float | None:
+            return await controller.metric(f'{name}{{result="taken"}}')
+
+        assert await eventually(taken, "changed policy") == 1
+    subjects = [record["subject"] for record in controller.records()]
+    assert subjects.count("policy") == 1
+
+
+class SteppingClock(SystemClock):
+    """Wall time that a test can put forward."""
+
+    step_ns = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.step_ns
+
+
+async def test_a_suspect_clock_is_a_warning(tmp_path: Path, workload_api: str) -> None:
+    clock = SteppingClock()
+    async with _running(tmp_path, workload_api, clock=clock) as controller:
+        assert await controller.metric("gpuwarden_clock_suspect") == 0
+        clock.step_ns = 60 * 1_000_000_000
+
+        async def suspect() -> bool | None:
+            return await controller.metric("gpuwarden_clock_suspect") == 1 or None
+
+        await eventually(suspect, "the clock is suspect")
+        _, text = await controller.get("/readyz")
+        assert json.loads(text)["warnings"][0].startswith("CONTROLLER_CLOCK_SUSPECT")
+
+
+async def test_without_a_workload_api_it_waits_and_says_so(tmp_path: Path) -> None:
+    async with _running(tmp_path, f"unix://{tmp_path}/nobody.sock") as controller:
+
+        async def only_the_svid_is_missing() -> bool | None:
+            words = [reason.split(":")[0] for reason in await controller.reasons()]
+            return words == ["svid"] or None
+
+        await eventually(only_the_svid_is_missing, "svid is the only reason")
+        assert (await controller.get("/readyz"))[0] == 503
+        assert (await controller.get("/healthz"))[0] == 200
+
+
+async def test_a_part_that_ends_unexpectedly_ends_the_process(
+    tmp_path: Path, workload_api: str
+) -> None:
+    class Breaking(Directory):
+        broken = False
+
+        def snapshot(self) -> DirectorySnapshot:
+            if self.broken:
+                raise RuntimeError("the directory has a bug")
+            return super().snapshot()
+
+    directory = Breaking()
+    async with _running(tmp_path, workload_api, directory) as controller:
+        directory.broken = True
+        assert await asyncio.wait_for(controller.task, DEADLINE_S) == 1
+    assert controller.records()[-1]["kind"] == "log.stop"
+
+
+async def test_insecure_stand_ins_are_told_everywhere(tmp_path: Path, workload_api: str) -> None:
+    async with _running(
+        tmp_path,
+        workload_api,
+        InsecureStaticNodes(["node-1"]),
+        insecureStaticHashes="true",
+        staticHashes='{"node-1": "gold"}',
+    ) as controller:
+        _, text = await controller.get("/readyz")
+        warnings = json.loads(text)["warnings"]
+        assert [warning.split(":")[0] for warning in warnings] == [
+            "InsecureStaticNodes",
+            "InsecureStaticHashes",
+        ]
+        async with aio.insecure_channel(f"unix:{controller.addresses.local}") as channel:
+            stub: Any = pb_grpc.FleetServiceStub(channel)
+            listed = await stub.ListNodes(pb.ListNodesRequest(), timeout=DEADLINE_S)
+            assert list(listed.warnings) == warnings
+    assert len(controller.records()[1]["refs"]["insecure"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "text"),
+    [
+        ({"policy__file": "/nonexistent/policy.yaml"}, 2, "/nonexistent/policy.yaml"),
+        ({"listen__agents": "192.0.2.1:1"}, 1, "listen.agents: cannot bind"),
+        ({"listen__ops": "192.0.2.1:1"}, 1, "192.0.2.1"),
+        ({"listen__local": "/proc/version"}, 1, "is not a socket"),
+        ({"listen__local": "/proc/none/fleet.sock"}, 1, "/proc/none"),
+    ],
+)
+async def test_what_cannot_start_says_what_and_why(
+    tmp_path: Path, workload_api: str, changes: dict[str, str], status: int, text: str
+) -> None:
+    with pytest.raises(StartError, match=text) as caught:
+        async with _running(tmp_path, workload_api, None, None, **changes):
+            pass
+    assert caught.value.status == status
