@@ -1,1 +1,1 @@
-"""To be described."""
+"""The node's GPUs: NVML read on its own threads, concluded into the inventory, events told."""

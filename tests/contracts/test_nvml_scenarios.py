@@ -827,6 +827,7 @@ async def test_a_wait_that_fails_is_told_once(
     await source.read()
     node.host_breaks(rc={"nvmlEventSetWait_v2": code})
     assert (await listener.next()).kind is kind
+    assert not source._pump.armed
     for _ in range(3):
         await source.read()
     node.shows(h100_sxm(0))

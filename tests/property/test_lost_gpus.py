@@ -44,7 +44,9 @@ Rounds = st.lists(st.lists(Slot, min_size=5, max_size=5), min_size=1, max_size=4
 
 
 def bus(slot: int) -> str:
-    return f"00000000:{slot + 1:02X}:00.0"
+    """In hex of either case: order is that of numbers, not of letters."""
+    number = f"{slot + 9:02x}"
+    return f"00000000:{number.upper() if slot % 2 else number}:00.0"
 
 
 def device(index: int, slot: int, state: str) -> DeviceSurvey:

@@ -1,10 +1,10 @@
 import pytest
 
 from agent.gpu.reading import EventKind
-from agent.gpu.xid import APPLICATION_XIDS, UNAVAILABLE_EVENT, XID_EVENT, Happening, bad_news
+from agent.gpu.xid import UNAVAILABLE_EVENT, XID_EVENT, Happening, bad_news
 
 
-@pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS))
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
 def test_an_applications_fault_is_no_bad_news(xid: int) -> None:
     assert bad_news(Happening("GPU-1", XID_EVENT, xid)) is None
 
