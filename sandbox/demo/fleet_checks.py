@@ -25,8 +25,8 @@ async def inventory(stage: Stage) -> str:
     status, output = await stage.cli("gpus", "--server", stage.laptop.server, "-o", "json")
     demand(status == 0, f"`gpuwarden gpus` ended with {status}: {output[:300]}")
     seen = {
-        (gpu["node"], gpu["uuid"], gpu["serial"])
-        for gpu in json.loads(output)
+        (gpu["node"], gpu["uuid"], gpu.get("serial", ""))
+        for gpu in json.loads(output)["gpus"]
         if gpu["node"] in stage.nodes
     }
     expected = {

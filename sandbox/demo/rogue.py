@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc.aio
 from cryptography import x509
@@ -28,13 +28,15 @@ from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.wire.v1 import attestation_pb2 as wire
 from gpuwarden.wire.v1.attestation_pb2_grpc import (
-    AttestationServiceAsyncStub,
     AttestationServiceStub,
 )
 from sandbox.demo.check import CheckFailedError
 from sandbox.nodes import CLUSTER, ROGUE, TRUST_DOMAIN
 from sandbox.nvml.models import bus_id, made_uuid
 from sandbox.spiffe.ca import InsecureCa
+
+if TYPE_CHECKING:  # exists in the stub file only
+    from gpuwarden.wire.v1.attestation_pb2_grpc import AttestationServiceAsyncStub
 
 PREFIX = "/gpuwarden"
 _WAIT_S = 10.0
@@ -102,6 +104,10 @@ class RogueAgent:
         """Wait for a challenge and make the evidence that answers it, without sending it."""
         challenge = await self._received("challenge")
         return self._answer(challenge.challenge)
+
+    async def greeting(self) -> wire.Verdict:
+        """Wait for the verdict about the stream itself, where it is refused at Hello."""
+        return (await self._received("verdict")).verdict
 
     async def verdict(self, request: wire.AttestRequest) -> wire.Verdict:
         """Send `request` and wait for what the controller says about it."""

@@ -9,14 +9,17 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from gpuwarden.wire.v1 import fleet_pb2 as pb
-from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub, FleetServiceStub
+from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
 from sandbox.laptop import Laptop
 from sandbox.nodes import simulated_nodes
+
+if TYPE_CHECKING:  # exists in the stub file only
+    from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
 
 _CALL_S = 5.0
 _POLL_S = 0.1
