@@ -63,10 +63,8 @@ def _check_struct(
         if key in fields:
             yield from _check(item, fields[str(key)].type, where)
         else:
-            known = ", ".join(fields)
-            yield PolicyFinding(
-                shown(where), shown(item), f"no such key; the keys here are {known}"
-            )
+            expected = f"a key out of {', '.join(fields)}"
+            yield PolicyFinding(shown_key(where), shown(item), expected)
     for name, field in fields.items():
         if field.required and name not in value:
             where = f"{path}.{name}" if path else name

@@ -1,5 +1,6 @@
 """Stand-ins for what the extender asks and tells: a fleet, a clock, sinks that remember."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,8 @@ class Measurements:
 
     answers: list[tuple[str, str]] = field(default_factory=list)
     certificates: list[str | None] = field(default_factory=list)
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when new certificate files have been taken."""
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         assert seconds >= 0
@@ -85,6 +88,8 @@ class Measurements:
 
     def certificate_changed(self, error: str | None) -> None:
         self.certificates.append(error)
+        if error is None:
+            self.taken.set()
 
 
 def args(pod: dict[str, Any], *names: str) -> dict[str, Any]:

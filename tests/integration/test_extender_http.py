@@ -1,0 +1,300 @@
+"""The extender over a real loopback socket, as kube-scheduler and worse callers meet it."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from controller.scheduling.extender import (
+    INSECURE_HEADER,
+    Extender,
+    ExtenderLimits,
+    ExtenderServer,
+    ListenRefusedError,
+    check_listener,
+)
+from controller.scheduling.serving_tls import Reload
+from controller.scheduling.verbs import ExtenderVerbs
+from controller.static_hashes import InsecureStaticHashes
+from gpuwarden.settings.values import Address
+from tests.builders.fleet_views import fleet, hash_of, healthy
+from tests.builders.pods import pod_json
+from tests.fakes.placement import Measurements, Sink, World, args
+
+GUARDED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+class Running:
+    """A server with what it told its surroundings."""
+
+    def __init__(self, verbs: ExtenderVerbs, limits: ExtenderLimits) -> None:
+        self.sink = Sink()
+        self.measurements = Measurements()
+        extender = Extender(verbs, sink=self.sink, metrics=self.measurements, limits=limits)
+        self.server = ExtenderServer(
+            extender, address=LOOPBACK, tls=None, metrics=self.measurements, limits=limits
+        )
+        self.port = 0
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+        yield session
+
+
+@asynccontextmanager
+async def serving(verbs: ExtenderVerbs | None = None, **limits: Any) -> AsyncIterator[Running]:
+    running = Running(verbs or World(fleet(healthy("n1"))).verbs(), ExtenderLimits(**limits))
+    _, running.port = await running.server.start()
+    try:
+        yield running
+    finally:
+        await running.server.stop(0.5)
+
+
+async def test_filter_prioritize_and_health(client: aiohttp.ClientSession) -> None:
+    async with serving() as running:
+        for path, expected in (
+            ("/filter", {"NodeNames": ["n1"]}),
+            ("/prioritize", [{"Host": "n1", "Score": 4}, {"Host": "n2", "Score": 0}]),
+        ):
+            async with client.post(running.url(path), json=args(GUARDED, "n1", "n2")) as answer:
+                found = await answer.json()
+                assert answer.status == 200
+                assert answer.content_type == "application/json"
+                assert INSECURE_HEADER not in answer.headers
+                assert found == expected or found["NodeNames"] == ["n1"]
+        async with client.get(running.url("/healthz")) as answer:
+            assert (answer.status, await answer.text()) == (200, "ok")
+        assert running.measurements.answers == [("filter", "passed"), ("prioritize", "passed")]
+        assert [decision.pod for decision in running.sink.decisions] == ["train-0"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/filter", 405),
+        ("PUT", "/prioritize", 405),
+        ("POST", "/healthz", 405),
+        ("POST", "/bind", 404),
+        ("GET", "/", 404),
+    ],
+)
+async def test_other_methods_and_paths(
+    client: aiohttp.ClientSession, method: str, path: str, status: int
+) -> None:
+    async with serving() as running, client.request(method, running.url(path)) as answer:
+        assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "decode args"),
+        (b"{", "decode args"),
+        (b'{"NodeNames":["n1"]}', "missing pod in args"),
+        (gzip.compress(b"{}"), "decode args"),
+    ],
+)
+async def test_bad_bodies_are_400_and_the_connection_lives(
+    client: aiohttp.ClientSession, data: bytes, expected: str
+) -> None:
+    async with serving() as running:
+        headers = {"Content-Encoding": "gzip"} if data[:1] == b"\x1f" else {}
+        async with client.post(running.url("/filter"), data=data, headers=headers) as answer:
+            assert answer.status == 400
+            assert expected in (await answer.json())["Error"]
+        async with client.post(running.url("/filter"), json=args(GUARDED, "n1")) as answer:
+            assert answer.status == 200
+        assert running.measurements.answers[0] == ("filter", "bad")
+
+
+async def test_unguarded_pods_leave_no_decision(client: aiohttp.ClientSession) -> None:
+    async with serving(World().verbs()) as running:
+        async with client.post(running.url("/filter"), json=args(pod_json(), "a", "b")) as answer:
+            assert (await answer.json())["NodeNames"] == ["a", "b"]
+        assert running.sink.decisions == []
+        assert running.measurements.answers == [("filter", "untouched")]
+
+
+async def test_not_ready_is_200_with_an_error(client: aiohttp.ClientSession) -> None:
+    world = World(fleet(healthy("n1")), not_ready="first round")
+    async with serving(world.verbs()) as running:
+        async with client.post(running.url("/filter"), json=args(GUARDED, "n1")) as answer:
+            assert answer.status == 200
+            assert "CONTROLLER_NOT_READY" in (await answer.json())["Error"]
+        assert running.sink.decisions == []
+
+
+async def test_static_hashes_are_marked_in_every_answer(client: aiohttp.ClientSession) -> None:
+    static = InsecureStaticHashes({"kind-worker": "abc123"})
+    pod = pod_json({"attestation-hash.my-company.com/required-hash": "abc123"}, gpus=1)
+    async with serving(World().verbs(static=static)) as running:
+        body = args(pod, "kind-worker", "kind-worker2")
+        async with client.post(running.url("/filter"), json=body) as answer:
+            found = await answer.json()
+            assert answer.headers[INSECURE_HEADER] == "static-hashes"
+        assert found["NodeNames"] == ["kind-worker"]
+        assert "no attestation hash" in found["FailedAndUnresolvableNodes"]["kind-worker2"]
+        async with client.get(running.url("/healthz")) as answer:
+            assert answer.headers[INSECURE_HEADER] == "static-hashes"
+
+
+async def test_fifteen_thousand_names(client: aiohttp.ClientSession) -> None:
+    nodes = [healthy(f"node-{i:05d}", "b" if i % 3 else "a", gpus=1) for i in range(15_000)]
+    names = [node.name for node in nodes]
+    async with serving(World(fleet(*nodes)).verbs()) as running:
+        async with client.post(running.url("/filter"), json=args(GUARDED, *names)) as answer:
+            found = await answer.json()
+        assert found["NodeNames"] == names[::3]
+        assert len(found["FailedAndUnresolvableNodes"]) == 100
+        assert found["FailedNodes"] == {}
+        totals = running.sink.decisions[0].totals()
+        assert (totals.passed, sum(totals.rejected.values())) == (5000, 10_000)
+
+
+async def test_whole_nodes_are_answered_with_whole_nodes(client: aiohttp.ClientSession) -> None:
+    items = [{"metadata": {"name": name, "labels": {"pad": "x" * 10_000}}} for name in ("n2", "n1")]
+    body = {"Pod": GUARDED, "Nodes": {"items": items}, "NodeNames": None}
+    async with serving() as running, client.post(running.url("/filter"), json=body) as answer:
+        found = await answer.json()
+    assert found["Nodes"]["items"] == [items[1]]
+    assert found["NodeNames"] is None
+
+
+async def test_oversize_is_413_by_length_and_by_count(client: aiohttp.ClientSession) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(8):
+            yield b" " * 1000
+
+    async with serving(body_bytes=4000) as running:
+        for data in (b" " * 4001, chunks()):
+            async with client.post(running.url("/filter"), data=data) as answer:
+                assert answer.status == 413
+                assert "limits.filterBytes" in (await answer.json())["Error"]
+        assert running.measurements.answers == [("filter", "too_large")] * 2
+        async with client.post(running.url("/filter"), data=b" " * 4000) as answer:
+            assert answer.status == 400
+
+
+async def raw(port: int, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+async def test_a_slow_body_is_cut_off() -> None:
+    async with serving(receive_s=0.2) as running:
+        reader, writer = await raw(running.port, HEAD % 100 + b"{")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"did not arrive within 0.2 s" in answer
+    assert running.measurements.answers == [("filter", "slow")]
+
+
+async def test_slow_headers_are_cut_off() -> None:
+    async with serving(idle_s=0.2) as running:
+        reader, writer = await raw(running.port, b"POST /filter HTTP/1.1\r\nHost: ")
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+async def test_bodies_that_are_being_received_are_bounded_in_sum(
+    client: aiohttp.ClientSession,
+) -> None:
+    async with serving(body_bytes=60_000) as running:
+        held = [await raw(running.port, HEAD % 60_000 + b" " * 50_000) for _ in range(2)]
+        await until(client, running, 503)
+        for _, writer in held:
+            writer.close()
+        await until(client, running, 400)
+
+
+async def until(client: aiohttp.ClientSession, running: Running, status: int) -> None:
+    """Ask until the answer is `status`: the server sees other connections in its own time."""
+    async with asyncio.timeout(20):
+        while True:
+            async with client.post(running.url("/filter"), data=b" " * 60_000) as answer:
+                if answer.status == status:
+                    return
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_behind(
+    client: aiohttp.ClientSession,
+) -> None:
+    async with serving(body_bytes=60_000) as running:
+        for _ in range(10):
+            _, writer = await raw(running.port, HEAD % 60_000 + b" " * 50_000)
+            writer.transport.abort()
+        async with client.post(running.url("/filter"), json=args(GUARDED, "n1")) as answer:
+            assert answer.status == 200
+
+
+async def test_one_connection_too_many_is_closed() -> None:
+    async with serving(connections=1) as running:
+        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        first, first_writer = await raw(running.port, request)
+        assert (await first.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        second, second_writer = await raw(running.port, request)
+        assert await _all(second) == b""
+        first_writer.write(request)
+        assert (await first.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        first_writer.close()
+        second_writer.close()
+
+
+async def _all(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        return b""
+
+
+async def test_many_pods_at_once_get_their_own_answers(client: aiohttp.ClientSession) -> None:
+    nodes = [healthy(f"n-{letter}", letter) for letter in "abcdef"]
+    names = [node.name for node in nodes]
+
+    async with serving(World(fleet(*nodes)).verbs()) as running:
+
+        async def ask(letter: str) -> list[str]:
+            pod = pod_json({"gpuwarden.dev/required-hash": hash_of(letter)})
+            async with client.post(running.url("/filter"), json=args(pod, *names)) as answer:
+                found = json.loads(await answer.read())["NodeNames"]
+                assert isinstance(found, list)
+                return found
+
+        answers = await asyncio.gather(*(ask(letter) for letter in "abcdef" * 10))
+    assert answers == [[f"n-{letter}"] for letter in "abcdef" * 10]
+
+
+async def test_stop_before_start_and_reload_without_tls_do_nothing() -> None:
+    running = Running(World().verbs(), ExtenderLimits())
+    await running.server.stop()
+    await running.server.watch_certificates()
+    assert running.server.reload_certificates() is Reload.UNCHANGED
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "10.0.0.1", "::", "extender.example"])  # noqa: S104 -- the refusal is the test
+def test_an_open_address_without_a_client_ca_is_refused(host: str) -> None:
+    with pytest.raises(ListenRefusedError, match=r"listen\.extender: .*extender\.tls\.clientCa"):
+        check_listener(Address(host, 8000), None)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_loopback_needs_no_certificate(host: str) -> None:
+    check_listener(Address(host, 8000), None)
