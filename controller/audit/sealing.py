@@ -1,5 +1,6 @@
 """Turns a record into the line that follows a given head: fields, chain, size. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -11,12 +12,17 @@ from gpuwarden.audit.record import FORMAT, MAX_RECORD_BYTES, format_timestamp
 from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
 from gpuwarden.evidence.errors import CanonicalError
 
-_MAX_NAME = 256
+_MAX_NAME = 300
+"""Bytes of a name as it stands in the line, quotes included."""
+_MAX_WORD = 64
 _MAX_CODES = 16
+_MAX_SAMPLE = 256
 _SAMPLE = 3
 """Items of a summarised list that are kept for people."""
-_ROOM = 512
-"""For seq, ts and prev, and to spare."""
+
+
+_SPECIAL = re.compile(r"[^ !#-\[\]-~]")
+"""What needs more than one byte in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,8 @@ class Sealer:
         """Give the record its place behind `after`; summarises what is too long, never fails."""
         before_refs = (
             f'{{"actor":{_text(record.actor)},"boot":{self._boot}'
-            f',"codes":[{",".join(_text(code) for code in _bounded_codes(record.codes))}]'
-            f',"decision":{_text(record.decision)},"instance":{self._instance}'
+            f',"codes":[{_codes(record.codes)}]'
+            f',"decision":{_text(record.decision, _MAX_WORD)},"instance":{self._instance}'
             f',"kind":{_text(record.kind)},"origin":{self._origin},"prev":"{after.digest}","refs":'
         ).encode()
         seq = after.seq + 1
@@ -74,15 +80,15 @@ def encode_refs(refs: Mapping[str, Json], room: int) -> bytes:
         return canonical_json({"unencodable": type(error).__name__})
     if len(encoded) <= room:
         return encoded
-    digest = sha256_hex(encoded)
+    excess = len(encoded) - room
     shorter: dict[str, Json] = dict(refs)
-    by_size = sorted(refs, key=lambda key: -len(canonical_json(cast("CanonicalValue", refs[key]))))
-    for key in by_size:
+    sizes = {key: len(canonical_json(cast("CanonicalValue", refs[key]))) for key in refs}
+    for key in sorted(sizes, key=lambda name: -sizes[name]):
         shorter[key] = summarised(refs[key])
-        encoded = canonical_json(cast("CanonicalValue", shorter))
-        if len(encoded) <= room:
-            return encoded
-    return canonical_json({"bytes": len(encoded), "digest": digest})
+        excess -= sizes[key] - len(canonical_json(cast("CanonicalValue", shorter[key])))
+        if excess <= 0:
+            return canonical_json(cast("CanonicalValue", shorter))
+    return canonical_json({"bytes": len(encoded), "digest": sha256_hex(encoded)})
 
 
 def summarised(value: Json) -> Json:
@@ -96,7 +102,7 @@ def summarised(value: Json) -> Json:
         case list() | tuple():
             summary["count"] = len(value)
             sample = list(value[:_SAMPLE])
-            if len(canonical_json(cast("CanonicalValue", sample))) <= _MAX_NAME:
+            if len(canonical_json(cast("CanonicalValue", sample))) <= _MAX_SAMPLE:
                 summary["first"] = sample
         case Mapping():
             summary["count"] = len(value)
@@ -105,16 +111,19 @@ def summarised(value: Json) -> Json:
     return summary if len(canonical_json(summary)) < len(encoded) else value
 
 
-def _bounded_codes(codes: tuple[str, ...]) -> tuple[str, ...]:
-    if len(codes) <= _MAX_CODES:
-        return codes
-    return (*codes[: _MAX_CODES - 1], f"+{len(codes) - _MAX_CODES + 1}")
+def _codes(codes: tuple[str, ...]) -> str:
+    if len(codes) > _MAX_CODES:
+        codes = (*codes[: _MAX_CODES - 1], f"+{len(codes) - _MAX_CODES + 1}")
+    return ",".join(_text(code, _MAX_WORD) for code in codes)
 
 
-def _text(text: str) -> str:
+def _text(text: str, limit: int = _MAX_NAME) -> str:
     """Quote a name of bounded length; what is not Unicode is written as escapes."""
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
-    if len(text) > _MAX_NAME:
-        text = f"{text[: _MAX_NAME - 20]}…{sha256_hex(text.encode())[:16]}"
-    return encode_basestring(text)
+    quoted = encode_basestring(text)
+    if len(quoted.encode()) <= limit:
+        return quoted
+    digest = sha256_hex(text.encode())[:16]
+    plain = _SPECIAL.sub("?", text[: limit - len(digest) - 3])
+    return f'"{plain}~{digest}"'

@@ -1,0 +1,44 @@
+"""A disk that fails on command, around the real one: bytes that were written are there."""
+
+import errno
+import os
+import threading
+from dataclasses import dataclass, field
+
+from controller.audit.disk import SystemDisk
+
+
+@dataclass
+class FaultyDisk(SystemDisk):
+    """`room` bytes can be written before ENOSPC, the last write being cut; None = endless."""
+
+    room: int | None = None
+    write_errno: int = errno.ENOSPC
+    sync_errno: int | None = None
+    reserve_errno: int | None = None
+    gate: threading.Event = field(default_factory=threading.Event)
+    """A sync waits for it."""
+    syncs: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self.room is not None:
+            if self.room == 0:
+                raise OSError(self.write_errno, os.strerror(self.write_errno))
+            data = data[: self.room]
+            self.room -= len(data)
+        return super().write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        self.gate.wait(30)
+        self.syncs += 1
+        if self.sync_errno is not None:
+            raise OSError(self.sync_errno, os.strerror(self.sync_errno))
+        super().sync(descriptor)
+
+    def reserve(self, descriptor: int, size: int) -> None:
+        if self.reserve_errno is not None:
+            raise OSError(self.reserve_errno, os.strerror(self.reserve_errno))
+        super().reserve(descriptor, size)

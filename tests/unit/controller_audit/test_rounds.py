@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+
+from controller.audit.record import Record
+from controller.audit.rounds import HOUR_NS, Rounds
+from gpuwarden.audit.record import RecordKind
+
+NOW = 1_772_366_400_000_000_000
+ROUND = Record(RecordKind.EVIDENCE_ROUND, "a", "node/n1", "accepted", ("ACCEPTED",), {"seq": 1})
+REFUSED = Record(RecordKind.EVIDENCE_REFUSED, "a", "node/n1", "refused", ("SIG_INVALID",), {"n": 1})
+ACCEPTED = replace(ROUND, kind=RecordKind.EVIDENCE_ACCEPTED)
+
+
+def test_rounds_of_an_hour_become_one_record() -> None:
+    rounds = Rounds()
+    for n in range(144):
+        assert rounds.absorb(replace(ROUND, refs={"seq": n}), NOW + n * 25_000_000_000)
+
+    assert rounds.due(NOW + HOUR_NS - 1) == []
+    assert rounds.due(NOW + HOUR_NS) == [
+        replace(
+            ROUND,
+            refs={
+                "count": 144,
+                "since": "2026-03-01T12:00:00.000Z",
+                "until": "2026-03-01T12:59:35.000Z",
+                "last": {"seq": 143},
+            },
+        )
+    ]
+    assert rounds.due(NOW + 2 * HOUR_NS) == []
+
+
+def test_nodes_and_decisions_are_counted_apart() -> None:
+    rounds = Rounds()
+    for subject in ("node/n1", "node/n2", "node/n1"):
+        rounds.absorb(replace(ROUND, subject=subject), NOW)
+
+    assert {r.subject: r.refs["count"] for r in rounds.flush()} == {"node/n1": 2, "node/n2": 1}
+
+
+def test_first_refusal_is_logged_and_repeats_are_counted() -> None:
+    rounds = Rounds()
+
+    assert [rounds.absorb(REFUSED, NOW) for _ in range(4)] == [False, True, True, True]
+    (summary,) = rounds.due(NOW + HOUR_NS)
+    assert (summary.kind, summary.decision, summary.codes) == (
+        RecordKind.EVIDENCE_ROUND,
+        "refused",
+        ("SIG_INVALID",),
+    )
+    assert summary.refs["count"] == 3
+    assert not rounds.absorb(REFUSED, NOW + HOUR_NS)
+
+
+def test_single_refusal_leaves_no_counter_record() -> None:
+    rounds = Rounds()
+    rounds.absorb(REFUSED, NOW)
+
+    assert rounds.flush() == []
+
+
+def test_other_code_is_news() -> None:
+    rounds = Rounds()
+    rounds.absorb(REFUSED, NOW)
+
+    assert not rounds.absorb(replace(REFUSED, codes=("SEQ_GAP",)), NOW)
+
+
+def test_refusal_after_an_acceptance_is_news() -> None:
+    rounds = Rounds()
+    rounds.absorb(REFUSED, NOW)
+    rounds.absorb(REFUSED, NOW + 1)
+
+    assert not rounds.absorb(ACCEPTED, NOW + 2)
+    assert [summary.refs["count"] for summary in rounds.due(NOW + 3)] == [1]
+    assert not rounds.absorb(REFUSED, NOW + 4)
+
+
+def test_other_code_stays_known_when_one_hour_ends() -> None:
+    rounds = Rounds()
+    other = replace(REFUSED, codes=("SEQ_GAP",))
+    rounds.absorb(REFUSED, NOW)
+    rounds.absorb(other, NOW + 10)
+    rounds.due(NOW + HOUR_NS)
+
+    assert rounds.absorb(other, NOW + HOUR_NS)
+    assert not rounds.absorb(ACCEPTED, NOW + HOUR_NS)
+    assert not rounds.absorb(other, NOW + HOUR_NS)
+
+
+@pytest.mark.parametrize("kind", [RecordKind.NODE_STATE, RecordKind.FILTER_DECISION])
+def test_other_kinds_go_into_the_log(kind: RecordKind) -> None:
+    assert not Rounds().absorb(replace(ROUND, kind=kind), NOW)
+
+
+def test_wall_clock_set_back_ends_the_count() -> None:
+    rounds = Rounds()
+    rounds.absorb(ROUND, NOW)
+
+    assert len(rounds.due(NOW - 1)) == 1
+
+
+def test_beyond_the_limit_events_are_counted_together() -> None:
+    rounds = Rounds(max_open=2)
+    names = [f"node/{n}" for n in range(6)]
+
+    logged = [
+        not rounds.absorb(replace(REFUSED, subject=name, codes=("A", name)), NOW) for name in names
+    ]
+
+    assert logged == [True, True, False, False, False, False]
+    (summary,) = rounds.flush()
+    assert (summary.subject, summary.codes, summary.refs["count"]) == ("*", ("A",), 4)

@@ -1,0 +1,156 @@
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.audit.record import Record
+from controller.audit.sealing import LogIdentity, Sealer, encode_refs
+from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified, verify_lines
+from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordKind, decode_record
+from gpuwarden.evidence.canonical import canonical_json, sha256_hex
+
+SEALER = Sealer(LogIdentity("lab/controller-0", "boot", "instance"))
+WALL = 1_772_366_400_123_000_000
+
+
+def record(**changes: Any) -> Record:
+    fields: dict[str, Any] = {
+        "kind": RecordKind.EVIDENCE_ACCEPTED,
+        "actor": "spiffe://example.org/gpuwarden/agent/n1",
+        "subject": "node/n1",
+        "decision": "accepted",
+        "codes": ("ACCEPTED",),
+        "refs": {"hash": "v1:sha256:ab", "gpus": 8},
+    }
+    return Record(**fields | changes)
+
+
+def test_line_holds_every_field_in_canonical_form() -> None:
+    sealed = SEALER.seal(record(), WALL, Head(41, "c" * 64))
+
+    assert sealed.line == canonical_json(
+        {
+            "v": "gpuwarden.dev/audit/v1",
+            "seq": 42,
+            "ts": "2026-03-01T12:00:00.123Z",
+            "boot": "boot",
+            "origin": "lab/controller-0",
+            "instance": "instance",
+            "kind": "evidence.accepted",
+            "actor": "spiffe://example.org/gpuwarden/agent/n1",
+            "subject": "node/n1",
+            "decision": "accepted",
+            "codes": ["ACCEPTED"],
+            "refs": {"gpus": 8, "hash": "v1:sha256:ab"},
+            "prev": "c" * 64,
+        }
+    )
+    assert sealed.head == Head(42, sha256_hex(sealed.line))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=80),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=20), inner),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    actor=st.text(max_size=600),
+    decision=st.text(max_size=100),
+    codes=st.lists(st.text(max_size=90), max_size=40),
+    refs=st.dictionaries(st.text(max_size=40), JSON, max_size=8),
+    repeat=st.integers(1, 40),
+)
+def test_whatever_comes_in_becomes_a_record_that_links(
+    actor: str, decision: str, codes: list[str], refs: dict[str, Any], repeat: int
+) -> None:
+    refs["many"] = [refs.copy()] * repeat
+    changed = record(actor=actor, subject=actor, decision=decision, codes=tuple(codes), refs=refs)
+    first = SEALER.seal(changed, WALL, BEFORE_FIRST)
+    second = SEALER.seal(changed, WALL, first.head)
+
+    assert len(first.line) <= MAX_RECORD_BYTES
+    assert decode_record(first.line).seq == 1
+    result = verify_lines([first.line + b"\n", second.line + b"\n"])
+    assert isinstance(result, Verified)
+    assert result.head == second.head
+
+
+def decoded(refs: Mapping[str, Any], room: int = 1000) -> dict[str, Any]:
+    data = encode_refs(refs, room)
+    assert len(data) <= room
+    result: dict[str, Any] = json.loads(data)
+    return result
+
+
+def test_longest_list_becomes_count_digest_and_sample() -> None:
+    nodes = [f"node-{n}" for n in range(500)]
+
+    assert decoded({"nodes": nodes, "few": ["a"]}) == {
+        "few": ["a"],
+        "nodes": {
+            "count": 500,
+            "digest": sha256_hex(canonical_json(nodes)),
+            "first": ["node-0", "node-1", "node-2"],
+        },
+    }
+
+
+def test_sample_of_long_items_is_left_out() -> None:
+    assert set(decoded({"nodes": ["x" * 200] * 10})["nodes"]) == {"count", "digest"}
+
+
+def test_long_map_and_text_become_count_or_length_and_digest() -> None:
+    refs = {"map": {f"k{n}": n for n in range(100)}, "text": "x" * 900}
+
+    shown = decoded(refs, 400)
+
+    assert shown["map"]["count"] == 100
+    assert shown["text"]["bytes"] == 902
+
+
+def test_only_as_much_is_summarised_as_has_to_be() -> None:
+    shown = decoded({"long": list(range(400)), "short": list(range(20))})
+
+    assert shown["short"] == list(range(20))
+
+
+def test_too_many_refs_become_one_digest() -> None:
+    refs = {f"key-{n}": n for n in range(300)}
+
+    assert decoded(refs) == {
+        "bytes": len(canonical_json(refs)),
+        "digest": sha256_hex(canonical_json(refs)),
+    }
+
+
+@pytest.mark.parametrize("value", [1.5, 2**53, object(), "\ud800"])
+def test_value_without_canonical_form_does_not_lose_the_record(value: object) -> None:
+    assert "unencodable" in decoded({"x": value})
+
+
+def test_long_name_is_cut_and_told_apart_by_a_digest() -> None:
+    lines = [SEALER.seal(record(subject="n" * 500 + end), WALL, BEFORE_FIRST).line for end in "ab"]
+    subjects = [decode_record(line).subject for line in lines]
+
+    assert all(len(subject) <= 300 for subject in subjects)
+    assert subjects[0] != subjects[1]
+
+
+def test_many_codes_are_counted() -> None:
+    codes = tuple(f"CODE_{n}" for n in range(30))
+
+    shown = decode_record(SEALER.seal(record(codes=codes), WALL, BEFORE_FIRST).line).codes
+
+    assert shown == (*codes[:15], "+15")
+
+
+def test_text_that_is_not_unicode_is_escaped() -> None:
+    line = SEALER.seal(record(actor="a\udcffb"), WALL, BEFORE_FIRST).line
+
+    assert decode_record(line).actor == "a\\udcffb"
