@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 import grpc
 from cryptography import x509
-from google.protobuf.message import DecodeError as WireError
 
 from agent.attester import (
     AttestedStream,
@@ -243,10 +242,11 @@ class Session:
                 message = await call.read()
             except grpc.aio.AioRpcError as error:
                 return self._events.put_nowait(_ended(error, line))
-            except WireError:
-                return self._events.put_nowait(machine.Malformed("a message does not parse"))
-            if not isinstance(message, wire.AttestResponse):
+            if message is grpc.aio.EOF:
                 return self._events.put_nowait(machine.PeerEnded("the controller ended the stream"))
+            if not isinstance(message, wire.AttestResponse):
+                # grpc.aio logs what it cannot parse and hands on None.
+                return self._events.put_nowait(machine.Malformed("a message does not parse"))
             self._events.put_nowait(_Received(message))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 
@@ -327,6 +328,35 @@ async def test_writing_to_a_dead_stream_is_an_end_and_no_crash(bench: Bench) -> 
             session.tell(xid())
         bench.gpus.hold.set()
     assert ending.result().reason is EndReason.PEER
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "detail"),
+    [
+        ((b"\xff\xff\xff",), EndReason.PROTOCOL, "a message does not parse"),
+        ((), EndReason.PEER, "the controller ended the stream"),
+    ],
+)
+async def test_raw_answers(
+    bench: Bench, answer: tuple[bytes, ...], reason: EndReason, detail: str
+) -> None:
+    async def attest(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        await anext(requests)
+        for message in answer:
+            yield message
+
+    await bench.controller.stop()
+    server = grpc.aio.server()
+    handler: Any = grpc.stream_stream_rpc_method_handler(attest)
+    service = grpc.method_handlers_generic_handler(
+        "gpuwarden.wire.v1.AttestationService", {"Attest": handler}
+    )
+    server.add_generic_rpc_handlers((service,))
+    server.add_insecure_port(f"unix:{bench.dialer.sockets[REPLICA]}")
+    await server.start()
+    end = await bench.end_of()
+    await server.stop(None)
+    assert (end.reason, end.detail) == (reason, detail)
 
 
 def test_stream_ids_are_remembered_up_to_a_limit() -> None:
