@@ -8,7 +8,7 @@ own answer. Decisions are made elsewhere (`verbs`).
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from aiohttp import web
 
@@ -170,27 +170,24 @@ class ExtenderServer:
     ) -> None:
         """Raises ListenRefusedError or TlsFilesError before anything listens."""
         check_listener(address, tls)
-        self._extender = extender
         self._address = address
         self._tls = None if tls is None else ServingTls(tls)
         self._metrics = metrics
         self._limits = limits
         self._reload_s = reload_s
-        self._runner: web.AppRunner | None = None
+        self._runner = web.AppRunner(
+            extender.application(),
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=limits.idle_s,
+            lingering_time=1.0,
+            auto_decompress=False,
+        )
         self._server: asyncio.Server | None = None
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address that was bound (port 0 means any free one)."""
-        runner = web.AppRunner(
-            self._extender.application(),
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=self._limits.idle_s,
-            lingering_time=1.0,
-            auto_decompress=False,
-        )
-        await runner.setup()
-        self._runner = runner
+        await self._runner.setup()
         self._server = await asyncio.get_running_loop().create_server(
             self._connection,
             self._address.host or None,
@@ -219,19 +216,20 @@ class ExtenderServer:
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Stop listening, let running answers end within `grace_s`, then close everything."""
-        if self._server is None or self._runner is None:
+        if self._server is None:
             return
         self._server.close()
-        handlers = self._runner.server
-        if handlers is not None:
-            handlers.pre_shutdown()
-            await handlers.shutdown(grace_s)
+        self._handlers().pre_shutdown()
+        await self._handlers().shutdown(grace_s)
         await self._runner.cleanup()
         self._server = None
 
+    def _handlers(self) -> web.Server:
+        return cast("web.Server", self._runner.server)  # there since `setup`
+
     def _connection(self) -> asyncio.Protocol:
-        handlers = self._runner.server if self._runner else None
-        if handlers is None or len(handlers.connections) >= self._limits.connections:
+        handlers = self._handlers()
+        if len(handlers.connections) >= self._limits.connections:
             return _Refuse()
         return handlers()
 

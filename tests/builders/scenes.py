@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.scene import Moment, Scene, placement_policy
+from controller.scheduling.scene import Moment, PlacementPolicy, Scene, placement_policy
 from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from tests.builders.fleet_views import NOW_NS, fleet
 
@@ -15,16 +15,17 @@ WALL = datetime(2026, 6, 1, tzinfo=UTC)
 def scene(
     *nodes: NodeView,
     snapshot: FleetSnapshot | None = None,
-    policy: Policy = DEFAULT_POLICY,
+    policy: Policy | PlacementPolicy = DEFAULT_POLICY,
     now_ns: int = NOW_NS,
     wall: datetime = WALL,
     busy: tuple[str, ...] = (),
     static: InsecureStaticHashes = NO_STATIC_HASHES,
     memory: PlacementMemory | None = None,
 ) -> Scene:
+    """Give the same compiled policy again to have the memory used."""
     return Scene(
         fleet=fleet(*nodes) if snapshot is None else snapshot,
-        policy=placement_policy(policy),
+        policy=policy if isinstance(policy, PlacementPolicy) else placement_policy(policy),
         now=Moment(now_ns, wall),
         busy=frozenset(busy),
         static=static,

@@ -1,7 +1,9 @@
 """The fast filter equals the plain question to every node, over random fleets and pods."""
 
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,11 +17,21 @@ from controller.scheduling.judge import Judge
 from controller.scheduling.memory import PlacementMemory
 from controller.scheduling.prioritize import MAX_SCORE, prioritize_nodes
 from controller.scheduling.requirements import Requirements
+from controller.scheduling.scene import placement_policy
 from controller.scheduling.selector import parse_selector
 from controller.scheduling.wire import decode_args, encode_filter_result
 from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from gpuwarden.reasons import ReasonCode
-from tests.builders.fleet_views import LEASE_NS, NOW_NS, acceptance, gpu, hash_of, mig_slice, node
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    NOW_NS,
+    acceptance,
+    gpu,
+    hash_of,
+    mig_slice,
+    node,
+    past,
+)
 from tests.builders.pods import pod_json
 from tests.builders.scenes import scene
 
@@ -101,6 +113,7 @@ STATIC = st.sampled_from([NO_STATIC_HASHES, InsecureStaticHashes({"n0": "abc", "
 @settings(max_examples=150, deadline=None)
 @given(
     views=FLEETS,
+    others=FLEETS,
     asked=st.lists(pods(), min_size=1, max_size=3),
     policy=POLICIES,
     static=STATIC,
@@ -111,16 +124,18 @@ STATIC = st.sampled_from([NO_STATIC_HASHES, InsecureStaticHashes({"n0": "abc", "
 )
 def test_fast_path_equals_the_plain_one(  # noqa: PLR0917 -- each one is a drawn value
     views: list[NodeView],
+    others: list[NodeView],
     asked: list[Requirements],
     policy: Policy,
     static: InsecureStaticHashes,
     busy: tuple[str, ...],
     names: list[str],
 ) -> None:
-    memory = PlacementMemory()
-    for needs in [*asked, *asked]:
-        plain = scene(*views, policy=policy, static=static, busy=busy)
-        known = scene(snapshot=plain.fleet, policy=policy, static=static, busy=busy, memory=memory)
+    memory, compiled = PlacementMemory(), placement_policy(policy)
+    denied = [replace(view, blocked=past(ReasonCode.NODE_DENIED)) for view in views[::2]]
+    for fleet, needs in itertools.product([views, others, denied, views], asked):
+        plain = scene(*fleet, policy=compiled, static=static, busy=busy)
+        known = replace(plain, memory=memory)
         judge = Judge(needs, plain)
         verdicts = {name: judge.refusal(name) for name in names}
         outcome = filter_nodes(names, needs, known)

@@ -15,6 +15,7 @@ from controller.scheduling.islands import breaks_island, islands
 from controller.scheduling.memory import PlacementMemory
 from controller.scheduling.prioritize import prioritize_nodes, tightness
 from controller.scheduling.requirements import Requirements
+from controller.scheduling.scene import placement_policy
 from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
@@ -26,6 +27,7 @@ from tests.builders.fleet_views import (
     hash_of,
     healthy,
     node,
+    past,
 )
 from tests.builders.pods import wishes
 from tests.builders.scenes import scene
@@ -90,10 +92,11 @@ def test_invalid_wishes_pass_nowhere() -> None:
 
 def test_memory_never_outlives_the_evidence_policy_or_use_it_came_from() -> None:
     memory = PlacementMemory()
+    same = placement_policy(Policy())
     names = ["n"]
 
     def passed(**changes: object) -> list[str]:
-        where = scene(memory=memory, **changes)  # type: ignore[arg-type] # fields by name
+        where = scene(memory=memory, **{"policy": same, **changes})  # type: ignore[arg-type] # fields by name
         return filter_nodes(names, A, where).passed
 
     good = fleet(healthy("n"))
@@ -101,6 +104,9 @@ def test_memory_never_outlives_the_evidence_policy_or_use_it_came_from() -> None
     assert passed(snapshot=good) == names
     assert passed(snapshot=good, busy=tuple(f"GPU-n-{i}" for i in range(8))) == []
     assert passed(snapshot=good, policy=Policy(min_level=Level.L1)) == []
+    assert passed(snapshot=good) == names
+    revoked = replace(good.nodes["n"], blocked=past(ReasonCode.NODE_DENIED))
+    assert passed(snapshot=fleet(revoked)) == []
     assert passed(snapshot=good) == names
     assert passed(snapshot=fleet(healthy("n", gpus=0))) == []
     assert passed(snapshot=fleet(healthy("n", mode=NodeMode.PLUGIN))) == []

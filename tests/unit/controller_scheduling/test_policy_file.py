@@ -90,6 +90,13 @@ def test_a_file_that_says_nothing_demands_nothing() -> None:
     assert policy == Policy(digest=policy.digest)
 
 
+def test_null_is_the_same_as_leaving_out() -> None:
+    text = HEAD + "allowedHashes: null\nattestors:\ndrivers: {allowed: ~}\n"
+    policy = decode_policy(text.encode())
+    assert policy == Policy(digest=policy.digest)
+    assert faults(HEAD + "labels:\n") == ["labels: None, expected a mapping"]
+
+
 def test_all_faults_at_once_each_with_key_value_and_expectation() -> None:
     text = """
 apiVersion: v1

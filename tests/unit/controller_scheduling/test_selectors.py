@@ -36,6 +36,7 @@ H100 = device()
         "architecture=HOPPER",
         "memory>=79Gi",
         "memory<80Gi",
+        "memory>=8.5e10",
         "memory=81559Mi",
         "memory in (40Gi|81559Mi)",
         "driver>=570",

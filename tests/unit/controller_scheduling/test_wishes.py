@@ -120,6 +120,7 @@ def test_class_level_guarantee_reserve() -> None:
         ("gpu-count", "1025", "1 to 1024"),
         ("gpu-count", "two", "1 to 1024"),
         ("gpu-count", "1.5", "1 to 1024"),
+        ("gpu-count", "1e25", "1 to 1024"),
         ("ordinal", "3", "gpu-scheduling-map"),
         ("required-hsah", A, "a known key"),
         ("gpu.big", "true", "a label"),
