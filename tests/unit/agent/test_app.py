@@ -127,6 +127,11 @@ async def test_a_signal_ends_it_in_order(
     assert bench.svids.calls == ["start", "close"]
     assert bench.state().instance_id == bench.controller.streams[0].hello.instance_id
     lines = capsys.readouterr().out.splitlines()
+    events = ["process.stopping", "stream.closed", "process.stopped"]
+    said = [line for line in lines if any(event in line for event in events)]
+    assert len(said) == 3
+    assert all(event in line for event, line in zip(events, said, strict=True))
+    assert "this agent stops" in said[1]
     [announced] = [json.loads(line) for line in lines if line.startswith("{")]
     assert announced["event"] == "agent.listening"
     assert announced["ops"].startswith("127.0.0.1:")
