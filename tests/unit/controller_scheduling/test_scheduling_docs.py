@@ -1,0 +1,63 @@
+"""The reference pages say what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from controller.policy_file import decode_policy, policy_schema
+from controller.scheduling.device_facts import FACTS
+from controller.scheduling.gpu_map import parse_gpu_map
+from controller.scheduling.prioritize import prioritize_nodes, tightness
+from controller.scheduling.refusal_texts import REFUSALS
+from controller.scheduling.requirements import Requirements
+from controller.scheduling.wish_keys import HINT_ANNOTATIONS, WISH_ANNOTATIONS, WishRules
+from tests.builders.fleet_views import acceptance, gpu, node
+from tests.builders.scenes import scene
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+WISHES = (DOCS / "reference/wishes.md").read_text()
+POLICY = (DOCS / "reference/policy.md").read_text()
+SCORING = (DOCS / "scoring.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "word", [*WISH_ANNOTATIONS, *HINT_ANNOTATIONS, *WishRules().hash_keys, *FACTS, *REFUSALS]
+)
+def test_every_key_and_code_is_on_the_page(word: str) -> None:
+    assert f"`{word}`" in WISHES
+
+
+def test_the_example_map_is_a_map() -> None:
+    example = "\n".join(re.findall(r"^    (.*)$", WISHES, re.MULTILINE)).replace("…", "00")
+    found = parse_gpu_map(example)
+    assert not isinstance(found, tuple)
+    assert set(found) == {0, 1}
+
+
+def test_the_example_policy_is_a_policy() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", POLICY, re.DOTALL)
+    assert decode_policy(example.encode()).classes["h100-2026"].hashes[1].not_before is not None
+
+
+def test_every_key_of_the_policy_is_on_the_page() -> None:
+    for name, section in policy_schema()["$defs"].items():
+        for key in section["properties"]:
+            assert re.search(rf"[`.]{key}\b", POLICY), (name, key)
+
+
+def test_the_table_of_tightness() -> None:
+    assert [tightness(left) for left in (0, 1, 2, 3, 4)] == [4, 3, 2, 2, 1]
+    assert "| tightness | 4 | 3 | 2 | 1 |" in SCORING
+
+
+def test_the_example_scores() -> None:
+    island = [gpu(index, peers=["switch"]) for index in range(8)]
+    where = scene(
+        node("one", acceptance(gpus=[gpu(0)])),
+        node("loose", acceptance(gpus=[gpu(index) for index in range(8)])),
+        node("island", acceptance(gpus=island)),
+    )
+    pod = Requirements(guarded=True, count=1)
+    scores = prioritize_nodes(["one", "loose", "island"], pod, where)
+    assert scores == {"one": 10, "loose": 4, "island": 2}
