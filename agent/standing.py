@@ -160,7 +160,8 @@ class Standing:
         if not entry.streams:
             entry.code, entry.detail = end.code or entry.code, f"{end.reason}: {end.detail}"
         is_unproven = end.reason is EndReason.UNPROVEN
-        self._log.warning(
+        log = self._log.info if end.reason is EndReason.STOPPED else self._log.warning
+        log(
             Event.CHALLENGE_REFUSED if is_unproven else Event.STREAM_CLOSED,
             replica=str(replica),
             stream=stream,
