@@ -28,6 +28,16 @@ async def rotation(stage: Stage) -> str:
     watch = stage.watch()
     lapses: list[str] = []
     observer = asyncio.create_task(_observe(watch, lapses, stage.nodes))
+    try:
+        await _rotate_everything(stage)
+    finally:
+        watch.cancel()
+        await asyncio.wait([observer])
+    demand(not lapses, "; ".join(lapses))
+    return "every SVID changed three times, the CA once; no node lapsed"
+
+
+async def _rotate_everything(stage: Stage) -> None:
     before = {name: (await stage.node(name)).evidence_digest for name in stage.nodes}
     api = stage.laptop.workload_api
     for change in (api.rotate, api.rotate_ca, api.retire_ca):
@@ -35,10 +45,6 @@ async def rotation(stage: Stage) -> str:
         await asyncio.sleep(stage.laptop.pace.lease_s if change == api.retire_ca else 0)
         for name in stage.nodes:
             before[name] = await _next_acceptance(stage, name, before[name])
-    watch.cancel()
-    await asyncio.wait([observer])
-    demand(not lapses, "; ".join(lapses))
-    return "every SVID changed three times, the CA once; no node lapsed"
 
 
 async def _observe(

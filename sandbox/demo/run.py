@@ -31,6 +31,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 TOTAL: Final = 16
 """How many checks there are; a check that got lost is a failed demo."""
 _CHECK_S: Final = 60.0
+_POLL_S: Final = 0.1
 
 
 async def run(*, keep: bool, only: Sequence[str]) -> int:
@@ -77,6 +78,8 @@ async def _start(laptop: Laptop) -> Stage:
     stage = Stage(laptop)
     for node in nodes:
         await stage.until(node.name, fleet_checks.eligible, timeout_s=30)
+    while await stage.not_ready():  # noqa: ASYNC110 - polls another process; ends by itself
+        await asyncio.sleep(_POLL_S)
     _, table = await stage.cli("nodes", "--server", laptop.server)
     print(table)
     return stage

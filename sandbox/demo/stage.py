@@ -50,6 +50,10 @@ class Stage:
         answer = await self._fleet.ListNodes(pb.ListNodesRequest(), timeout=_CALL_S)
         return {node.name: node for node in answer.nodes}
 
+    async def not_ready(self) -> str:
+        """Why the controller does not decide yet; empty once it does."""
+        return (await self._fleet.ListNodes(pb.ListNodesRequest(), timeout=_CALL_S)).not_ready
+
     async def document(self, attestation_hash: str) -> bytes:
         """The class document behind a hash."""
         answer = await self._fleet.GetClass(

@@ -1,0 +1,184 @@
+"""The demo passes as it is, and fails at the right check when a protection is taken out.
+
+Each case copies the sources, takes one protection out of the copy, and runs the
+demo's check against the real programs of that copy.
+"""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sandbox.demo.run import CHECKS, TOTAL
+from sandbox.nvml.build import ROOT, build
+
+PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
+RUN_S = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Weakening:
+    """One protection taken out: `before` must stand exactly once in `path`."""
+
+    check: str
+    path: str
+    before: str
+    after: str
+    needs: tuple[str, ...] = ()
+    """Checks that must run, and hold, before this one."""
+
+
+WEAKENINGS = (
+    Weakening(
+        "inventory", "controller/fleet/acceptance.py", "serial=serial(gpu.serial),", "serial=None,"
+    ),
+    Weakening(
+        "class-hash",
+        "gpuwarden/evidence/class_document.py",
+        'TAG: Final = "gpuwarden.dev/class/v1"',
+        'TAG: Final = "gpuwarden.dev/class/v2"',
+    ),
+    Weakening(
+        "filter",
+        "controller/scheduling/judge.py",
+        "if self.accepted is not None and own not in self.accepted:",
+        "if not own:",
+    ),
+    Weakening(
+        "malformed-wish",
+        "controller/scheduling/requirements.py",
+        "return RequirementsInvalid(tuple(findings)) if findings else wishes",
+        "return wishes",
+    ),
+    Weakening(
+        "unguarded",
+        "controller/scheduling/requirements.py",
+        "    guarded: bool = False",
+        "    guarded: bool = True",
+    ),
+    Weakening(
+        "prioritize",
+        "controller/scheduling/prioritize.py",
+        "_TIGHT = (4, 3, 2, 2)",
+        "_TIGHT = (1, 1, 1, 1)",
+    ),
+    Weakening(
+        "rotation",
+        "agent/session/replicas.py",
+        "            svid = self._svids.current()\n            for link",
+        "            svid = self._first = getattr(self, '_first', None) or self._svids.current()\n"
+        "            for link",
+    ),
+    Weakening(
+        "tampered",
+        "gpuwarden/evidence/envelope.py",
+        "    key = verifying_key(certificate)\n    message",
+        "    return\n    key = verifying_key(certificate)\n    message",
+    ),
+    Weakening(
+        "replay",
+        "controller/verifier/challenge.py",
+        "if entry.spare_used if spare else entry.answered:",
+        "if False:",
+    ),
+    Weakening(
+        "impersonation", "controller/verifier/hello.py", "if hello.node_name != node:", "if False:"
+    ),
+    Weakening(
+        "claim",
+        "controller/verifier/judging.py",
+        "contested = contested_claims(question)",
+        "contested = ()",
+    ),
+    Weakening(
+        "owner",
+        "controller/fleet/registry.py",
+        "            *self._apply(refused.node, event),\n",
+        "            *self._apply(refused.node, event),\n"
+        "            *(c for x in refused.contested for c in self._apply(x.owner, Quarantine(\n"
+        "                refused.code, refused.detail, now_ns, wall_ns))),\n",
+        needs=("claim",),
+    ),
+    Weakening(
+        "swap",
+        "controller/verifier/inventory.py",
+        "return tuple(changes(question.evidence.inventory, question.pins))",
+        "return ()",
+    ),
+    Weakening(
+        "lease",
+        "controller/fleet/view.py",
+        "if now_ns >= self.acceptance.fresh_until_ns:",
+        "if False:",
+    ),
+    Weakening(
+        "log",
+        "controller/audit/sealing.py",
+        '"prev":"{after.digest}"',
+        '"prev":"{after.digest[::-1]}"',
+    ),
+    Weakening(
+        "flip",
+        "gpuwarden/audit/chain.py",
+        "elif record.prev != self.head.digest:",
+        "elif False:",
+    ),
+)
+
+
+def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sandbox", "demo", *arguments],
+        cwd=root,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root), "HOME": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+def weakened(weakening: Weakening, target: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    shutil.copytree(build(), target / "build" / "fake-nvml")
+    path = target / weakening.path
+    text = path.read_text()
+    assert text.count(weakening.before) == 1, f"{weakening.path} has changed"
+    path.write_text(text.replace(weakening.before, weakening.after))
+
+
+@pytest.mark.timeout(RUN_S + 30)
+def test_the_demo_passes() -> None:
+    run = demo(ROOT)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.splitlines()[-1] == f"demo: {TOTAL} of {TOTAL} checks passed"
+
+
+def test_a_lost_check_is_a_failed_demo() -> None:
+    assert len(CHECKS) == TOTAL
+    assert len({check.name for check in CHECKS}) == TOTAL
+
+
+def test_each_check_has_a_protection_that_it_shows() -> None:
+    assert {weakening.check for weakening in WEAKENINGS} == {check.name for check in CHECKS}
+
+
+@pytest.mark.timeout(RUN_S + 30)
+@pytest.mark.parametrize("weakening", WEAKENINGS, ids=lambda w: w.check)
+def test_without_its_protection_the_demo_fails_at_that_check(
+    weakening: Weakening, tmp_path: Path
+) -> None:
+    weakened(weakening, tmp_path)
+    chosen = (*weakening.needs, weakening.check)
+    run = demo(tmp_path, *(f"--only={name}" for name in chosen))
+    lines = run.stdout.splitlines()
+    failed = [line.split()[2].rstrip(":") for line in lines if "  FAILED  " in line]
+    assert failed == [weakening.check], run.stdout + run.stderr
+    assert run.returncode == 1
+    assert lines[-1] == f"demo: {len(weakening.needs)} of {len(chosen)} checks passed"
