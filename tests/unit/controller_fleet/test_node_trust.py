@@ -106,9 +106,9 @@ def test_the_end_of_a_lease_is_told_once_and_the_next_round_restores() -> None:
 
 
 def test_evidence_that_comes_after_its_own_lease_does_not_make_eligible() -> None:
-    record, kinds = after(accept(100, now=195), Tick(196 * S))
+    record, kinds = after(accept(100, now=190), Tick(190 * S))
     assert kinds == [K.FIRST_ACCEPTED]
-    assert state(record, 195) is NodeState.STALE
+    assert state(record, 190) is NodeState.STALE
 
 
 def test_a_transient_refusal_lets_the_lease_run() -> None:

@@ -9,7 +9,7 @@ from controller.verifier.context import SECOND_NS, WANT_REPORT, StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
-from gpuwarden.evidence.envelope import evidence_digest
+from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest
 from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE, FailedRead
 from gpuwarden.evidence.node_identity import decode_node_identity
 from gpuwarden.reasons import Effect, ReasonCode
@@ -168,6 +168,11 @@ def test_reports_make_messages_large_only_where_they_were_asked_for() -> None:
     assert refused(asked.run()).code is ReasonCode.SIG_INVALID
     asked.message["payload"] = b"x" * (16 * 1024 * 1024 + 1)
     assert refused(asked.run()).code is ReasonCode.MSG_TOO_LARGE
+
+
+def test_the_longest_signature_is_looked_at() -> None:
+    scene = Scene(ca=CA, message={"signature": b"s" * MAX_SIGNATURE_BYTES})
+    assert refused(scene.run()).code is ReasonCode.SIG_INVALID
 
 
 def test_failed_reads_outside_class_and_identity_are_warnings() -> None:
