@@ -290,13 +290,13 @@ class Writer:
     def _go_down(self, reason: str, letters: Sequence[Letter], *, keep: bool) -> None:
         """Refuse the waiting grants, keep the other records if they may be tried again."""
         self.down = reason
+        self._tell()
         waiting = self._mailbox.take_out(lambda letter: letter.ticket is not None)
         for letter in (*letters, *waiting):
             if letter.ticket is not None:
                 letter.ticket.settle(reason)
         notes = [letter for letter in letters if letter.ticket is None]
         self._losses.add(self._mailbox.put_back(notes) if keep else len(notes))
-        self._tell()
 
     def _finish(self) -> None:
         if self.down:

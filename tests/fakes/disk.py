@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller.audit.disk import SystemDisk
@@ -19,11 +20,15 @@ class FaultyDisk(SystemDisk):
     gate: threading.Event = field(default_factory=threading.Event)
     """A sync waits for it."""
     syncs: int = 0
+    full_while: Callable[[], bool] = lambda: False
+    """ENOSPC as long as it says so."""
 
     def __post_init__(self) -> None:
         self.gate.set()
 
     def write(self, descriptor: int, data: memoryview) -> int:
+        if self.full_while():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.room is not None:
             if self.room == 0:
                 raise OSError(self.write_errno, os.strerror(self.write_errno))

@@ -1,0 +1,472 @@
+"""The log as the controller uses it: a real thread, real files, a disk that fails on command."""
+
+# ruff: noqa: ASYNC240 -- a test may look at files while its loop stands still
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from controller.audit.durable_log import LAG_NS, DurableLog
+from controller.audit.log import AuditUnavailableError
+from controller.audit.opening import audit_log, open_files
+from controller.audit.record import Record
+from controller.audit.reporting import Reporting
+from controller.audit.rounds import HOUR_NS
+from controller.audit.sealing import LogIdentity
+from gpuwarden.audit.chain import Verified
+from gpuwarden.audit.collected import verify_collected
+from gpuwarden.audit.files import file_name, log_files, verify_files
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.clock import SystemClock
+from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.settings.values import Duration
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.audit_log import log
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import FaultyDisk
+
+IDENTITY = LogIdentity("lab/controller-0", "boot", "instance")
+ACCEPTED = Record(
+    RecordKind.EVIDENCE_ACCEPTED, "agent/n1", "node/n1", "accepted", ("ACCEPTED",), {"level": "L0"}
+)
+STATE = replace(ACCEPTED, kind=RecordKind.NODE_STATE, decision="revoked")
+FILTER = replace(ACCEPTED, kind=RecordKind.FILTER_DECISION, decision="passed")
+ROUND = replace(ACCEPTED, kind=RecordKind.EVIDENCE_ROUND)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    shared = Path("/dev/shm")  # noqa: S108 -- mkdtemp makes a private folder in it
+    with TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as made:
+        yield Path(made) / "audit"
+
+
+class Bench:
+    """One log with everything around it in a test's hands."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.settings = AuditSettings(**{"dir": folder, "reserve": 4096, **changes})
+        self.clock = FakeClock()
+        self.disk = FaultyDisk()
+        self.instruments = Instruments(Process.CONTROLLER, "1")
+
+    @asynccontextmanager
+    async def open(self, **changes: Any) -> AsyncIterator[DurableLog]:
+        log = DurableLog(
+            lambda: open_files(self.settings, IDENTITY.origin, self.clock, self.disk),
+            IDENTITY,
+            self.clock,
+            Reporting(self.instruments, None),
+            **{"rotate_bytes": self.settings.rotate_bytes, "grant_seconds": 20.0, **changes},
+        )
+        await log.open()
+        try:
+            yield log
+        finally:
+            self.disk.gate.set()
+            assert await log.close(20)
+
+    def verified(self) -> Verified:
+        result = verify_files(log_files(self.settings.dir)).result
+        assert isinstance(result, Verified)
+        return result
+
+    def records(self) -> list[dict[str, Any]]:
+        self.verified()
+        lines = [
+            line for path in log_files(self.settings.dir) for line in path.read_bytes().splitlines()
+        ]
+        return [json.loads(line) for line in lines]
+
+    def kinds(self) -> list[str]:
+        return [record["kind"] for record in self.records()]
+
+    def metric(self, metric: names.Metric, **labels: str) -> float | None:
+        name = metric.name
+        return self.instruments.registry.get_sample_value(name, labels)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for another thread; the test's own timeout ends it if nothing comes."""
+    while not condition():  # noqa: ASYNC110 -- the other side is a thread
+        await asyncio.sleep(0.005)
+
+
+async def test_granted_record_is_durable_when_grant_returns(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        await audit.grant(ACCEPTED)
+
+        assert bench.kinds() == ["log.start", "evidence.accepted"]
+        assert audit.condition.available
+    assert bench.kinds() == ["log.start", "evidence.accepted", "log.stop"]
+    record = bench.records()[1]
+    assert record["refs"] == {"level": "L0"}
+    assert record["origin"] == "lab/controller-0"
+
+
+async def test_chain_goes_on_in_the_next_process(folder: Path) -> None:
+    bench = Bench(folder)
+    for _ in range(3):
+        async with bench.open() as audit:
+            await audit.grant(ACCEPTED)
+
+    assert bench.verified().records == 9
+    starts = [record for record in bench.records() if record["kind"] == "log.start"]
+    assert [start["refs"]["after"].split(":")[0] for start in starts] == ["0", "3", "6"]
+
+
+async def test_notes_do_not_wait_and_keep_their_order(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        bench.disk.gate.clear()
+        for n in range(200):
+            audit.note(replace(STATE, subject=f"node/{n}"))
+        assert audit.waiting > 0
+        bench.disk.gate.set()
+
+    subjects = [r["subject"] for r in bench.records() if r["kind"] == "node.state"]
+    assert subjects == [f"node/{n}" for n in range(200)]
+
+
+async def test_many_grants_share_few_syncs(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        before = bench.disk.syncs
+        await asyncio.gather(*(audit.grant(ACCEPTED) for _ in range(256)))
+        assert bench.disk.syncs - before <= 256 // 16
+
+    assert bench.metric(names.AUDIT_RECORDS, kind="evidence.accepted") == 256
+    assert bench.metric(names.AUDIT_SEQUENCE) == 258
+
+
+async def test_writers_in_many_tasks_make_one_chain(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+
+        async def work(n: int) -> None:
+            for _ in range(10):
+                audit.note(replace(STATE, subject=f"node/{n}"))
+                await audit.grant(replace(ACCEPTED, subject=f"node/{n}"))
+
+        await asyncio.gather(*(work(n) for n in range(16)))
+
+    assert bench.verified().records == 16 * 20 + 2
+
+
+async def test_slow_disk_refuses_the_grant_and_lag_refuses_the_next_at_once(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open(grant_seconds=0.05) as audit:
+        bench.disk.gate.clear()
+        with pytest.raises(AuditUnavailableError, match=r"not durable within 0\.05 s"):
+            await audit.grant(ACCEPTED)
+        audit.note(STATE)
+        bench.clock.advance(LAG_NS / 1e9 + 1)
+        with pytest.raises(AuditUnavailableError, match="lags behind"):
+            await audit.grant(ACCEPTED)
+        assert not audit.condition.available
+        bench.disk.gate.set()
+        await until(lambda: audit.condition.available)
+        audit.note(STATE)
+
+
+async def test_grant_that_was_given_up_while_it_waited_is_not_written(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open(grant_seconds=0.05) as audit:
+        bench.disk.gate.clear()
+        audit.note(STATE)
+        syncing = bench.disk.syncs
+        await until(lambda: audit.waiting == 0)
+        with pytest.raises(AuditUnavailableError):
+            await audit.grant(ACCEPTED)
+        bench.disk.gate.set()
+        await until(lambda: bench.disk.syncs > syncing)
+
+    assert "evidence.accepted" not in bench.kinds()
+
+
+async def test_cancelled_grant_is_not_written(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        bench.disk.gate.clear()
+        audit.note(STATE)
+        await until(lambda: audit.waiting == 0)
+        task = asyncio.create_task(audit.grant(ACCEPTED))
+        await until(lambda: audit.waiting == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        bench.disk.gate.set()
+
+    assert "evidence.accepted" not in bench.kinds()
+
+
+async def test_full_queue_drops_and_says_how_much(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open(queue_records=8) as audit:
+        bench.disk.gate.clear()
+        audit.note(STATE)
+        await until(lambda: audit.waiting == 0)
+        for _ in range(12):
+            audit.note(STATE)
+        with pytest.raises(AuditUnavailableError, match="too many records"):
+            await audit.grant(ACCEPTED)
+        bench.disk.gate.set()
+
+    gaps = [record["refs"] for record in bench.records() if record["kind"] == "log.gap"]
+    assert gaps == [{"lost": 4}]
+    assert bench.metric(names.AUDIT_LOST) == 4
+
+
+async def test_full_disk_refuses_grants_keeps_refusals_and_comes_back(folder: Path) -> None:
+    bench = Bench(folder, reserve=0)
+    async with bench.open() as audit:
+        bench.disk.room = 100
+        with pytest.raises(AuditUnavailableError, match="No space left"):
+            await audit.grant(ACCEPTED)
+        audit.note(STATE)
+        with pytest.raises(AuditUnavailableError, match="No space left"):
+            await audit.grant(ACCEPTED)
+        assert not audit.condition.available
+        assert bench.metric(names.AUDIT_AVAILABLE) == 0
+        assert bench.verified().records == 1
+
+        bench.disk.room = None
+        await until(lambda: audit.condition.available)
+        await audit.grant(ACCEPTED)
+        assert bench.metric(names.AUDIT_AVAILABLE) == 1
+
+    assert bench.kinds() == ["log.start", "log.gap", "node.state", "evidence.accepted", "log.stop"]
+    assert "No space left" in bench.records()[1]["refs"]["cause"]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
+async def test_failing_sync_loses_no_promise(folder: Path, error: int) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        await audit.grant(ACCEPTED)
+        bench.disk.sync_errno = error
+        results = await asyncio.gather(
+            *(audit.grant(ACCEPTED) for _ in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(result, AuditUnavailableError) for result in results)
+        bench.disk.sync_errno = None
+        await until(lambda: audit.condition.available)
+
+    assert bench.kinds().count("evidence.accepted") == 1
+
+
+async def test_reserve_is_spent_on_grants_and_ordinary_records_are_dropped(folder: Path) -> None:
+    bench = Bench(folder, reserve=1 << 20)
+    async with bench.open() as audit:
+        bench.disk.full_while = lambda: (folder / "reserve").stat().st_size > 0
+        bench.disk.reserve_errno = errno.ENOSPC
+        await audit.grant(ACCEPTED)
+        assert audit.condition.low
+        assert audit.condition.available
+        audit.note(FILTER)
+        audit.note(STATE)
+        await audit.grant(ACCEPTED)
+        assert "filter.decision" not in bench.kinds()
+        bench.clock.advance(2)
+        await audit.grant(ACCEPTED)
+        assert audit.condition.low
+
+        bench.disk.reserve_errno = None
+        bench.disk.full_while = lambda: False
+        bench.clock.advance(2)
+        audit.note(STATE)
+        await until(lambda: not audit.condition.low)
+        audit.note(FILTER)
+
+    assert bench.kinds().count("evidence.accepted") == 3
+    assert bench.kinds().count("filter.decision") == 1
+    assert {"lost": 1} in [record["refs"] for record in bench.records()]
+
+
+async def test_group_of_ordinary_records_alone_is_dropped_when_space_is_out(folder: Path) -> None:
+    bench = Bench(folder, reserve=1 << 20)
+    async with bench.open() as audit:
+        bench.disk.reserve_errno = errno.ENOSPC
+        bench.disk.full_while = lambda: (folder / "reserve").stat().st_size > 0
+        audit.note(FILTER)
+        await until(lambda: audit.condition.low)
+        await audit.grant(ACCEPTED)
+
+    assert "filter.decision" not in bench.kinds()
+
+
+async def test_log_rotates_by_size_and_deletes_what_is_past_retention(folder: Path) -> None:
+    bench = Bench(folder, retention=Duration.parse("1d"))
+    bench.clock.wall = SystemClock().wall_ns()
+    async with bench.open(rotate_bytes=4000) as audit:
+        for _ in range(30):
+            await audit.grant(ACCEPTED)
+        files = log_files(folder)
+        assert len(files) > 2
+        assert bench.verified().records == bench.verified().head.seq
+        os.utime(files[0], (1, 1))
+        for _ in range(30):
+            await audit.grant(ACCEPTED)
+
+    assert not files[0].exists()
+    result = bench.verified()
+    assert result.first_seq > 1
+    assert result.head.seq == result.first_seq + result.records - 1
+    rotations = [record for record in bench.records() if record["kind"] == "log.rotate"]
+    assert [files[0].name] in [record["refs"]["deleted"] for record in rotations]
+
+
+async def test_rotation_that_fails_is_tried_again_later(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open(rotate_bytes=4000) as audit:
+        os.utime(folder, None)
+        for seq in range(2, 60):
+            (folder / file_name(seq)).mkdir()
+        for _ in range(12):
+            await audit.grant(ACCEPTED)
+        assert audit.condition.available
+        for seq in range(2, 60):
+            (folder / file_name(seq)).rmdir()
+        for _ in range(12):
+            await audit.grant(ACCEPTED)
+
+    assert bench.kinds().count("log.rotate") >= 1
+
+
+async def test_folder_that_cannot_be_written_refuses_grants_until_it_can(folder: Path) -> None:
+    folder.write_text("a file where the folder should be")
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        assert "exists" in audit.condition.reason
+        audit.note(STATE)
+        with pytest.raises(AuditUnavailableError, match="exists"):
+            await audit.grant(ACCEPTED)
+        folder.unlink()
+        await until(lambda: audit.condition.available)
+        await audit.grant(ACCEPTED)
+
+    assert bench.kinds() == ["log.start", "node.state", "evidence.accepted", "log.stop"]
+
+
+async def test_log_of_another_process_is_waited_for(folder: Path) -> None:
+    first, second = Bench(folder), Bench(folder)
+    async with first.open() as old, second.open() as new:
+        assert "in use by another process" in new.condition.reason
+        await old.grant(ACCEPTED)
+        assert await old.close(20)
+        await until(lambda: new.condition.available)
+        await new.grant(ACCEPTED)
+
+    assert second.verified().records == 6
+
+
+async def test_broken_log_is_not_touched_and_refuses_grants(folder: Path) -> None:
+    folder.mkdir()
+    lines = log(3)
+    path = folder / file_name(1)
+    path.write_bytes(lines[0] + lines[2])
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        assert "broken before record 3" in audit.condition.reason
+        audit.note(STATE)
+
+    assert path.read_bytes() == lines[0] + lines[2]
+    assert bench.metric(names.AUDIT_LOST) == 2
+
+
+async def test_torn_end_is_healed_and_recorded(folder: Path) -> None:
+    folder.mkdir()
+    (folder / file_name(1)).write_bytes(log(1)[0] + b"torn")
+    bench = Bench(folder)
+    async with bench.open():
+        pass
+
+    healed = bench.records()[1]["refs"]["healed"]
+    assert (healed["bytes"], healed["file"]) == (4, file_name(1))
+
+
+async def test_unchanged_rounds_become_one_record_an_hour(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        for _ in range(100):
+            audit.note(ROUND)
+        bench.clock.advance(HOUR_NS / 1e9 + 1)
+        audit.note(STATE)
+        await until(lambda: bench.metric(names.AUDIT_RECORDS, kind="evidence.round"))
+        audit.note(ROUND)
+
+    counts = [r["refs"]["count"] for r in bench.records() if r["kind"] == "evidence.round"]
+    assert counts == [100, 1]
+
+
+async def test_fault_in_one_record_is_survived_and_counted(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        audit.note(replace(STATE, decision=7))  # type: ignore[arg-type]  # a fault of the caller
+        await until(lambda: bench.metric(names.AUDIT_AVAILABLE) == 0)
+        await until(lambda: audit.condition.available)
+        await audit.grant(ACCEPTED)
+
+    assert bench.kinds() == ["log.start", "log.gap", "evidence.accepted", "log.gap", "log.stop"]
+    assert "fault in the writer" in bench.records()[1]["refs"]["cause"]
+
+
+async def test_grant_on_a_closed_log_is_refused(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        await audit.close(20)
+        with pytest.raises(AuditUnavailableError, match="closed"):
+            await audit.grant(ACCEPTED)
+        audit.note(STATE)
+
+
+async def test_disk_that_hangs_does_not_hang_the_end(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        bench.disk.gate.clear()
+        audit.note(STATE)
+        await until(lambda: audit.waiting == 0)
+
+        assert not await audit.close(0.05)
+
+
+async def test_disk_that_fails_at_the_end_says_what_was_lost(folder: Path) -> None:
+    bench = Bench(folder, reserve=0)
+    async with bench.open() as audit:
+        bench.disk.room = 0
+        audit.note(STATE)
+        await until(lambda: not audit.condition.available)
+
+    assert bench.kinds() == ["log.start"]
+    assert bench.metric(names.AUDIT_LOST) == 2
+
+
+async def test_copies_on_standard_output_are_enough_to_audit(folder: Path) -> None:
+    bench = Bench(folder)
+    reader, target = os.pipe()
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=target)
+    await audit.open()
+    for _ in range(3):
+        os.write(target, b'{"event":"something.else"}\n')
+        await audit.grant(ACCEPTED)
+    assert await audit.close(20)
+    os.close(target)
+
+    with os.fdopen(reader, "rb") as pipe:
+        copied = pipe.read().splitlines(keepends=True)
+    (result,) = verify_collected(copied).values()
+    assert result == bench.verified()
+    written = b"".join(path.read_bytes() for path in log_files(folder))
+    assert b"".join(line for line in copied if b"something" not in line) == written

@@ -1,0 +1,62 @@
+"""The end of the writer, in one thread: who comes when nothing is written any more."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from controller.audit.disk import SystemDisk
+from controller.audit.mailbox import Letter, Mailbox, Ticket
+from controller.audit.opening import open_files
+from controller.audit.record import Record
+from controller.audit.sealing import LogIdentity, SealedLine, Sealer
+from controller.audit.writer import Losses, Sources, Writer
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.settings.controller import AuditSettings
+from tests.fakes.clock import FakeClock
+
+STATE = Record(RecordKind.NODE_STATE, "a", "node/n1", "eligible")
+
+
+class LateGrant:
+    """An observer that sends one more grant when it sees the last record."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.mailbox = mailbox
+        self.answers: list[str | None] = []
+        self.lost_records = 0
+
+    def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
+        del lines, seconds
+        if RecordKind.LOG_STOP in kinds:
+            self.mailbox.put(Letter(STATE, 0, 0, Ticket(self.answers.append)))
+            self.mailbox.put(Letter(STATE, 0, 0))
+
+    def lost(self, records: int) -> None:
+        self.lost_records += records
+
+    def state(self, down: str, *, low: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_grant_that_comes_after_the_last_record_is_refused(tmp_path: Path) -> None:
+    clock, mailbox = FakeClock(), Mailbox(10)
+    observer = LateGrant(mailbox)
+    settings = AuditSettings(dir=tmp_path / "audit", reserve=0)
+    writer = Writer(
+        mailbox,
+        lambda: open_files(settings, "lab/c", clock, SystemDisk()),
+        sealer=Sealer(LogIdentity("lab/c", "b", "i")),
+        clock=clock,
+        observer=observer,
+        sources=Sources(lambda _now: [], list),
+        losses=Losses(),
+        rotate_bytes=1 << 20,
+    )
+    writer.stop()
+
+    writer.run()
+
+    assert observer.answers == ["closed"]
+    assert observer.lost_records == 2
