@@ -67,7 +67,8 @@ class Policy:
     """Label -> selector text, for label wishes."""
     pools: tuple[NodePool, ...] = ()
     """First match wins."""
-    default_mode: NodeMode = NodeMode.ENV
+    default_mode: NodeMode = NodeMode.PLUGIN
+    """A stock device plugin unless declared otherwise: `env` is never assumed."""
     processes_count_as_use: bool = True
     """Whether a GPU on which the last evidence saw a process is in use, reserved or not."""
     digest: str = ""

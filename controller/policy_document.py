@@ -71,5 +71,5 @@ class PolicyDocument(_Section, frozen=True):
     denied_keys: Annotated[list[_Text], Meta(max_length=100_000)] = []
     labels: Annotated[dict[str, str], Meta(max_length=1024)] = {}
     pools: Annotated[list[PoolDocument], Meta(max_length=1024)] = []
-    default_mode: _Modes = "env"
+    default_mode: _Modes = "plugin"
     processes_count_as_use: bool = True

@@ -8,7 +8,7 @@ from sandbox.nodes import AMPERE, HOPPER, LEGACY
 async def required_hash(stage: Stage) -> str:
     """Only the node with the required hash passes; the others are told why."""
     wanted = (await stage.node(HOPPER)).attestation_hash
-    passed, failed = await stage.filter(pod({ANNOTATION: wanted}))
+    passed, failed = await stage.filter(pod({ANNOTATION: wanted}, gpus=1))
     demand(passed == [HOPPER], f"passed: {passed}, failed: {failed}")
     expected = {AMPERE: "HASH_MISMATCH", LEGACY: "HASH_MISMATCH", GHOST: "NODE_NO_EVIDENCE"}
     for name, code in expected.items():
@@ -35,8 +35,8 @@ async def unguarded(stage: Stage) -> str:
 
 async def priorities(stage: Stage) -> str:
     """Scores are integers from 0 to 10; the tighter fit wins, the unknown node gets nothing."""
-    wish = {"gpuwarden.dev/gpu-selector": "architecture=hopper", "gpuwarden.dev/gpu-count": "2"}
-    answer = await stage.post("prioritize", stage.arguments(pod(wish)))
+    wish = {"gpuwarden.dev/gpu-selector": "architecture=hopper"}
+    answer = await stage.post("prioritize", stage.arguments(pod(wish, gpus=2)))
     scores = {entry["Host"]: entry["Score"] for entry in answer}
     demand(set(scores) == {*stage.nodes, GHOST}, f"hosts: {sorted(scores)}")
     whole = all(isinstance(score, int) and 0 <= score <= 10 for score in scores.values())  # noqa: PLR2004 - extender/v1 MaxExtenderPriority

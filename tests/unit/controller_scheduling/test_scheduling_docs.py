@@ -22,7 +22,8 @@ SCORING = (DOCS / "scoring.md").read_text()
 
 
 @pytest.mark.parametrize(
-    "word", [*WISH_ANNOTATIONS, *HINT_ANNOTATIONS, *WishRules().hash_keys, *FACTS, *REFUSALS]
+    "word",
+    sorted({*WISH_ANNOTATIONS, *HINT_ANNOTATIONS, *WishRules().hash_keys, *FACTS, *REFUSALS}),
 )
 def test_every_key_and_code_is_on_the_page(word: str) -> None:
     assert f"`{word}`" in WISHES
