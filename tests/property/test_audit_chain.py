@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.audit.chain import Broken, Head, Verified, verify_lines
-from tests.builders.audit_log import digest, log
+from gpuwarden.audit.record import _decode_plain, _decode_strictly
+from tests.builders.audit_log import digest, line, log
 
 LINES = log(8)
 HEAD = Head(8, digest(LINES[-1]))
@@ -30,6 +31,32 @@ def test_any_flipped_bit_is_found_with_its_number(at: int, bit: int) -> None:
     # A changed last link cannot be told from a changed record before it.
     assert result.seq in ({number} if number < 8 else {7, 8})
     assert result.intact.seq < number
+
+
+REFS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(
+    refs=st.dictionaries(st.text(max_size=4), REFS, max_size=3),
+    at=st.integers(0, 10_000),
+    change=st.sampled_from(["", " ", "0", "-", "e1", '"a":1,', "\\u0041", "[", "."]),
+)
+def test_quick_decoding_takes_only_what_strict_decoding_takes(
+    refs: dict[str, object], at: int, change: str
+) -> None:
+    whole = line(1, "0" * 64, refs=refs)[:-1]
+    at %= len(whole)
+    changed = whole[:at] + change.encode() + whole[at:]
+
+    quick = _decode_plain(changed)
+
+    if quick is not None:
+        assert quick == _decode_strictly(changed)
 
 
 @given(kept=st.sets(st.integers(0, 7)))

@@ -217,5 +217,13 @@ def test_line_in_another_form_is_no_record() -> None:
         decode_record(spaced)
 
 
+@pytest.mark.parametrize(
+    "refs",
+    [{"deep": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]}, {"text": "é"}, {"text": 'a"b\\'}, {"n": 10**15}],
+)
+def test_record_that_needs_care_is_a_record_all_the_same(refs: dict[str, object]) -> None:
+    assert decode_record(line(1, GENESIS, refs=refs)[:-1]).refs == refs
+
+
 def test_timestamp_is_rfc_3339_with_milliseconds() -> None:
     assert format_timestamp(1_772_366_400_123_999_999) == "2026-03-01T12:00:00.123Z"

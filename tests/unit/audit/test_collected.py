@@ -24,6 +24,7 @@ NOISE = [
     b'{"v":"gpuwarden.dev/audit/v1","seq":true,"origin":"lab/controller-0"}\n',
     b'{"v":"gpuwarden.dev/audit/v1","seq":9,"origin":"lab/controller-0","x":1.5}\n',
     b"gpuwarden.dev/audit/v1 without braces\n",
+    b'{"v":"2","seq":1,"origin":"lab/controller-0","quote":"gpuwarden.dev/audit/v1"}\n',
     b'{"message":"{\\"v\\":\\"gpuwarden.dev/audit/v1\\"}"}\n',
     b'{"message":"no braces gpuwarden.dev/audit/v1"}\n',
 ]
