@@ -42,7 +42,7 @@ def shortfalls(files: dict[str, dict[str, int]]) -> list[str]:
         total = sum(s["num_statements"] + s.get("num_branches", 0) for s in mine.values())
         hit = sum(s["covered_lines"] + s.get("covered_branches", 0) for s in mine.values())
         share = 100.0 * hit / total if total else 0.0
-        print(f"coverage {prefix or 'all':24} {share:6.2f} % (floor {floor:g} %)")
+        sys.stdout.write(f"coverage {prefix or 'all':24} {share:6.2f} % (floor {floor:g} %)\n")
         if share < floor:
             gaps = sorted(n for n, s in mine.items() if s["covered_lines"] < s["num_statements"])
             lines.append(f"{prefix or 'all'}: {share:.2f} % < {floor:g} %: {', '.join(gaps[:20])}")

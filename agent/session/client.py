@@ -35,7 +35,7 @@ from gpuwarden.identity.svid import Svid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.values import Address
 from gpuwarden.wire.error_metadata import REASON_KEY
-from gpuwarden.wire.keepalive import CLIENT_KEEPALIVE, HARD_MESSAGE_BYTES
+from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import attestation_pb2 as wire
 from gpuwarden.wire.v1.attestation_pb2_grpc import AttestationServiceStub
 
@@ -48,15 +48,7 @@ _READ_AHEAD: Final = 8
 _MS: Final = 1_000_000
 _TEXT: Final = 200
 _WORD: Final = 80
-_OPTIONS: Final = (
-    *CLIENT_KEEPALIVE,
-    ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
-    ("grpc.max_send_message_length", HARD_MESSAGE_BYTES),
-    # Another generation's connection must never be reused for this stream.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-)
+_OPTIONS: Final = client_options(max_received_bytes=MAX_RECEIVED_BYTES)
 
 _Call = grpc.aio.StreamStreamCall[wire.AttestRequest, wire.AttestResponse]
 

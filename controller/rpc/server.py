@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from controller.rpc.interceptor import AuthorizationInterceptor
 from controller.rpc.local_socket import claim_socket, owner_only
-from gpuwarden.wire.keepalive import HARD_MESSAGE_BYTES, SERVER_KEEPALIVE
+from gpuwarden.wire.transport import server_options
 from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2
 
 _STREAMS_PER_CONNECTION: Final = 32
@@ -120,11 +120,8 @@ def _options(*, connection_age: bool) -> tuple[tuple[str, int], ...]:
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
     return (
-        *SERVER_KEEPALIVE,
-        ("grpc.max_receive_message_length", HARD_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", HARD_MESSAGE_BYTES),
+        *server_options(),
         ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.so_reuseport", 0),
         *(aging if connection_age else ()),
     )

@@ -18,8 +18,8 @@ from gpuwarden.cli.credentials import expected_controller, own_svid
 from gpuwarden.cli.options import Connection
 from gpuwarden.cli.outcome import CliError, ExitCode
 from gpuwarden.cli.terminal import shown
-from gpuwarden.identity.transport import client_options
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
+from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
 

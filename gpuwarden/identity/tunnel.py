@@ -31,7 +31,7 @@ from gpuwarden.identity.chain import ChainError, parse_chain, spiffe_id_of
 from gpuwarden.identity.spiffe_id import SpiffeId, SpiffeIdError
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tls_context import ALPN, client_context
-from gpuwarden.identity.transport import client_options
+from gpuwarden.wire.transport import client_options
 
 _LOG = logging.getLogger(__name__)
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a mode 0700 directory is made below it

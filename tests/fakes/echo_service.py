@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 
 from gpuwarden.identity.peer import PeerFacts, peer_facts
-from gpuwarden.identity.transport import Options, server_options
+from gpuwarden.wire.transport import Options, server_options
 
 CALL = "/test.Echo/Call"
 STREAM = "/test.Echo/Stream"

@@ -30,7 +30,7 @@ from gpuwarden.evidence.model import (
 from gpuwarden.evidence.strict_json import decode
 from gpuwarden.identity.svid import Svid
 from gpuwarden.wire.error_metadata import REASON_KEY
-from gpuwarden.wire.keepalive import SERVER_KEEPALIVE
+from gpuwarden.wire.transport import server_options
 from gpuwarden.wire.v1 import attestation_pb2 as wire
 from gpuwarden.wire.v1 import attestation_pb2_grpc as wire_grpc
 from tests.builders.challenges import challenge, signed
@@ -92,7 +92,7 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         self, address: str | Path, credentials: grpc.ServerCredentials | None = None
     ) -> int:
         """Listen on a unix socket in the clear, or on host:port with TLS; returns the port."""
-        self.server = grpc.aio.server(options=SERVER_KEEPALIVE)
+        self.server = grpc.aio.server(options=server_options())
         wire_grpc.add_AttestationServiceServicer_to_server(self, self.server)
         if credentials is None:
             port = self.server.add_insecure_port(f"unix:{address}")

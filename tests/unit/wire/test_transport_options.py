@@ -1,6 +1,6 @@
 """The two ends' keepalive settings agree, and their message caps are explicit."""
 
-from gpuwarden.identity.transport import MAX_MESSAGE_BYTES, client_options, server_options
+from gpuwarden.wire.transport import MAX_MESSAGE_BYTES, client_options, server_options
 
 
 def test_the_server_allows_pings_more_often_than_the_client_sends_them() -> None:
@@ -16,3 +16,9 @@ def test_the_server_allows_pings_more_often_than_the_client_sends_them() -> None
 def test_caps_can_be_lowered() -> None:
     for options in (client_options(1024), server_options(1024)):
         assert dict(options)["grpc.max_receive_message_length"] == 1024
+
+
+def test_a_client_may_take_less_than_it_sends() -> None:
+    options = dict(client_options(max_received_bytes=1024))
+    assert options["grpc.max_receive_message_length"] == 1024
+    assert options["grpc.max_send_message_length"] == MAX_MESSAGE_BYTES

@@ -14,9 +14,15 @@ Options = list[tuple[str, int]]
 
 
 def client_options(
-    max_message_bytes: int = MAX_MESSAGE_BYTES, keepalive_ms: int = KEEPALIVE_MS
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    keepalive_ms: int = KEEPALIVE_MS,
+    *,
+    max_received_bytes: int | None = None,
 ) -> Options:
-    """Arguments of a channel that no other channel shares connections with."""
+    """Arguments of a channel that no other channel shares connections with.
+
+    `max_received_bytes` where answers are known to be smaller than what is sent.
+    """
     return [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
@@ -24,7 +30,7 @@ def client_options(
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         *_keepalive(keepalive_ms),
-        *_message_caps(max_message_bytes),
+        *_message_caps(max_message_bytes, max_received_bytes),
     ]
 
 
@@ -48,8 +54,8 @@ def _keepalive(keepalive_ms: int) -> Options:
     ]
 
 
-def _message_caps(max_message_bytes: int) -> Options:
+def _message_caps(max_message_bytes: int, max_received_bytes: int | None = None) -> Options:
     return [
         ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_received_bytes or max_message_bytes),
     ]
