@@ -66,12 +66,15 @@ def test_a_lost_gpu_that_was_never_read_has_no_facts() -> None:
 
 def test_a_lost_gpu_that_nobody_can_place_comes_last() -> None:
     scene = scene_of(gpu(0), gpu(1))
-    scene.remember(scene.accepted())
+    first = scene.accepted()
+    scene.remember(first)
     record = scene.enrollment.records["gpu-1"]
     pins = (replace(record.gpus[0], pci_bus_id=None), record.gpus[1])
     scene.enrollment = scene.enrollment.with_record(replace(record, gpus=pins))
     scene.evidence = {"inventory": inventory(gpu(1, index=0))}
-    assert [x.uuid for x in read(scene.accepted()).gpus] == [gpu_uuid(2), gpu_uuid(1)]
+    after = scene.accepted()
+    assert [x.uuid for x in read(after).gpus] == [gpu_uuid(2), gpu_uuid(1)]
+    assert [x.uuid for x in read(after, read(first)).gpus] == [gpu_uuid(1), gpu_uuid(2)]
 
 
 def test_a_loss_ends_earlier_bad_news_about_the_gpu() -> None:

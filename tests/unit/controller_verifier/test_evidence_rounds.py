@@ -163,6 +163,8 @@ def test_signed_rubbish_is_malformed(payload: bytes) -> None:
 
 
 def test_reports_make_messages_large_only_where_they_were_asked_for() -> None:
+    largest = Scene(ca=CA, message={"payload": b"x" * 256 * 1024})
+    assert refused(largest.run()).code is ReasonCode.SIG_INVALID
     large = b"x" * (256 * 1024 + 1)
     asked = Scene(ca=CA, message={"payload": large}, issued={"want": (WANT_REPORT,)})
     assert refused(asked.run()).code is ReasonCode.SIG_INVALID

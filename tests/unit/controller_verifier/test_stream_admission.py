@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -122,11 +121,15 @@ def test_ids_of_a_hello_have_a_shape(hello: dict[str, str]) -> None:
     assert refusal_of(Scene(ca=CA, hello=hello)).code is ReasonCode.MSG_MALFORMED
 
 
-def test_a_hello_has_a_size() -> None:
-    scene = Scene(
-        ca=CA, hello_bytes=json.dumps({"protocol": 1, "x": "y" * MAX_HELLO_BYTES}).encode()
-    )
-    assert refusal_of(scene).code is ReasonCode.MSG_TOO_LARGE
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [
+        (MAX_HELLO_BYTES, ReasonCode.MSG_MALFORMED),
+        (MAX_HELLO_BYTES + 1, ReasonCode.MSG_TOO_LARGE),
+    ],
+)
+def test_a_hello_has_a_size(size: int, code: ReasonCode) -> None:
+    assert refusal_of(Scene(ca=CA, hello_bytes=b"{" + b" " * (size - 1))).code is code
 
 
 def test_a_hello_from_another_node_is_refused() -> None:
