@@ -8,9 +8,10 @@ superseded, refused or drained.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError as WireError
@@ -26,6 +27,7 @@ from controller.rpc.challenger import Challenger, NoSvidError
 from controller.rpc.evidence_intake import EvidenceIntake
 from controller.rpc.failure import abort_with
 from controller.rpc.peer_usage import PeerUsage
+from controller.rpc.request_reader import RequestReader
 from controller.rpc.stream_table import StreamTable
 from controller.verifier import peer as peer_steps
 from controller.verifier.challenge import ChallengeStore
@@ -80,16 +82,24 @@ class SessionPorts:
     timing: SessionTiming = SessionTiming()
 
 
-@dataclass(frozen=True, slots=True)
 class _End(Exception):  # noqa: N818 - no error: the way out of the conversation
-    """The stream is to end now."""
+    """The stream is to end now; made anew for each end, because exceptions carry tracebacks."""
 
-    cause: str
-    status: grpc.StatusCode
-    detail: str
-    refusal: Refusal | None = None
-    verdict: pb.AttestResponse | None = None
-    """Told to the peer before the status."""
+    def __init__(
+        self,
+        cause: str,
+        status: grpc.StatusCode,
+        detail: str,
+        refusal: Refusal | None = None,
+        challenge_id: bytes = b"",
+    ) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.status = status
+        self.detail = detail
+        self.refusal = refusal
+        """Told to the peer in a verdict, before the status, as the answer to `challenge_id`."""
+        self.challenge_id = challenge_id
 
 
 class AttestSession:
@@ -104,7 +114,8 @@ class AttestSession:
         self._facts = facts
         self._node: str | None = None
         self._ending: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
-        self._reading: asyncio.Task[Any] | None = None
+        self._reader = RequestReader(context)
+        self._peer_left = False
         self._challenges = ChallengeStore()
         self._next_ns = 0
         self._heard_ns = 0
@@ -114,7 +125,7 @@ class AttestSession:
         """End soon with this reason; None is an orderly end because the controller stops."""
         if self._ending.done():
             return
-        self._ending.set_result(_DRAINED if refusal is None else _refusal_end(refusal, b""))
+        self._ending.set_result(_drained() if refusal is None else _refusal_end(refusal))
 
     async def run(self) -> None:
         """Converse until the end; raises only what ends a gRPC call."""
@@ -124,11 +135,10 @@ class AttestSession:
         except _End as reason:
             end = reason
             await self._finish(reason)
-        except asyncio.InvalidStateError:
+        except (_PeerLeftError, asyncio.InvalidStateError):
             end = _End("peer", grpc.StatusCode.CANCELLED, "the peer is gone")
         finally:
-            if self._reading is not None:
-                self._reading.cancel()
+            self._reader.leave()
             if self._node is not None:
                 self._ports.table.remove(self._node, self)
             self._ports.observer.ended(self._peer, self._node, end.cause, end.detail)
@@ -143,7 +153,7 @@ class AttestSession:
             message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
             if message is not None:
                 state = await self._judge(state, message)
-            elif self._reading is None:
+            elif self._peer_left:
                 return
             else:
                 await self._time_passed(state)
@@ -156,6 +166,8 @@ class AttestSession:
         opened = self._ports.now()
         self._heard_ns = opened.boottime_ns
         hello = await self._receive(opened.boottime_ns + int(self._ports.timing.hello_s * _NS))
+        if self._peer_left:
+            raise _PeerLeftError
         if hello is None:
             raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello in time")
         if hello.WhichOneof("message") != "hello":
@@ -178,7 +190,7 @@ class AttestSession:
 
     async def _refuse_stream(self, refusal: Refused) -> NoReturn:
         await self._ports.intake.refuse(refusal, self._peer)
-        raise _refusal_end(Refusal(refusal.code, refusal.detail), b"")
+        raise _refusal_end(Refusal(refusal.code, refusal.detail))
 
     async def _judge(self, state: StreamState, request: pb.AttestRequest) -> StreamState:
         now_ns = self._heard_ns = self._ports.now().boottime_ns
@@ -235,7 +247,7 @@ class AttestSession:
         now = self._ports.now()
         if now.boottime_ns >= self._ends_ns:
             if now.wall >= state.leaf.not_valid_after_utc:
-                raise _refusal_end(Refusal(ReasonCode.SVID_EXPIRED, "the peer's SVID ended"), b"")
+                raise _refusal_end(Refusal(ReasonCode.SVID_EXPIRED, "the peer's SVID ended"))
             raise _End("age", grpc.StatusCode.UNAVAILABLE, "the stream has reached its age")
         if now.boottime_ns >= self._silent_ns:
             raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no answer for a whole lease")
@@ -247,27 +259,26 @@ class AttestSession:
         return self._heard_ns + self._ports.verifier.settings.lease_ns
 
     async def _receive(self, until_ns: int) -> pb.AttestRequest | None:
-        """The next message; None at `until_ns`, and with `_reading` None at the peer's end."""
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._context.read())
+        """The next message; None at `until_ns`, or at the peer's end (`_peer_left`)."""
+        reading = self._reader.pending()
         seconds = max(0, until_ns - self._ports.now().boottime_ns) / _NS
         done, _ = await asyncio.wait(
-            {self._reading, self._ending},
-            timeout=seconds,
-            return_when=asyncio.FIRST_COMPLETED,
+            {reading, self._ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
         )
         if self._ending in done:
             raise self._ending.result()
-        if self._reading not in done:
+        if reading not in done:
             return None
-        reading, self._reading = self._reading, None
         try:
-            message = reading.result()
+            message = self._reader.take()
         except WireError:
             await self._refuse_stream(
                 refused(Refusal(ReasonCode.MSG_MALFORMED, "a message does not parse"), self._node)
             )
-        return message if isinstance(message, pb.AttestRequest) else None
+        if isinstance(message, pb.AttestRequest):
+            return message
+        self._peer_left = True
+        return None
 
     async def _write(self, message: pb.AttestResponse) -> None:
         try:
@@ -279,26 +290,30 @@ class AttestSession:
             ) from error
 
     async def _finish(self, end: _End) -> None:
-        if end.verdict is not None:
-            await self._write(end.verdict)
-        if end.refusal is not None:
-            await abort_with(self._context, end.refusal)
-        await self._context.abort(end.status, end.detail)
+        """Verdict and status; a peer that cannot be told the one still gets the other."""
+        if end.refusal is None:
+            await self._context.abort(end.status, end.detail)
+        code, detail = end.refusal.code, end.refusal.detail
+        with contextlib.suppress(_End):
+            await self._write(refused_verdict(end.challenge_id, code, detail, next_ns=None))
+        await abort_with(self._context, end.refusal)
 
 
 _OUT_OF_TURN: Final = Refusal(
     ReasonCode.TYPE_UNEXPECTED, "Hello is the first message of a stream and only that"
 )
-_DRAINED: Final = _End(
-    "drained", grpc.StatusCode.UNAVAILABLE, "this controller is stopping; others are not"
-)
 
 
-def _refusal_end(refusal: Refusal, challenge_id: bytes) -> _End:
+class _PeerLeftError(Exception):
+    """The peer ended the stream before it said anything."""
+
+
+def _drained() -> _End:
     return _End(
-        refusal.code.value,
-        grpc.StatusCode.UNKNOWN,
-        refusal.detail,
-        refusal,
-        refused_verdict(challenge_id, refusal.code, refusal.detail, next_ns=None),
+        "drained", grpc.StatusCode.UNAVAILABLE, "this controller is stopping; others are not"
     )
+
+
+def _refusal_end(refusal: Refusal, challenge_id: bytes = b"") -> _End:
+    """The status follows from the refusal's code."""
+    return _End(refusal.code.value, grpc.StatusCode.UNKNOWN, refusal.detail, refusal, challenge_id)

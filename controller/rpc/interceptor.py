@@ -20,6 +20,7 @@ from grpc import aio
 from controller.rpc.authorization import CallerKind, authorize
 from controller.rpc.caller import Caller, caller_of
 from controller.rpc.failure import abort_with
+from controller.rpc.request_reader import requests
 from controller.rpc.session_facts import stream_facts
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -89,7 +90,8 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
         async def stream(request: Any, context: Context) -> None:  # noqa: ANN401 - any message
             async with self._admitted(method, context):
-                answer = inner(await decode(request, context), context)
+                given = requests(context) if handler.request_streaming else request
+                answer = inner(await decode(given, context), context)
                 if not inspect.isasyncgen(answer):
                     await answer
                     return

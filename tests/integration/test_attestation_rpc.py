@@ -40,9 +40,9 @@ from gpuwarden.wire.v1 import attestation_pb2 as pb
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory
+from tests.builders.svids import FakeSvidSource
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.recording_audit import RecordingAudit
-from tests.fakes.svid_source import FakeSvidSource
 
 CONTROLLER = f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller"
 NODE = "node-1"
@@ -630,7 +630,7 @@ async def test_without_an_svid_the_controller_cannot_prove_itself() -> None:
         world.svids.svid = None
         ended = await client.ended()
         assert ended.status == "UNAVAILABLE"
-        assert "taken away by the test" in ended.details
+        assert "no SVID in this test" in ended.details
 
 
 async def test_draining_ends_streams_with_a_clear_status(world: World) -> None:
@@ -738,6 +738,21 @@ async def test_reflection_lists_services_to_inspectors(world: World) -> None:
         answer = await call.read()
         names = [service.name for service in answer.list_services_response.service]
         assert "gpuwarden.wire.v1.FleetService" in names
+        call.cancel()
+
+
+async def test_reflection_ends_with_the_callers_certificate(world: World) -> None:
+    svid = world.ca.svid(CALLERS[CallerKind.INSPECTOR], timedelta(seconds=1.2))
+    async with AttestClient(svid, world.port, node=NODE) as client:
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+        call = stub.ServerReflectionInfo(timeout=DEADLINE)
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        assert await call.read() is not aio.EOF
+        with pytest.raises(aio.AioRpcError) as caught:
+            await asyncio.wait_for(call.read(), DEADLINE)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        reason = dict(caught.value.trailing_metadata() or ()).get("gpuwarden-reason")
+        assert reason == "SVID_EXPIRED"
 
 
 async def test_an_address_that_is_taken_names_the_setting(world: World) -> None:

@@ -1,0 +1,71 @@
+"""Reads requests of a stream without ever cancelling a read.
+
+grpc.aio hands gRPC's C core a pointer into the coroutine that reads; when that
+coroutine is cancelled, the core still writes there later, into memory that is
+somebody else's by then. So a read runs in a task of its own that nobody cancels:
+whoever stops waiting just leaves it, and it ends by itself when the call does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+from grpc import aio
+
+
+class ReadableContext(Protocol):
+    """What this module needs of a `grpc.aio.ServicerContext`."""
+
+    async def read(self) -> Any:  # noqa: ANN401 - any message, or grpc.aio.EOF
+        """The next request."""
+
+
+_LEFT: Final[set[asyncio.Task[Any]]] = set()
+"""Reads that nobody waits for any more; kept alive until the core is done with them."""
+
+
+class RequestReader:
+    """One reader for one call."""
+
+    def __init__(self, context: ReadableContext) -> None:
+        self._context = context
+        self._reading: asyncio.Task[Any] | None = None
+
+    def pending(self) -> asyncio.Task[Any]:
+        """The read that runs now, begun if there is none; never cancel it."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._context.read())
+        return self._reading
+
+    def take(self) -> Any:  # noqa: ANN401 - any message, or grpc.aio.EOF
+        """The result of the read that has ended; the next `pending` begins another."""
+        reading = self.pending()
+        self._reading = None
+        return reading.result()
+
+    def leave(self) -> None:
+        """Wait no more; the read ends with its call."""
+        if self._reading is not None:
+            _LEFT.add(self._reading)
+            self._reading.add_done_callback(_forget)
+            self._reading = None
+
+
+async def requests(context: ReadableContext) -> AsyncIterator[Any]:
+    """All requests of a call, in the place of gRPC's own iterator."""
+    reader = RequestReader(context)
+    try:
+        while True:
+            await asyncio.wait({reader.pending()})
+            message = reader.take()
+            if message is aio.EOF:
+                return
+            yield message
+    finally:
+        reader.leave()
+
+
+def _forget(reading: asyncio.Task[Any]) -> None:
+    _LEFT.discard(reading)
+    if not reading.cancelled():
+        reading.exception()  # looked at, so that nobody is told about it

@@ -1,0 +1,123 @@
+"""What people, Prometheus and the audit log are told about attestation."""
+
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from controller.extender_journal import ExtenderJournal
+from controller.fleet.node_trust import ChangeKind, TrustChange
+from controller.rpc.authorization import CallerKind
+from controller.rpc.caller import Caller
+from controller.trust_journal import TrustJournal
+from controller.verifier.result import BadNewsAccepted, refused
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.evidence import NODE, Scene
+from tests.fakes.recording_audit import RecordingAudit
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.audit = RecordingAudit()
+        self.instruments = Instruments(Process.CONTROLLER, "0")
+        self.journal = TrustJournal(self.instruments, self.audit)
+        self.extender = ExtenderJournal(self.instruments)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        registry: CollectorRegistry = self.instruments.registry
+        return registry.get_sample_value(f"gpuwarden_{name}", labels)
+
+
+def test_evidence_is_counted_by_code_and_only_grants_and_refusals_are_logged() -> None:
+    desk, scene = Desk(), Scene()
+    accepted = scene.accepted()
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.appraised(accepted, grant=True, seconds=0.001)
+        desk.journal.appraised(accepted, grant=False, seconds=0.001)
+        refusal = refused(Refusal(ReasonCode.SIG_INVALID, "no"), NODE)
+        desk.journal.appraised(refusal, grant=False, seconds=0.0)
+    assert [line["event"] for line in logs] == ["evidence.accepted", "evidence.refused"]
+    assert logs[0]["attestation_hash"] == accepted.attestation_hash
+    assert (logs[1]["code"], logs[1]["step"], logs[1]["effect"]) == ("SIG_INVALID", 13, "revoke")
+    assert desk.value("evidence_total", code="ACCEPTED") == 2
+    assert desk.value("evidence_total", code="SIG_INVALID") == 1
+    assert desk.value("evidence_verification_seconds_count") == 3
+
+
+def test_bad_news_counts_as_authentic() -> None:
+    desk, scene = Desk(), Scene(bad_news=True)
+    news = scene.run()
+    assert isinstance(news, BadNewsAccepted)
+    desk.journal.appraised(news, grant=False, seconds=0.0)
+    assert desk.value("evidence_total", code="ACCEPTED") == 1
+
+
+def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded() -> None:
+    desk = Desk()
+    change = TrustChange(NODE, ChangeKind.RENEWED)
+    changes = (
+        change,
+        replace(change, kind=ChangeKind.FIRST_ACCEPTED),
+        replace(change, kind=ChangeKind.LEASE_ENDED, code=ReasonCode.NODE_STALE),
+        replace(change, kind=ChangeKind.GPU_LOST, gpu="GPU-1", detail="x" * 1000),
+    )
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.changed(changes, "controller")
+    assert [line["change"] for line in logs] == ["first-accepted", "lease-ended", "gpu-lost"]
+    ended, lost = desk.audit.noted
+    assert (ended.kind, ended.decision, ended.codes) == (
+        RecordKind.NODE_STATE,
+        "lease-ended",
+        ("NODE_STALE",),
+    )
+    assert lost.refs["gpu"] == "GPU-1"
+    assert len(str(lost.refs["detail"])) == 300
+
+
+def test_streams_and_challenges_are_counted() -> None:
+    desk, scene = Desk(), Scene()
+    desk.journal.opened(scene.opened())
+    desk.journal.challenged("first")
+    desk.journal.ended("spiffe://x/y", NODE, "peer", "")
+    desk.journal.ended("spiffe://x/y", None, "LIMIT_RATE", "")
+    assert desk.value("streams") == 0
+    assert desk.value("challenges_total", cause="first") == 1
+    assert desk.value("stream_ends_total", cause="LIMIT_RATE") == 1
+
+
+def test_calls_are_counted_by_known_method_and_denials_logged() -> None:
+    desk = Desk()
+    method = "/gpuwarden.wire.v1.FleetService/GetNode"
+    caller = Caller(CallerKind.AGENT, "spiffe://example.org/gpuwarden/agent/a", None)
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.called(method, caller, None)
+        desk.journal.called(method, caller, Refusal(ReasonCode.ROLE_DENIED, "no"))
+        desk.journal.called("/made.up/Name", None, Refusal(ReasonCode.CHAIN_INVALID, "no"))
+    assert desk.value("rpc_calls_total", method=method, code="OK") == 1
+    assert desk.value("rpc_calls_total", method=method, code="ROLE_DENIED") == 1
+    assert desk.value("rpc_calls_total", method="unknown", code="CHAIN_INVALID") == 1
+    denied: list[Any] = [line["caller"] for line in logs]
+    assert denied == [caller.name, None]
+
+
+def test_the_extenders_answers_are_counted_and_bad_requests_logged() -> None:
+    desk = Desk()
+    with structlog.testing.capture_logs() as logs:
+        desk.extender.answered("filter", "passed", 0.01)
+        desk.extender.answered("filter", "too_large", 0.01)
+        desk.extender.certificate_changed(None)
+        desk.extender.certificate_changed("torn")
+        desk.extender.count_nodes({ReasonCode.ACCEPTED: 2, ReasonCode.GPU_BUSY: 0})
+    assert [line["event"] for line in logs] == [
+        "filter.decided",
+        "extender.request.bad",
+        "listener.open",
+        "tls.material.refused",
+    ]
+    assert desk.value("extender_requests_total", verb="filter", result="passed") == 1
+    assert desk.value("extender_nodes_total", code="ACCEPTED") == 2
+    assert desk.value("extender_nodes_total", code="GPU_BUSY") is None
