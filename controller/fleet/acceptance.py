@@ -28,9 +28,7 @@ def acceptance_of(
         attestation_hash=accepted.attestation_hash,
         level=accepted.level,
         host=inventory.host,
-        gpus=_in_bus_order(
-            [*(_view(x) for x in inventory.gpus), *(_lost_view(x, last) for x in accepted.lost)]
-        ),
+        gpus=_in_bus_order(inventory.gpus, accepted.lost, last),
         evidence_digest=accepted.evidence_digest,
         identity_digest=accepted.identity_digest,
         identity_document=accepted.identity_document,
@@ -46,15 +44,29 @@ def acceptance_of(
     )
 
 
-def _in_bus_order(gpus: Iterable[GpuView]) -> tuple[GpuView, ...]:
-    """A GPU whose bus id nobody knows comes last."""
-    ordered = sorted(gpus, key=lambda x: (not x.pci_bus_id, x.pci_bus_id.lower(), x.uuid))
-    return tuple(replace(x, index=position) for position, x in enumerate(ordered))
+def _in_bus_order(
+    gpus: Iterable[Gpu], lost: Iterable[LostGpu], last: Mapping[str, GpuView]
+) -> tuple[GpuView, ...]:
+    """Position is the index; a GPU whose bus id nobody knows comes last."""
+    found: list[tuple[str, Gpu | LostGpu]] = [(x.pci_bus_id, x) for x in gpus]
+    found += [(_last_bus_id(x, last), x) for x in lost]
+    found.sort(key=lambda x: (not x[0], x[0].lower(), x[1].uuid))
+    return tuple(
+        _view(position, card)
+        if isinstance(card, Gpu)
+        else _lost_view(position, bus_id, card, last.get(card.uuid))
+        for position, (bus_id, card) in enumerate(found)
+    )
 
 
-def _view(gpu: Gpu) -> GpuView:
+def _last_bus_id(lost: LostGpu, last: Mapping[str, GpuView]) -> str:
+    known = last.get(lost.uuid)
+    return lost.pci_bus_id or (known.pci_bus_id if known else "")
+
+
+def _view(position: int, gpu: Gpu) -> GpuView:
     return GpuView(
-        index=gpu.index,
+        index=position,
         uuid=gpu.uuid,
         serial=serial(gpu.serial),
         board_part_number=gpu.board_part_number,
@@ -80,18 +92,16 @@ def _view(gpu: Gpu) -> GpuView:
     )
 
 
-def _lost_view(lost: LostGpu, last: Mapping[str, GpuView]) -> GpuView:
-    known = last.get(lost.uuid)
+def _lost_view(position: int, bus_id: str, lost: LostGpu, known: GpuView | None) -> GpuView:
     if known is not None:
-        bus_id = lost.pci_bus_id or known.pci_bus_id
-        return replace(known, pci_bus_id=bus_id, lost=lost, unhealthy=None)
+        return replace(known, index=position, pci_bus_id=bus_id, lost=lost, unhealthy=None)
     return GpuView(
-        index=lost.index,
+        index=position,
         uuid=lost.uuid,
         serial=None,
         board_part_number=None,
         product=None,
-        pci_bus_id=lost.pci_bus_id,
+        pci_bus_id=bus_id,
         pci=None,
         subsystem=None,
         vbios=None,

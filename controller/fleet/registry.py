@@ -2,7 +2,7 @@
 
 A heartbeat replaces one entry of a dict; the dict is copied when somebody asks for a
 snapshot after a change, so readers pay for copies and thousands of heartbeats per second
-do not (15,000 nodes: about 0.1 ms per copy, at most one per reader's decision). The index by
+do not (15,000 nodes: about 0.4 ms per copy, at most one per reader's decision). The index by
 class hash is kept per hash and frozen anew only where its members changed, which an
 unchanged round never does. Not thread-safe: lives in one event loop.
 """
@@ -52,6 +52,7 @@ class FleetRegistry:
         self._listeners: dict[int, Callable[[], None]] = {}
         self._snapshot: FleetSnapshot = EMPTY_FLEET
         self._version = 0
+        self._last: tuple[Accepted, Acceptance | None, Acceptance] | None = None
 
     def snapshot(self) -> FleetSnapshot:
         """The fleet now; the same object until something changes."""
@@ -69,14 +70,11 @@ class FleetRegistry:
 
     def needs_grant(self, accepted: Accepted, now_ns: int) -> bool:
         """Whether this acceptance must wait for its audit record to be durable."""
-        record = self._record(accepted.node)
-        acceptance = acceptance_of(accepted, record.view.acceptance, accepted_wall_ns=0)
-        return needs_grant(record, acceptance, now_ns)
+        return needs_grant(self._record(accepted.node), self._read(accepted), now_ns)
 
     def accept(self, accepted: Accepted, *, now_ns: int, wall_ns: int) -> Changes:
         """Step 20: the node's record is swapped; its audit record is durable by now."""
-        before = self._record(accepted.node).view.acceptance
-        acceptance = acceptance_of(accepted, before, accepted_wall_ns=wall_ns)
+        acceptance = replace(self._read(accepted), accepted_wall_ns=wall_ns)
         return self._apply(accepted.node, EvidenceAccepted(acceptance, now_ns))
 
     def refuse(self, refused: Refused, *, now_ns: int, wall_ns: int) -> Changes:
@@ -166,6 +164,13 @@ class FleetRegistry:
             self._store(before, outcome.record)
             self._changed()
         return outcome.changes
+
+    def _read(self, accepted: Accepted) -> Acceptance:
+        """What `needs_grant` has just made of the same evidence serves `accept` as well."""
+        before = self._record(accepted.node).view.acceptance
+        if self._last is None or self._last[0] is not accepted or self._last[1] is not before:
+            self._last = (accepted, before, acceptance_of(accepted, before, accepted_wall_ns=0))
+        return self._last[2]
 
     def _record(self, node: str) -> NodeRecord:
         return self._records.get(node) or new_record(node, self._policy.mode(node))
