@@ -203,8 +203,9 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         if isinstance(document, Evidence):
             verdict |= {"attestation_hash": HASH, "level": "L0", "fresh_for_ms": 90_000}
             verdict |= self.judge(document)
-        await self.write(stream, wire.AttestResponse(verdict=wire.Verdict(**verdict)))
+        # Kept first: whoever hears the verdict finds the evidence it is about.
         await self._note(lambda: self._keep(stream, document))
+        await self.write(stream, wire.AttestResponse(verdict=wire.Verdict(**verdict)))
 
     def _keep(self, stream: FakeStream, document: Evidence | BadNews) -> None:
         if isinstance(document, Evidence):
