@@ -53,6 +53,7 @@ from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import controller_id
+from gpuwarden.settings.key import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective, render
 from gpuwarden.settings.values import Address
@@ -206,7 +207,9 @@ class _Controller:
         self._supervisor.watch("policy", parts.policy.follow(self._tempo.policy_look_s))
         if settings.extender.tls.cert is not None:
             self._supervisor.watch("certificates", parts.extender.watch_certificates())
-        self._log.info(Event.PROCESS_STARTED, version=__version__, **asdict(self.addresses))
+        for listener, address in asdict(self.addresses).items():
+            self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
+        self._log.info(Event.PROCESS_STARTED, version=__version__)
 
     async def _first_svid(self) -> None:
         """Wait a little for an SVID, so that the first handshakes succeed, but not for ever."""
@@ -345,6 +348,9 @@ class _Controller:
             digest=_digest(self._loaded),
             settings={key: entry["value"] for key, entry in effective(self._loaded).items()},
         )
+        for key, source in self._loaded.sources.items():
+            if _is_alias(source):
+                self._log.info(Event.CONFIG_ALIAS, key=key, source=source)
         for warning in self._parts.conditions.insecure:
             self._log.warning(Event.CONFIG_INSECURE, warning=warning)
 
@@ -371,6 +377,7 @@ class _Controller:
     def _handshake_failed(self, text: str) -> None:
         """Called on gRPC's threads, once per handshake without usable material of ours."""
         self._instruments.counter(names.TLS_MATERIAL_REFUSED).inc()
+        self._instruments.counter(names.HANDSHAKES).labels("no-svid").inc()
         self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -393,6 +400,12 @@ def _assembled(make: Callable[[], Parts]) -> Parts:
         TlsFilesError,
     ) as error:
         raise StartError(str(error), EXIT_BAD_CONFIGURATION) from error
+
+
+def _is_alias(source: str) -> bool:
+    """Whether a value came from a variable that is not named as ours are."""
+    kind, _, variable = source.partition(" ")
+    return kind == "environment" and not variable.startswith(ENV_PREFIX)
 
 
 def _digest(loaded: Loaded[ControllerSettings]) -> str:

@@ -49,6 +49,7 @@ class TrustJournal:
         self._streams = instruments.gauge(names.STREAMS)
         self._stream_ends = instruments.counter(names.STREAM_ENDS)
         self._calls = instruments.counter(names.RPC_CALLS)
+        self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
         """Evidence, or a stream that was refused before any."""
@@ -70,6 +71,8 @@ class TrustJournal:
                 self._count(ReasonCode.ACCEPTED, seconds)
             case Refused():
                 self._count(result.code, seconds)
+                if result.code is ReasonCode.AUDIT_UNAVAILABLE:
+                    self._grants_refused.labels("evidence").inc()
                 self._log.warning(
                     Event.EVIDENCE_REFUSED,
                     node=result.node,

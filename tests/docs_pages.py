@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from controller.rpc.authorization import authorization_document
 from gpuwarden.audit.page import audit_page
 from gpuwarden.cli.page import cli_page
 from gpuwarden.reasons_page import reasons_page
@@ -12,6 +13,7 @@ from gpuwarden.telemetry.page import telemetry_page
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 PAGES: dict[str, Callable[[], str]] = {
+    "../authorization.md": authorization_document,
     "audit.md": audit_page,
     "cli.md": cli_page,
     "configuration.md": configuration_page,

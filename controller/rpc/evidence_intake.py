@@ -32,6 +32,8 @@ from controller.verifier.context import Now, ReceivedMessage, Snapshots, StreamS
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
 from controller.verifier.verifier import Verifier
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import span
 
 _MAX_RACES: Final = 8
 _GRANT_SECONDS: Final = 10.0
@@ -92,9 +94,10 @@ class EvidenceIntake:
         """Steps 4 to 20 for one message; the registry has it when this returns."""
 
         def appraise() -> Result:
-            return self._ports.verifier.appraise_message(
-                stream, message, issued, known=self._ports.known(), now=self._ports.now()
-            )
+            with span(Span.VERIFY, node=stream.node):
+                return self._ports.verifier.appraise_message(
+                    stream, message, issued, known=self._ports.known(), now=self._ports.now()
+                )
 
         begin = time.perf_counter()
         result = appraise()
@@ -135,8 +138,9 @@ class EvidenceIntake:
         self, result: Accepted, stream: StreamState, appraise: Callable[[], Result]
     ) -> Result:
         try:
-            async with asyncio.timeout(_GRANT_SECONDS):
-                await self._ports.audit.grant(accepted_record(result, stream))
+            with span(Span.AUDIT_GRANT, node=result.node):
+                async with asyncio.timeout(_GRANT_SECONDS):
+                    await self._ports.audit.grant(accepted_record(result, stream))
         except (AuditUnavailableError, TimeoutError) as error:
             refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error)), result.node)
             return replace(refusal, stream=result.stream)

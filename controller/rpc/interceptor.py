@@ -24,6 +24,8 @@ from controller.rpc.request_reader import requests
 from controller.rpc.session_facts import stream_facts
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import span
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
 MaybeHandler: TypeAlias = "Handler | None"
@@ -75,7 +77,8 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
         async def unary(request: Any, context: Context) -> Any:  # noqa: ANN401 - any message
             async with self._admitted(method, context):
-                return await inner(await decode(request, context), context)
+                with span(Span.RPC, method=method):
+                    return await inner(await decode(request, context), context)
 
         make = (
             grpc.stream_unary_rpc_method_handler

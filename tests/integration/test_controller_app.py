@@ -263,7 +263,25 @@ async def test_insecure_stand_ins_are_told_everywhere(tmp_path: Path, workload_a
             stub: Any = pb_grpc.FleetServiceStub(channel)
             listed = await stub.ListNodes(pb.ListNodesRequest(), timeout=DEADLINE_S)
             assert list(listed.warnings) == warnings
+
+        async def ready() -> bool | None:
+            return None if await controller.reasons() else True
+
+        await eventually(ready, "ready")
+        answer, marks = await _filter(controller, "gold")
+        assert answer["NodeNames"] == ["node-1"]
+        assert "static-hashes" in marks
     assert len(controller.records()[1]["refs"]["insecure"]) == 2
+
+
+async def _filter(controller: Running, required: str) -> tuple[dict[str, Any], str]:
+    annotations = {"attestation-hash.my-company.com/required-hash": required}
+    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "c"}]}}
+    url = f"http://{controller.addresses.extender}/filter"
+    body = {"Pod": pod, "NodeNames": ["node-1", "node-2"]}
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        found: dict[str, Any] = await answer.json()
+        return found, answer.headers.get("Gpuwarden-Insecure", "")
 
 
 @pytest.mark.parametrize(
