@@ -79,6 +79,7 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         self.changed = asyncio.Condition()
         self.server: grpc.aio.Server | None = None
         self._contexts: dict[str, Context] = {}
+        self._writing: dict[str, asyncio.Lock] = {}
 
     @property
     def all_evidence(self) -> list[Evidence]:
@@ -143,7 +144,9 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         )
 
     async def write(self, stream: FakeStream, message: wire.AttestResponse) -> None:
-        await self._contexts[stream.stream_id].write(message)
+        # gRPC takes one message of a stream at a time, and tests challenge beside the handler.
+        async with self._writing[stream.stream_id]:
+            await self._contexts[stream.stream_id].write(message)
 
     async def Attest(  # type: ignore[override]  # noqa: N802 -- the reader-writer form of the generated method
         self, request_iterator: Any, context: Context
@@ -158,6 +161,7 @@ class FakeController(wire_grpc.AttestationServiceServicer):
             )
         stream = FakeStream(self._leaf(context), hello.hello.document)
         self._contexts[stream.stream_id] = context
+        self._writing[stream.stream_id] = asyncio.Lock()
         await self._note(lambda: self.streams.append(stream))
         try:
             await self._converse(stream, context)
