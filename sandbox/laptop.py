@@ -185,7 +185,8 @@ class Laptop:
 
 def directory_of(nodes: tuple[SimulatedNode, ...]) -> tuple[str, ...]:
     """Every node that the controller shall know."""
-    return (*(node.name for node in nodes), ROGUE, REAL)
+    real = (REAL,) if has_real_nvml() else ()
+    return (*(node.name for node in nodes), ROGUE, *real)
 
 
 def has_real_nvml() -> bool:

@@ -50,7 +50,8 @@ async def swap(stage: Stage) -> str:
     demand(back.state == "quarantined", f"{AMPERE} became {back.state} by itself")
     passed, failed = await stage.filter(pod({"gpuwarden.dev/min-level": "L0"}))
     demand(AMPERE not in passed, f"{AMPERE} still passes")
-    return f"{node.code}: quarantined, also after the old card is back; {failed[AMPERE][:60]}"
+    demand("NODE_QUARANTINED" in failed[AMPERE], f"{AMPERE}: {failed[AMPERE]}")
+    return f"{node.code}: quarantined, also after the old card is back"
 
 
 async def lease(stage: Stage) -> str:

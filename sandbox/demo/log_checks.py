@@ -6,7 +6,6 @@ from pathlib import Path
 
 from sandbox.demo.check import Check, demand
 from sandbox.demo.stage import Stage
-from sandbox.nodes import HOPPER
 
 _FINDING = 3
 
@@ -55,5 +54,5 @@ def _lines(folder: Path) -> list[str]:
 
 CHECKS = (
     Check("log", "the audit log verifies", log_verifies),
-    Check("flip", f"a flipped byte in the log of {HOPPER} and its peers is found", flip_found),
+    Check("flip", "a flipped byte in a copy of the log is found", flip_found),
 )
