@@ -1,16 +1,18 @@
 """Authenticates and authorizes every call before its handler runs.
 
 The only way to a handler leads through here, for streams too: the handler itself
-is wrapped, because only the call's context knows the peer. Calls whose identity
-ends are ended with it. Must not know what any method does.
+is wrapped, because only the call's context knows the peer. No request is read
+before that, no caller may have more than its share of calls open, and calls whose
+identity ends are ended with it. Must not know what any method does.
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 from cryptography import x509
@@ -20,7 +22,7 @@ from grpc import aio
 from controller.rpc.authorization import CallerKind, authorize
 from controller.rpc.caller import Caller, caller_of
 from controller.rpc.failure import abort_with
-from controller.rpc.request_reader import requests
+from controller.rpc.request_reader import RequestReader, requests
 from controller.rpc.session_facts import stream_facts
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -31,8 +33,13 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run tim
 MaybeHandler: TypeAlias = "Handler | None"
 Behavior = Callable[[Any, Any], Any]
 Context = aio.ServicerContext[Any, Any]
-Decode = Callable[[Any, Context], Awaitable[object]]
+Receive = Callable[[Context], Awaitable[object]]
 Deserialize = Callable[[bytes], object]
+
+CALLS_PER_CALLER: Final = 96
+"""Open at a time, attestation streams (at most 64) included."""
+REQUEST_SECONDS: Final = 10.0
+"""For the one request of a call that has only one."""
 
 
 class Authenticate(Protocol):
@@ -52,10 +59,21 @@ class CallObserver(Protocol):
 class AuthorizationInterceptor(aio.ServerInterceptor):
     """Wraps every handler of a server; see the module."""
 
-    def __init__(self, *, authenticate: Authenticate, observer: CallObserver, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        authenticate: Authenticate,
+        observer: CallObserver,
+        clock: Clock,
+        calls_per_caller: int = CALLS_PER_CALLER,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
         self._authenticate = authenticate
         self._observer = observer
         self._clock = clock
+        self._calls_per_caller = calls_per_caller
+        self._request_seconds = request_seconds
+        self._open: Counter[str] = Counter()
 
     async def intercept_service(
         self,
@@ -73,28 +91,22 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     def _guarded_unary(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
-        decode, at_read = _decoding(handler)
+        receive, at_read = self._receiving(handler)
 
-        async def unary(request: Any, context: Context) -> Any:  # noqa: ANN401 - any message
+        async def unary(_: object, context: Context) -> Any:  # noqa: ANN401 - any message
             async with self._admitted(method, context):
                 with span(Span.RPC, method=method):
-                    return await inner(await decode(request, context), context)
+                    return await inner(await receive(context), context)
 
-        make = (
-            grpc.stream_unary_rpc_method_handler
-            if handler.request_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
-        return make(unary, at_read, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(unary, at_read, handler.response_serializer)
 
     def _guarded_stream(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
-        decode, at_read = _decoding(handler)
+        receive, at_read = self._receiving(handler)
 
-        async def stream(request: Any, context: Context) -> None:  # noqa: ANN401 - any message
+        async def stream(_: object, context: Context) -> None:
             async with self._admitted(method, context):
-                given = requests(context) if handler.request_streaming else request
-                answer = inner(await decode(given, context), context)
+                answer = inner(await receive(context), context)
                 if not inspect.isasyncgen(answer):
                     await answer
                     return
@@ -102,30 +114,78 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
                     async for message in answer:
                         await context.write(message)
 
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.request_streaming
-            else grpc.unary_stream_rpc_method_handler
-        )
-        return make(stream, at_read, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(stream, at_read, handler.response_serializer)
+
+    def _receiving(self, handler: Handler) -> tuple[Receive, Deserialize | None]:
+        """How a handler's request is received behind the guard, and what gRPC may decode by itself.
+
+        gRPC reads and decodes a single request before it calls the handler, so before
+        anybody is authorized, and waits for it without end. So to gRPC every call is one
+        with a stream of requests, which is the same on the wire: those are read when asked.
+        """
+        deserialize = handler.request_deserializer
+        if handler.request_streaming:
+            return _all_requests, deserialize
+
+        async def receive(context: Context) -> object:
+            request = await self._one_request(context)
+            try:
+                return request if deserialize is None else deserialize(request)
+            except WireError:
+                await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no such message"))
+
+        return receive, None
+
+    async def _one_request(self, context: Context) -> bytes:
+        reader = RequestReader(context)
+        try:
+            done, _ = await asyncio.wait({reader.pending()}, timeout=self._request_seconds)
+            if not done:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request in time")
+            request = reader.take()
+        finally:
+            reader.leave()
+        if not isinstance(request, bytes):
+            await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no request at all"))
+        return request
 
     @asynccontextmanager
     async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
         now = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC)
         found = self._authenticate(context, now)
         caller = None if isinstance(found, Refusal) else found
-        refusal = found if isinstance(found, Refusal) else authorize(method, found.kind)
+        refusal = found if isinstance(found, Refusal) else self._against(method, found)
         self._observer.called(method, caller, refusal)
         if refusal is not None:
             await abort_with(context, refusal)
         deadline = asyncio.timeout(_remaining(caller, now))
         try:
-            async with deadline:
-                yield
+            with self._counted(caller):
+                async with deadline:
+                    yield
         except TimeoutError:
             if not deadline.expired():
                 raise
             await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
+
+    def _against(self, method: str, caller: Caller) -> Refusal | None:
+        if refusal := authorize(method, caller.kind):
+            return refusal
+        if self._open[caller.name] >= self._calls_per_caller:
+            detail = f"{self._calls_per_caller} calls of this caller are open"
+            return Refusal(ReasonCode.LIMIT_STREAMS, detail)
+        return None
+
+    @contextmanager
+    def _counted(self, caller: Caller | None) -> Iterator[None]:
+        name = "" if caller is None else caller.name
+        self._open[name] += 1
+        try:
+            yield
+        finally:
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
 
 
 def tls_caller(
@@ -151,27 +211,8 @@ def local_caller(caller: Caller) -> Authenticate:
     return authenticate
 
 
-def _decoding(handler: Handler) -> tuple[Decode, Deserialize | None]:
-    """How a request is decoded behind the guard, and what gRPC may decode by itself.
-
-    gRPC decodes a single request before it calls the handler, so before anybody is
-    authorized: that is moved behind the guard. A stream is decoded as it is read.
-    """
-    deserialize = handler.request_deserializer
-    if handler.request_streaming or deserialize is None:
-        return _as_it_is, deserialize
-
-    async def decode(request: bytes, context: Context) -> object:
-        try:
-            return deserialize(request)
-        except WireError:
-            await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no such message"))
-
-    return decode, None
-
-
-async def _as_it_is(request: object, _context: Context) -> object:
-    return request
+async def _all_requests(context: Context) -> object:
+    return requests(context)
 
 
 def _behavior(handler: Handler) -> Behavior:
