@@ -113,3 +113,38 @@ def test_beyond_the_limit_events_are_counted_together() -> None:
     assert logged == [True, True, False, False, False, False]
     (summary,) = rounds.flush()
     assert (summary.subject, summary.codes, summary.refs["count"]) == ("*", ("A",), 4)
+
+
+def _state(decision: str, subject: str = "node/n1", **refs: str) -> Record:
+    return Record(RecordKind.NODE_STATE, "a", subject, decision, ("X",), {"detail": "", **refs})
+
+
+@pytest.mark.parametrize("decision", ["revoked", "quarantined", "claim-repelled", "bad-news"])
+def test_what_a_peer_can_bring_about_again_and_again_is_counted(decision: str) -> None:
+    rounds = Rounds()
+    found = [rounds.absorb(_state(decision, gpu=f"GPU-{n}"), NOW) for n in range(100)]
+    assert found == [False] + [True] * 99
+    (summary,) = rounds.due(NOW + HOUR_NS)
+    assert (summary.kind, summary.decision) == (RecordKind.NODE_STATE, decision)
+    assert summary.refs["count"] == 99
+
+
+def test_each_gpu_that_goes_bad_is_news() -> None:
+    rounds = Rounds()
+    bad = [_state("gpu-unhealthy", gpu="GPU-1"), _state("gpu-unhealthy", gpu="GPU-2")]
+    assert [rounds.absorb(x, NOW) for x in (*bad, *bad)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("state", ["lease-ended", "gpu-lost", "gpu-back", "released"])
+def test_other_states_are_never_counted(state: str) -> None:
+    rounds = Rounds()
+    assert not any(rounds.absorb(_state(state), NOW) for _ in range(3))
+
+
+@pytest.mark.parametrize("end", [ACCEPTED, _state("released")])
+def test_a_state_after_the_way_back_is_news(end: Record) -> None:
+    rounds = Rounds()
+    rounds.absorb(_state("quarantined"), NOW)
+    assert rounds.absorb(_state("quarantined"), NOW)
+    assert not rounds.absorb(end, NOW)
+    assert not rounds.absorb(_state("quarantined"), NOW)
