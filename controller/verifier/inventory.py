@@ -22,7 +22,7 @@ from controller.verifier.pins import changes, claimed
 from controller.verifier.seams import Standing
 from gpuwarden.evidence.class_document import CLASS_FACTS, unread_facts
 from gpuwarden.evidence.inventory_rules import inventory_findings
-from gpuwarden.evidence.model import Evidence, Gpu
+from gpuwarden.evidence.model import Evidence
 from gpuwarden.evidence.node_identity import IDENTITY_FACTS, serial
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -87,8 +87,8 @@ def malformed_refusals(evidence: Evidence) -> tuple[Refusal, ...]:
 def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
     """The GPUs that the node names but may not have, with their owners."""
     uuids = claimed(question.evidence.inventory, question.pins)
-    enrolled = enrolled_uuids(question)
-    found = ((x, _owner(question, x, enrolled=x in enrolled)) for x in uuids)
+    listed, by_serial = _listed_uuids(question), _enrolled_by_serial(question)
+    found = ((x, _owner(question, x, listed=x in listed, board=by_serial.get(x))) for x in uuids)
     return tuple(
         ContestedClaim(uuid, question.node_name, owner)
         for uuid, owner in found
@@ -98,10 +98,7 @@ def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
 
 def enrolled_uuids(question: InventoryQuestion) -> frozenset[str]:
     """GPUs of the inventory that an operator listed for this node, by UUID or serial."""
-    pins, pool = question.pins, question.pool
-    listed = {x.uuid for x in pins.values() if x.enrolled} | (pool.uuids if pool else frozenset())
-    by_serial = {x.uuid for x in question.evidence.inventory.gpus if _listed_serial(x, pool)}
-    return frozenset(listed | by_serial)
+    return _listed_uuids(question) | _enrolled_by_serial(question).keys()
 
 
 def warnings_about_reads(evidence: Evidence) -> tuple[str, ...]:
@@ -187,17 +184,32 @@ def _not_enrolled(question: InventoryQuestion) -> Iterator[Refusal]:
             yield Refusal(ReasonCode.INVENTORY_NOT_ENROLLED, f"nobody enrolled {gpu.uuid} here")
 
 
-def _owner(question: InventoryQuestion, uuid: str, *, enrolled: bool) -> str | None:
-    claims = question.enrollment.claims.get(uuid, ())
-    if claim := rival(question.node_name, claims, enrolled=enrolled):
+def _listed_uuids(question: InventoryQuestion) -> frozenset[str]:
+    pool = question.pool
+    pins = frozenset(x.uuid for x in question.pins.values() if x.enrolled)
+    return pins | pool.uuids if pool else pins
+
+
+def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
+    """UUID -> serial: a node says itself which UUID its listed serial goes with."""
+    pool = question.pool
+    shown = ((x.uuid, serial(x.serial)) for x in question.evidence.inventory.gpus)
+    return {uuid: text for uuid, text in shown if text and pool and text in pool.serials}
+
+
+def _owner(
+    question: InventoryQuestion, uuid: str, *, listed: bool, board: str | None
+) -> str | None:
+    """Whose the GPU is instead; a listed serial takes it only from a pin of that serial."""
+    node, known = question.node_name, question.enrollment
+    claims = known.claims.get(uuid, ())
+    pins = (known.records[x.node].pin(uuid) for x in claims if x.node != node)
+    same_board = board is not None and all(x is not None and x.serial == board for x in pins)
+    if claim := rival(node, claims, enrolled=listed or same_board):
         return claim.node
     mine = question.pool
     others = (x for x in question.policy.pools if x is not mine and uuid in x.uuids)
-    return next((f"pool {quote(x.pattern)}" for x in others if not enrolled), None)
-
-
-def _listed_serial(gpu: Gpu, pool: NodePool | None) -> bool:
-    return pool is not None and serial(gpu.serial) in pool.serials
+    return next((f"pool {quote(x.pattern)}" for x in others if not listed), None)
 
 
 def _list(names: tuple[str, ...]) -> str:

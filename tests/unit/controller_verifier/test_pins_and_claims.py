@@ -186,6 +186,29 @@ class TestClaims:
         assert change is not None
         assert change.new.gpus[0].enrolled
 
+    def by_serial(self, text: str, *elsewhere: NodePool) -> Scene:
+        """A new node that shows GPU 0 with a serial that an operator listed for it."""
+        mine = NodePool("gpu-1", serials=frozenset({text}))
+        scene = Scene(ca=CA, policy=Policy(pools=(mine, *elsewhere)))
+        return shows(scene, gpu(0, serial=text))
+
+    def test_a_listed_serial_is_no_weapon_against_another_nodes_uuid(self) -> None:
+        scene = self.by_serial("1650000000001")
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1), "777")))
+        result = refused(scene)
+        assert result.code is ReasonCode.GPU_CLAIMED_TWICE
+        assert result.contested == (ContestedClaim(gpu_uuid(1), NODE, OTHER),)
+
+    def test_a_listed_serial_beats_a_first_use_of_the_same_board(self) -> None:
+        scene = self.by_serial("777")
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1), "777")))
+        scene.accepted()
+
+    def test_a_listed_serial_does_not_beat_a_uuid_listed_elsewhere(self) -> None:
+        scene = self.by_serial("777", NodePool("x*", uuids=frozenset({gpu_uuid(1)})))
+        result = refused(scene)
+        assert [x.owner for x in result.contested] == ["pool x*"]
+
 
 class TestDenials:
     def test_a_denial_follows_the_hardware_to_another_node(self) -> None:
