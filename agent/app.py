@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from random import SystemRandom
 from secrets import token_hex
@@ -53,6 +53,8 @@ from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.keeper import KeeperFacts, SvidKeeper
 from gpuwarden.identity.spiffe_id import agent_id, parse_spiffe_id
 from gpuwarden.identity.svid import SvidSource
+from gpuwarden.identity.tunnel import DialFailure
+from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
@@ -120,6 +122,9 @@ class Parts:
     state_file: StateFile
     clock: Clock
     jitter: Callable[[], float]
+    instruments: Instruments = field(
+        default_factory=lambda: Instruments(Process.AGENT, __version__)
+    )
 
 
 def real_parts(settings: AgentSettings) -> Parts:
@@ -132,17 +137,24 @@ def real_parts(settings: AgentSettings) -> Parts:
     host = read_host()
     call_s = settings.agent.nvml_timeout.seconds
     deadlines = Deadlines(call_s=call_s, pass_s=max(call_s, Deadlines().pass_s))
+    instruments = Instruments(Process.AGENT, __version__)
+    dial_failures = instruments.counter(names.AGENT_DIAL_FAILURES)
+
+    def count(failure: DialFailure) -> None:
+        dial_failures.labels(failure).inc()
+
     return Parts(
         host=host,
         gpus=lambda known: NvmlInventorySource(
             host, ProcessPods(), deadlines=deadlines, known=known
         ),
         identity=SvidKeeper.dialing(settings.workload_api, lambda found: found == wanted, clock),
-        dialer=TunnelDialer(parse_spiffe_id(settings.controller_id)),
+        dialer=TunnelDialer(parse_spiffe_id(settings.controller_id), count),
         resolver=SystemResolver(),
         state_file=StateFile(settings.agent.state_dir),
         clock=clock,
         jitter=SystemRandom().random,
+        instruments=instruments,
     )
 
 
@@ -154,7 +166,7 @@ class App:
         self._parts = parts
         self._log = logger("agent")
         self._instance_id = token_hex(16)
-        instruments = Instruments(Process.AGENT, __version__)
+        instruments = parts.instruments
         self._standing = Standing(instruments, parts.clock, parts.identity)
         self._gpus = parts.gpus(_known_gpus(state, parts.host.boot_id))
         self._writer = StateWriter(parts.state_file, self._state, failed=self._not_kept)
@@ -206,6 +218,7 @@ class App:
         address = await self._health.start()
         self._log.info(Event.LISTENER_OPEN, address=str(address))
         _announce("agent.listening", ops=str(address))
+        unsubscribe = self._parts.identity.subscribe(self._svid_changed)
         self._parts.identity.start()
         try:
             await self._work()
@@ -213,6 +226,7 @@ class App:
             self.stop(ExitCode.FAULT, "a part of the process failed")
             self._log.error(Event.PROCESS_FAULT, exc_info=group)
         finally:
+            unsubscribe()
             await self._close()
         self._log.info(Event.PROCESS_STOPPED, code=int(self._code))
         return self._code
@@ -271,6 +285,13 @@ class App:
         if self._known != self._gpus.known:
             self._known = self._gpus.known
             self._writer.changed()
+
+    def _svid_changed(self) -> None:
+        """Called on the keeper's thread."""
+        identity = self._parts.identity
+        is_there = identity.current() is not None
+        event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
+        self._log.info(event, state=identity.state())
 
     def _roots(self) -> tuple[x509.Certificate, ...]:
         svid = self._parts.identity.current()

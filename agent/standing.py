@@ -96,7 +96,7 @@ class Standing:
 
     def unresolved(self, controller: Address, detail: str) -> None:
         """A name could not be resolved."""
-        self._log.warning(Event.STREAM_RETRY, controller=str(controller), detail=detail)
+        self._log.warning(Event.CONTROLLER_UNRESOLVED, controller=str(controller), detail=detail)
 
     def superseded(self, replica: Address) -> None:
         """Another instance speaks for this node."""
@@ -111,6 +111,7 @@ class Standing:
     def opened(self, replica: Address, stream: int) -> None:
         """Hello was sent."""
         self._replicas[replica].streams.add(stream)
+        self._instruments.counter(names.AGENT_STREAMS_OPENED).inc()
         self._log.info(Event.STREAM_OPENED, replica=str(replica), stream=stream)
 
     def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
@@ -144,9 +145,9 @@ class Standing:
 
     def lost_round(self, replica: Address, stream: int) -> None:
         """The GPUs were not read in time."""
-        self._instruments.counter(names.AGENT_READS).labels("late").inc()
+        self._instruments.counter(names.AGENT_ROUNDS_LOST).inc()
         self._log.warning(
-            Event.CHALLENGE_RECEIVED,
+            Event.ROUND_LOST,
             replica=str(replica),
             stream=stream,
             detail="the GPUs were not read while the challenge lived; no evidence was sent",

@@ -70,7 +70,6 @@ EXIT_BAD_CONFIGURATION: Final = 2
 DRAIN_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.5
 _AUDIT_SECONDS: Final = 2.0
-_TRACING_SECONDS: Final = 0.5
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _CALLS_BESIDE_STREAMS: Final = 1000
 
@@ -133,14 +132,8 @@ async def run(
         return await controller.serve()
     finally:
         await controller.drain()
-        await _end_tracing(end_tracing)
+        await asyncio.to_thread(end_tracing)
         disobey_signals()
-
-
-async def _end_tracing(end_tracing: Callable[[], None]) -> None:
-    """Flush spans, but never hold up the end of the process for a collector."""
-    task = asyncio.get_running_loop().run_in_executor(None, end_tracing)
-    await asyncio.wait({task}, timeout=_TRACING_SECONDS)
 
 
 class _Controller:
@@ -286,7 +279,9 @@ class _Controller:
         await self._first_svid()
         agents = agents_server(
             address=str(settings.listen.agents),
-            credentials=server_credentials(parts.svids, self._handshake_failed),
+            credentials=server_credentials(
+                parts.svids, self._handshake_failed, on_offer=self._handshake_begun
+            ),
             interceptor=AuthorizationInterceptor(
                 authenticate=tls_caller(
                     lambda: parts.conditions.known().roots,
@@ -372,11 +367,17 @@ class _Controller:
 
     def _svid_changed(self) -> None:
         """Called on the keeper's thread."""
-        self._log.info(Event.SVID_UPDATED, state=self._keeper.state())
+        is_there = self._keeper.current() is not None
+        event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
+        self._log.info(event, state=self._keeper.state())
+
+    def _handshake_begun(self) -> None:
+        """Called on gRPC's threads; how the handshake ends, gRPC tells nobody."""
+        self._instruments.counter(names.HANDSHAKES).labels("svid").inc()
 
     def _handshake_failed(self, text: str) -> None:
         """Called on gRPC's threads, once per handshake without usable material of ours."""
-        self._instruments.counter(names.TLS_MATERIAL_REFUSED).inc()
+        self._instruments.counter(names.TLS_MATERIAL_REFUSED).labels("agents").inc()
         self._instruments.counter(names.HANDSHAKES).labels("no-svid").inc()
         self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
 

@@ -19,6 +19,7 @@ class ExtenderJournal:
         self._requests = instruments.counter(names.EXTENDER_REQUESTS)
         self._seconds = instruments.histogram(names.EXTENDER_SECONDS)
         self._nodes = instruments.counter(names.EXTENDER_NODES)
+        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels("extender")
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One answer."""
@@ -34,6 +35,7 @@ class ExtenderJournal:
         if error is None:
             self._log.info(Event.LISTENER_OPEN, listener="extender", certificate="renewed")
         else:
+            self._refused.inc()
             self._log.error(Event.TLS_MATERIAL_REFUSED, listener="extender", reason=error)
 
     def count_nodes(self, totals: Mapping[ReasonCode, int]) -> None:

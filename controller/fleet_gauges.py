@@ -23,6 +23,10 @@ class SvidFacts(Protocol):
         """SVIDs taken so far."""
 
     @property
+    def failures(self) -> int:
+        """Fetches, watches and offers that failed so far."""
+
+    @property
     def rebuilds(self) -> int:
         """Watches built so far, the first included."""
 
@@ -58,6 +62,7 @@ class FleetGauges:
         self._updates = instruments.counter(names.SVID_UPDATES)
         self._restarts = instruments.counter(names.SVID_SOURCE_RESTARTS)
         self._seen_updates = 0
+        self._seen_failures = 0
         self._seen_restarts = 0
 
     def set_fleet(self, counts: FleetCounts) -> None:
@@ -73,8 +78,10 @@ class FleetGauges:
         self._svid.set(facts.svid_expires_seconds)
         restarts = max(0, facts.rebuilds - 1)
         self._updates.labels("taken").inc(facts.generation - self._seen_updates)
+        self._updates.labels("failed").inc(facts.failures - self._seen_failures)
         self._restarts.inc(restarts - self._seen_restarts)
-        self._seen_updates, self._seen_restarts = facts.generation, restarts
+        self._seen_updates, self._seen_failures = facts.generation, facts.failures
+        self._seen_restarts = restarts
 
 
 def _gpu_state(gpu: GpuView) -> str:

@@ -49,6 +49,8 @@ class TrustJournal:
         self._streams = instruments.gauge(names.STREAMS)
         self._stream_ends = instruments.counter(names.STREAM_ENDS)
         self._calls = instruments.counter(names.RPC_CALLS)
+        self._opened = instruments.counter(names.STREAMS_OPENED)
+        self._grants = instruments.counter(names.AUDIT_GRANTS)
         self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
@@ -57,6 +59,7 @@ class TrustJournal:
             case Accepted():
                 self._count(ReasonCode.ACCEPTED, seconds)
                 if grant:
+                    self._grants.inc()
                     self._log.info(
                         Event.EVIDENCE_ACCEPTED,
                         node=result.node,
@@ -72,7 +75,7 @@ class TrustJournal:
             case Refused():
                 self._count(result.code, seconds)
                 if result.code is ReasonCode.AUDIT_UNAVAILABLE:
-                    self._grants_refused.labels("evidence").inc()
+                    self._grants_refused.inc()
                 self._log.warning(
                     Event.EVIDENCE_REFUSED,
                     node=result.node,
@@ -101,6 +104,7 @@ class TrustJournal:
     def opened(self, stream: StreamState) -> None:
         """A stream was admitted."""
         self._streams.inc()
+        self._opened.inc()
         self._log.debug(Event.STREAM_OPENED, node=stream.node, instance=stream.hello.instance_id)
 
     def challenged(self, cause: str) -> None:

@@ -34,6 +34,8 @@ from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.svid import Svid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.values import Address
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import UNANSWERED, Round, Rounds, join_round, span
 from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import attestation_pb2 as wire
@@ -177,12 +179,14 @@ class Session:
             call = AttestationServiceStub(channel).Attest()
             async with asyncio.TaskGroup() as tasks:
                 receiver = tasks.create_task(self._receive(call, line))
-                conversation = _Conversation(self._ports, line.signer, call, tasks, self._events)
+                conversation = _Conversation(
+                    self._ports, line.signer, call, tasks, self._events, replica=self._replica
+                )
                 try:
                     end = await self._drive(conversation)
                     await _say_farewell(call, end)
                 finally:
-                    conversation.cancel_reading()
+                    conversation.leave()
                     receiver.cancel()
                     call.cancel()
         return end
@@ -203,7 +207,10 @@ class Session:
                         return action
                     case Report(verdict, about):
                         self._report(verdict, about)
-                    case Late():
+                        if about is not About.NEWS:
+                            conversation.rounds.end(verdict.challenge_id, verdict.code)
+                    case Late(challenge_id):
+                        conversation.rounds.end(challenge_id, "late")
                         self._ports.journal.lost_round(self._replica, self._number)
                     case Read() | Answer() | Tell():
                         event = event or await conversation.perform(action)
@@ -252,7 +259,12 @@ class _Conversation:
         call: _Call,
         tasks: asyncio.TaskGroup,
         events: asyncio.Queue[machine.Event | _Received],
+        *,
+        replica: Address,
     ) -> None:
+        self.rounds = Rounds()
+        """For traces."""
+        self._replica = replica
         self._ports = ports
         self._signer = signer
         self._call = call
@@ -282,8 +294,15 @@ class _Conversation:
         """Carry an action out; returns what went wrong as an event."""
         if isinstance(action, Read):
             self.cancel_reading()
-            self._reading = self._tasks.create_task(self._read(action.challenge_id))
+            traced = self.rounds.of(action.challenge_id)
+            self._reading = self._tasks.create_task(self._read(action.challenge_id, traced))
             return None
+        assert self._stream.challenge is not None  # noqa: S101 -- the machine answers challenges
+        traced = self.rounds.of(self._stream.challenge.document.challenge_id)
+        with traced.inside(), span(Span.EVIDENCE, kind=type(action).__name__.lower()):
+            return await self._say(action)
+
+    async def _say(self, action: Answer | Tell) -> machine.Event | None:
         try:
             message = self._sign(action)
         except (EvidenceTooLargeError, EvidenceError) as error:
@@ -291,6 +310,11 @@ class _Conversation:
         # Said once signed: whether or not the write succeeds, no nonce is used again.
         self._stream = message.stream
         return await self._write(message.request)
+
+    def leave(self) -> None:
+        """The stream is over."""
+        self.cancel_reading()
+        self.rounds.end_all(UNANSWERED)
 
     def cancel_reading(self) -> None:
         """Wait for the GPUs no longer."""
@@ -324,8 +348,10 @@ class _Conversation:
             return None
         return None
 
-    async def _read(self, challenge_id: str) -> None:
-        reading = await self._ports.read()
+    async def _read(self, challenge_id: str, traced: Round) -> None:
+        with traced.inside(), span(Span.INVENTORY) as active:
+            reading = await self._ports.read()
+            active.set_attribute("gpus", len(reading.inventory.gpus))
         self._events.put_nowait(machine.ReadingDone(challenge_id, reading))
 
     def _verify(self, challenge: wire.Challenge) -> machine.Event:
@@ -352,6 +378,10 @@ class _Conversation:
             self._ports.stream_ids.add(document.stream_id)
         if document.checkpoint is not None:
             self._ports.witness.witness(document.checkpoint)
+        self.rounds.begin(
+            document.challenge_id,
+            join_round(Span.ROUND, document.challenge_id, replica=str(self._replica)),
+        )
         return machine.Challenged(document.challenge_id, document.ttl_ms, document.interval_ms)
 
 

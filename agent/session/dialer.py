@@ -4,7 +4,7 @@ The signer of a line signs with the SVID that its tunnel presents, so evidence a
 session always carry the same leaf, whatever rotates meanwhile.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from cryptography import x509
@@ -13,7 +13,7 @@ from agent.session.client import DialError, Line
 from gpuwarden.evidence.envelope import sign
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.identity.svid import Svid
-from gpuwarden.identity.tunnel import Tunnel
+from gpuwarden.identity.tunnel import DialFailure, Tunnel
 from gpuwarden.settings.values import Address
 
 
@@ -58,14 +58,26 @@ class TunnelLine:
 class TunnelDialer:
     """Opens tunnels to controllers, which must prove `controller`."""
 
-    def __init__(self, controller: SpiffeId) -> None:
+    def __init__(
+        self,
+        controller: SpiffeId,
+        on_failure: Callable[[DialFailure], None] = lambda _failure: None,
+    ) -> None:
+        """`on_failure` hears of every connection that fails, for metrics."""
         self._controller = controller
+        self._on_failure = on_failure
 
     @asynccontextmanager
     async def dial(self, svid: Svid, address: Address) -> AsyncIterator[Line]:
         """A tunnel that presents `svid`; raises DialError where none can be opened."""
         try:
-            tunnel = Tunnel(svid, address.host, address.port, self._controller)
+            tunnel = Tunnel(
+                svid,
+                address.host,
+                address.port,
+                self._controller,
+                on_failure=self._on_failure,
+            )
             await tunnel.__aenter__()
         except (OSError, ValueError) as error:
             raise DialError(f"no tunnel to {address}: {error}") from error

@@ -35,6 +35,8 @@ from controller.verifier.context import Now, Snapshots, StreamFacts, StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
 from controller.verifier.verifier import Verifier
 from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import Rounds, open_round, span
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 
 _NS: Final = 1_000_000_000
@@ -117,6 +119,7 @@ class AttestSession:
         self._reader = RequestReader(context)
         self._peer_left = False
         self._challenges = ChallengeStore()
+        self._rounds = Rounds()
         self._next_ns = 0
         self._heard_ns = 0
         self._ends_ns = 0
@@ -138,13 +141,15 @@ class AttestSession:
         except (_PeerLeftError, asyncio.InvalidStateError):
             end = _End("peer", grpc.StatusCode.CANCELLED, "the peer is gone")
         finally:
+            self._rounds.end_all(end.cause)
             self._reader.leave()
             if self._node is not None:
                 self._ports.table.remove(self._node, self)
             self._ports.observer.ended(self._peer, self._node, end.cause, end.detail)
 
     async def _converse(self) -> None:
-        state = await self._admit()
+        with span(Span.STREAM):
+            state = await self._admit()
         self._node = state.node
         self._ports.table.add(state.node, self)
         self._ports.observer.opened(state)
@@ -152,7 +157,7 @@ class AttestSession:
         while True:
             message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
             if message is not None:
-                state = await self._judge(state, message)
+                state = await self._judge_in_its_round(state, message)
             elif self._peer_left:
                 return
             else:
@@ -192,6 +197,13 @@ class AttestSession:
         await self._ports.intake.refuse(refusal, self._peer)
         raise _refusal_end(Refusal(refusal.code, refusal.detail))
 
+    async def _judge_in_its_round(
+        self, state: StreamState, request: pb.AttestRequest
+    ) -> StreamState:
+        traced = self._rounds.of(request.evidence.challenge_id.hex())
+        with traced.inside(), span(Span.MESSAGE):
+            return await self._judge(state, request)
+
     async def _judge(self, state: StreamState, request: pb.AttestRequest) -> StreamState:
         now_ns = self._heard_ns = self._ports.now().boottime_ns
         if refusal := self._ports.usage.message(self._peer, now_ns):
@@ -205,6 +217,7 @@ class AttestSession:
             case Accepted():
                 self._ports.table.accepted(state.node, self)
                 await self._tell_accepted(message.challenge_id, result)
+                self._rounds.end(message.challenge_id.hex(), ReasonCode.ACCEPTED.value)
                 return result.stream
             case BadNewsAccepted():
                 await self._write(noted_verdict(message.challenge_id))
@@ -226,6 +239,7 @@ class AttestSession:
         await self._write(
             refused_verdict(challenge_id, refusal.code, refusal.detail, next_ns=left_ns)
         )
+        self._rounds.end(challenge_id.hex(), refusal.code.value)
         return refusal.stream
 
     async def _challenge(self, state: StreamState, cause: str) -> None:
@@ -238,6 +252,10 @@ class AttestSession:
         except NoSvidError as error:
             raise _End("no-svid", grpc.StatusCode.UNAVAILABLE, str(error)) from error
         self._challenges = self._challenges.issue(issued)
+        self._rounds.begin(
+            issued.challenge_id,
+            open_round(Span.CONTROLLER_ROUND, issued.challenge_id, node=state.node, cause=cause),
+        )
         self._next_ns = now.boottime_ns + gap_ns
         self._ports.observer.challenged(cause)
         await self._write(message)

@@ -109,7 +109,8 @@ class EvidenceIntake:
             grant = self._ports.registry.needs_grant(result, self._times()[0])
             if grant:
                 result = await self._granted(result, stream, appraise)
-        result = await self._carry_out(result, stream, grant=grant)
+        with span(Span.SWAP, code=_code(result)):
+            result = await self._carry_out(result, stream, grant=grant)
         self._ports.observer.appraised(result, grant=grant, seconds=seconds)
         return result
 
@@ -196,6 +197,10 @@ class EvidenceIntake:
         except EnrollmentUnavailableError:
             # The registry of this replica holds the quarantine; the next refusal tries again.
             return
+
+
+def _code(result: Result) -> str:
+    return result.code.value if isinstance(result, Refused) else ReasonCode.ACCEPTED.value
 
 
 def _stale(result: Accepted, detail: str) -> Refused:

@@ -17,6 +17,8 @@ from controller.scheduling.serving_tls import Reload, ServingTls, TlsFiles
 from controller.scheduling.verbs import Answer, ExtenderVerbs
 from controller.scheduling.wire import encode_error
 from gpuwarden.settings.values import Address
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import span
 
 INSECURE_HEADER = "Gpuwarden-Insecure"
 _JSON = "application/json"
@@ -90,14 +92,22 @@ class Extender:
         return web.Response(text="ok", headers=self._headers())
 
     async def _filter(self, request: web.Request) -> web.Response:
-        return await self._answer(request, "filter", self._verbs.filter)
+        return await self._traced(Span.FILTER, request, "filter", self._verbs.filter)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._answer(request, "prioritize", self._verbs.prioritize)
+        return await self._traced(Span.PRIORITIZE, request, "prioritize", self._verbs.prioritize)
+
+    async def _traced(
+        self, name: Span, request: web.Request, verb: str, decide: Callable[[bytearray], Answer]
+    ) -> web.Response:
+        with span(name) as active:
+            result, response = await self._answer(request, verb, decide)
+            active.set_attribute("result", result)
+            return response
 
     async def _answer(
         self, request: web.Request, verb: str, decide: Callable[[bytearray], Answer]
-    ) -> web.Response:
+    ) -> tuple[str, web.Response]:
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
@@ -116,7 +126,7 @@ class Extender:
         )
         if answer.status in {408, 413, 503}:
             response.force_close()
-        return response
+        return answer.result, response
 
     def _headers(self) -> dict[str, str]:
         insecure = self._verbs.insecure

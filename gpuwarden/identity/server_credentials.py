@@ -27,18 +27,25 @@ from gpuwarden.identity.svid import PrivateKey, Svid, SvidSource
 OnError = Callable[[str], None]
 """Told once per handshake that had no good SVID; called on foreign threads, must not wait."""
 
+OnOffer = Callable[[], None]
+"""Told once per handshake that our SVID is offered in; otherwise as `OnError`."""
+
 _Configuration = grpc.ServerCertificateConfiguration
 
 
 def server_credentials(
-    source: SvidSource, on_error: OnError, now: Callable[[], datetime] | None = None
+    source: SvidSource,
+    on_error: OnError,
+    now: Callable[[], datetime] | None = None,
+    *,
+    on_offer: OnOffer = lambda: None,
 ) -> grpc.ServerCredentials:
     """Credentials that present `source`'s SVID and demand a client certificate from its roots.
 
     The roots are those of the own trust domain alone. Works before there is an SVID:
     until then every handshake fails. Which client it is, is not decided here.
     """
-    fetcher = _Fetcher(source, on_error, now or _utc_now)
+    fetcher = _Fetcher(source, on_error, now or _utc_now, on_offer)
     return grpc.dynamic_ssl_server_credentials(
         fetcher.closed, fetcher, require_client_authentication=True
     )
@@ -47,9 +54,16 @@ def server_credentials(
 class _Fetcher:
     """Gives gRPC the configuration for one handshake."""
 
-    def __init__(self, source: SvidSource, on_error: OnError, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        source: SvidSource,
+        on_error: OnError,
+        now: Callable[[], datetime],
+        on_offer: OnOffer = lambda: None,
+    ) -> None:
         self._source = source
         self._on_error = on_error
+        self._on_offer = on_offer
         self._now = now
         self.closed = _closed_configuration()
         self._last: tuple[Svid | None, _Configuration] = (None, self.closed)
@@ -71,6 +85,8 @@ class _Fetcher:
         if known is not svid:
             configuration = _configuration_of(svid.private_key, svid.chain, svid.roots)
             self._last = (svid, configuration)
+        with contextlib.suppress(Exception):
+            self._on_offer()
         return configuration
 
     def _report(self, text: str) -> None:

@@ -19,7 +19,7 @@ import socket
 import ssl
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -84,7 +84,9 @@ class Tunnel:
         *,
         directory: Path | None = None,
         timeouts: TunnelTimeouts | None = None,
+        on_failure: Callable[[DialFailure], None] = lambda _failure: None,
     ) -> None:
+        """`on_failure` hears of every dial that fails, for metrics."""
         self.svid = svid
         """What the tunnel presents; signatures within its connections must use it too."""
         self.expected = expected
@@ -93,6 +95,7 @@ class Tunnel:
         self._host = host
         self._port = port
         self._timeouts = timeouts or TunnelTimeouts()
+        self._on_failure = on_failure
         self._parent = directory or (_MEMORY if _MEMORY.is_dir() else None)
         self._context = client_context(svid)
         self._directory: Path | None = None
@@ -170,6 +173,7 @@ class Tunnel:
         if self.last_error is None or str(self.last_error) != str(error):
             _LOG.warning("no connection to %s at %s: %s", self.expected, self._host, error)
         self.last_error = error
+        self._on_failure(error.failure)
 
     def _check_local(self, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("socket")

@@ -62,21 +62,29 @@ _A, _C, _BOTH = Process.AGENT, Process.CONTROLLER, Process.BOTH
 
 BUILD_INFO = _gauge("build_info", _BOTH, "Always 1; what is running.", "version", "python")
 SVID_EXPIRY = _gauge(
-    "svid_expires_seconds", _BOTH, "Seconds until our own SVID expires; negative once it has."
+    "svid_expires_seconds", _BOTH, "Seconds until our own SVID expires; 0 while there is none."
 )
-SVID_UPDATES = _counter("svid_updates", _BOTH, "SVID updates from the Workload API.", "result")
+SVID_UPDATES = _counter(
+    "svid_updates", _BOTH, "SVIDs from the Workload API, by result (taken, failed).", "result"
+)
 SVID_SOURCE_RESTARTS = _counter(
     "svid_source_restarts", _BOTH, "Times the watchdog rebuilt the Workload API source."
 )
 TLS_MATERIAL_REFUSED = _counter(
     "tls_material_refused",
     _C,
-    "New server certificates that were not taken because they do not hold together.",
+    "Times a server certificate could not be used, by listener (agents, extender).",
+    "listener",
 )
 
 AGENT_GPUS = _gauge("agent_gpus", _A, "Physical GPUs in the last inventory.")
 AGENT_GPUS_LOST = _gauge("agent_gpus_lost", _A, "GPUs that the driver reports as lost.")
-AGENT_READS = _counter("agent_inventory_reads", _A, "Inventory reads.", "result")
+AGENT_READS = _counter(
+    "agent_inventory_reads", _A, "Inventory reads, by result (complete, failed).", "result"
+)
+AGENT_ROUNDS_LOST = _counter(
+    "agent_rounds_lost", _A, "Challenges that passed before the GPUs had been read."
+)
 AGENT_READ_SECONDS = _histogram(
     "agent_inventory_read", _A, "Time to read the whole inventory.", buckets=SLOW_BUCKETS
 )
@@ -90,6 +98,16 @@ AGENT_GPU_EVENTS = _counter("agent_gpu_events", _A, "Bad news from the driver.",
 AGENT_STREAMS = _gauge(
     "agent_streams", _A, "Streams to controllers, by state (connecting, open, accepted).", "state"
 )
+AGENT_STREAMS_OPENED = _counter(
+    "agent_streams_opened", _A, "Streams on which Hello was sent, reconnects included."
+)
+AGENT_DIAL_FAILURES = _counter(
+    "agent_dial_failures",
+    _A,
+    "Connections to a controller that did not come about, by cause (unreachable, untrusted,"
+    " wrong-identity, refused, local).",
+    "cause",
+)
 AGENT_STREAM_ENDS = _counter("agent_stream_ends", _A, "Streams that ended, by cause.", "cause")
 AGENT_VERDICTS = _counter(
     "agent_verdicts", _A, "Verdicts received, by reason code (ACCEPTED included).", "code"
@@ -99,30 +117,48 @@ AGENT_ACCEPTED = _gauge(
 )
 
 STREAMS = _gauge("streams", _C, "Open attestation streams.")
+STREAMS_OPENED = _counter("streams_opened", _C, "Attestation streams that were admitted.")
 STREAM_ENDS = _counter("stream_ends", _C, "Attestation streams that ended, by cause.", "cause")
 HANDSHAKES = _counter(
-    "tls_handshakes", _C, "TLS handshakes on the agents' port as far as they reach us.", "result"
+    "tls_handshakes",
+    _C,
+    "TLS handshakes on the agents' port that began, by what we had for them (svid, no-svid).",
+    "material",
 )
 EVIDENCE = _counter(
-    "evidence", _C, "Evidence verified, by reason code (ACCEPTED included).", "code"
+    "evidence",
+    _C,
+    "Messages and streams judged, by reason code (ACCEPTED included).",
+    "code",
 )
 EVIDENCE_SECONDS = _histogram(
     "evidence_verification",
     _C,
-    "Time to verify one evidence, audit excluded.",
+    "Time to verify one message, audit excluded.",
     buckets=FAST_BUCKETS,
 )
-CHALLENGES = _counter("challenges", _C, "Challenges issued.", "cause")
+CHALLENGES = _counter(
+    "challenges", _C, "Challenges issued, by cause (first, interval, bad-news).", "cause"
+)
 NODES = _gauge("nodes", _C, "Nodes by state.", "state")
 GPUS = _gauge("gpus", _C, "GPUs of accepted evidence by state (usable, lost, unhealthy).", "state")
 CLASSES = _gauge("classes", _C, "Different attestation hashes in the fleet.")
 CLOCK_SUSPECT = _gauge(
     "clock_suspect", _C, "1 while our wall clock disagrees with time since boot."
 )
-POLICY_RELOADS = _counter("policy_reloads", _C, "Reads of a changed policy file.", "result")
+POLICY_RELOADS = _counter(
+    "policy_reloads", _C, "Reads of a changed policy file, by result (taken, refused).", "result"
+)
 READY = _gauge("ready", _BOTH, "1 when /readyz answers 200.")
 
-EXTENDER_REQUESTS = _counter("extender_requests", _C, "Extender requests.", "verb", "result")
+EXTENDER_REQUESTS = _counter(
+    "extender_requests",
+    _C,
+    "Extender requests, by verb and result (passed, rejected, untouched, not_ready, bad,"
+    " too_large, busy, slow).",
+    "verb",
+    "result",
+)
 EXTENDER_SECONDS = _histogram(
     "extender_request", _C, "Time to answer an extender request.", "verb", buckets=FAST_BUCKETS
 )
@@ -132,7 +168,13 @@ EXTENDER_NODES = _counter(
     "Nodes judged for guarded pods, by reason code (ACCEPTED included).",
     "code",
 )
-RPC_CALLS = _counter("rpc_calls", _C, "Calls of the Fleet API.", "method", "code")
+RPC_CALLS = _counter(
+    "rpc_calls",
+    _C,
+    "gRPC calls by method and by whether they were let in: `OK` or the reason code.",
+    "method",
+    "code",
+)
 
 AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
 AUDIT_LOST = _counter(
@@ -141,8 +183,9 @@ AUDIT_LOST = _counter(
 AUDIT_COPIES_LOST = _counter(
     "audit_copies_lost", _C, "Audit records whose copy on standard output was lost."
 )
+AUDIT_GRANTS = _counter("audit_grants", _C, "Grants whose record was durable first.")
 AUDIT_GRANTS_REFUSED = _counter(
-    "audit_grants_refused", _C, "Grants refused because the log could not keep them.", "cause"
+    "audit_grants_refused", _C, "Grants refused because the log could not keep them."
 )
 AUDIT_COMMIT_SECONDS = _histogram(
     "audit_commit", _C, "Time to make one group of audit records durable.", buckets=FAST_BUCKETS
@@ -180,7 +223,6 @@ class Event(StrEnum):
 
     SVID_UPDATED = "svid.updated", "a new SVID is in use"
     SVID_SOURCE_FAILED = "svid.source.failed", "the Workload API gives no usable SVID"
-    SVID_SOURCE_REBUILT = "svid.source.rebuilt", "the watchdog started the source again"
     TLS_MATERIAL_REFUSED = "tls.material.refused", "new server certificate not taken; says why"
 
     NVML_UNAVAILABLE = "nvml.unavailable", "library or driver is missing or does not answer"
@@ -189,13 +231,12 @@ class Event(StrEnum):
     NVML_STUCK = "nvml.stuck", "an NVML call never returned; the process ends itself"
     GPU_EVENT = "gpu.event", "bad news about a GPU (XID, lost, driver reload)"
     INVENTORY_READ = "inventory.read", "the inventory was read; counts and failures"
-    INVENTORY_CHANGED = "inventory.changed", "the inventory differs from the one before"
     STATE_LOST = "state.lost", "the state file was missing or damaged; the agent starts without"
 
     STREAM_OPENED = "stream.opened", "an attestation stream is up"
     STREAM_CLOSED = "stream.closed", "an attestation stream ended; says why"
-    STREAM_RETRY = "stream.retry", "the next attempt waits; says how long"
-    CHALLENGE_RECEIVED = "challenge.received", "a verified challenge arrived"
+    CONTROLLER_UNRESOLVED = "controller.unresolved", "a controller's name has no address now"
+    ROUND_LOST = "round.lost", "a challenge passed before the GPUs had been read"
     CHALLENGE_REFUSED = "challenge.refused", "a challenge did not verify; the stream is closed"
     VERDICT_ACCEPTED = "verdict.accepted", "a controller accepted our evidence"
     VERDICT_REFUSED = "verdict.refused", "a controller refused our evidence; says why"
@@ -229,10 +270,21 @@ class Span(StrEnum):
         span.meaning = meaning
         return span
 
-    INVENTORY = "agent.inventory", "reading all GPUs"
-    ROUND = "agent.round", "from a challenge to its verdict, seen by the agent"
-    VERIFY = "controller.verify", "verifying one evidence"
+    ROUND = "agent.round", "from a verified challenge to its verdict, seen by the agent"
+    INVENTORY = (
+        "agent.inventory",
+        "waiting for a reading of all GPUs that began after the challenge",
+    )
+    EVIDENCE = "agent.evidence", "signing evidence or bad news and handing it to the stream"
+    STREAM = "controller.stream", "admitting a stream: its peer, limits and Hello"
+    CONTROLLER_ROUND = (
+        "controller.round",
+        "from a challenge to its verdict, or until the next one; first span of the round's trace",
+    )
+    MESSAGE = "controller.message", "one message of an agent, from its receipt to its verdict"
+    VERIFY = "controller.verify", "appraising one message; again after each wait"
     AUDIT_GRANT = "controller.audit.grant", "waiting until a grant is durable"
+    SWAP = "controller.swap", "changing the node's record in the fleet"
     FILTER = "controller.filter", "answering /filter"
     PRIORITIZE = "controller.prioritize", "answering /prioritize"
     RPC = "controller.rpc", "answering a call of the Fleet API"

@@ -1,16 +1,26 @@
-"""Spans, through OpenTelemetry only where an endpoint is set; otherwise they cost nothing.
+"""Spans, sent by OpenTelemetry only where an endpoint is set; otherwise they cost nothing.
 
-OpenTelemetry is imported by `configure` alone and only with an endpoint: the agent
-must not pay for it in memory. No other module imports it.
+A round of evidence (challenge, reading, evidence, verdict) is one trace over both
+processes without anything being carried between them: both derive its trace id and
+the id of its first span from the id of the challenge, which both know anyway.
+
+`otlp` holds the implementation and is imported by `configure` alone, and only with an
+endpoint: the agent must not pay for OpenTelemetry in memory. Spans carry no secrets,
+and no text of exceptions.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, cast
+from hashlib import sha256
+from typing import Final, Protocol
 
 from gpuwarden.telemetry.names import Span
 
 Attribute = str | bool | int | float
+
+_TRACE_BYTES: Final = 16
+_SPAN_BYTES: Final = 8
+_DOMAIN: Final = b"gpuwarden round\n"
 
 
 class ActiveSpan(Protocol):
@@ -20,34 +30,118 @@ class ActiveSpan(Protocol):
         """Add a fact that was not known when the span began."""
 
 
+class Round(Protocol):
+    """A round that outlives the code that opened it, as a span."""
+
+    def inside(self) -> AbstractContextManager[object]:
+        """Spans that are opened in the block belong to the round."""
+
+    def end(self, outcome: str) -> None:
+        """The round is over; once."""
+
+
+class Tracer(Protocol):
+    """Makes spans."""
+
+    def span(
+        self, name: Span, attributes: Mapping[str, Attribute]
+    ) -> AbstractContextManager[ActiveSpan]:
+        """A span for the `with` block, below the one that is open around it."""
+
+    def round(
+        self, name: Span, ids: "RoundIds", attributes: Mapping[str, Attribute], *, first: bool
+    ) -> Round:
+        """The first span of a round's trace, or one below that."""
+
+
+class RoundIds:
+    """Ids of a round's trace and of its first span, from the challenge's id in hex."""
+
+    __slots__ = ("span", "trace")
+
+    def __init__(self, challenge_id: str) -> None:
+        digest = sha256(_DOMAIN + challenge_id.encode()).digest()
+        self.trace = int.from_bytes(digest[:_TRACE_BYTES]) or 1
+        self.span = int.from_bytes(digest[_TRACE_BYTES : _TRACE_BYTES + _SPAN_BYTES]) or 1
+
+
 class _NoSpan:
     def set_attribute(self, key: str, value: Attribute) -> None:
         """Forget it."""
 
 
-_NO_SPAN = nullcontext[ActiveSpan](_NoSpan())
+class _NoRound:
+    def inside(self) -> AbstractContextManager[object]:
+        """Nothing."""
+        return _NO_SPAN
+
+    def end(self, outcome: str) -> None:
+        """Forget it."""
 
 
-def _start_nothing(
-    _name: Span, _attributes: Mapping[str, Attribute]
-) -> AbstractContextManager[ActiveSpan]:
-    return _NO_SPAN
+_NO_SPAN: Final = nullcontext[ActiveSpan](_NoSpan())
+NO_ROUND: Final[Round] = _NoRound()
+"""A round that nobody traces; also before there is one."""
+
+
+UNANSWERED: Final = "unanswered"
+"""Outcome of a round without verdict."""
 
 
 class _Tracing:
     """The one place that knows whether tracing is on."""
 
-    start: Callable[[Span, Mapping[str, Attribute]], AbstractContextManager[ActiveSpan]] = (
-        staticmethod(_start_nothing)
-    )
+    tracer: Tracer | None = None
 
 
-_tracing = _Tracing()
+_tracing: Final = _Tracing()
 
 
 def span(name: Span, **attributes: Attribute) -> AbstractContextManager[ActiveSpan]:
     """Open a span for the `with` block; `_` in attribute names becomes `.`. No secrets."""
-    return _tracing.start(name, attributes)
+    tracer = _tracing.tracer
+    return _NO_SPAN if tracer is None else tracer.span(name, _dotted(attributes))
+
+
+def open_round(name: Span, challenge_id: str, **attributes: Attribute) -> Round:
+    """Open the trace of a challenge (hex) that goes out: what the controller does."""
+    return _round(name, challenge_id, attributes, first=True)
+
+
+def join_round(name: Span, challenge_id: str, **attributes: Attribute) -> Round:
+    """Join the trace of a challenge (hex) that has come: what the agent does."""
+    return _round(name, challenge_id, attributes, first=False)
+
+
+class Rounds:
+    """The latest rounds of one stream, by the challenge's id in hex."""
+
+    KEPT: Final = 4
+
+    def __init__(self) -> None:
+        self._open: dict[str, Round] = {}
+
+    def begin(self, challenge_id: str, opened: Round) -> None:
+        """A challenge is out; one of long ago stays unanswered."""
+        if opened is NO_ROUND:
+            return
+        self._open[challenge_id] = opened
+        if len(self._open) > self.KEPT:
+            self.end(next(iter(self._open)), UNANSWERED)
+
+    def of(self, challenge_id: str) -> Round:
+        """The round, or one that nobody traces."""
+        return self._open.get(challenge_id, NO_ROUND)
+
+    def end(self, challenge_id: str, outcome: str) -> None:
+        """A round is over."""
+        if opened := self._open.pop(challenge_id, None):
+            opened.end(outcome)
+
+    def end_all(self, outcome: str) -> None:
+        """The stream is over."""
+        for challenge_id in tuple(self._open):
+            self.end(challenge_id, outcome)
 
 
 def configure(
@@ -55,39 +149,31 @@ def configure(
 ) -> Callable[[], None]:
     """Turn tracing on if there is an endpoint (OTLP/HTTP base URL); returns what flushes and ends.
 
-    `OTEL_*` variables for sampling and resources are honoured by the SDK.
+    That waits for half a second at most, whatever the collector does. `OTEL_*` variables
+    for sampling, batching and resources are honoured by the SDK.
     """
     if endpoint is None:
         return lambda: None
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 -- only when tracing is on
-        OTLPSpanExporter,
-    )
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 -- only when tracing is on
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 -- only when tracing is on
-    from opentelemetry.sdk.trace.export import (  # noqa: PLC0415 -- only when tracing is on
-        BatchSpanProcessor,
-    )
+    from gpuwarden.telemetry import otlp  # noqa: PLC0415 -- only when tracing is on
 
-    resource = Resource.create({"service.name": service, "service.version": version})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(
-        endpoint=f"{endpoint.rstrip('/')}/v1/traces", headers=dict(headers or {}), timeout=5
-    )
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    tracer = provider.get_tracer("gpuwarden", version)
-
-    def start(
-        name: Span, attributes: Mapping[str, Attribute]
-    ) -> AbstractContextManager[ActiveSpan]:
-        dotted = {key.replace("_", "."): value for key, value in attributes.items()}
-        return cast(
-            "AbstractContextManager[ActiveSpan]",
-            tracer.start_as_current_span(name.value, attributes=dotted),
-        )
+    tracer = otlp.OtlpTracer(endpoint, service=service, version=version, headers=headers or {})
+    _tracing.tracer = tracer
 
     def end() -> None:
-        _tracing.start = _start_nothing
-        provider.shutdown()
+        _tracing.tracer = None
+        tracer.close()
 
-    _tracing.start = start
     return end
+
+
+def _round(
+    name: Span, challenge_id: str, attributes: Mapping[str, Attribute], *, first: bool
+) -> Round:
+    tracer = _tracing.tracer
+    if tracer is None:
+        return NO_ROUND
+    return tracer.round(name, RoundIds(challenge_id), _dotted(attributes), first=first)
+
+
+def _dotted(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    return {key.replace("_", "."): value for key, value in attributes.items()}

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "uvloop": {"controller/app.py", "controller/__main__.py"},
     "kubernetes": set(),
-    "opentelemetry": {"gpuwarden/telemetry/tracing.py"},
+    "opentelemetry": {"gpuwarden/telemetry/otlp.py"},
     "prometheus_client": {"gpuwarden/telemetry/metrics.py"},
     "structlog": {"gpuwarden/telemetry/logs.py"},
     "yaml": {

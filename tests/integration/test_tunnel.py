@@ -297,14 +297,18 @@ async def test_a_connection_too_many_is_refused(
         assert "more than 8 connections" in caplog.text
 
 
-async def test_the_same_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_same_failure_is_logged_once_and_counted_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    async with Tunnel(CLIENT, "127.0.0.1", port, EXPECTED) as tunnel:
+    failures: list[DialFailure] = []
+    async with Tunnel(CLIENT, "127.0.0.1", port, EXPECTED, on_failure=failures.append) as tunnel:
         for _ in range(3):
             async with knocking(tunnel) as (reader, _writer):
                 assert await reader.read() == b""
     assert caplog.text.count("unreachable") == 1
+    assert failures == [DialFailure.UNREACHABLE] * 3
 
 
 async def test_closing_twice_is_harmless(server: EchoServer) -> None:

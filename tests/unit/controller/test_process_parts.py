@@ -113,16 +113,23 @@ class Facts:
     svid_expires_seconds: float
     generation: int
     rebuilds: int
+    failures: int
 
 
 def test_gauges_show_the_present_and_counters_only_what_is_new() -> None:
     instruments = Instruments(Process.CONTROLLER, "0")
     gauges = FleetGauges(instruments)
-    for facts in (Facts(0.0, 0, 0), Facts(60.0, 1, 1), Facts(90.0, 3, 2), Facts(80.0, 3, 2)):
+    for facts in (
+        Facts(0.0, 0, 0, 0),
+        Facts(60.0, 1, 1, 2),
+        Facts(90.0, 3, 2, 2),
+        Facts(80.0, 3, 2, 3),
+    ):
         gauges.set_svid(facts)
     value = instruments.registry.get_sample_value
     assert value("gpuwarden_svid_expires_seconds") == 80
     assert value("gpuwarden_svid_updates_total", {"result": "taken"}) == 3
+    assert value("gpuwarden_svid_updates_total", {"result": "failed"}) == 3
     assert value("gpuwarden_svid_source_restarts_total") == 1
     gauges.set_fleet(count_fleet(fleet_of(node_view("a")), 50 * S))
     gauges.set_fleet(count_fleet(fleet_of(), 50 * S))

@@ -60,6 +60,27 @@ def test_without_a_good_svid_the_answer_is_the_closed_door(svid: Svid | None, to
     assert errors == [told]
 
 
+def test_each_handshake_with_our_svid_is_counted_and_no_other() -> None:
+    offers: list[None] = []
+    source = FakeSvidSource(GOOD)
+    fetcher = _Fetcher(source, print, utc_now, lambda: offers.append(None))
+    fetcher()
+    fetcher()
+    source.put(None)
+    fetcher()
+    assert len(offers) == 2
+
+
+def test_who_counts_handshakes_cannot_break_one() -> None:
+    def broken() -> None:
+        raise RuntimeError("no counter")
+
+    errors: list[str] = []
+    fetcher = _Fetcher(FakeSvidSource(GOOD), errors.append, utc_now, broken)
+    assert fetcher() is not fetcher.closed
+    assert errors == []
+
+
 def test_an_svid_that_has_expired_meanwhile_closes_the_door_again() -> None:
     now = utc_now()
     fetcher = _Fetcher(FakeSvidSource(GOOD), print, lambda: now)

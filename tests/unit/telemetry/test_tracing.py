@@ -1,80 +1,224 @@
+"""Spans as a real collector on loopback gets them, and what tracing may never do."""
+
+import asyncio
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gpuwarden.telemetry.names import Span
-from gpuwarden.telemetry.tracing import configure, span
+from gpuwarden.telemetry.tracing import (
+    NO_ROUND,
+    UNANSWERED,
+    Rounds,
+    configure,
+    join_round,
+    open_round,
+    span,
+)
+from tests.fakes.otlp_collector import (
+    CollectedSpan,
+    OtlpCollector,
+    closed_address,
+    silent_address,
+)
+
+CHALLENGE = "0f" * 16
+END_S = 4.0
+"""Far above the promised half second, below the five that one export may take."""
 
 
 @pytest.fixture
-def collector() -> Iterator[tuple[str, "Future[tuple[str, str, bytes]]"]]:
-    got: Future[tuple[str, str, bytes]] = Future()
+def collector() -> Iterator[OtlpCollector]:
+    collector = OtlpCollector()
+    yield collector
+    collector.close()
 
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            got.set_result((self.path, self.headers["x-key"], body))
 
-        def log_message(self, *_args: object) -> None:
-            pass
+def _on(endpoint: str) -> Callable[[], None]:
+    return configure(f"{endpoint}/", service="agent", version="1", headers={"x-key": "k"})
 
-    server = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", got
-    server.shutdown()
-    thread.join()
-    server.server_close()
+
+def _named(spans: list[CollectedSpan]) -> dict[str, CollectedSpan]:
+    assert len({span.name for span in spans}) == len(spans)
+    return {span.name: span for span in spans}
 
 
 def test_without_an_endpoint_spans_cost_nothing() -> None:
     end = configure(None, service="agent", version="1")
 
-    with span(Span.ROUND, node="n1") as active:
+    with span(Span.EVIDENCE, node="n1") as active:
         active.set_attribute("code", "ACCEPTED")
-    assert span(Span.ROUND) is span(Span.VERIFY)
+    assert span(Span.EVIDENCE) is span(Span.VERIFY)
+    assert open_round(Span.CONTROLLER_ROUND, CHALLENGE) is NO_ROUND
+    rounds = Rounds()
+    rounds.begin(CHALLENGE, join_round(Span.ROUND, CHALLENGE))
+    with rounds.of(CHALLENGE).inside():
+        rounds.of(CHALLENGE).end("ACCEPTED")
+    assert rounds._open == {}
     end()
 
 
-def test_spans_reach_the_collector(
-    collector: tuple[str, "Future[tuple[str, str, bytes]]"],
-) -> None:
-    endpoint, got = collector
-    end = configure(f"{endpoint}/", service="agent", version="1", headers={"x-key": "k"})
+def test_spans_reach_the_collector(collector: OtlpCollector) -> None:
+    end = _on(collector.endpoint)
 
-    with span(Span.ROUND, node_name="n1") as outer, span(Span.INVENTORY):
+    with span(Span.EVIDENCE, node_name="n1") as outer, span(Span.INVENTORY):
         outer.set_attribute("code", "ACCEPTED")
     end()
 
-    path, key, body = got.result(timeout=10)
-    request = ExportTraceServiceRequest.FromString(body)
-    resource = request.resource_spans[0]
-    inner_span, outer_span = resource.scope_spans[0].spans
-    assert (path, key) == ("/v1/traces", "k")
-    assert inner_span.parent_span_id == outer_span.span_id
-    assert (outer_span.name, inner_span.name) == ("agent.round", "agent.inventory")
-    assert {x.key: x.value.string_value for x in outer_span.attributes} == {
-        "node.name": "n1",
-        "code": "ACCEPTED",
+    found = _named(collector.spans())
+    outer_span, inner_span = found["agent.evidence"], found["agent.inventory"]
+    assert collector.headers[0]["x-key"] == "k"
+    assert inner_span.parent == outer_span.span
+    assert inner_span.trace == outer_span.trace
+    assert outer_span.attributes == {"node.name": "n1", "code": "ACCEPTED"}
+    assert outer_span.service == "agent"
+    assert not outer_span.failed
+
+
+def test_a_span_that_fails_says_so_without_the_text(collector: OtlpCollector) -> None:
+    end = _on(collector.endpoint)
+
+    with pytest.raises(ValueError, match="secret"), span(Span.VERIFY):
+        raise ValueError("secret")
+    end()
+
+    [failed] = collector.spans()
+    assert failed.failed
+    assert failed.attributes == {"error.type": "ValueError"}
+    assert "secret" not in repr(failed)
+
+
+def test_a_round_is_one_trace_wherever_it_is_opened(collector: OtlpCollector) -> None:
+    end = _on(collector.endpoint)
+    controller = open_round(Span.CONTROLLER_ROUND, CHALLENGE, node="n1")
+    agent = join_round(Span.ROUND, CHALLENGE)
+    with agent.inside(), span(Span.EVIDENCE):
+        pass
+    with controller.inside(), span(Span.MESSAGE), span(Span.VERIFY):
+        pass
+    agent.end("ACCEPTED")
+    controller.end("ACCEPTED")
+    with span(Span.FILTER):
+        pass
+    end()
+
+    found = _named(collector.spans())
+    digest = sha256(b"gpuwarden round\n" + CHALLENGE.encode()).hexdigest()
+    first = found["controller.round"]
+    assert (first.trace, first.span, first.parent) == (digest[:32], digest[32:48], "")
+    assert first.attributes == {"node": "n1", "outcome": "ACCEPTED"}
+    assert found["agent.round"].parent == first.span
+    assert found["agent.round"].span != first.span
+    assert found["agent.evidence"].parent == found["agent.round"].span
+    assert found["controller.message"].parent == first.span
+    assert found["controller.verify"].parent == found["controller.message"].span
+    assert {one.trace for name, one in found.items() if name != "controller.filter"} == {
+        first.trace
     }
-    assert "agent" in {x.value.string_value for x in resource.resource.attributes}
+    assert found["controller.filter"].trace != first.trace
 
 
-def test_after_the_end_spans_cost_nothing_again(
-    collector: tuple[str, "Future[tuple[str, str, bytes]]"],
+def test_rounds_of_one_stream_end_once_and_the_oldest_unanswered(
+    collector: OtlpCollector,
 ) -> None:
-    configure(collector[0], service="agent", version="1")()
+    end = _on(collector.endpoint)
+    rounds = Rounds()
+    for number in range(Rounds.KEPT + 2):
+        rounds.begin(f"{number}", open_round(Span.CONTROLLER_ROUND, f"{number}", node=f"{number}"))
+    rounds.end("3", "ACCEPTED")
+    rounds.end("3", "SIGNATURE_INVALID")
+    rounds.end("no such", "ACCEPTED")
+    rounds.end_all("drained")
+    end()
 
-    assert span(Span.ROUND) is span(Span.VERIFY)
+    outcomes = {one.attributes["node"]: one.attributes["outcome"] for one in collector.spans()}
+    assert outcomes == {
+        "0": UNANSWERED,
+        "1": UNANSWERED,
+        "2": "drained",
+        "3": "ACCEPTED",
+        "4": "drained",
+        "5": "drained",
+    }
+
+
+async def test_rounds_of_tasks_that_run_together_do_not_mix(collector: OtlpCollector) -> None:
+    end = _on(collector.endpoint)
+    both = asyncio.Barrier(2)
+
+    async def converse(challenge: str) -> None:
+        opened = open_round(Span.CONTROLLER_ROUND, challenge, node=challenge)
+        with opened.inside(), span(Span.VERIFY, node=challenge):
+            await both.wait()
+        opened.end("ACCEPTED")
+
+    await asyncio.gather(converse("aa"), converse("bb"))
+    end()
+
+    traces: dict[str, set[str]] = {}
+    for one in collector.spans():
+        traces.setdefault(one.attributes["node"], set()).add(one.trace)
+    assert {node: len(found) for node, found in traces.items()} == {"aa": 1, "bb": 1}
+    assert traces["aa"] != traces["bb"]
+
+
+@pytest.mark.parametrize("sampler", ["always_off", "parentbased_always_off", "traceidratio"])
+def test_both_sides_leave_out_the_same_rounds(
+    collector: OtlpCollector, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    end = _on(collector.endpoint)
+    for number in range(64):
+        open_round(Span.CONTROLLER_ROUND, f"{number}").end("ACCEPTED")
+        join_round(Span.ROUND, f"{number}").end("ACCEPTED")
+    end()
+
+    by_name: dict[str, set[str]] = {"controller.round": set(), "agent.round": set()}
+    for one in collector.spans():
+        by_name[one.name].add(one.trace)
+    assert by_name["agent.round"] == by_name["controller.round"]
+    assert len(by_name["agent.round"]) < 64
+    assert bool(by_name["agent.round"]) is (sampler == "traceidratio")
+
+
+def test_after_the_end_spans_cost_nothing_again(collector: OtlpCollector) -> None:
+    _on(collector.endpoint)()
+
+    assert span(Span.EVIDENCE) is span(Span.VERIFY)
+
+
+def test_a_collector_that_is_down_or_slow_holds_up_nothing(collector: OtlpCollector) -> None:
+    collector.hold()
+    with silent_address() as silent:
+        for endpoint in (closed_address(), silent, collector.endpoint):
+            end = _on(endpoint)
+            begin = time.monotonic()
+            for number in range(1100):  # more than the queue takes
+                with span(Span.VERIFY):
+                    open_round(Span.CONTROLLER_ROUND, f"{number}").end("ACCEPTED")
+            end()
+            assert time.monotonic() - begin < END_S, endpoint
+
+
+def test_a_process_ends_although_the_collector_never_answers() -> None:
+    code = (
+        "from gpuwarden.telemetry import tracing; from gpuwarden.telemetry.names import Span\n"
+        "import sys\n"
+        "end = tracing.configure(sys.argv[1], service='a', version='1')\n"
+        "with tracing.span(Span.VERIFY): pass\n"
+        "end()\n"
+    )
+    with silent_address() as silent:
+        done = subprocess.run(
+            [sys.executable, "-c", code, silent], check=False, timeout=30, env=dict(os.environ)
+        )
+    assert done.returncode == 0
 
 
 def test_opentelemetry_is_not_imported_without_an_endpoint() -> None:
