@@ -116,9 +116,9 @@ class EvidenceIntake:
 
     async def refuse(self, refusal: Refused, peer: str) -> None:
         """Carry out a refusal that no message caused (a stream that is not admitted)."""
-        self._ports.observer.appraised(refusal, grant=False, seconds=0.0)
         self._refuse(refusal, peer)
         await self._deny(refusal, peer)
+        self._ports.observer.appraised(refusal, grant=False, seconds=0.0)
 
     async def _enrolled(self, result: Result, appraise: Callable[[], Result]) -> Result:
         """Write what has to stand in the store first, and judge again by what stands there then."""

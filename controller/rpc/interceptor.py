@@ -8,6 +8,7 @@ identity ends are ended with it. Must not know what any method does.
 
 import asyncio
 import inspect
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -35,6 +36,8 @@ Behavior = Callable[[Any, Any], Any]
 Context = aio.ServicerContext[Any, Any]
 Receive = Callable[[Context], Awaitable[object]]
 Deserialize = Callable[[bytes], object]
+
+_LOG = logging.getLogger(__name__)
 
 CALLS_PER_CALLER: Final = 96
 """Open at a time, attestation streams (at most 64) included."""
@@ -167,6 +170,11 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             if not deadline.expired():
                 raise
             await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
+        except (aio.AbortError, asyncio.InvalidStateError):
+            raise  # the call's own end; or it has ended already
+        except Exception:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
+            _LOG.exception("the handler of %s failed", method)
+            await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
 
     def _against(self, method: str, caller: Caller) -> Refusal | None:
         if refusal := authorize(method, caller.kind):

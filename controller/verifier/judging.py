@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from controller.fleet.claims import ContestedClaim
 from controller.verifier.acceptability import policy_refusals
@@ -25,6 +26,9 @@ from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, c
 from gpuwarden.evidence.model import Evidence, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
 from gpuwarden.reasons import Refusal
+
+MAX_WARNINGS: Final = 16
+"""Kept of one evidence: they are shown with every list of nodes, so one node must not fill it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +144,13 @@ def _refused(
 
 
 def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
-    return (
+    found = (
         *((opened.warning,) if opened.warning else ()),
         *warnings_about_reads(question.evidence),
         *unpinned_lost(question.evidence.inventory, question.pins),
     )
+    more = len(found) - MAX_WARNINGS
+    return found if more <= 0 else (*found[:MAX_WARNINGS], f"and {more} more")
 
 
 def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange | None:

@@ -13,12 +13,13 @@ from grpc import aio
 
 from controller.rpc.caller import LOCAL, Caller
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
-from controller.rpc.server import local_server
+from controller.rpc.server import AddService, local_server
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import REASON_KEY
 from tests.fakes.clock import FakeClock
 
 CHECK = "/grpc.health.v1.Health/Check"
+LIST = "/gpuwarden.wire.v1.FleetService/ListNodes"
 WATCH = "/grpc.health.v1.Health/Watch"
 DEADLINE = 5.0
 
@@ -33,11 +34,13 @@ def _stranger(_context: object, _now: datetime, /) -> Refusal:
 
 
 @asynccontextmanager
-async def _serving(path: Path, authenticate: Any, **limits: Any) -> AsyncIterator[Any]:
+async def _serving(
+    path: Path, authenticate: Any, services: tuple[AddService, ...] = (), **limits: Any
+) -> AsyncIterator[Any]:
     interceptor = AuthorizationInterceptor(
         authenticate=authenticate, observer=_NobodyListens(), clock=FakeClock(), **limits
     )
-    server = local_server(path=path / "s", interceptor=interceptor, services=())
+    server = local_server(path=path / "s", interceptor=interceptor, services=services)
     await server.start()
     async with aio.insecure_channel(server.address) as channel:
         yield channel
@@ -77,6 +80,26 @@ async def test_one_caller_cannot_take_all_calls(tmp_path: Path) -> None:
         watches[0].cancel()
         while await _reason(channel) is not None:
             pass  # until the server has seen the end; the test's own timeout is the bound
+
+
+async def _fails(_request: object, _context: object) -> object:
+    raise ValueError("what no caller should read")
+
+
+async def test_a_fault_is_told_without_its_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, _, method = LIST[1:].partition("/")
+
+    def add(server: aio.Server) -> None:
+        handlers: dict[str, Any] = {method: grpc.unary_unary_rpc_method_handler(_fails)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    async with _serving(tmp_path, local_caller(LOCAL), services=(add,)) as channel:
+        call = channel.unary_unary(LIST)(b"", timeout=DEADLINE)
+        assert await call.code() is grpc.StatusCode.INTERNAL
+        assert "read" not in await call.details()
+    assert "what no caller should read" in caplog.text
 
 
 async def _reason(channel: Any) -> object:

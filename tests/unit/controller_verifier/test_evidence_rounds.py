@@ -6,6 +6,7 @@ import pytest
 
 from controller.fleet.enrollment import Denial, EnrollmentRecord
 from controller.verifier.context import SECOND_NS, WANT_REPORT, StreamState
+from controller.verifier.judging import MAX_WARNINGS
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
@@ -175,6 +176,15 @@ def test_reports_make_messages_large_only_where_they_were_asked_for() -> None:
 def test_the_longest_signature_is_looked_at() -> None:
     scene = Scene(ca=CA, message={"signature": b"s" * MAX_SIGNATURE_BYTES})
     assert refused(scene.run()).code is ReasonCode.SIG_INVALID
+
+
+def test_warnings_of_one_node_are_bounded() -> None:
+    reads = tuple(FailedRead(f"fact{n}", None, "Call", "UNKNOWN") for n in range(40))
+    warnings = accepted(Scene(ca=CA, evidence={"failed_reads": reads}).run()).warnings
+    assert len(warnings) == MAX_WARNINGS + 1
+    assert warnings[-1] == "and 24 more"
+    few = Scene(ca=CA, evidence={"failed_reads": reads[:MAX_WARNINGS]})
+    assert len(accepted(few.run()).warnings) == MAX_WARNINGS
 
 
 def test_failed_reads_outside_class_and_identity_are_warnings() -> None:

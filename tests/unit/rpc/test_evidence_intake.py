@@ -57,9 +57,13 @@ class RacingStore(MemoryEnrollmentStore):
 class Observed:
     results: list[tuple[Result, bool]] = field(default_factory=list)
     changes: list[Any] = field(default_factory=list)
+    closed: bool = False
+    """Nothing can be logged any more."""
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
         assert seconds >= 0
+        if self.closed:
+            raise BrokenPipeError
         self.results.append((result, grant))
 
     def changed(self, changes: Changes, actor: str) -> None:
@@ -230,6 +234,17 @@ async def test_a_node_without_a_record_can_be_quarantined() -> None:
     refusal = refused(Refusal(ReasonCode.DUPLICATE_AGENT, "two"), NODE)
     await desk.intake.refuse(refusal, "spiffe://x/y")
     assert desk.store.snapshot().records[NODE].denial is not None
+
+
+async def test_trust_is_gone_and_recorded_even_where_nobody_can_be_told() -> None:
+    desk = Desk()
+    await desk.take()
+    desk.observed.closed = True
+    refusal = refused(Refusal(ReasonCode.NODE_NAME_MISMATCH, "another"), NODE)
+    with pytest.raises(BrokenPipeError):
+        await desk.intake.refuse(refusal, "spiffe://x/y")
+    assert desk.state() is NodeState.REVOKED
+    assert desk.audit.noted[-1].codes == ("NODE_NAME_MISMATCH",)
 
 
 async def test_a_refusal_that_names_no_node_touches_none() -> None:
