@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.golden.documents import canonical_texts, class_documents, node_identities
 from tests.golden.envelopes import envelopes
+from tests.golden.merkle import merkle
 from tests.golden.transcript import transcript
 
 FOLDER = Path(__file__).resolve().parent
@@ -19,6 +20,7 @@ VECTORS: dict[str, Callable[[], Any]] = {
     "canonical.json": canonical_texts,
     "class_documents.json": class_documents,
     "envelopes.json": envelopes,
+    "merkle.json": merkle,
     "node_identities.json": node_identities,
     "transcript.json": transcript,
 }
