@@ -74,7 +74,7 @@ class Judge:
             policy.processes_count_as_use,
         )
         question = (valid, self.accepted, scene.policy, scene.busy)
-        self._verdicts = scene.memory.verdicts(question)
+        self._verdicts = scene.memory.verdicts(question, scene.now.boottime_ns)
         self.pod_refusal: Refusal | None = None
         """Set where no node can pass, whatever its state."""
         self.pod_refusal = self._against_pod(needs, class_known=both.class_known)

@@ -12,6 +12,9 @@ from controller.scheduling.device_pool import DevicePool
 from gpuwarden.reasons import ReasonCode
 
 _MAX_QUESTIONS = 16
+_KEPT_NS = 60_000_000_000
+"""How long a question is remembered that nobody repeats: its verdicts hold on to evidence of
+the whole fleet, which is replaced every round and must not pile up."""
 
 
 class Verdict(NamedTuple):
@@ -29,7 +32,8 @@ class PlacementMemory:
 
     def __init__(self) -> None:
         self._pools: dict[str, DevicePool] = {}
-        self._verdicts: dict[Hashable, dict[str, Verdict]] = {}
+        self._verdicts: dict[Hashable, tuple[int, dict[str, Verdict]]] = {}
+        """With the time of the last question, oldest first."""
 
     def pool(self, node: str, acceptance: Acceptance) -> DevicePool:
         """The devices of a node's acceptance."""
@@ -38,14 +42,17 @@ class PlacementMemory:
             pool = self._pools[node] = DevicePool(acceptance)
         return pool
 
-    def verdicts(self, question: Hashable) -> dict[str, Verdict]:
-        """Verdicts by node for one question; the oldest question is forgotten first."""
-        found = self._verdicts.pop(question, None)
-        if found is None:
-            found = {}
-            if len(self._verdicts) >= _MAX_QUESTIONS:
-                del self._verdicts[next(iter(self._verdicts))]
-        self._verdicts[question] = found
+    def verdicts(self, question: Hashable, now_ns: int) -> dict[str, Verdict]:
+        """Verdicts by node for one question; what was not asked for longest is forgotten first.
+
+        `now_ns` is CLOCK_BOOTTIME.
+        """
+        _, found = self._verdicts.pop(question, (0, {}))
+        for old, (asked_ns, _) in tuple(self._verdicts.items()):
+            if len(self._verdicts) < _MAX_QUESTIONS and now_ns - asked_ns < _KEPT_NS:
+                break
+            del self._verdicts[old]
+        self._verdicts[question] = (now_ns, found)
         return found
 
     def forget_all_but(self, nodes: Mapping[str, object]) -> None:

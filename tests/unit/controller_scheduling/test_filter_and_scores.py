@@ -117,17 +117,28 @@ def test_memory_never_outlives_the_evidence_policy_or_use_it_came_from() -> None
 
 def test_memory_is_bounded() -> None:
     memory = PlacementMemory()
-    first = memory.verdicts("question 0")
+    first = memory.verdicts("question 0", 0)
     for number in range(1, 40):
-        memory.verdicts(f"question {number}")
-    assert memory.verdicts("question 39") is memory.verdicts("question 39")
-    assert memory.verdicts("question 0") is not first
+        memory.verdicts(f"question {number}", 0)
+    assert memory.verdicts("question 39", 0) is memory.verdicts("question 39", 0)
+    assert memory.verdicts("question 0", 0) is not first
     accepted = acceptance()
     pools = [memory.pool(f"n{i}", accepted) for i in range(100)]
     assert memory.pool("n1", accepted) is pools[1]
     memory.forget_all_but({"n1": 0})
     assert memory.pool("n1", accepted) is pools[1]
     assert memory.pool("n2", accepted) is not pools[2]
+
+
+def test_a_question_that_nobody_repeats_lets_go_of_the_fleets_old_evidence() -> None:
+    memory, minute = PlacementMemory(), 60_000_000_000
+    once, often = memory.verdicts("once", 0), memory.verdicts("often", 0)
+    assert memory.verdicts("often", minute - 1) is often
+    assert memory.verdicts("once", minute - 1) is once
+    assert memory.verdicts("often", 2 * minute - 2) is often
+    memory.verdicts("another", 2 * minute - 1)
+    assert memory.verdicts("often", 2 * minute - 1) is often
+    assert memory.verdicts("once", 2 * minute - 1) is not once
 
 
 @pytest.mark.parametrize(
