@@ -32,7 +32,7 @@ demo: setup ## The whole trust path on this machine, checked step by step (KEEP=
 
 test: setup ## All tests, with the coverage floors
 	rm -f build/coverage/.coverage*
-	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m pytest -n $(JOBS) --cov --cov-report= $(ARGS)
+	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
 
 check: setup format lint types contracts generated unit ## Before each commit: format, lint, types, contracts, generated code, fast tests

@@ -1,6 +1,7 @@
 """Each vendor library is imported in its named places and nowhere else."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 
 
+@cache
 def imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
