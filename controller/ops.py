@@ -11,12 +11,12 @@ from aiohttp import web
 
 from controller.readiness import Readiness
 from gpuwarden.settings.values import Address
+from gpuwarden.telemetry.metrics import CONTENT_TYPE
 
 _NO_BODY_BYTES = 1024
 _IDLE_SECONDS = 30.0
 _LINGER_SECONDS = 1.0
 _BACKLOG = 64
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def ops_app(
@@ -37,7 +37,7 @@ def ops_app(
         )
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=render_metrics(), headers={"Content-Type": _METRICS_TYPE})
+        return web.Response(body=render_metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application(client_max_size=_NO_BODY_BYTES)
     app.router.add_get("/healthz", healthz)

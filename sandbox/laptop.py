@@ -50,9 +50,11 @@ class Addresses:
 class Laptop:
     """The running cluster. Start the controller before the agents; `close` ends everything."""
 
-    def __init__(self, folder: Path, pace: Pace | None = None) -> None:
+    def __init__(self, folder: Path, pace: Pace | None = None, *, otlp: str | None = None) -> None:
+        """`otlp`: where controller and agents send traces, if anywhere."""
         self.folder = folder
         self.pace = pace or Pace()
+        self._telemetry = {} if otlp is None else {"telemetry": {"otlp": otlp}}
         self.addresses = Addresses("", "", "", str(folder / "fleet.sock"))
         self.programs: dict[str, Program] = {}
         self._fake_nvml = build()
@@ -165,6 +167,7 @@ class Laptop:
                 "local": self.addresses.local,
             },
             "audit": {"dir": str(self.audit_folder)},
+            **self._telemetry,
         }
 
     def _agent_config(self, node: str) -> dict[str, object]:
@@ -180,6 +183,7 @@ class Laptop:
                 "stateDir": str(self.folder / "state" / node),
             },
             "listen": {"ops": "127.0.0.1:0"},
+            **self._telemetry,
         }
 
 

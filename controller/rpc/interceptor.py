@@ -8,7 +8,6 @@ identity ends are ended with it. Must not know what any method does.
 
 import asyncio
 import inspect
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -27,7 +26,8 @@ from controller.rpc.request_reader import RequestReader, requests
 from controller.rpc.session_facts import stream_facts
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.names import Event, Span
 from gpuwarden.telemetry.tracing import span
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
@@ -36,8 +36,6 @@ Behavior = Callable[[Any, Any], Any]
 Context = aio.ServicerContext[Any, Any]
 Receive = Callable[[Context], Awaitable[object]]
 Deserialize = Callable[[bytes], object]
-
-_LOG = logging.getLogger(__name__)
 
 CALLS_PER_CALLER: Final = 96
 """Open at a time, attestation streams (at most 64) included."""
@@ -173,7 +171,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         except (aio.AbortError, asyncio.InvalidStateError):
             raise  # the call's own end; or it has ended already
         except Exception:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
-            _LOG.exception("the handler of %s failed", method)
+            logger("rpc").error(Event.RPC_FAILED, method=method, exc_info=True)
             await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
 
     def _against(self, method: str, caller: Caller) -> Refusal | None:

@@ -9,8 +9,8 @@ import platform
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics import MetricWrapperBase, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -19,8 +19,11 @@ from gpuwarden.telemetry.names import Metric, MetricType, Process
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-"""Of what `render` returns."""
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+"""Of what `render` returns; every Prometheus reads it."""
+
+# Else every counter brings a gauge that `names` does not know.
+disable_created_metrics()  # type: ignore[no-untyped-call] # the library's
 
 
 class Instruments:

@@ -250,6 +250,7 @@ class Event(StrEnum):
     FILTER_DECIDED = "filter.decided", "an extender answered; counts per code"
     EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
+    RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
 
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"

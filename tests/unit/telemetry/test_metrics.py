@@ -1,6 +1,10 @@
 import re
 
 import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwarden.reasons import ReasonCode
@@ -67,6 +71,46 @@ def test_names_follow_prometheus_practice(metric: names.Metric) -> None:
     assert bool(metric.buckets) is (metric.type is MetricType.HISTOGRAM)
     assert metric.help.endswith(".")
     assert not set(metric.labels) & {"pod", "node", "uuid", "serial", "hash", "le", "job"}
+
+
+OTHER_UNITS = re.compile(
+    r"_(ms|millis(econds)?|us|ns|minutes|hours|kb|mb|mib|gib|percent)(_total)?$"
+)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_units_are_base_units_and_suffixes_mean_what_they_say(metric: names.Metric) -> None:
+    assert not OTHER_UNITS.search(metric.name)
+    if metric.type is MetricType.HISTOGRAM:
+        assert metric.name.endswith("_seconds")
+        assert list(metric.buckets) == sorted(set(metric.buckets))
+    if metric.name.endswith("_info"):
+        assert metric.type is MetricType.GAUGE
+    reserved = ("_count", "_sum", "_bucket", "_created")
+    assert not metric.name.endswith(reserved)
+    assert "_seconds_" not in metric.name.removesuffix("_total")
+
+
+@pytest.mark.parametrize("process", [Process.AGENT, Process.CONTROLLER])
+def test_openmetrics_parser_takes_every_metric_with_every_label(process: Process) -> None:
+    """The strict parser refuses wrong suffixes, doubled families and histograms with gaps."""
+    instruments = Instruments(process, "1")
+    for metric in METRICS:
+        if metric.process not in {process, Process.BOTH} or metric is names.BUILD_INFO:
+            continue
+        made = instruments._made[metric.name]
+        child = made.labels(*("x" for _ in metric.labels)) if metric.labels else made
+        if metric.type is MetricType.HISTOGRAM:
+            child.observe(0.01)  # type: ignore[attr-defined] # a histogram by its type
+        else:
+            child.inc()  # type: ignore[attr-defined] # a counter or gauge by its type
+
+    text = generate_latest(instruments.registry).decode()  # type: ignore[no-untyped-call] # no types
+    parsed = open_metrics_families(text)  # type: ignore[no-untyped-call] # the library's
+    ours = [family for family in parsed if family.name.startswith(names.PREFIX)]
+    assert all(family.samples for family in ours)
+    wanted = [x for x in METRICS if x.process in {process, Process.BOTH}]
+    assert len(ours) == len(wanted)
 
 
 def test_names_are_there_once() -> None:

@@ -1,0 +1,89 @@
+"""Everything that is declared in `gpuwarden.telemetry.names` is written, and nothing else is.
+
+Metrics can be made by `Instruments` alone, from the declarations; so what is left is
+that each one is moved somewhere, and that log events and spans are named by members.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.names import Event, Metric, Span
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("agent", "controller", "gpuwarden")
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+LIBRARY_STYLE = {"gpuwarden/identity/keeper.py", "gpuwarden/identity/tunnel.py"}
+"""Write plain lines through `logging`, as the libraries around them do."""
+
+
+def _sources() -> Iterator[tuple[str, ast.Module]]:
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith("gpuwarden/telemetry/names"):
+                yield name, ast.parse(path.read_text())
+
+
+def _used(owner: str) -> set[str]:
+    return {
+        node.attr
+        for _, tree in _sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == owner
+    }
+
+
+@pytest.mark.parametrize(
+    ("owner", "declared"),
+    [
+        ("names", {name for name, value in vars(names).items() if isinstance(value, Metric)}),
+        ("Event", set(Event.__members__)),
+        ("Span", set(Span.__members__)),
+    ],
+)
+def test_every_declared_name_is_used_by_the_product(owner: str, declared: set[str]) -> None:
+    assert declared - _used(owner) == set()
+
+
+def _log_calls() -> Iterator[tuple[str, ast.Call]]:
+    for name, tree in _sources():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in LEVELS
+                and "log" in ast.unparse(node.func.value).lower()
+            ):
+                yield name, node
+
+
+def _is_declared(event: ast.expr) -> bool:
+    if isinstance(event, ast.IfExp):
+        return _is_declared(event.body) and _is_declared(event.orelse)
+    return ast.unparse(event).startswith("Event.") or ast.unparse(event) == "event"
+
+
+def test_log_lines_are_named_by_declared_events() -> None:
+    strays = [
+        f"{name}:{call.lineno}"
+        for name, call in _log_calls()
+        if name not in LIBRARY_STYLE and not _is_declared(call.args[0])
+    ]
+    assert strays == []
+    assert len(list(_log_calls())) > len(LIBRARY_STYLE)
+
+
+def test_only_the_named_modules_log_as_libraries_do() -> None:
+    found = {
+        name
+        for name, tree in _sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "getLogger"
+    }
+    assert found - {"gpuwarden/telemetry/logs.py"} == LIBRARY_STYLE
