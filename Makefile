@@ -7,9 +7,10 @@ SETUP := $(VENV)/.ready
 NVML := build/fake-nvml/libnvidia-ml.so.1
 SOURCES := agent controller gpuwarden sandbox tests
 JOBS ?= auto
+NODES ?= 500
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts generated unit proto lock golden docs coverage clean
+.PHONY: help setup demo fleet test check format lint types contracts generated unit proto lock golden docs coverage clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -29,6 +30,9 @@ $(NVML): $(SETUP) $(wildcard sandbox/nvml/*.c) sandbox/nvml/build.py
 
 demo: setup ## The whole trust path on this machine, checked step by step (KEEP=1 leaves it running)
 	$(BIN)/python -m sandbox demo $(if $(KEEP),--keep)
+
+fleet: setup ## NODES simulated agents against one controller, things happening to them
+	$(BIN)/python -m sandbox fleet --nodes $(NODES) $(ARGS)
 
 test: setup ## All tests, with the coverage floors
 	rm -f build/coverage/.coverage*

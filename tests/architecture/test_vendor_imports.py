@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/ops.py",
         "controller/scheduling/extender.py",
     },
-    "uvloop": {"controller/app.py", "controller/__main__.py"},
+    "uvloop": {"controller/app.py", "controller/__main__.py", "sandbox/fleet/process.py"},
     "kubernetes": set(),
     "opentelemetry": {"gpuwarden/telemetry/otlp.py"},
     "prometheus_client": {"gpuwarden/telemetry/metrics.py"},

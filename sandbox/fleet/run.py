@@ -1,0 +1,182 @@
+"""`python -m sandbox fleet`: thousands of simulated agents against one real controller.
+
+First the whole fleet starts and has to become eligible, then the plan is carried out,
+then the whole fleet has to be eligible again. Prints a line of numbers every few seconds.
+"""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.settings.values import Address
+from sandbox.fleet.hardware import fleet_hardware
+from sandbox.fleet.plan import Rates, plan
+from sandbox.fleet.process import MAX_NODES, Live, ShareProcess, Start, Stop
+from sandbox.fleet.tally import Tally, percentile, total
+from sandbox.fleet.watch import ControllerLook, look_at
+from sandbox.laptop import Laptop, Pace
+
+ELIGIBLE: Final = "eligible"
+EXPECTED: Final = frozenset({ReasonCode.STREAM_SUPERSEDED.value})
+"""What a healthy fleet is told: the older of two streams of one agent has to go."""
+_LINE_S: Final = 5.0
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What to simulate; times in seconds."""
+
+    nodes: int
+    seed: int = 1
+    seconds: float = 60.0
+    """How long things happen once the fleet stands."""
+    start_rate: float = 150.0
+    """Agents started per second."""
+    interval_s: float = 25.0
+    rates: Rates = field(default_factory=Rates)
+
+
+def run(options: FleetOptions) -> int:
+    """Simulate; exit status 0 only if every node was eligible before and after."""
+    folder = Path(tempfile.mkdtemp(prefix="gpuwarden-"))
+    pace = Pace(options.interval_s, min(15.0, options.interval_s), 3 * options.interval_s)
+    try:
+        laptop = Laptop(folder, pace)
+        shares = _fork(options, laptop)
+        try:
+            return asyncio.run(_Simulation(options, laptop, shares).run())
+        finally:
+            for share in shares:
+                share.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fork(options: FleetOptions, laptop: Laptop) -> list[ShareProcess]:
+    """Before gRPC and threads start in this process."""
+    hardware = dict(enumerate(fleet_hardware(options.seed, options.nodes)))
+    processes = -(-options.nodes // MAX_NODES)
+    return [
+        ShareProcess(
+            {number: one for number, one in hardware.items() if number % processes == position},
+            laptop.workload_api.ca,
+            options.seed,
+        )
+        for position in range(processes)
+    ]
+
+
+class _Simulation:
+    def __init__(self, options: FleetOptions, laptop: Laptop, shares: list[ShareProcess]) -> None:
+        self._options = options
+        self._laptop = laptop
+        self._shares = shares
+        self._begun = time.monotonic()
+        self._lost = False
+        self._before = Tally()
+        self._line_at = 0.0
+
+    async def run(self) -> int:
+        try:
+            await self._laptop.start_controller(("*",))
+            for share in self._shares:
+                share.listen(self._share_lost)
+            return await self._scenes()
+        finally:
+            for share in self._shares:
+                if not self._lost:
+                    share.tell(Stop())
+            await self._laptop.close()
+
+    async def _scenes(self) -> int:
+        options = self._options
+        rate = options.start_rate / len(self._shares)
+        controllers = (Address.parse(self._laptop.addresses.agents),)
+        self._say(f"{options.nodes} agents in {len(self._shares)} processes start")
+        for share in self._shares:
+            share.tell(Start(controllers, rate))
+        limit_s = 60 + 4 * options.nodes / options.start_rate
+        if not await self._until(self._stands, limit_s):
+            return self._verdict("the fleet never stood")
+        self._say("the fleet stands")
+        happenings = plan(options.seed, options.nodes, options.seconds, options.rates)
+        for share in self._shares:
+            share.tell(Live(happenings))
+        await self._until(lambda _look: False, options.seconds)
+        if not await self._until(self._calm, 60 + 4 * options.interval_s):
+            return self._verdict("not every node came back")
+        return self._verdict("")
+
+    def _stands(self, look: ControllerLook) -> bool:
+        return look.states.get(ELIGIBLE, 0) == self._options.nodes
+
+    def _calm(self, look: ControllerLook) -> bool:
+        return self._stands(look) and not any(share.report.alive for share in self._shares)
+
+    async def _until(self, holds: Callable[[ControllerLook], bool], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._lost:
+            await asyncio.sleep(_POLL_S)
+            look = await look_at(
+                self._laptop.addresses.ops, self._laptop.programs["controller"].pid
+            )
+            self._show(look)
+            if holds(look):
+                return True
+        return False
+
+    def _share_lost(self) -> None:
+        self._lost = True
+
+    def _show(self, look: ControllerLook) -> None:
+        now = time.monotonic()
+        if now - self._line_at < _LINE_S:
+            return
+        tally = total([share.report.tally for share in self._shares])
+        latencies = [x for share in self._shares for x in share.take_latencies()]
+        rate = (tally.accepted - self._before.accepted) / (now - (self._line_at or self._begun))
+        self._line_at, self._before = now, tally
+        self._say(
+            f"eligible {look.states.get(ELIGIBLE, 0)}  streams {tally.streams}"
+            f"  accepted {rate:.0f}/s  round p50 {_ms(latencies, 0.5)} p99 {_ms(latencies, 0.99)}"
+            f"  controller {look.cpu_s:.1f} s cpu, {look.rss_mib:.0f} MiB{_counts(tally)}"
+        )
+
+    def _verdict(self, fault: str) -> int:
+        tally = total([share.report.tally for share in self._shares])
+        strange = {code: n for code, n in tally.refused.items() if code not in EXPECTED}
+        if strange and not fault:
+            fault = "refusals that a healthy fleet does not get"
+        self._say(
+            f"{tally.accepted} rounds accepted on {tally.opened} streams"
+            f"{_counts(tally)}  stream ends {_listed(tally.ends)}"
+        )
+        if self._lost:
+            fault = "a process of the fleet ended"
+        print("fleet: " + (f"FAILED: {fault}" if fault else "all nodes eligible"))
+        return 1 if fault else 0
+
+    def _say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._begun:6.1f} s  {text}", flush=True)
+
+
+def _ms(latencies: list[float], share: float) -> str:
+    value = percentile(latencies, share)
+    return "-" if value is None else f"{value:.0f} ms"
+
+
+def _counts(tally: Tally) -> str:
+    shown = {"happened": tally.happened, "refused": tally.refused}
+    return "".join(f"  {name} {_listed(counts)}" for name, counts in shown.items() if counts)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))

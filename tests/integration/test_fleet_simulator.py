@@ -1,0 +1,145 @@
+"""Fifty simulated agents against a real controller: the fleet keeps what it must, whatever happens.
+
+The second test is the program itself, processes and all.
+"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.settings.values import Address
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from sandbox.demo.stage import Stage
+from sandbox.fleet.hardware import NEXT_DRIVER, fleet_hardware
+from sandbox.fleet.node import Surroundings
+from sandbox.fleet.plan import Happening, Kind
+from sandbox.fleet.share import Share
+from sandbox.fleet.tally import Tally
+from sandbox.laptop import ROOT, Laptop, Pace
+
+NODES = 50
+DROPPED, RESTARTED, ROTATED, UPGRADED = (
+    range(8),
+    range(8, 16),
+    range(16, 32),
+    range(32, 40),
+)
+
+
+@dataclass
+class Scene:
+    share: Share
+    stage: Stage
+
+    async def until(self, holds: Callable[[dict[str, pb.Node]], bool]) -> dict[str, pb.Node]:
+        async with asyncio.timeout(30):
+            while not holds(nodes := await self.stage.listed()):  # noqa: ASYNC110 - polls another process
+                await asyncio.sleep(0.05)
+        return nodes
+
+    def all_accepted(self, nodes: dict[str, pb.Node]) -> bool:
+        """Every node eligible, by evidence of the agent that runs now."""
+        return len(nodes) == NODES and all(
+            (found := nodes[node.name]).state == "eligible"
+            and found.instance_id == node.instance_id
+            and found.driver == node.hardware.scenario.driver
+            for node in self.share.nodes.values()
+        )
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    laptop = Laptop(tmp_path, Pace(interval_s=1.0, challenge_ttl_s=3.0, lease_s=6.0))
+    await laptop.start_controller(("*",))
+    around = Surroundings(
+        (Address.parse(laptop.addresses.agents),),
+        laptop.workload_api.ca,
+        (laptop.workload_api.ca.certificate,),
+        Tally(),
+    )
+    share = Share(around, dict(enumerate(fleet_hardware(7, NODES))), seed=7)
+    stage = Stage(laptop)
+    yield Scene(share, stage)
+    await share.stop()
+    await stage.close()
+    await laptop.close()
+
+
+async def test_a_fleet_survives_drops_restarts_rotations_and_a_rolling_upgrade(
+    scene: Scene,
+) -> None:
+    share, tally = scene.share, scene.share.tally
+    await share.start(per_second=200)
+    before = await scene.until(scene.all_accepted)
+    gpus = sum(len(node.hardware.scenario.gpus) for node in share.nodes.values())
+    assert sum(node.gpu_count for node in before.values()) == gpus
+    assert {node.accepted_hash for node in share.nodes.values()} == hashes(before)
+    assert (tally.opened, tally.streams, tally.refused) == (NODES, NODES, {})
+
+    await share.live(
+        [
+            *(Happening(0.00, Kind.DROP, number) for number in DROPPED),
+            *(Happening(0.02, Kind.ROTATE, number) for number in ROTATED),
+            *(Happening(0.04, Kind.RESTART, number) for number in RESTARTED),
+            *(Happening(0.06, Kind.UPGRADE, number) for number in UPGRADED),
+        ]
+    )
+    reopened = len(DROPPED) + len(ROTATED) + len(RESTARTED) + len(UPGRADED)
+    after = await scene.until(
+        lambda nodes: tally.opened == NODES + reopened and scene.all_accepted(nodes)
+    )
+
+    changed_hash = {
+        x.name for x in after.values() if x.attestation_hash != before[x.name].attestation_hash
+    }
+    changed_instance = {
+        x.name for x in after.values() if x.instance_id != before[x.name].instance_id
+    }
+    assert changed_hash == names(share, UPGRADED)
+    assert {after[name].driver for name in changed_hash} == {NEXT_DRIVER}
+    assert changed_instance == names(share, RESTARTED) | names(share, UPGRADED)
+    assert {x.node_identity for x in before.values()} == {x.node_identity for x in after.values()}
+    assert set(tally.refused) <= {"STREAM_SUPERSEDED"}
+    assert tally.happened == {
+        Kind.DROP: len(DROPPED),
+        Kind.RESTART: len(RESTARTED),
+        Kind.ROTATE: len(ROTATED),
+        Kind.UPGRADE: len(UPGRADED),
+    }
+
+
+async def test_a_node_that_stays_away_goes_stale_and_others_do_not(scene: Scene) -> None:
+    await scene.share.start(per_second=200)
+    await scene.until(scene.all_accepted)
+    gone = scene.share.nodes[3]
+    await gone.stop()
+    nodes = await scene.until(lambda found: found[gone.name].state == "stale")
+    assert {x.name for x in nodes.values() if x.state != "eligible"} == {gone.name}
+
+
+def test_the_program_forks_its_fleet_and_says_that_all_nodes_are_eligible() -> None:
+    arguments = "--nodes 12 --seconds 2 --interval 1 --drop 5 --restart 5 --rotate 5 --upgrade 0.5"
+    done = subprocess.run(
+        [sys.executable, "-m", "sandbox", "fleet", *arguments.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("fleet: all nodes eligible\n")
+    assert "happened drop 2, restart 2, rotate 2, upgrade 6" in done.stdout
+
+
+def hashes(nodes: dict[str, pb.Node]) -> set[str]:
+    return {node.attestation_hash for node in nodes.values()}
+
+
+def names(share: Share, numbers: range) -> set[str]:
+    return {share.nodes[number].name for number in numbers}
