@@ -71,7 +71,7 @@ line after it. What a crash leaves behind the last whole line is reported apart 
 
 The chain alone cannot show that its tail was cut off, or that its very last record was changed:
 compare the head it prints (`SEQ:DIGEST`) with one noted elsewhere, or give that one as
-`--expect-head SEQ:DIGEST`. Where older files are past retention, the chain starts later and says
+`--expect SEQ:DIGEST`. Where older files are past retention, the chain starts later and says
 where.
 
 ## What is durable when
