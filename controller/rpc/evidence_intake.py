@@ -158,7 +158,10 @@ class EvidenceIntake:
                 changes = self._ports.registry.accept(result, now_ns=now_ns, wall_ns=wall_ns)
                 self._ports.observer.changed(changes, peer)
                 if any(change.kind is ChangeKind.OUTDATED for change in changes):
-                    return _outdated(result)
+                    outdated = _outdated(result)
+                    # The log may have its grant already: it must not end with that.
+                    self._ports.audit.note(refused_record(outdated, peer))
+                    return outdated
                 if not grant:
                     self._ports.audit.note(round_record(result, stream))
             case BadNewsAccepted():
@@ -212,4 +215,4 @@ def _outdated(result: Accepted) -> Refused:
     """It passed, but the fleet knows something newer; the next round settles it."""
     detail = "newer facts or a later refusal stand against this answer"
     refusal = refused(Refusal(ReasonCode.CHALLENGE_EXPIRED, detail), result.node)
-    return replace(refusal, stream=result.stream)
+    return replace(refusal, stream=result.stream, evidence_digest=result.evidence_digest)

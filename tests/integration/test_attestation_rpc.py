@@ -766,3 +766,48 @@ async def test_an_address_that_is_taken_names_the_setting(world: World) -> None:
             services=(),
             max_calls=1,
         )
+
+
+async def test_a_challenge_relayed_to_another_node_proves_nothing(world: World) -> None:
+    """A node without GPUs lets a genuine one answer for it."""
+    async with world.client() as genuine, world.client("node-2", instance="2" * 32) as relay:
+        await genuine.accepted()
+        challenge = await relay.admitted()
+        lent = AttestClient(genuine.svid, world.port, node=NODE)
+        await relay.send(lent.evidence(challenge))
+        assert (await relay.verdict()).code == "SIG_INVALID"
+        assert world.state("node-2") is NodeState.REFUSED
+        assert world.state() is NodeState.ELIGIBLE
+
+
+async def test_bad_news_on_one_stream_outdates_evidence_that_waits_on_another(
+    world: World,
+) -> None:
+    async with world.client() as old, world.client() as new:
+        challenge = await old.admitted()
+        await old.answer(challenge)
+        assert (await old.verdict()).outcome == pb.OUTCOME_ACCEPTED
+        world.audit.held, world.audit.asked = asyncio.Event(), asyncio.Event()
+        changed = inventory(msgspec.structs.replace(gpu(), persistence_mode=False))
+        await new.answer(await new.admitted(), content=changed)
+        await asyncio.wait_for(world.audit.asked.wait(), DEADLINE)
+        await old.send(old.bad_news(challenge, "driver-reload", xid=None))
+        assert (await old.verdict()).detail == "bad news noted"
+        world.audit.held.set()
+        assert (await new.verdict()).outcome == pb.OUTCOME_REFUSED
+        assert world.state() is NodeState.REVOKED
+        granted, last = world.audit.granted[-1], world.audit.noted[-1]
+        assert last.kind is RecordKind.EVIDENCE_REFUSED
+        assert last.refs["evidence"] == granted.refs["evidence"]
+
+
+async def test_a_stranger_holds_no_call_open(world: World) -> None:
+    """A workload of our trust domain without a role that never says what it wants."""
+    svid = world.ca.svid(CALLERS[CallerKind.NONE])
+    async with AttestClient(svid, world.port, node=NODE) as client:
+        for method in ALLOWED_CALLERS:
+            call: Any = client.channel.stream_stream(method)()
+            async with asyncio.timeout(DEADLINE):
+                refused = grpc.StatusCode.PERMISSION_DENIED
+                missing = grpc.StatusCode.UNIMPLEMENTED
+                assert await call.code() is (refused if _is_served(method) else missing)
