@@ -14,6 +14,8 @@ from controller.fleet.directory import FOREVER_NS
 from controller.fleet.sharded_map import ShardedMap
 
 MAX_SUPERSEDED: Final = 16
+AUTOMATIC: Final = "controller"
+"""Actor of a denial that followed from evidence and not from an operator."""
 
 
 class EnrollmentUnavailableError(Exception):
@@ -36,14 +38,32 @@ class PinnedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """Hardware that authentic but refused evidence showed: an operator may make it the pins.
+
+    Claims nothing and is compared with nothing until then.
+    """
+
+    code: str
+    """Why it was refused."""
+    node_uid: str | None
+    spire_agent: str | None
+    gpus: tuple[PinnedGpu, ...]
+    """GPUs that answered, sorted by UUID."""
+    evidence_digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Denial:
     """Why a node may not come back until an operator releases it."""
 
     code: str
     reason: str
     actor: str
-    """Who denied: an operator's identity, or this controller."""
+    """Who denied: an operator's identity, or AUTOMATIC."""
     wall_ns: int
+    candidate: Candidate | None = None
+    """What the node showed when it was denied, where that was the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +136,11 @@ class EnrollmentStore(Protocol):
     """Keeps the records; every implementation passes the same contract tests."""
 
     async def load(self) -> EnrollmentSnapshot:
-        """Read everything, before the first acceptance; raises EnrollmentUnavailableError."""
+        """Read everything, later what has changed; raises EnrollmentUnavailableError.
+
+        Called before the first acceptance, and again and again so that changes made by
+        others are seen and the snapshot stays fresh.
+        """
 
     def snapshot(self) -> EnrollmentSnapshot:
         """What is known now, own successful writes included; must not wait."""

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         "sandbox/",
     },
     "rfc8785": {"gpuwarden/evidence/canonical.py"},
+    "sqlite3": {"controller/store/"},
     "tenacity": {"agent/session/", "gpuwarden/identity/keeper.py"},
     "cyclopts": {"gpuwarden/cli/"},
     "rich": {"gpuwarden/cli/", "sandbox/"},

@@ -1,11 +1,13 @@
 """What every EnrollmentStore must do. A store's test module subclasses this and gives `store`."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from controller.fleet.claims import Claim
 from controller.fleet.enrollment import (
+    Candidate,
     Denial,
     EnrollmentRecord,
     EnrollmentStore,
@@ -23,7 +25,13 @@ FULL = EnrollmentRecord(
     ),
     instance="a" * 32,
     superseded=("b" * 32, "c" * 32),
-    denial=Denial("OPERATOR", "smells odd, “really”", "spiffe://example.org/x", 17),
+    denial=Denial(
+        "OPERATOR",
+        "smells odd, “really”",
+        "spiffe://example.org/x",
+        1_800_000_000_123_456_789,
+        Candidate("INVENTORY_CHANGED", "uid-2", None, (PinnedGpu("GPU-c", "3"),), "e" * 64),
+    ),
 )
 
 
@@ -69,6 +77,26 @@ class EnrollmentStoreContract:
         assert await write(store, FULL, first)
         assert not await write(store, FULL, second)
         assert not await write(store, None, second)
+
+    async def test_writers_at_the_same_time_are_one_after_the_other(
+        self, store: EnrollmentStore
+    ) -> None:
+        base = EnrollmentRecord("gpu-1")
+        changed = [replace(base, instance=f"{n:032x}") for n in range(20)]
+        assert sorted(await asyncio.gather(*(write(store, None, base) for _ in changed)))[-2:] == [
+            False,
+            True,
+        ]
+        wins = await asyncio.gather(*(write(store, base, x) for x in changed))
+        assert wins.count(True) == 1
+        assert store.snapshot().records["gpu-1"] == changed[wins.index(True)]
+
+    async def test_many_nodes_come_back(self, store: EnrollmentStore) -> None:
+        records = [EnrollmentRecord(f"n-{n}", gpus=(PinnedGpu(f"GPU-{n}"),)) for n in range(300)]
+        assert all(await asyncio.gather(*(write(store, None, x) for x in records)))
+        snapshot = await store.load()
+        assert dict(snapshot.records) == {x.node: x for x in records}
+        assert snapshot.claims["GPU-299"] == (Claim("n-299", enrolled=False),)
 
     async def test_claims_follow_the_pins(self, store: EnrollmentStore) -> None:
         other = EnrollmentRecord("gpu-2", gpus=(PinnedGpu("GPU-b"),))

@@ -1,0 +1,37 @@
+"""An enrolment record as text and back. Pure; equal records have equal texts.
+
+The text is all that compare-and-set compares. A text that would not be written the
+same way again (a field of a newer version, an edit by hand) is refused, not repaired.
+"""
+
+from typing import Final
+
+import msgspec
+
+from controller.fleet.enrollment import EnrollmentRecord
+
+VERSION: Final = 1
+"""Of this form; a new field is a new version, with a migration of what is stored."""
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_DECODER: Final = msgspec.json.Decoder(EnrollmentRecord, strict=True)
+
+
+class RecordInvalidError(ValueError):
+    """The text is no record of this version."""
+
+
+def encode_record(record: EnrollmentRecord) -> str:
+    """The one text of a record."""
+    return _ENCODER.encode(record).decode()
+
+
+def decode_record(text: str) -> EnrollmentRecord:
+    """The record behind a text; raises RecordInvalidError for anything but `encode_record`'s."""
+    try:
+        record = _DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise RecordInvalidError(f"no enrolment record of version {VERSION}: {error}") from None
+    if encode_record(record) != text:
+        raise RecordInvalidError(f"not in the form of version {VERSION}")
+    return record
