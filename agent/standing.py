@@ -19,6 +19,9 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
 _MS = 1_000_000
+_NUMBERED = "ERROR_"
+"""Returns of a driver that is newer than the binding; as labels they could be without end."""
+_UNKNOWN_ERROR = "OTHER"
 
 
 class Condition(StrEnum):
@@ -184,7 +187,8 @@ class Standing:
         self._instruments.gauge(names.AGENT_GPUS).set(gpus)
         self._instruments.gauge(names.AGENT_GPUS_LOST).set(lost)
         for read in reading.failed_reads:
-            self._instruments.counter(names.AGENT_NVML_FAILURES).labels(read.call, read.error).inc()
+            error = _UNKNOWN_ERROR if read.error.startswith(_NUMBERED) else read.error
+            self._instruments.counter(names.AGENT_NVML_FAILURES).labels(read.call, error).inc()
         available = reading.state is NvmlState.READY
         self._instruments.gauge(names.AGENT_NVML_AVAILABLE).set(int(available))
         was_available = self._reading is None or self._reading.state is NvmlState.READY

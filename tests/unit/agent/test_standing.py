@@ -146,7 +146,11 @@ def test_an_unavailable_library_is_a_reason() -> None:
 def test_metrics() -> None:
     bench = Bench()
     bench.accepted()
-    failed = (FailedRead(fact="vbios", gpu=None, call="nvmlX", error="UNKNOWN"),)
+    failed = (
+        FailedRead(fact="vbios", gpu=None, call="nvmlX", error="UNKNOWN"),
+        FailedRead(fact="gsp", gpu=None, call="nvmlX", error="ERROR_77"),
+        FailedRead(fact="memory", gpu=None, call="nvmlX", error="ERROR_78"),
+    )
     bench.standing.reading_done(reading(3, failed=failed), 0.2)
     bench.standing.lost_round(REPLICA, 1)
     bench.standing.told(xid())
@@ -162,6 +166,7 @@ def test_metrics() -> None:
         'gpuwarden_agent_inventory_reads_total{result="failed"} 1.0',
         "gpuwarden_agent_rounds_lost_total 1.0",
         'gpuwarden_agent_nvml_failures_total{call="nvmlX",error="UNKNOWN"} 1.0',
+        'gpuwarden_agent_nvml_failures_total{call="nvmlX",error="OTHER"} 2.0',
         'gpuwarden_agent_gpu_events_total{kind="xid"} 1.0',
         "gpuwarden_agent_gpus 3.0",
         "gpuwarden_agent_inventory_read_seconds_count 1.0",
