@@ -1,19 +1,27 @@
 """TLS credentials of a gRPC server that follow this process's SVID, handshake by handshake.
 
 Facts about gRPC that this rests on, each held by a test: the fetcher runs once per
-handshake on gRPC's own threads; a configuration that it returns makes session
-tickets of earlier ones useless, None would keep them good (and with them sessions
-of certificates that have expired); and gRPC keeps its previous configuration, without
-a word, when it cannot use a new one or the fetcher raises. So the fetcher checks
-what it returns, always returns something, and where there is no good SVID it returns
-credentials that nobody can complete a handshake with.
+handshake on gRPC's own threads, one at a time; gRPC keeps its previous configuration,
+without a word, when it cannot use a new one or the fetcher raises. So the fetcher
+checks what it returns, and where there is no good SVID it returns credentials that
+nobody can complete a handshake with.
 
-Nothing here waits or locks, or touches an event loop.
+A configuration replaces the one before under gRPC's lock, but other handshakes may be
+about to begin with that one outside of it, and then the process ends (grpc/grpc#36693).
+So a configuration is handed over only when it differs, None in every other handshake,
+and a moment after the fetcher was entered: new handshakes wait for it, those on their
+way have begun by then. Between two changes clients may resume TLS sessions, which skips
+the check of their certificates: whoever authenticates a call must refuse resumed ones
+(`PeerFacts.resumed`).
+
+One port per credentials. Nothing here touches an event loop.
 """
 
 import contextlib
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import grpc
 from cryptography import x509
@@ -29,6 +37,9 @@ OnError = Callable[[str], None]
 
 OnOffer = Callable[[], None]
 """Told once per handshake that our SVID is offered in; otherwise as `OnError`."""
+
+CALM_S: Final = 0.1
+"""From entering the fetcher to a change: a thousand times what a handshake needs to begin."""
 
 _Configuration = grpc.ServerCertificateConfiguration
 
@@ -47,7 +58,9 @@ def server_credentials(
     """
     fetcher = _Fetcher(source, on_error, now or _utc_now, on_offer)
     return grpc.dynamic_ssl_server_credentials(
-        fetcher.closed, fetcher, require_client_authentication=True
+        fetcher.closed,
+        fetcher,  # type: ignore[arg-type] # the stubs do not know that None is allowed
+        require_client_authentication=True,
     )
 
 
@@ -60,15 +73,26 @@ class _Fetcher:
         on_error: OnError,
         now: Callable[[], datetime],
         on_offer: OnOffer = lambda: None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._pause = pause
         self._source = source
         self._on_error = on_error
         self._on_offer = on_offer
         self._now = now
         self.closed = _closed_configuration()
         self._last: tuple[Svid | None, _Configuration] = (None, self.closed)
+        self._in_use = self.closed
 
-    def __call__(self) -> _Configuration:
+    def __call__(self) -> _Configuration | None:
+        wanted = self._wanted()
+        if wanted is self._in_use:
+            return None
+        self._pause(CALM_S)
+        self._in_use = wanted
+        return wanted
+
+    def _wanted(self) -> _Configuration:
         try:
             return self._configuration()
         except Exception as error:  # noqa: BLE001 - gRPC would silently keep the previous one

@@ -5,6 +5,7 @@ starts threads or gRPC.
 """
 
 import asyncio
+import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Mapping
@@ -76,8 +77,9 @@ class ShareProcess:
         child.close()
 
     def tell(self, order: Order) -> None:
-        """Give an order."""
-        self._orders.send(order)
+        """Give an order; a process that is gone takes none."""
+        with contextlib.suppress(OSError):
+            self._orders.send(order)
 
     def listen(self, ended: Callable[[], None]) -> None:
         """Follow the reports in the running loop; `ended` where the process is gone."""

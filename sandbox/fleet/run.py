@@ -5,6 +5,7 @@ then the whole fleet has to be eligible again. Prints a line of numbers every fe
 """
 
 import asyncio
+import logging
 import shutil
 import tempfile
 import time
@@ -48,16 +49,22 @@ def run(options: FleetOptions) -> int:
     """Simulate; exit status 0 only if every node was eligible before and after."""
     folder = Path(tempfile.mkdtemp(prefix="gpuwarden-"))
     pace = Pace(options.interval_s, min(15.0, options.interval_s), 3 * options.interval_s)
+    logging.getLogger("gpuwarden").setLevel(logging.ERROR)  # dials that fail are counted
+    status = 1
     try:
         laptop = Laptop(folder, pace)
         shares = _fork(options, laptop)
         try:
-            return asyncio.run(_Simulation(options, laptop, shares).run())
+            status = asyncio.run(_Simulation(options, laptop, shares).run())
         finally:
             for share in shares:
                 share.close()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if status == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"logs are kept in {folder}")
+    return status
 
 
 def _fork(options: FleetOptions, laptop: Laptop) -> list[ShareProcess]:
@@ -80,7 +87,7 @@ class _Simulation:
         self._laptop = laptop
         self._shares = shares
         self._begun = time.monotonic()
-        self._lost = False
+        self._lost = ""
         self._before = Tally()
         self._line_at = 0.0
 
@@ -92,8 +99,7 @@ class _Simulation:
             return await self._scenes()
         finally:
             for share in self._shares:
-                if not self._lost:
-                    share.tell(Stop())
+                share.tell(Stop())
             await self._laptop.close()
 
     async def _scenes(self) -> int:
@@ -123,18 +129,20 @@ class _Simulation:
 
     async def _until(self, holds: Callable[[ControllerLook], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds
+        controller = self._laptop.programs["controller"]
         while time.monotonic() < end and not self._lost:
             await asyncio.sleep(_POLL_S)
-            look = await look_at(
-                self._laptop.addresses.ops, self._laptop.programs["controller"].pid
-            )
+            if controller.returncode is not None:
+                self._lost = f"the controller ended with status {controller.returncode}"
+                break
+            look = await look_at(self._laptop.addresses.ops, controller.pid)
             self._show(look)
             if holds(look):
                 return True
         return False
 
     def _share_lost(self) -> None:
-        self._lost = True
+        self._lost = "a process of the fleet ended"
 
     def _show(self, look: ControllerLook) -> None:
         now = time.monotonic()
@@ -159,8 +167,7 @@ class _Simulation:
             f"{tally.accepted} rounds accepted on {tally.opened} streams"
             f"{_counts(tally)}  stream ends {_listed(tally.ends)}"
         )
-        if self._lost:
-            fault = "a process of the fleet ended"
+        fault = self._lost or fault
         print("fleet: " + (f"FAILED: {fault}" if fault else "all nodes eligible"))
         return 1 if fault else 0
 

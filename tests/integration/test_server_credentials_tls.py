@@ -1,4 +1,4 @@
-"""Hostile clients end inside the handshake, sessions are never resumed, and rotation is at once.
+"""Hostile clients end inside the handshake, resumed sessions are known, and rotation is at once.
 
 Clients here are plain `ssl` sockets, so that they can do what gRPC's own never would.
 """
@@ -10,17 +10,19 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpuwarden.identity.server_credentials import server_credentials
+from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.identity.tunnel import Tunnel
 from sandbox.spiffe.ca import InsecureCa, IssuedSvid, LeafShape
 from tests.builders.svids import FakeSvidSource, new_svid
-from tests.fakes.echo_service import EchoServer
+from tests.fakes.echo_service import EchoServer, call
 
 CONTROLLER = "spiffe://example.org/gpuwarden/controller"
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
@@ -49,8 +51,9 @@ def client(
     issued: IssuedSvid | None,
     root: x509.Certificate = ROOT.certificate,
     version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    kind: type[ssl.SSLContext] = ssl.SSLContext,
 ) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = kind(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.maximum_version = version
     context.set_alpn_protocols(["h2"])
@@ -139,32 +142,36 @@ async def test_a_hostile_client_ends_inside_the_handshake(
     assert served.server.seen == []
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_session_is_never_resumed(served: Served, version: ssl.TLSVersion) -> None:
-    context = client(ROOT.issue(AGENT), version=version)
-    first = await knock(served.port, context)
-    assert first.session is not None
-    second = await knock(served.port, context, first.session)
-    assert (second.accepted, second.resumed) == (True, False)
+class ResumingContext(ssl.SSLContext):
+    """A client's context that offers its last session again, which asyncio's never do."""
+
+    last: ssl.SSLObject | None = None
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        options["session"] = self.last.session if self.last else None
+        self.last = super().wrap_bio(*args, **options)
+        return self.last
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_grpc_would_resume_sessions_if_the_fetcher_said_that_nothing_changed(
-    version: ssl.TLSVersion,
-) -> None:
-    issued = ROOT.issue(CONTROLLER)
-    fixed = grpc.ssl_server_certificate_configuration(
-        [(issued.key_pem, issued.chain_pem)], ROOT.certificate.public_bytes(Encoding.PEM)
-    )
-    credentials = grpc.dynamic_ssl_server_credentials(
-        fixed,
-        lambda: None,  # type: ignore[arg-type,return-value] # the stubs do not know that None is allowed
-        require_client_authentication=True,
-    )
-    async with EchoServer(credentials) as server:
-        context = client(ROOT.issue(AGENT), version=version)
-        first = await knock(server.port, context)
-        assert (await knock(server.port, context, first.session)).resumed
+async def test_a_resumed_session_is_known_as_one(served: Served) -> None:
+    """Whoever authenticates calls refuses it: its certificate was not looked at again."""
+    tunnel = Tunnel(new_svid(ROOT, AGENT), "127.0.0.1", served.port, parse_spiffe_id(CONTROLLER))
+    tunnel._context = client(ROOT.issue(AGENT), kind=ResumingContext)
+    async with tunnel:
+        for generation in (2, 3):
+            for _ in range(2):
+                async with tunnel.channel() as channel:
+                    await call(channel)(b"hello", timeout=10)
+            served.source.put(new_svid(ROOT, CONTROLLER, generation=generation))
+    assert [facts.resumed for facts in served.server.seen] == [False, True, False, True]
+
+
+async def test_many_handshakes_at_once_share_one_configuration(served: Served) -> None:
+    """Handing one over for each of them ends the process, sooner or later."""
+    context = client(ROOT.issue(AGENT))
+    results = await asyncio.gather(*(knock(served.port, context) for _ in range(60)))
+    assert all(result.accepted for result in results)
+    assert len({result.leaf for result in results}) == 1
 
 
 async def test_a_new_svid_is_presented_in_the_next_handshake(served: Served) -> None:

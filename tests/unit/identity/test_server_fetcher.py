@@ -1,4 +1,4 @@
-"""The fetcher called as gRPC calls it: it always answers, and never with what gRPC had before.
+"""The fetcher called as gRPC calls it: it answers with what is new, after a moment, else None.
 
 gRPC's threads are invisible to coverage; what a handshake makes of the answers is
 shown by the integration test of the credentials.
@@ -6,12 +6,12 @@ shown by the integration test of the credentials.
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from gpuwarden.identity.server_credentials import _Fetcher, _utc_now
-from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.server_credentials import CALM_S, _Fetcher
+from gpuwarden.identity.svid import Svid, SvidSource
 from sandbox.spiffe.ca import InsecureCa, utc_now
 from tests.builders.svids import FakeSvidSource, new_svid
 
@@ -20,23 +20,49 @@ ROOT = InsecureCa("example.org")
 GOOD = new_svid(ROOT, CONTROLLER)
 
 
-def test_a_good_svid_gives_a_configuration_each_time_and_is_encoded_once() -> None:
+def no_pause(_seconds: float) -> None:
+    """Time is not what these tests are about."""
+
+
+def fetcher_of(
+    source: SvidSource,
+    errors: list[str],
+    now: Callable[[], datetime] = utc_now,
+    on_offer: Callable[[], None] = lambda: None,
+) -> _Fetcher:
+    return _Fetcher(source, errors.append, now, on_offer, no_pause)
+
+
+def test_a_good_svid_gives_its_configuration_once_because_each_one_is_a_risk_to_the_others() -> (
+    None
+):
     errors: list[str] = []
-    fetcher = _Fetcher(FakeSvidSource(GOOD), errors.append, _utc_now)
-    first = fetcher()
-    assert first is not fetcher.closed
-    assert fetcher() is first
+    fetcher = fetcher_of(FakeSvidSource(GOOD), errors)
+    assert fetcher() not in {fetcher.closed, None}
+    assert (fetcher(), fetcher()) == (None, None)
     assert errors == []
 
 
 def test_another_svid_gives_another_configuration() -> None:
     source = FakeSvidSource(GOOD)
-    fetcher = _Fetcher(source, print, utc_now)
+    fetcher = fetcher_of(source, [])
     first = fetcher()
     source.put(new_svid(ROOT, CONTROLLER, generation=2))
     second = fetcher()
-    assert second is not first
-    assert fetcher() is second
+    assert second not in {first, fetcher.closed, None}
+    assert fetcher() is None
+
+
+def test_a_change_waits_until_handshakes_that_have_passed_are_under_way() -> None:
+    pauses: list[float] = []
+    source = FakeSvidSource(GOOD)
+    fetcher = _Fetcher(source, print, utc_now, pause=pauses.append)
+    fetcher()
+    fetcher()
+    source.put(None)
+    fetcher()
+    fetcher()
+    assert pauses == [CALM_S, CALM_S]
 
 
 @pytest.mark.parametrize(
@@ -53,17 +79,18 @@ def test_another_svid_gives_another_configuration() -> None:
 def test_without_a_good_svid_the_answer_is_the_closed_door(svid: Svid | None, told: str) -> None:
     errors: list[str] = []
     source = FakeSvidSource(GOOD)
-    fetcher = _Fetcher(source, errors.append, utc_now)
+    fetcher = fetcher_of(source, errors)
     assert fetcher() is not fetcher.closed
     source.put(svid)
     assert fetcher() is fetcher.closed
-    assert errors == [told]
+    assert fetcher() is None
+    assert errors == [told, told]
 
 
 def test_each_handshake_with_our_svid_is_counted_and_no_other() -> None:
     offers: list[None] = []
     source = FakeSvidSource(GOOD)
-    fetcher = _Fetcher(source, print, utc_now, lambda: offers.append(None))
+    fetcher = fetcher_of(source, [], on_offer=lambda: offers.append(None))
     fetcher()
     fetcher()
     source.put(None)
@@ -76,14 +103,14 @@ def test_who_counts_handshakes_cannot_break_one() -> None:
         raise RuntimeError("no counter")
 
     errors: list[str] = []
-    fetcher = _Fetcher(FakeSvidSource(GOOD), errors.append, utc_now, broken)
+    fetcher = fetcher_of(FakeSvidSource(GOOD), errors, on_offer=broken)
     assert fetcher() is not fetcher.closed
     assert errors == []
 
 
 def test_an_svid_that_has_expired_meanwhile_closes_the_door_again() -> None:
     now = utc_now()
-    fetcher = _Fetcher(FakeSvidSource(GOOD), print, lambda: now)
+    fetcher = fetcher_of(FakeSvidSource(GOOD), [], lambda: now)
     assert fetcher() is not fetcher.closed
     now += timedelta(hours=2)
     assert fetcher() is fetcher.closed
@@ -104,5 +131,8 @@ def test_nothing_that_fails_leaves_the_fetcher() -> None:
     def broken(_: str) -> None:
         raise ZeroDivisionError
 
-    fetcher = _Fetcher(BrokenSource(), broken, utc_now)
+    good = FakeSvidSource(GOOD)
+    fetcher = _Fetcher(good, broken, utc_now, pause=no_pause)
+    assert fetcher() is not fetcher.closed
+    fetcher._source = BrokenSource()
     assert fetcher() is fetcher.closed
