@@ -79,6 +79,19 @@ def test_log_lines_are_named_by_declared_events() -> None:
     assert len(list(_log_calls())) > len(LIBRARY_STYLE)
 
 
+def test_no_logger_is_made_at_import() -> None:
+    """It would write as before `configure`: to standard output, where the audit log is."""
+    strays = [
+        f"{name}:{call.lineno}"
+        for name, tree in _sources()
+        for statement in tree.body
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for call in ast.walk(statement)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in {"logger", "logs.logger"}
+    ]
+    assert strays == []
+
+
 def test_only_the_named_modules_log_as_libraries_do() -> None:
     found = {
         name

@@ -33,6 +33,7 @@ class CollectedSpan:
     parent: str
     attributes: Mapping[str, str]
     failed: bool
+    events: tuple[str, ...]
     begin_ns: int
     end_ns: int
 
@@ -145,6 +146,7 @@ def _collected(request: ExportTraceServiceRequest) -> Iterator[CollectedSpan]:
                     span=span.span_id.hex(),
                     parent=span.parent_span_id.hex(),
                     attributes={x.key: x.value.string_value for x in span.attributes},
+                    events=tuple(event.name for event in span.events),
                     failed=span.status.code == span.status.STATUS_CODE_ERROR,
                     begin_ns=span.start_time_unix_nano,
                     end_ns=span.end_time_unix_nano,

@@ -46,6 +46,16 @@ def test_evidence_is_counted_by_code_and_only_grants_and_refusals_are_logged() -
     assert desk.value("evidence_total", code="ACCEPTED") == 2
     assert desk.value("evidence_total", code="SIG_INVALID") == 1
     assert desk.value("evidence_verification_seconds_count") == 3
+    assert desk.value("audit_grants_total") == 1
+    assert desk.value("audit_grants_refused_total") == 0
+
+
+def test_a_grant_that_the_log_could_not_keep_is_counted() -> None:
+    desk = Desk()
+    refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, "disk full"), NODE)
+    desk.journal.appraised(refusal, grant=True, seconds=0.001)
+    assert desk.value("audit_grants_refused_total") == 1
+    assert desk.value("audit_grants_total") == 0
 
 
 def test_bad_news_counts_as_authentic() -> None:
@@ -85,6 +95,7 @@ def test_streams_and_challenges_are_counted() -> None:
     desk.journal.ended("spiffe://x/y", NODE, "peer", "")
     desk.journal.ended("spiffe://x/y", None, "LIMIT_RATE", "")
     assert desk.value("streams") == 0
+    assert desk.value("streams_opened_total") == 1
     assert desk.value("challenges_total", cause="first") == 1
     assert desk.value("stream_ends_total", cause="LIMIT_RATE") == 1
 
@@ -121,3 +132,5 @@ def test_the_extenders_answers_are_counted_and_bad_requests_logged() -> None:
     assert desk.value("extender_requests_total", verb="filter", result="passed") == 1
     assert desk.value("extender_nodes_total", code="ACCEPTED") == 2
     assert desk.value("extender_nodes_total", code="GPU_BUSY") is None
+    assert desk.value("extender_request_seconds_count", verb="filter") == 2
+    assert desk.value("tls_material_refused_total", listener="extender") == 1

@@ -90,7 +90,7 @@ def test_a_span_that_fails_says_so_without_the_text(collector: OtlpCollector) ->
     [failed] = collector.spans()
     assert failed.failed
     assert failed.attributes == {"error.type": "ValueError"}
-    assert "secret" not in repr(failed)
+    assert failed.events == ()  # an exception would come as one, with text and traceback
 
 
 def test_a_round_is_one_trace_wherever_it_is_opened(collector: OtlpCollector) -> None:
