@@ -21,6 +21,7 @@ from typing import Final
 
 from controller.assembly import Parts, assemble
 from controller.audit.record import Record
+from controller.denial_follower import LOOK_SECONDS
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.fleet_gauges import FleetGauges, count_fleet
@@ -90,6 +91,7 @@ class Tempo:
 
     tick_s: float = 0.25
     policy_look_s: float = 2.0
+    store_look_s: float = LOOK_SECONDS
     first_svid_s: float = 3.0
 
 
@@ -185,9 +187,10 @@ class _Controller:
         self._audit_open = True
         await parts.audit.open()
         try:
-            await parts.store.load()
+            await parts.denials.begin()
         except EnrollmentUnavailableError as error:
             raise StartError(f"store: {error}", EXIT_FAULT) from error
+        self._log.info(Event.STORE_OPENED, **parts.store.facts())
         self._keeper.subscribe(self._svid_changed)
         self._keeper.start()
         self._record_settings()
@@ -197,6 +200,7 @@ class _Controller:
             raise StartError(str(error), EXIT_FAULT) from error
         parts.conditions.state.listening_since_ns = parts.clock.boottime_ns()
         self._supervisor.watch("ticks", self._tick_for_ever())
+        self._supervisor.watch("denials", parts.denials.follow(self._tempo.store_look_s))
         self._supervisor.watch("policy", parts.policy.follow(self._tempo.policy_look_s))
         if settings.extender.tls.cert is not None:
             self._supervisor.watch("certificates", parts.extender.watch_certificates())
@@ -257,6 +261,7 @@ class _Controller:
             self._log.error(
                 Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"
             )
+        await parts.store.close()
         await self._ops.stop()
         await asyncio.to_thread(self._keeper.close)
         self._log.info(Event.PROCESS_STOPPED, status=self._status)
@@ -359,6 +364,7 @@ class _Controller:
                 refs={
                     "config": _digest(self._loaded),
                     "policy": self._parts.policy.current.digest,
+                    "store": self._parts.store.facts(),
                     "version": __version__,
                     "insecure": list(self._parts.conditions.insecure),
                 },

@@ -13,9 +13,10 @@ from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.clock_guard import ClockAnchor
 from controller.conditions import Conditions, ProcessState
+from controller.denial_follower import DenialFollower
 from controller.extender_journal import ExtenderJournal
+from controller.fleet.denials import Denials
 from controller.fleet.directory import NodeDirectory
-from controller.fleet.enrollment import EnrollmentStore, MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import GpuView, NodeView
 from controller.policy import Policy
@@ -38,8 +39,14 @@ from controller.scheduling.pod import PodDecodeError
 from controller.scheduling.serving_tls import TlsFiles
 from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
 from controller.scheduling.wish_keys import WishRules
-from controller.settings import ControllerSettings, Enrollment, ExtenderTlsSettings
+from controller.settings import (
+    ControllerSettings,
+    Enrollment,
+    ExtenderTlsSettings,
+    StoreKind,
+)
 from controller.static_hashes import InsecureStaticHashes
+from controller.store.opening import MEMORY_WARNING, ChosenStore, choose_store
 from controller.trust_journal import TrustJournal
 from controller.verifier.context import Limits, VerifierSettings
 from controller.verifier.verifier import Verifier
@@ -63,7 +70,8 @@ class Parts:
     clock: Clock
     conditions: Conditions
     audit: DurableLog
-    store: EnrollmentStore
+    store: ChosenStore
+    denials: DenialFollower
     registry: FleetRegistry
     policy: PolicyInForce
     svids: SvidSource
@@ -89,7 +97,8 @@ def assemble(
     """
     audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
     journal = TrustJournal(instruments, audit)
-    store = MemoryEnrollmentStore()
+    store = choose_store(settings.store, clock)
+    denials = Denials(store.store)
     file = policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
     registry = FleetRegistry() if file is None else FleetRegistry(file.current)
     policy = PolicyInForce(file, audit=audit, instruments=instruments, changed=registry.set_policy)
@@ -99,7 +108,7 @@ def assemble(
         clock=clock,
         svids=svids,
         directory=directory,
-        store=store,
+        store=store.store,
         audit=audit,
         policy_in_force=policy,
         state=ProcessState(anchor),
@@ -113,12 +122,22 @@ def assemble(
         conditions=conditions,
         audit=audit,
         store=store,
+        denials=DenialFollower(
+            store.store,
+            denials,
+            registry,
+            clock=clock,
+            observer=journal,
+            instruments=instruments,
+        ),
         registry=registry,
         policy=policy,
         svids=svids,
         journal=journal,
         table=table,
-        attestation=_attestation(settings, conditions, registry, journal, table),
+        attestation=_attestation(
+            settings, conditions, denials, registry=registry, journal=journal, table=table
+        ),
         fleet=_fleet(conditions, registry, verbs),
         extender=_extender(settings, verbs, audit, instruments),
     )
@@ -127,6 +146,8 @@ def assemble(
 def _attestation(
     settings: ControllerSettings,
     conditions: Conditions,
+    denials: Denials,
+    *,
     registry: FleetRegistry,
     journal: TrustJournal,
     table: StreamTable,
@@ -136,6 +157,7 @@ def _attestation(
         IntakePorts(
             verifier=verifier,
             store=conditions.store,
+            denials=denials,
             registry=registry,
             audit=conditions.audit,
             known=conditions.known,
@@ -285,6 +307,8 @@ def _usage(settings: ControllerSettings) -> PeerUsage:
 
 def _insecure(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:
     warnings = [directory.warning()]
+    if settings.store.kind is StoreKind.MEMORY:
+        warnings.append(MEMORY_WARNING)
     if settings.insecure_static_hashes:
         warnings.append(
             f"InsecureStaticHashes: {len(settings.static_hashes)} nodes have hashes that"

@@ -57,6 +57,7 @@ class Laptop:
         self._telemetry = {} if otlp is None else {"telemetry": {"otlp": otlp}}
         self.addresses = Addresses("", "", "", str(folder / "fleet.sock"))
         self.programs: dict[str, Program] = {}
+        self._endpoints: dict[str, str] = {}
         self._fake_nvml = build()
         for name in ("log", "audit", "config", "scenario", "spiffe"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -85,6 +86,14 @@ class Laptop:
             ops=event["ops"],
             local=str(self.folder / "fleet.sock"),
         )
+
+    async def stop_controller(self) -> None:
+        """End the controller; started again it listens for agents where it did before."""
+        await self.programs.pop("controller").stop()
+
+    async def stop_agent(self, node: str) -> None:
+        """End the agent of a node."""
+        await self.programs.pop(node).stop()
 
     async def start_agent(self, node: SimulatedNode) -> None:
         """Start an agent whose NVML shows the node's scenario."""
@@ -138,6 +147,12 @@ class Laptop:
         self.programs[name] = program
         return program
 
+    def _workload(self, name: str, path: str) -> str:
+        """The Workload API's socket for a program; the same one when it starts again."""
+        if name not in self._endpoints:
+            self._endpoints[name] = self.workload_api.add(name, _id(path))
+        return self._endpoints[name]
+
     def _scenario(self, node: str) -> Path:
         return self.folder / "scenario" / node
 
@@ -147,7 +162,7 @@ class Laptop:
         return path
 
     def _controller_config(self) -> dict[str, object]:
-        endpoint = self.workload_api.add("controller", _id("controller"))
+        endpoint = self._workload("controller", "controller")
         return {
             "apiVersion": API_VERSION,
             "kind": "ControllerConfig",
@@ -161,12 +176,13 @@ class Laptop:
             },
             "limits": {"rate": 600, "streamsPerPeer": 8},
             "listen": {
-                "agents": "127.0.0.1:0",
+                "agents": self.addresses.agents or "127.0.0.1:0",
                 "extender": "127.0.0.1:0",
                 "ops": "127.0.0.1:0",
                 "local": self.addresses.local,
             },
             "audit": {"dir": str(self.audit_folder)},
+            "store": {"path": str(self.folder / "ledger.db")},
             **self._telemetry,
         }
 
@@ -176,7 +192,7 @@ class Laptop:
             "kind": "AgentConfig",
             "trustDomain": TRUST_DOMAIN,
             "cluster": CLUSTER,
-            "workloadApi": self.workload_api.add(node, _id(f"agent/{node}")),
+            "workloadApi": self._workload(node, f"agent/{node}"),
             "agent": {
                 "nodeName": node,
                 "controllers": [self.addresses.agents],

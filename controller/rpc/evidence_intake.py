@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from controller.audit.log import AuditLog, AuditUnavailableError
+from controller.fleet.denials import Denials
 from controller.fleet.enrollment import (
+    AUTOMATIC,
     Denial,
-    EnrollmentRecord,
     EnrollmentStore,
     EnrollmentUnavailableError,
     write,
@@ -75,6 +76,7 @@ class IntakePorts:
 
     verifier: Verifier
     store: EnrollmentStore
+    denials: Denials
     registry: Registry
     audit: AuditLog
     known: Callable[[], Snapshots]
@@ -117,7 +119,7 @@ class EvidenceIntake:
     async def refuse(self, refusal: Refused, peer: str) -> None:
         """Carry out a refusal that no message caused (a stream that is not admitted)."""
         self._refuse(refusal, peer)
-        await self._deny(refusal, peer)
+        await self._deny(refusal)
         self._ports.observer.appraised(refusal, grant=False, seconds=0.0)
 
     async def _enrolled(self, result: Result, appraise: Callable[[], Result]) -> Result:
@@ -170,7 +172,7 @@ class EvidenceIntake:
                 self._ports.audit.note(bad_news_record(result, stream))
             case Refused():
                 self._refuse(result, peer)
-                await self._deny(result, peer)
+                await self._deny(result)
         return result
 
     def _refuse(self, refusal: Refused, peer: str) -> None:
@@ -184,22 +186,14 @@ class EvidenceIntake:
         now = self._ports.now()
         return now.boottime_ns, milliseconds(now.wall) * _MS
 
-    async def _deny(self, refusal: Refused, peer: str) -> None:
-        """A quarantine is written into the store, so that every replica and restart agrees."""
-        if refusal.effect is not Effect.QUARANTINE or refusal.node is None:
-            return
-        denial = Denial(refusal.code, refusal.detail, peer, self._times()[1])
-        try:
-            for _ in range(_MAX_RACES):
-                old = self._ports.store.snapshot().records.get(refusal.node)
-                if old is not None and old.denial is not None:
-                    return
-                new = replace(old or EnrollmentRecord(refusal.node), denial=denial)
-                if await write(self._ports.store, old, new):
-                    return
-        except EnrollmentUnavailableError:
-            # The registry of this replica holds the quarantine; the next refusal tries again.
-            return
+    async def _deny(self, refusal: Refused) -> None:
+        """A quarantine is written into the store, so that every replica and restart agrees.
+
+        Where that fails now, the registry of this replica holds it meanwhile.
+        """
+        if refusal.effect is Effect.QUARANTINE and refusal.node is not None:
+            denial = Denial(refusal.code, refusal.detail, AUTOMATIC, self._times()[1])
+            await self._ports.denials.deny(refusal.node, denial)
 
 
 def _code(result: Result) -> str:

@@ -7,7 +7,7 @@ nothing may be decided from here.
 
 from collections.abc import Mapping
 
-from controller.fleet.enrollment import EnrollmentRecord
+from controller.fleet.enrollment import AUTOMATIC, EnrollmentRecord
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
 from controller.rpc.fleet_messages import rfc3339
 from gpuwarden.evidence.canonical import canonical_json
@@ -112,7 +112,8 @@ def _pin_lines(node: NodeView, record: EnrollmentRecord | None) -> list[str]:
         )
     if record.denial is not None:
         denial = record.denial
-        lines.append(f"denied by {denial.actor}: {denial.code} {denial.reason}".rstrip())
+        who = "the controller" if denial.actor == AUTOMATIC else denial.actor
+        lines.append(f"denied by {who}: {denial.code} {denial.reason}".rstrip())
     return lines
 
 

@@ -36,6 +36,8 @@ FRESH_NS: Final = 5_000_000_000
 """How long a snapshot counts after the read that confirmed it."""
 CALL_SECONDS: Final = 3.0
 """Longest wait for the file."""
+CLOSE_SECONDS: Final = 1.0
+"""The process ends although the file hangs."""
 _MOST_WAITING: Final = 8192
 _MOST_AT_ONCE: Final = 512
 _MANY: Final = 64
@@ -105,14 +107,14 @@ class SqliteEnrollmentStore:
         write = Write(new.node, encode_record(old), encode_record(new))
         return await self._answered(self._asked(write))
 
-    async def close(self) -> None:
+    async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Let what waits be served and close the file, unless it hangs."""
         thread = self._thread
         if thread is None:
             return
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
-            await asyncio.to_thread(thread.join, self._call_seconds)
+            await asyncio.to_thread(thread.join, seconds)
 
     def _asked(self, write: Write | None) -> "asyncio.Future[bool]":
         if self._thread is None:

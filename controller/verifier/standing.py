@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.fleet.directory import KnownNode
+from controller.fleet.enrollment import AUTOMATIC
 from controller.fleet.view import Level
 from controller.verifier.context import Snapshots
 from controller.verifier.seams import SpireFacts, SpireQuestion, Standing
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.reasons import ReasonCode, Refusal
+
+_REASON: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ def denial(known: Snapshots, name: str) -> Refusal | None:
     if record is None or record.denial is None:
         return None
     denied = record.denial
+    who = "the controller" if denied.actor == AUTOMATIC else quote(denied.actor)
     return Refusal(
         ReasonCode.NODE_DENIED,
-        f"denied by {quote(denied.actor)}: {denied.code} {quote(denied.reason)}",
+        f"denied by {who}: {denied.code} {quote(denied.reason, _REASON)}",
     )

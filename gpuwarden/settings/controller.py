@@ -32,6 +32,7 @@ class SpireServer(StrEnum):
 class StoreKind(StrEnum):
     """Where enrolments live."""
 
+    SQLITE = "sqlite"
     MEMORY = "memory"
 
 
@@ -167,8 +168,19 @@ class StoreSettings:
     """Section `store`."""
 
     kind: Annotated[
-        StoreKind, Spec(kinds.one_of(StoreKind), "where enrolments live; `memory` forgets")
-    ] = StoreKind.MEMORY
+        StoreKind,
+        Spec(
+            kinds.one_of(StoreKind),
+            "where pins, denials and instance ids live; `memory` forgets them and is for tests",
+        ),
+    ] = StoreKind.SQLITE
+    path: Annotated[
+        Path,
+        Spec(
+            kinds.ABSOLUTE_PATH,
+            "SQLite file (mode 0600, local disk); controllers on one machine may share it",
+        ),
+    ] = Path("/var/lib/gpuwarden/ledger.db")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

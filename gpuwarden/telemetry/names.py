@@ -176,6 +176,11 @@ RPC_CALLS = _counter(
     "code",
 )
 
+STORE_AVAILABLE = _gauge(
+    "store_available", _C, "1 while pins and denials can be read from the store, else 0."
+)
+NODES_DENIED = _gauge("nodes_denied", _C, "Nodes that are denied in the store.")
+
 AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
 AUDIT_LOST = _counter(
     "audit_records_lost", _C, "Audit records that could not be kept; a log.gap record counts them."
@@ -251,6 +256,13 @@ class Event(StrEnum):
     EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
+
+    STORE_OPENED = "store.opened", "the store of pins and denials is open; a new one says so"
+    STORE_UNAVAILABLE = (
+        "store.unavailable",
+        "pins and denials cannot be read; soon nothing new is accepted",
+    )
+    STORE_AVAILABLE = "store.available", "pins and denials can be read again"
 
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"

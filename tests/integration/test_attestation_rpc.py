@@ -12,6 +12,7 @@ import pytest
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from controller.fleet.denials import Denials
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
@@ -144,6 +145,7 @@ class World:
             IntakePorts(
                 verifier=verifier,
                 store=self.store,
+                denials=Denials(self.store),
                 registry=self.registry,
                 audit=self.audit,
                 known=self.known,

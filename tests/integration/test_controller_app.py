@@ -97,6 +97,7 @@ def _loaded(folder: Path, workload_api: str, **changes: str) -> Any:
         "listen.local": str(folder / "run" / "fleet.sock"),
         "audit.dir": str(folder / "audit"),
         "audit.reserve": "0",
+        "store.path": str(folder / "ledger.db"),
         "log.level": "error",
         **ATTESTATION,
         **{key.replace("__", "."): value for key, value in changes.items()},
@@ -274,6 +275,24 @@ async def test_insecure_stand_ins_are_told_everywhere(tmp_path: Path, workload_a
     assert len(controller.records()[1]["refs"]["insecure"]) == 2
 
 
+async def test_a_store_that_forgets_is_told_as_such(tmp_path: Path, workload_api: str) -> None:
+    async with _running(tmp_path, workload_api, store__kind="memory") as controller:
+        _, text = await controller.get("/readyz")
+        assert json.loads(text)["warnings"][0].startswith("store.kind is memory")
+    assert controller.records()[1]["refs"]["store"] == {"kind": "memory"}
+
+
+async def test_the_log_says_which_store_it_was(tmp_path: Path, workload_api: str) -> None:
+    seen = []
+    for _ in range(2):
+        async with _running(tmp_path, workload_api) as controller:
+            pass
+        seen.append([x for x in controller.records() if x["subject"] == "settings"][-1]["refs"])
+    first, second = (refs["store"] for refs in seen)
+    assert (first["created"], second["created"]) == (True, False)
+    assert first["store_id"] == second["store_id"]
+
+
 async def _filter(controller: Running, required: str) -> tuple[dict[str, Any], str]:
     annotations = {"attestation-hash.my-company.com/required-hash": required}
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "c"}]}}
@@ -292,6 +311,7 @@ async def _filter(controller: Running, required: str) -> tuple[dict[str, Any], s
         ({"listen__ops": "192.0.2.1:1"}, 1, "192.0.2.1"),
         ({"listen__local": "/proc/version"}, 1, "is not a socket"),
         ({"listen__local": "/proc/none/fleet.sock"}, 1, "/proc/none"),
+        ({"store__path": "/proc/none/ledger.db"}, 1, "store: /proc/none"),
     ],
 )
 async def test_what_cannot_start_says_what_and_why(

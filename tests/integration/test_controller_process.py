@@ -115,6 +115,7 @@ class Place:
                 "local": str(self.folder / "fleet.sock"),
             },
             "audit": {"dir": str(self.folder / "audit"), "reserve": "1Mi"},
+            "store": {"path": str(self.folder / "ledger.db")},
         }
         path = self.folder / "controller.yaml"
         path.write_text(yaml.safe_dump(config))
@@ -270,6 +271,7 @@ async def test_a_port_that_cannot_be_had_is_one_line_and_no_traceback(tmp_path: 
         (
             *("-m", "sandbox.controller_main", *arguments, "--log.level", "error"),
             *("--audit.dir", str(tmp_path / "audit"), "--listen.ops", "192.0.2.1:1"),
+            *("--store.path", str(tmp_path / "ledger.db")),
         )
     )
     assert status == 1

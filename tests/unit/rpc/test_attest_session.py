@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
+from controller.fleet.denials import Denials
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
 from controller.rpc.attest_session import AttestSession, SessionPorts, SessionTiming
@@ -96,6 +97,7 @@ class Bench:
             IntakePorts(
                 verifier=self.scene.verifier,
                 store=store,
+                denials=Denials(store),
                 registry=FleetRegistry(),
                 audit=RecordingAudit(),
                 known=lambda: self.scene.known,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from controller.fleet.denials import Denials
 from controller.fleet.enrollment import (
     Denial,
     EnrollmentRecord,
@@ -84,6 +85,7 @@ class Desk:
             IntakePorts(
                 verifier=self.scene.verifier,
                 store=self.store,
+                denials=Denials(self.store),
                 registry=self.registry,
                 audit=self.audit,
                 known=self.known,

@@ -1,0 +1,158 @@
+"""Keeps the fleet of this controller and the store of one mind about who is denied.
+
+The store is read again and again: a denial that another replica, an operator or an earlier
+process wrote takes the node out here within a second, and only a denial that was there and
+is gone lets it try again. An unreadable store changes nothing here and goes stale by itself.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from controller.fleet.denials import Denials
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Denial,
+    EnrollmentSnapshot,
+    EnrollmentStore,
+    EnrollmentUnavailableError,
+)
+from controller.fleet.node_trust import TrustChange
+from controller.fleet.view import FleetSnapshot, NodeState
+from gpuwarden.clock import Clock
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+Changes = tuple[TrustChange, ...]
+LOOK_SECONDS: Final = 0.5
+
+
+class DeniableFleet(Protocol):
+    """The fleet, as denials change it."""
+
+    def snapshot(self) -> FleetSnapshot:
+        """The fleet now."""
+
+    def quarantine(
+        self, node: str, *, code: ReasonCode, reason: str, now_ns: int, wall_ns: int
+    ) -> Changes:
+        """Take the node out until it is released."""
+
+    def release(self, node: str, *, reason: str, now_ns: int, wall_ns: int) -> Changes:
+        """Let a quarantined node try again."""
+
+
+class ChangeObserver(Protocol):
+    """Is told what followed. Must return at once."""
+
+    def changed(self, changes: Changes, actor: str) -> None:
+        """`actor` caused `changes`."""
+
+
+class DenialFollower:
+    """One for the process."""
+
+    def __init__(
+        self,
+        store: EnrollmentStore,
+        denials: Denials,
+        fleet: DeniableFleet,
+        *,
+        clock: Clock,
+        observer: ChangeObserver,
+        instruments: Instruments,
+    ) -> None:
+        self._store = store
+        self._denials = denials
+        self._fleet = fleet
+        self._clock = clock
+        self._observer = observer
+        self._available = instruments.gauge(names.STORE_AVAILABLE)
+        self._nodes = instruments.gauge(names.NODES_DENIED)
+        self._log = logger("store")
+        self._denied: Mapping[str, Denial] = {}
+        self._read: EnrollmentSnapshot | None = None
+        self._trouble = ""
+
+    async def begin(self) -> None:
+        """Read the store for the first time; raises EnrollmentUnavailableError."""
+        self._sync(await self._store.load())
+        self._available.set(1)
+
+    async def look(self) -> None:
+        """Read what has changed, carry it out, and write what could not be written before."""
+        try:
+            snapshot = await self._store.load()
+        except EnrollmentUnavailableError as error:
+            self._tell(str(error))
+            return
+        self._tell("")
+        self._sync(snapshot)
+        await self._denials.retry()
+
+    async def follow(self, seconds: float = LOOK_SECONDS) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self.look()
+
+    def _sync(self, snapshot: EnrollmentSnapshot) -> None:
+        denied = self._denied
+        if self._read is None or snapshot.records is not self._read.records:
+            denied = {k: x.denial for k, x in snapshot.records.items() if x.denial is not None}
+            self._nodes.set(len(denied))
+        if denied:
+            self._take_out(denied)
+        for node in self._denied.keys() - denied.keys() - self._denials.unwritten.keys():
+            self._let_try(node)
+        self._denied, self._read = denied, snapshot
+
+    def _take_out(self, denied: Mapping[str, Denial]) -> None:
+        views, now_ns, wall_ns = self._fleet.snapshot().nodes, *self._times()
+        for node, denial in denied.items():
+            view = views.get(node)
+            if view is not None and view.state(now_ns) is NodeState.QUARANTINED:
+                continue
+            changes = self._fleet.quarantine(
+                node,
+                code=code_of(denial),
+                reason=reason_of(denial),
+                now_ns=now_ns,
+                wall_ns=wall_ns,
+            )
+            self._observer.changed(changes, AUTOMATIC)
+
+    def _let_try(self, node: str) -> None:
+        now_ns, wall_ns = self._times()
+        changes = self._fleet.release(
+            node, reason="its denial was lifted in the store", now_ns=now_ns, wall_ns=wall_ns
+        )
+        self._observer.changed(changes, AUTOMATIC)
+
+    def _times(self) -> tuple[int, int]:
+        return self._clock.boottime_ns(), self._clock.wall_ns()
+
+    def _tell(self, trouble: str) -> None:
+        """Once per change."""
+        if bool(trouble) is not bool(self._trouble):
+            self._available.set(not trouble)
+            if trouble:
+                self._log.error(Event.STORE_UNAVAILABLE, reason=trouble)
+            else:
+                self._log.info(Event.STORE_AVAILABLE)
+        self._trouble = trouble
+
+
+def code_of(denial: Denial) -> ReasonCode:
+    """The reason code that people see; NODE_DENIED where the denial has none of ours."""
+    return ReasonCode.__members__.get(denial.code, ReasonCode.NODE_DENIED)
+
+
+def reason_of(denial: Denial) -> str:
+    """The cause, and whose decision it was unless evidence decided."""
+    if denial.actor == AUTOMATIC:
+        return denial.reason
+    return f"denied by {denial.actor}: {denial.reason}"

@@ -1,0 +1,63 @@
+"""Denials on their way into the store: none is dropped because the store cannot take it now.
+
+A denial that stands is never replaced by a later one: whoever looks for the cause wants the
+first. Must not decide who is denied, nor lift a denial.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from controller.fleet.enrollment import (
+    Denial,
+    EnrollmentRecord,
+    EnrollmentStore,
+    EnrollmentUnavailableError,
+    write,
+)
+
+_MAX_RACES: Final = 8
+
+
+class Denials:
+    """One for the process; used from one event loop."""
+
+    def __init__(self, store: EnrollmentStore) -> None:
+        self._store = store
+        self._unwritten: dict[str, Denial] = {}
+
+    @property
+    def unwritten(self) -> Mapping[str, Denial]:
+        """Denials of this controller that the store does not hold yet, by node."""
+        return MappingProxyType(self._unwritten)
+
+    async def deny(self, node: str, denial: Denial) -> bool:
+        """Write `denial`; False if that failed, then `retry` goes on trying."""
+        self._unwritten.setdefault(node, denial)
+        return await self._write(node)
+
+    async def retry(self) -> None:
+        """Try again what could not be written."""
+        for node in tuple(self._unwritten):
+            await self._write(node)
+
+    def forget(self, node: str) -> None:
+        """An operator has decided about the node: what was not written is not wanted any more."""
+        self._unwritten.pop(node, None)
+
+    async def _write(self, node: str) -> bool:
+        try:
+            for _ in range(_MAX_RACES):
+                denial = self._unwritten.get(node)
+                old = self._store.snapshot().records.get(node)
+                if denial is None or (old is not None and old.denial is not None):
+                    self.forget(node)
+                    return True
+                new = replace(old or EnrollmentRecord(node), denial=denial)
+                if await write(self._store, old, new):
+                    self.forget(node)
+                    return True
+        except EnrollmentUnavailableError:
+            return False
+        return False

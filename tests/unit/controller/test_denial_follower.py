@@ -1,0 +1,196 @@
+"""What the store says about denials is what the fleet does, and only that lets a node try again."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from controller.denial_follower import Changes, DenialFollower, code_of, reason_of
+from controller.fleet.denials import Denials
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Denial,
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    EnrollmentUnavailableError,
+    MemoryEnrollmentStore,
+    write,
+)
+from controller.fleet.node_trust import ChangeKind
+from controller.fleet.registry import FleetRegistry
+from controller.fleet.view import NodeState, NodeView
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.fakes.clock import FakeClock
+
+SWAPPED = Denial("INVENTORY_CHANGED", "a card was swapped", AUTOMATIC, 1)
+OPERATORS = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
+
+
+class Store(MemoryEnrollmentStore):
+    gone = False
+
+    async def load(self) -> EnrollmentSnapshot:
+        if self.gone:
+            raise EnrollmentUnavailableError("gone")
+        return await super().load()
+
+    async def create_if_absent(self, record: EnrollmentRecord) -> bool:
+        if self.gone:
+            raise EnrollmentUnavailableError("gone")
+        return await super().create_if_absent(record)
+
+
+@dataclass
+class Told:
+    kinds: list[ChangeKind] = field(default_factory=list)
+
+    def changed(self, changes: Changes, actor: str) -> None:
+        assert actor == AUTOMATIC
+        self.kinds.extend(x.kind for x in changes)
+
+
+class World:
+    def __init__(self, *records: EnrollmentRecord) -> None:
+        self.store = Store(records)
+        self.denials = Denials(self.store)
+        self.fleet = FleetRegistry()
+        self.told = Told()
+        self.clock = FakeClock()
+        self.instruments = Instruments(Process.CONTROLLER, "0")
+        self.follower = DenialFollower(
+            self.store,
+            self.denials,
+            self.fleet,
+            clock=self.clock,
+            observer=self.told,
+            instruments=self.instruments,
+        )
+
+    async def stands(self, node: str, denial: Denial | None) -> None:
+        """Somebody else writes."""
+        old = self.store.snapshot().records.get(node)
+        new = replace(old or EnrollmentRecord(node), denial=denial)
+        assert await write(self.store, old, new)
+
+    def view(self, node: str = "gpu-1") -> NodeView:
+        return self.fleet.snapshot().nodes[node]
+
+    def state(self, node: str = "gpu-1") -> NodeState:
+        return self.view(node).state(self.clock.boottime_ns())
+
+    def gauge(self, metric: names.Metric) -> float:
+        text = self.instruments.render().decode()
+        return float(next(x for x in text.splitlines() if x.startswith(f"{metric.name} "))[-3:])
+
+
+async def test_a_denial_from_before_the_start_quarantines_with_its_cause() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED), EnrollmentRecord("gpu-2"))
+    await world.follower.begin()
+    assert world.state() is NodeState.QUARANTINED
+    blocked = world.view().blocked
+    assert blocked is not None
+    assert (blocked.code, blocked.detail) == (ReasonCode.INVENTORY_CHANGED, "a card was swapped")
+    assert "gpu-2" not in world.fleet.snapshot().nodes
+    assert world.gauge(names.NODES_DENIED) == 1
+    assert world.gauge(names.STORE_AVAILABLE) == 1
+
+
+async def test_a_store_that_cannot_be_read_at_the_start_is_an_error() -> None:
+    world = World()
+    world.store.gone = True
+    with pytest.raises(EnrollmentUnavailableError):
+        await world.follower.begin()
+
+
+async def test_a_denial_of_another_replica_takes_out_once() -> None:
+    world = World()
+    await world.follower.begin()
+    await world.stands("gpu-1", OPERATORS)
+    await world.follower.look()
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.told.kinds == [ChangeKind.QUARANTINED]
+    blocked = world.view().blocked
+    assert blocked is not None
+    assert blocked.detail == "denied by spiffe://x/operator/o: smells"
+
+
+async def test_a_denial_that_is_gone_lets_it_try_again() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    await world.stands("gpu-1", None)
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+    assert world.told.kinds[-1] is ChangeKind.RELEASED
+
+
+async def test_a_quarantine_of_our_own_is_not_lifted_for_lack_of_a_denial() -> None:
+    world = World(EnrollmentRecord("gpu-1"))
+    await world.follower.begin()
+    world.fleet.quarantine(
+        "gpu-1", code=ReasonCode.DUPLICATE_AGENT, reason="two", now_ns=1, wall_ns=1
+    )
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+
+
+async def test_a_newer_denial_that_could_not_be_written_keeps_it_out() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    await world.stands("gpu-1", None)
+    world.denials._unwritten["gpu-1"] = OPERATORS
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.store.snapshot().records["gpu-1"].denial == OPERATORS
+
+
+async def test_a_node_that_was_forgotten_is_taken_out_again() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.fleet.forget("gpu-1")
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+
+
+async def test_an_unreadable_store_changes_nothing_and_is_told_once_each_way() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.store.gone = True
+    await world.follower.look()
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.gauge(names.STORE_AVAILABLE) == 0
+    world.store.gone = False
+    await world.follower.look()
+    assert world.gauge(names.STORE_AVAILABLE) == 1
+
+
+async def test_what_could_not_be_written_is_written_later() -> None:
+    world = World()
+    world.store.gone = True
+    assert not await world.denials.deny("gpu-1", SWAPPED)
+    world.store.gone = False
+    await world.follower.look()
+    await world.follower.look()
+    assert world.store.snapshot().records["gpu-1"].denial == SWAPPED
+    assert world.state() is NodeState.QUARANTINED
+
+
+async def test_it_looks_for_ever() -> None:
+    world = World()
+    await world.follower.begin()
+    task = asyncio.create_task(world.follower.follow(0.001))
+    await world.stands("gpu-1", SWAPPED)
+    async with asyncio.timeout(10):
+        while "gpu-1" not in world.fleet.snapshot().nodes:  # noqa: ASYNC110 - the task looks
+            await asyncio.sleep(0.001)
+    task.cancel()
+
+
+def test_a_code_that_is_none_of_ours_is_shown_as_a_denial() -> None:
+    assert code_of(replace(SWAPPED, code="SMELL")) is ReasonCode.NODE_DENIED
+    assert code_of(SWAPPED) is ReasonCode.INVENTORY_CHANGED
+    assert reason_of(SWAPPED) == "a card was swapped"
