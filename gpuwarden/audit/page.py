@@ -6,7 +6,7 @@ _KINDS = {
     RecordKind.EVIDENCE_ACCEPTED: "first, changed or regained acceptance of a node",
     RecordKind.EVIDENCE_REFUSED: "refused evidence; the same refusal again is counted instead",
     RecordKind.EVIDENCE_ROUND: "rounds or repeated refusals of one node within an hour: `count`",
-    RecordKind.NODE_STATE: "a node became stale, revoked, quarantined; repeats within an hour: `count`",
+    RecordKind.NODE_STATE: "a node became stale, revoked, quarantined; repeats of an hour: `count`",
     RecordKind.NODE_OPERATOR: "an operator's act, with its reason",
     RecordKind.SPIRE_STATUS: "what the SPIRE server says about an agent changed",
     RecordKind.FILTER_DECISION: "an answer to the scheduler; counts per code",
