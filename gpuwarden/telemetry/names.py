@@ -94,7 +94,12 @@ AGENT_NVML_FAILURES = _counter(
 AGENT_NVML_AVAILABLE = _gauge(
     "agent_nvml_available", _A, "1 while library and driver answer, else 0 (NVML_UNAVAILABLE)."
 )
-AGENT_GPU_EVENTS = _counter("agent_gpu_events", _A, "Bad news from the driver.", "kind")
+AGENT_GPU_EVENTS = _counter(
+    "agent_gpu_events",
+    _A,
+    "Bad news from the driver, by kind (xid, gpu-lost, driver-reload, nvml-unavailable).",
+    "kind",
+)
 AGENT_STREAMS = _gauge(
     "agent_streams", _A, "Streams to controllers, by state (connecting, open, accepted).", "state"
 )
@@ -108,7 +113,13 @@ AGENT_DIAL_FAILURES = _counter(
     " wrong-identity, refused, local).",
     "cause",
 )
-AGENT_STREAM_ENDS = _counter("agent_stream_ends", _A, "Streams that ended, by cause.", "cause")
+AGENT_STREAM_ENDS = _counter(
+    "agent_stream_ends",
+    _A,
+    "Streams that ended, by cause (peer, refused, superseded, unproven, silent, protocol, local,"
+    " stopped).",
+    "cause",
+)
 AGENT_VERDICTS = _counter(
     "agent_verdicts", _A, "Verdicts received, by reason code (ACCEPTED included).", "code"
 )
@@ -118,7 +129,13 @@ AGENT_ACCEPTED = _gauge(
 
 STREAMS = _gauge("streams", _C, "Open attestation streams.")
 STREAMS_OPENED = _counter("streams_opened", _C, "Attestation streams that were admitted.")
-STREAM_ENDS = _counter("stream_ends", _C, "Attestation streams that ended, by cause.", "cause")
+STREAM_ENDS = _counter(
+    "stream_ends",
+    _C,
+    "Attestation streams that ended, by cause: a reason code, or peer, age, silent, unread,"
+    " no-svid, drained.",
+    "cause",
+)
 HANDSHAKES = _counter(
     "tls_handshakes",
     _C,
@@ -140,7 +157,12 @@ EVIDENCE_SECONDS = _histogram(
 CHALLENGES = _counter(
     "challenges", _C, "Challenges issued, by cause (first, interval, bad-news).", "cause"
 )
-NODES = _gauge("nodes", _C, "Nodes by state.", "state")
+NODES = _gauge(
+    "nodes",
+    _C,
+    "Nodes by state (unknown, refused, eligible, stale, revoked, quarantined).",
+    "state",
+)
 GPUS = _gauge("gpus", _C, "GPUs of accepted evidence by state (usable, lost, unhealthy).", "state")
 CLASSES = _gauge("classes", _C, "Different attestation hashes in the fleet.")
 CLOCK_SUSPECT = _gauge(
