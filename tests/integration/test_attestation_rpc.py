@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import grpc
 import msgspec
@@ -12,207 +12,27 @@ import pytest
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from controller.fleet.denials import Denials
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnrollmentStore
-from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
-from controller.policy import DEFAULT_POLICY, Policy
-from controller.rpc.attest_session import SessionPorts, SessionTiming
-from controller.rpc.attestation_service import AttestationService
+from controller.rpc.attest_session import SessionTiming
 from controller.rpc.authorization import ALLOWED_CALLERS, CallerKind
 from controller.rpc.caller import LOCAL
-from controller.rpc.challenger import Challenger
-from controller.rpc.evidence_intake import Changes, EvidenceIntake, IntakePorts, Result
-from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
-from controller.rpc.peer_usage import PeerUsage, Rate
-from controller.rpc.server import ListenError, RpcServer, agents_server
-from controller.rpc.stream_table import StreamTable
-from controller.verifier.context import Limits, Now, Snapshots, StreamState, VerifierSettings
-from controller.verifier.verifier import Verifier
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
+from controller.rpc.peer_usage import Rate
+from controller.rpc.server import ListenError, agents_server
+from controller.verifier.context import Limits
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.model import Challenge, FailedRead, Inventory
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import attestation_pb2 as pb
-from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory
-from tests.builders.svids import FakeSvidSource
 from tests.fakes.attest_client import AttestClient
-from tests.fakes.recording_audit import RecordingAudit
+from tests.fakes.attestation_world import BRISK, CONTROLLER, FAST, HASTY, NODE, SLOW, World, agent
 
-CONTROLLER = f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller"
-NODE = "node-1"
 DEADLINE = 10.0
-S = 1_000_000_000
-SLOW = VerifierSettings(
-    trust_domain=TRUST_DOMAIN,
-    cluster="test",
-    interval_ns=25 * S,
-    lease_ns=90 * S,
-    challenge_ttl_ns=15 * S,
-)
-"""Nothing but the first challenge comes by itself within a test."""
-FAST = replace(SLOW, interval_ns=S // 10, lease_ns=S // 2, challenge_ttl_ns=S // 10)
-
-
-def agent(node: str = NODE) -> str:
-    return f"spiffe://{TRUST_DOMAIN}/gpuwarden/agent/{node}"
-
-
-@dataclass
-class Witness:
-    """Sees everything that is told to observers."""
-
-    results: list[Result] = field(default_factory=list)
-    changes: list[Any] = field(default_factory=list)
-    challenges: list[str] = field(default_factory=list)
-    ends: list[tuple[str | None, str]] = field(default_factory=list)
-    calls: list[tuple[str, Any, Any]] = field(default_factory=list)
-    ended_one: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
-        del grant
-        assert seconds >= 0
-        self.results.append(result)
-
-    def changed(self, changes: Changes, actor: str) -> None:
-        assert actor
-        self.changes.extend(changes)
-
-    def opened(self, stream: StreamState) -> None:
-        del stream
-
-    def challenged(self, cause: str) -> None:
-        self.challenges.append(cause)
-
-    def ended(self, peer: str, node: str | None, cause: str, detail: str) -> None:
-        del peer, detail
-        self.ends.append((node, cause))
-        self.ended_one.set()
-
-    def called(self, method: str, caller: Any, refusal: Any) -> None:
-        self.calls.append((method, caller, refusal))
-
-
-class TestStore(MemoryEnrollmentStore):
-    """The memory store, which a test can take away."""
-
-    __test__ = False
-    gone = False
-
-    async def create_if_absent(self, record: Any) -> bool:
-        if self.gone:
-            raise EnrollmentUnavailableError("taken away")
-        return await super().create_if_absent(record)
-
-    async def compare_and_set(self, old: Any, new: Any) -> bool:
-        if self.gone:
-            raise EnrollmentUnavailableError("taken away")
-        return await super().compare_and_set(old, new)
-
-
-class World:
-    """One controller's attestation side, in this process, over TLS."""
-
-    def __init__(
-        self,
-        settings: VerifierSettings = SLOW,
-        *,
-        timing: SessionTiming = SessionTiming(),  # noqa: B008 - a value
-        messages: Rate = Rate(50.0, 50),  # noqa: B008 - a value
-        nodes: tuple[str, ...] = (NODE, "node-2"),
-    ) -> None:
-        self.ca = SpiffeCa()
-        self.svids = FakeSvidSource(self.ca.svid(CONTROLLER))
-        self.audit = RecordingAudit()
-        self.registry = FleetRegistry()
-        self.store = TestStore()
-        self.witness = Witness()
-        self.table = StreamTable()
-        self.usage = PeerUsage(Rate(1000.0, 1000), messages)
-        self.policy: Policy = DEFAULT_POLICY
-        self.directory = DirectorySnapshot({name: KnownNode() for name in nodes})
-        self.tls_errors: list[str] = []
-        self.clock = SystemClock()
-        self.wall_shift = timedelta()
-        verifier = Verifier(settings)
-        self.intake = EvidenceIntake(
-            IntakePorts(
-                verifier=verifier,
-                store=self.store,
-                denials=Denials(self.store),
-                registry=self.registry,
-                audit=self.audit,
-                known=self.known,
-                now=self.now,
-                observer=self.witness,
-            )
-        )
-        self.service = AttestationService(
-            SessionPorts(
-                verifier=verifier,
-                intake=self.intake,
-                challenger=Challenger(settings, self.svids),
-                usage=self.usage,
-                table=self.table,
-                known=self.known,
-                now=self.now,
-                jitter=lambda: 0.5,
-                observer=self.witness,
-                timing=timing,
-            )
-        )
-        self.server: RpcServer
-
-    def known(self) -> Snapshots:
-        svid = self.svids.current()
-        return Snapshots(
-            roots=svid.roots if svid else (),
-            directory=self.directory,
-            enrollment=self.store.snapshot(),
-            policy=self.policy,
-        )
-
-    def now(self) -> Now:
-        wall = datetime.fromtimestamp(self.clock.wall_ns() / 1e9, UTC) + self.wall_shift
-        return Now(self.clock.boottime_ns(), wall)
-
-    async def __aenter__(self) -> Self:
-        interceptor = AuthorizationInterceptor(
-            authenticate=tls_caller(
-                lambda: self.known().roots, trust_domain=TRUST_DOMAIN, path_prefix="/gpuwarden"
-            ),
-            observer=self.witness,
-            clock=self.clock,
-        )
-        self.server = agents_server(
-            address="127.0.0.1:0",
-            credentials=server_credentials(self.svids, self.tls_errors.append),
-            interceptor=interceptor,
-            services=(lambda s: pb_grpc.add_AttestationServiceServicer_to_server(self.service, s),),
-            max_calls=1000,
-        )
-        await self.server.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.server.stop(0)
-
-    @property
-    def port(self) -> int:
-        return int(self.server.address.rpartition(":")[2])
-
-    def client(self, node: str = NODE, **changes: Any) -> AttestClient:
-        return AttestClient(self.ca.svid(agent(node)), self.port, node=node, **changes)
-
-    def state(self, node: str = NODE) -> NodeState | None:
-        view = self.registry.snapshot().nodes.get(node)
-        return view.state(self.clock.boottime_ns()) if view else None
 
 
 @pytest.fixture
@@ -244,7 +64,7 @@ async def test_an_honest_agent_is_accepted_and_its_node_eligible(world: World) -
 
 
 async def test_rounds_go_on_and_unchanged_ones_are_counted_not_granted() -> None:
-    async with World(FAST) as world, world.client() as client:
+    async with World(BRISK) as world, world.client() as client:
         await client.accepted()
         for _ in range(3):
             await client.answer(await client.challenge())
@@ -407,7 +227,7 @@ async def test_evidence_captured_on_another_stream(world: World) -> None:
 
 
 async def test_an_answer_that_comes_too_late() -> None:
-    async with World(FAST) as world, world.client() as client:
+    async with World(HASTY) as world, world.client() as client:
         late = client.evidence(await client.admitted())
         await client.challenge()
         await client.challenge()
@@ -577,7 +397,7 @@ async def test_a_renewed_stream_supersedes_the_old_one_once_accepted(world: Worl
 
 
 async def test_the_old_stream_goes_on_while_the_new_one_is_not_accepted() -> None:
-    async with World(FAST) as world, world.client() as old, world.client() as new:
+    async with World(BRISK) as world, world.client() as old, world.client() as new:
         await old.accepted()
         await new.admitted()
         await old.answer(await old.challenge())
@@ -627,7 +447,7 @@ async def test_a_message_after_the_roots_were_replaced(world: World) -> None:
 
 
 async def test_without_an_svid_the_controller_cannot_prove_itself() -> None:
-    async with World(FAST) as world, world.client() as client:
+    async with World(BRISK) as world, world.client() as client:
         await client.accepted()
         world.svids.svid = None
         ended = await client.ended()
