@@ -13,6 +13,7 @@ from typing import Self
 
 from controller.audit.log import AuditUnavailableError
 from controller.audit.mailbox import Letter, Mailbox, Ticket
+from controller.audit.notary import Published
 from controller.audit.record import Record
 from controller.audit.rounds import Rounds
 from controller.audit.sealing import LogIdentity, Sealer
@@ -92,6 +93,15 @@ class DurableLog:
     def waiting(self) -> int:
         """Records that wait to be written."""
         return len(self._mailbox)
+
+    @property
+    def published(self) -> Published | None:
+        """The last checkpoint and its proofs."""
+        return self._writer.published
+
+    def want_proof(self, size: int) -> None:
+        """Ask for a proof from the checkpoint of this size; it is published soon."""
+        self._writer.want_proof(size)
 
     async def grant(self, record: Record) -> None:
         """Return when the record is durable; see `AuditLog.grant`."""

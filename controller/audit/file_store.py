@@ -14,7 +14,7 @@ from pathlib import Path
 
 from controller.audit.disk import Disk
 from controller.audit.scan import LogBrokenError, scan_file
-from gpuwarden.audit.chain import BEFORE_FIRST, Head
+from gpuwarden.audit.chain import BEFORE_FIRST, Accepted, Head
 from gpuwarden.audit.files import PATTERN, file_name
 from gpuwarden.evidence.canonical import sha256_hex
 
@@ -31,7 +31,15 @@ class Healed:
 class FileStore:
     """An open log; used by one thread. Errors of the disk are OSErrors."""
 
-    def __init__(self, folder: Path, origin: str, disk: Disk) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        origin: str,
+        disk: Disk,
+        replay: Accepted = lambda _record, _line: None,
+    ) -> None:
+        """Open the folder's log; `replay` is told the records of its last file, in order."""
+        self._replay = replay
         self._folder = folder
         self._disk = disk
         self._lock = -1
@@ -128,7 +136,7 @@ class FileStore:
         files = self._files()
         while files:
             self._path = files.pop()
-            scan = scan_file(self._path, origin, files[-1] if files else None)
+            scan = scan_file(self._path, origin, files[-1] if files else None, self._replay)
             self.head, self._durable = scan.head, scan.durable
             if scan.torn:
                 self.healed = Healed(self._path.name, len(scan.torn), sha256_hex(scan.torn))

@@ -1,17 +1,38 @@
-"""Puts the audit log of a replica together from its settings."""
+"""Puts the audit log of a replica together from its settings.
 
+Opening reads the last file anew: the chain, the tree over it, the key in force. Where the
+tree's stored hashes of older files are gone, those files are read too; where those are
+past retention, the tree goes on, and proofs from before are no longer possible.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from controller.audit.copies import Copies
 from controller.audit.disk import Disk, SystemDisk
 from controller.audit.durable_log import DurableLog
 from controller.audit.file_store import FileStore
-from controller.audit.record import Json
+from controller.audit.key_changes import KeyChanges
+from controller.audit.key_file import LogKeyError, LogKeys, log_keys
+from controller.audit.notary import ACTOR, Notary, key_record
+from controller.audit.record import Json, Record
+from controller.audit.replay import LogState, Replay
 from controller.audit.reporting import Reporting
 from controller.audit.reserve import Reserve
+from controller.audit.scan import LogBrokenError
 from controller.audit.sealing import LogIdentity
+from controller.audit.tree_file import TreeFile
 from controller.audit.writer import Opened
+from gpuwarden.audit.chain import Broken, ChainVerifier
+from gpuwarden.audit.checkpoint import MAX_CHECKPOINT, open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.files import lines_of, log_files
+from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.merkle import Frontier
+from gpuwarden.audit.note import NoteError
+from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry.logs import logger
@@ -19,6 +40,8 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
 STANDARD_OUTPUT = 1
+PREV_LOG = "prev-log"
+"""In the log's folder: the last known checkpoint of a log that got lost, for a new one."""
 
 
 def audit_log(
@@ -42,19 +65,118 @@ def audit_log(
 
 def open_files(settings: AuditSettings, origin: str, clock: Clock, disk: Disk) -> Opened:
     """Open the folder's log; raises OSError, LogBrokenError."""
-    store = FileStore(settings.dir, origin, disk)
-    refs: dict[str, Json] = {"after": str(store.head), "file": store.file}
-    if store.healed is not None:
-        refs["healed"] = asdict(store.healed)
-        logger("audit").warning(Event.AUDIT_HEALED, **asdict(store.healed))
-    logger("audit").info(Event.AUDIT_OPENED, head=str(store.head), file=store.file)
+    opening = _Opening(settings, origin, disk)
+    try:
+        return opening.opened(clock)
+    except BaseException:
+        opening.close()
+        raise
 
-    def expired(changed: float) -> bool:
-        return changed < (clock.wall_ns() - settings.retention.ns) / 1e9
 
-    return Opened(
-        store,
-        Reserve(settings.dir, settings.reserve, disk),
-        refs,
-        partial(store.delete_finished, expired),
-    )
+class _Opening:
+    """The parts that have to be let go again if one of them cannot be had."""
+
+    def __init__(self, settings: AuditSettings, origin: str, disk: Disk) -> None:
+        self._settings = settings
+        self._origin = origin
+        self._disk = disk
+        self._closing: list[Callable[[], None]] = []
+
+    def opened(self, clock: Clock) -> Opened:
+        folder = self._settings.dir
+        tree = TreeFile(folder, self._disk)
+        self._closing.append(tree.close)
+        store, state = self._store(tree)
+        keys = log_keys(self._settings.key, folder, self._origin)
+        changes = KeyChanges(folder)
+        first = [*self._key_change(state, keys, changes), self._start(store, state, keys)]
+
+        def expired(changed: float) -> bool:
+            return changed < (clock.wall_ns() - self._settings.retention.ns) / 1e9
+
+        return Opened(
+            store,
+            Reserve(folder, self._settings.reserve, self._disk),
+            Notary(state, tree, keys.current, changes.statements, clock),
+            tuple(first),
+            partial(store.delete_finished, expired),
+            self.close,
+        )
+
+    def _store(self, tree: TreeFile) -> tuple[FileStore, LogState]:
+        replay = Replay(tree)
+        store = FileStore(self._settings.dir, self._origin, self._disk, replay.take)
+        self._closing.append(store.close)
+        state = replay.state
+        if store.head.seq == 0:
+            state = LogState(Frontier())
+            tree.begin(state.frontier)
+        elif state is None or tree.lost:
+            state = rebuilt(self._settings.dir, tree)
+        return store, state
+
+    def _key_change(self, state: LogState, keys: LogKeys, changes: KeyChanges) -> list[Record]:
+        """The record of a new key, stated by the old one too; nobody else may go on."""
+        current = keys.current
+        if state.key in {None, current.key}:
+            return []
+        former = keys.of(state.key)
+        if former is None:
+            raise LogKeyError(
+                f"the log is signed by {state.key}, and audit.key holds {current.key};"
+                " put the former key behind the new one in its file"
+            )
+        statement = sign_change(former, current)
+        changes.add(statement)
+        return [key_record(statement, current)]
+
+    def _start(self, store: FileStore, state: LogState, keys: LogKeys) -> Record:
+        refs: dict[str, Json] = {
+            "after": str(store.head),
+            "file": store.file,
+            "key": str(keys.current.key),
+        }
+        if store.healed is not None:
+            refs["healed"] = asdict(store.healed)
+            logger("audit").warning(Event.AUDIT_HEALED, **asdict(store.healed))
+        note = prev_log(self._settings.dir, keys) if store.head.seq == 0 else None
+        if note is not None:
+            refs["prevLog"] = note
+            state.prev = unverified_checkpoint(note).head
+        logger("audit").info(Event.AUDIT_OPENED, head=str(store.head), file=store.file)
+        return Record(RecordKind.LOG_START, ACTOR, "log", "started", refs=refs)
+
+    def close(self) -> None:
+        """Let everything go."""
+        while self._closing:
+            self._closing.pop()()
+
+
+def rebuilt(folder: Path, tree: TreeFile) -> LogState:
+    """The state of a log whose files are all read anew; raises LogBrokenError."""
+    replay, verifier = Replay(tree), ChainVerifier()
+    verifier.accepted = replay.take
+    for number, line in enumerate(lines_of(log_files(folder)), start=1):
+        verifier.feed(line, number)
+    result = verifier.finish()
+    if isinstance(result, Broken):
+        raise LogBrokenError(f"{folder} is broken at record {result.seq}: {result.what}")
+    if replay.state is None:
+        raise LogBrokenError(f"{folder} does not say what came before record {result.first_seq}")
+    return replay.state
+
+
+def prev_log(folder: Path, keys: LogKeys) -> str | None:
+    """The note that says where a lost log had ended, if somebody has put it there.
+
+    Raises LogKeyError unless one of our keys has signed it.
+    """
+    try:
+        note = (folder / PREV_LOG).read_bytes()[: MAX_CHECKPOINT + 1].decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    for signer in (keys.current, *keys.former):
+        with suppress(NoteError):
+            open_checkpoint(note, signer.key)
+            return note
+    raise LogKeyError(f"{folder / PREV_LOG} is no checkpoint that this log's key has signed")

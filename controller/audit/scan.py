@@ -7,7 +7,7 @@ it. Anything else is not repaired: it may be evidence of tampering.
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.audit.chain import ChainVerifier, Head
+from gpuwarden.audit.chain import Accepted, ChainVerifier, Head
 from gpuwarden.audit.files import file_name
 from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordError, decode_record
 
@@ -32,12 +32,21 @@ class Scan:
     torn: bytes
 
 
-def scan_file(path: Path, origin: str, older: Path | None) -> Scan:
-    """Scan a file as the continuation of `older`; raises LogBrokenError, OSError."""
+def scan_file(
+    path: Path,
+    origin: str,
+    older: Path | None,
+    accepted: Accepted = lambda _record, _line: None,
+) -> Scan:
+    """Scan a file as the continuation of `older`; raises LogBrokenError, OSError.
+
+    `accepted` is told each whole record of this file.
+    """
     verifier = ChainVerifier()
     if older is not None:
         verifier.feed(_last_line(older), 0)
     already = verifier.records
+    verifier.accepted = accepted
     durable, torn = _feed(verifier, path)
     records = verifier.records - already
     _refuse_unless_torn(path, torn)

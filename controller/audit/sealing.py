@@ -91,11 +91,14 @@ def encode_refs(refs: Mapping[str, Json], room: int) -> bytes:
     return canonical_json({"bytes": len(encoded), "digest": sha256_hex(encoded)})
 
 
-def summarised(value: Json) -> Json:
+def summarised(value: Json, *, keep: int = 0) -> Json:
     """Count, digest and first items of a list, or count and digest of anything else that is long.
 
-    The digest is SHA-256 over the canonical form of the whole value.
+    A list of at most `keep` items stays as it is. The digest is SHA-256 over the
+    canonical form of the whole value.
     """
+    if isinstance(value, list | tuple) and len(value) <= keep:
+        return value
     encoded = canonical_json(cast("CanonicalValue", value))
     summary: dict[str, Json] = {"digest": sha256_hex(encoded)}
     match value:

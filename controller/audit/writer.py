@@ -15,17 +15,18 @@ from functools import partial
 from typing import Protocol, cast
 
 from controller.audit.mailbox import Letter, Mailbox
+from controller.audit.notary import ACTOR, Draft, Notary, Published
 from controller.audit.record import Json, Record
 from controller.audit.scan import LogBrokenError
-from controller.audit.sealing import SealedLine, Sealer
+from controller.audit.sealing import SealedLine, Sealer, summarised
 from gpuwarden.audit.chain import Head
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 
-ACTOR = "controller"
 TICK_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
+DELETED_NAMES = 8
 
 
 class Store(Protocol):
@@ -50,9 +51,6 @@ class Store(Protocol):
     def rotate(self, first_line: bytes, head: Head) -> None:
         """Begin a new file with this line; after an error the old one stays in use."""
 
-    def close(self) -> None:
-        """Let the log go."""
-
 
 class Space(Protocol):
     """Disk space kept for grants; `Reserve`."""
@@ -74,10 +72,13 @@ class Opened:
 
     store: Store
     space: Space
-    refs: dict[str, Json]
-    """For the `log.start` record."""
+    notary: Notary
+    first: tuple[Record, ...]
+    """Records that this opening begins with; the last is `log.start`."""
     expire: Callable[[], list[str]]
     """Deletes finished files that are too old; returns their names."""
+    close: Callable[[], None]
+    """Lets all of it go."""
 
 
 class Observer(Protocol):
@@ -159,6 +160,17 @@ class Writer:
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._ticked_ns = 0
 
+    @property
+    def published(self) -> Published | None:
+        """The last checkpoint; may be read from any thread."""
+        return self._opened.notary.published if self._opened else None
+
+    def want_proof(self, size: int) -> None:
+        """Ask for a proof from the checkpoint of this size; may be called from any thread."""
+        if self._opened is not None:
+            self._opened.notary.want(size)
+            self._mailbox.wake()
+
     def stop(self) -> None:
         """Let `run` write what waits, and end."""
         self._stopping.set()
@@ -166,21 +178,30 @@ class Writer:
 
     def run(self) -> None:
         """Write until stopped. No error of the disk, nor of a record, ends it."""
-        self._guarded(self._restore)
+        self._begin()
         self.attempted.set()
         while not self._stopping.is_set():
             if self.down:
                 self._stopping.wait(self._retry_seconds)
                 self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
-                self._guarded(self._restore)
+                self._begin()
             else:
                 self._take_and_commit(TICK_SECONDS)
         self._finish()
 
+    def _begin(self) -> None:
+        self._guarded(self._restore)
+        self._certify_if_up()
+
     def _take_and_commit(self, timeout: float) -> int:
         letters = self._mailbox.take(timeout)
         self._guarded(partial(self._commit, letters), letters)
+        self._certify_if_up()
         return len(letters)
+
+    def _certify_if_up(self) -> None:
+        if not self.down:
+            self._guarded(self._certify)
 
     def _guarded(self, work: Callable[[], None], letters: Sequence[Letter] = ()) -> None:
         """Do `work`; whatever goes wrong, the waiters among its letters are told."""
@@ -198,12 +219,11 @@ class Writer:
         else:
             self._opened.store.recover()
         self._opened.space.fill()
+        first = self._opened.first
         if self._started:
             refs: dict[str, Json] = {"cause": self.down}
-            first = Record(RecordKind.LOG_GAP, ACTOR, "log", "restored", refs=refs)
-        else:
-            first = Record(RecordKind.LOG_START, ACTOR, "log", "started", refs=self._opened.refs)
-        self._append([self._letter(first)])
+            first = (Record(RecordKind.LOG_GAP, ACTOR, "log", "restored", refs=refs),)
+        self._append([self._letter(record) for record in first])
         self._started = True
         self.down = ""
         self._retry_seconds = FIRST_RETRY_SECONDS
@@ -217,6 +237,7 @@ class Writer:
         if wanted:
             self._append(wanted)
         self._rotate_if_due()
+        self._open.notary.tick()
 
     def _own_records(self) -> list[Letter]:
         """Counters that are due and losses to admit; looked at once per tick."""
@@ -240,7 +261,8 @@ class Writer:
         """Make the letters durable and tell their waiters, with the reserve where space is out."""
         started = time.perf_counter()
         while letters := self._affordable(letters):
-            lines = self._seal(letters)
+            draft = self._open.notary.draft()
+            lines = self._seal(letters, draft)
             try:
                 self._open.store.append(b"".join(x.line + b"\n" for x in lines), lines[-1].head)
             except OSError as error:
@@ -249,6 +271,7 @@ class Writer:
                     raise
                 self._note_space(low=True)
                 continue
+            self._open.notary.commit(draft)
             kinds = [letter.record.kind.value for letter in letters]
             self._observer.committed(lines, kinds, time.perf_counter() - started)
             for letter in letters:
@@ -263,21 +286,34 @@ class Writer:
         self._losses.add(len(letters) - len(kept))
         return kept
 
-    def _seal(self, letters: Sequence[Letter]) -> list[SealedLine]:
+    def _seal(self, letters: Sequence[Letter], draft: Draft) -> list[SealedLine]:
         lines: list[SealedLine] = []
         head = self._open.store.head
         for letter in letters:
             lines.append(self._sealer.seal(letter.record, letter.wall_ns, head))
+            draft.take(lines[-1].line)
             head = lines[-1].head
         return lines
+
+    def _certify(self) -> None:
+        """Sign a checkpoint, if one is due, over what is durable; it counts once it is too."""
+        notary = self._open.notary
+        if notary.due():
+            signed = notary.sign()
+            self._append([self._letter(signed.record())])
+            notary.publish(signed)
 
     def _rotate_if_due(self) -> None:
         store = self._open.store
         if store.size < self._rotate_at:
             return
-        refs: dict[str, Json] = {"from": store.file, "deleted": list(self._open.expire())}
+        notary = self._open.notary
+        signed, draft = notary.sign(), notary.draft()
+        refs = {"from": store.file, "deleted": self._deleted(), **notary.carried(signed)}
         rotated = Record(RecordKind.LOG_ROTATE, ACTOR, "log", "rotated", refs=refs)
         line = self._sealer.seal(rotated, self._clock.wall_ns(), store.head)
+        draft.take(line.line)
+        notary.save(durable=True)
         try:
             store.rotate(line.line + b"\n", line.head)
         except OSError:
@@ -285,7 +321,13 @@ class Writer:
             self._rotate_at = store.size + self._rotate_bytes // 8
             return
         self._rotate_at = self._rotate_bytes
+        notary.commit(draft)
+        notary.publish(signed)
         self._observer.committed([line], [RecordKind.LOG_ROTATE.value], 0.0)
+
+    def _deleted(self) -> Json:
+        """Names of the files that have just been deleted; short, whatever their number."""
+        return summarised(tuple(self._open.expire()), keep=DELETED_NAMES)
 
     def _go_down(self, reason: str, letters: Sequence[Letter], *, keep: bool) -> None:
         """Refuse the waiting grants, keep the other records if they may be tried again."""
@@ -303,18 +345,26 @@ class Writer:
             self._guarded(self._restore)
         while not self.down and self._take_and_commit(0):
             pass
-        last = [*self._sources.flush(), *self._gap()]
-        last.append(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))
-        letters = [self._letter(record) for record in last]
+        last = [self._letter(record) for record in (*self._sources.flush(), *self._gap())]
+        self._append_at_the_end(last)
+        if not self.down:
+            self._open.notary.demand()
+        self._certify_if_up()
+        self._append_at_the_end(
+            [self._letter(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))]
+        )
+        self.down = self.down or "closed"
+        self._give_up(self._mailbox.take_out(lambda _letter: True))
+        if self._opened is not None:
+            self._opened.notary.save(durable=False)
+            self._opened.close()
+        self._observer.close()
+
+    def _append_at_the_end(self, letters: Sequence[Letter]) -> None:
         if self.down:
             self._losses.add(len(letters))
         else:
             self._guarded(partial(self._append, letters), letters)
-        self.down = self.down or "closed"
-        self._give_up(self._mailbox.take_out(lambda _letter: True))
-        if self._opened is not None:
-            self._opened.store.close()
-        self._observer.close()
 
     def _give_up(self, letters: Sequence[Letter]) -> None:
         for letter in letters:

@@ -6,12 +6,15 @@ Merkle proofs and checkpoints will stand beside this, over the same records. Pur
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from gpuwarden.audit.record import GENESIS, LogRecord, RecordError, decode_record
 from gpuwarden.evidence.canonical import sha256_hex
+
+Accepted = Callable[[LogRecord, bytes], None]
+"""Is told a record that fits, and its line without LF."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class ChainVerifier:
 
     def __init__(self, expect: Head | None = None) -> None:
         self.fault: Broken | None = None
+        self.accepted: Accepted = lambda _record, _line: None
+        """Hears of each record that fits, in order."""
         self._expect = expect
         self._before = _Place(BEFORE_FIRST, 0)
         self._last = _Place(BEFORE_FIRST, 0)
@@ -138,10 +143,13 @@ class ChainVerifier:
             self._settle(self._suspect, record)
             return
         place = _Place(Head(record.seq, sha256_hex(line)), number)
-        if self._records == 0:
+        known = self._records
+        if known == 0:
             self._begin(record, place)
         else:
             self._continue(record, place)
+        if self._records > known:
+            self.accepted(record, line)
 
     def _begin(self, record: LogRecord, place: _Place) -> None:
         self._first_seq, self._origin = record.seq, record.origin

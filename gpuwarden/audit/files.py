@@ -52,6 +52,14 @@ def log_files(path: Path) -> list[Path]:
     return found
 
 
+def lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
+    """The lines of files, in order, each with its LF; longer ones than a record come in parts."""
+    for path in paths:
+        with path.open("rb") as file:
+            while line := file.readline(_LINE_LIMIT):
+                yield line
+
+
 def verify_files(paths: Sequence[Path], *, expect: Head | None = None) -> Report:
     """Verify files, in order, as one log."""
     lines = _Lines(paths)

@@ -190,6 +190,14 @@ class AuditSettings:
     dir: Annotated[Path, Spec(kinds.ABSOLUTE_PATH, "folder of the audit log")] = Path(
         "/var/lib/gpuwarden/audit"
     )
+    key: Annotated[
+        Path | None,
+        Spec(
+            kinds.ABSOLUTE_PATH,
+            "PEM file with the Ed25519 key that signs checkpoints, former keys behind it;"
+            " without it the key `log-key.pem` in `audit.dir`, made when there is none",
+        ),
+    ] = None
     reserve: Annotated[
         int,
         Spec(kinds.whole_number(0, 1 << 34), "disk space kept free for grants"),

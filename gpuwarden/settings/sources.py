@@ -42,7 +42,6 @@ _PLANNED = frozenset(
         "admission",
         "agent.kubeletSocket",
         "audit.evidenceRetention",
-        "audit.key",
         "enforcement",
         "extender.idKeys",
         "listen.admission",

@@ -83,7 +83,8 @@ class Running:
 
     def records(self) -> list[dict[str, Any]]:
         files = sorted(path for path in self.audit.iterdir() if path.suffix == ".jsonl")
-        return [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+        records = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+        return [record for record in records if record["kind"] != "checkpoint"]
 
 
 def _loaded(folder: Path, workload_api: str, **changes: str) -> Any:

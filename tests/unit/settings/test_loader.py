@@ -292,7 +292,7 @@ def test_variables_of_services_and_of_the_other_process_are_left_alone() -> None
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("GPUWARDEN_AUDIT_KEY", "not available in this version"),
+        ("GPUWARDEN_EXTENDER_ID_KEYS", "not available in this version"),
         ("GPUWARDEN_RESERVATION_MAX_PENDING", "not available in this version"),
         ("GPUWARDEN_AUDIT_DIRR", "did you mean GPUWARDEN_AUDIT_DIR?"),
     ],

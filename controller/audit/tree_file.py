@@ -1,0 +1,129 @@
+"""The tree's stored hashes on disk, for proofs: the file `tree` beside the log.
+
+Everything in it follows from the records, so it is never synced with them, never makes
+a grant wait, and never makes the log fail: what cannot be written waits in memory, and
+when there is too much of it, proofs stop until the next start. It stays when old records are
+deleted, 64 bytes for each, because a witness may come back after any time.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from controller.audit.disk import Disk
+from gpuwarden.audit.merkle import HASH_BYTES, Frontier, peaks_of, stored_count, stored_index
+
+NAME = "tree"
+WRITE_BYTES = 1 << 20
+"""What is gathered while a log is read anew."""
+MAX_WAITING = 8 << 20
+_HOLE = b"\0" * HASH_BYTES
+
+
+class NoNodeError(Exception):
+    """This hash is not there: lost, or never known."""
+
+
+class TreeNodes(Protocol):
+    """Where the hashes of complete subtrees are kept; `TreeFile`."""
+
+    def begin(self, frontier: Frontier) -> None:
+        """Forget all that lies behind this frontier."""
+
+    def append(self, hashes: bytes) -> None:
+        """Keep what became complete."""
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Write what waits."""
+
+    def node(self, level: int, offset: int) -> bytes:
+        """The hash of a complete subtree; raises NoNodeError."""
+
+
+class TreeFile:
+    """Implements `TreeNodes`; used by one thread. No method raises OSError."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._path = folder / NAME
+        self._disk = disk
+        self._descriptor = -1
+        self._written = 0
+        self._waiting = bytearray()
+        self._broken = False
+        self.lost = False
+        """Whether hashes before the last `begin` are missing, so that the records must be read."""
+
+    def begin(self, frontier: Frontier) -> None:
+        """Forget all that lies behind this frontier; see `lost` for what lies before it."""
+        self._waiting.clear()
+        self._broken = False
+        self._written = stored_count(frontier.size) * HASH_BYTES
+        peaks = list(zip(peaks_of(frontier.size), frontier.peaks, strict=True))
+        try:
+            self._open()
+            self.lost = any(self._at(_place(*where)) != peak for where, peak in peaks)
+            os.ftruncate(self._descriptor, self._written)
+            if self.lost:
+                for where, peak in peaks:
+                    os.pwrite(self._descriptor, peak, _place(*where))
+        except OSError:
+            self._broken = self.lost = True
+
+    def append(self, hashes: bytes) -> None:
+        """Keep what became complete, to be written in larger pieces."""
+        if self._broken:
+            return
+        self._waiting += hashes
+        if len(self._waiting) >= WRITE_BYTES:
+            self.flush()
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.clear()
+            self._broken = True
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Write what waits; what cannot be written goes on waiting."""
+        if self._broken:
+            return
+        with suppress(OSError):
+            os.lseek(self._descriptor, self._written, os.SEEK_SET)
+            while self._waiting:
+                piece = bytes(self._waiting[:WRITE_BYTES])
+                count = self._disk.write(self._descriptor, memoryview(piece))
+                del self._waiting[:count]
+                self._written += count
+            if durable:
+                self._disk.sync(self._descriptor)
+
+    def node(self, level: int, offset: int) -> bytes:
+        """The hash of a complete subtree; raises NoNodeError."""
+        try:
+            found = self._at(_place(level, offset))
+        except OSError as error:
+            raise NoNodeError(str(error)) from error
+        if self._broken or len(found) != HASH_BYTES or found == _HOLE:
+            raise NoNodeError(f"no hash at level {level}, offset {offset}")
+        return found
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _open(self) -> None:
+        if self._descriptor < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = os.open(self._path, flags, 0o600)
+
+    def _at(self, at: int) -> bytes:
+        """From the file, from memory, or across the end of the one."""
+        found = b""
+        if at < self._written:
+            found = os.pread(self._descriptor, min(HASH_BYTES, self._written - at), at)
+        begin = max(0, at - self._written)
+        return found + bytes(self._waiting[begin : begin + HASH_BYTES - len(found)])
+
+
+def _place(level: int, offset: int) -> int:
+    return stored_index(level, offset) * HASH_BYTES
