@@ -51,6 +51,19 @@ class RequestReader:
             self._reading = None
 
 
+async def settled(seconds: float) -> bool:
+    """Wait until the reads that were left are over; False if some are not in time.
+
+    To be called when a server has stopped and before its event loop closes, which
+    would cancel them.
+    """
+    loop = asyncio.get_running_loop()
+    left = {reading for reading in _LEFT if reading.get_loop() is loop}
+    if left:
+        _, left = await asyncio.wait(left, timeout=seconds)
+    return not left
+
+
 async def requests(context: ReadableContext) -> AsyncIterator[Any]:
     """All requests of a call, in the place of gRPC's own iterator."""
     reader = RequestReader(context)

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from controller.rpc.interceptor import AuthorizationInterceptor
 from controller.rpc.local_socket import claim_socket, owner_only
+from controller.rpc.request_reader import settled
 from gpuwarden.wire.transport import server_options
 from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2
 
@@ -24,6 +25,7 @@ _STREAMS_PER_CONNECTION: Final = 32
 _HANDSHAKE_MS: Final = 10_000
 _CONNECTION_AGE_MS: Final = 31 * 60 * 1000
 _CONNECTION_AGE_GRACE_MS: Final = 60 * 1000
+_SETTLE_SECONDS: Final = 0.5
 _IDLE_MS: Final = 5 * 60 * 1000
 
 ATTESTATION: Final = attestation_pb2.DESCRIPTOR.services_by_name["AttestationService"].full_name
@@ -48,6 +50,7 @@ class RpcServer:
         """Say NOT_SERVING, refuse new calls, let running ones end within the grace, then cut."""
         await self.health.enter_graceful_shutdown()
         await self.server.stop(grace_seconds)
+        await settled(_SETTLE_SECONDS)
 
 
 class ListenError(OSError):
