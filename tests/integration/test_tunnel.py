@@ -448,25 +448,29 @@ def test_no_key_is_left_in_a_descriptor() -> None:
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
+async def _until_it_ends(echo: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+    await echo.write(b"x")
+    while await echo.read() == b"x":
+        pass
+
+
 async def test_pings_within_the_agreed_interval_keep_an_idle_stream_and_others_lose_it() -> None:
     source = FakeSvidSource(new_svid(ROOT, CONTROLLER))
-    credentials = server_credentials(source, print)
     agreed, strict = server_options(min_ping_interval_ms=50), server_options()
     async with (
-        EchoServer(credentials, agreed) as tolerant,
-        EchoServer(credentials, strict) as impatient,
+        EchoServer(server_credentials(source, print), agreed) as tolerant,
+        EchoServer(server_credentials(source, print), strict) as impatient,
         Tunnel(CLIENT, "127.0.0.1", tolerant.port, EXPECTED) as good,
         Tunnel(CLIENT, "127.0.0.1", impatient.port, EXPECTED) as bad,
         good.channel(client_options(keepalive_ms=200)) as kept,
         bad.channel(client_options(keepalive_ms=200)) as lost,
     ):
-        streams = [stream(channel) for channel in (kept, lost)]
-        for echo in streams:
-            await echo.write(b"x")
-            assert await echo.read() == b"x"
+        steady, doomed = stream(kept), stream(lost)
+        await steady.write(b"x")
+        assert await steady.read() == b"x"
         with pytest.raises(grpc.aio.AioRpcError, match="Too many pings"):
-            await streams[1].read()
-        await streams[0].write(b"y")
-        assert await streams[0].read() == b"y"
-        await streams[0].done_writing()
-        assert await streams[0].read() is grpc.aio.EOF
+            await _until_it_ends(doomed)
+        await steady.write(b"y")
+        assert await steady.read() == b"y"
+        await steady.done_writing()
+        assert await steady.read() is grpc.aio.EOF
