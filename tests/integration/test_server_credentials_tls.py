@@ -4,13 +4,11 @@ Clients here are plain `ssl` sockets, so that they can do what gRPC's own never 
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -23,6 +21,7 @@ from gpuwarden.identity.tunnel import Tunnel
 from sandbox.spiffe.ca import InsecureCa, IssuedSvid, LeafShape
 from tests.builders.svids import FakeSvidSource, new_svid
 from tests.fakes.echo_service import EchoServer, call
+from tests.fakes.plain_tls import ResumingContext, client_context
 
 CONTROLLER = "spiffe://example.org/gpuwarden/controller"
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
@@ -53,17 +52,7 @@ def client(
     version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
     kind: type[ssl.SSLContext] = ssl.SSLContext,
 ) -> ssl.SSLContext:
-    context = kind(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.maximum_version = version
-    context.set_alpn_protocols(["h2"])
-    context.load_verify_locations(cadata=root.public_bytes(Encoding.DER))
-    if issued is not None:
-        descriptor = os.memfd_create("test")
-        with os.fdopen(descriptor, "wb", buffering=0) as memory:
-            memory.write(issued.key_pem + issued.chain_pem)
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    return context
+    return client_context(issued, root, version, kind)
 
 
 def _knock(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> Knock:
@@ -140,17 +129,6 @@ async def test_a_hostile_client_ends_inside_the_handshake(
     result = await knock(served.port, client(HOSTILE[hostile](), version=version))
     assert not result.accepted
     assert served.server.seen == []
-
-
-class ResumingContext(ssl.SSLContext):
-    """A client's context that offers its last session again, which asyncio's never do."""
-
-    last: ssl.SSLObject | None = None
-
-    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        options["session"] = self.last.session if self.last else None
-        self.last = super().wrap_bio(*args, **options)
-        return self.last
 
 
 async def test_a_resumed_session_is_known_as_one(served: Served) -> None:

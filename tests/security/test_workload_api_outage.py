@@ -1,0 +1,72 @@
+"""An outage of the Workload API that outlives the library that talks to it.
+
+spiffe 0.3.2 multiplies a float with 2**attempt: at the 1,025th attempt in a row, 85 minutes
+into an outage at its usual pace, its thread ends with OverflowError and tells nobody. Here
+its pauses are taken out, so that it gets there within seconds, against a real socket.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from spiffe.workloadapi.workload_api_client import RetryPolicy
+
+from gpuwarden.identity.keeper import SvidKeeper
+from gpuwarden.identity.offer import exactly
+from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.identity.watchdog import Limits
+from sandbox.spiffe.workload import Fault
+from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.fakes.clock import FakeClock
+
+AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
+QUICK = Limits(tick=0.01)
+"""The keeper looks around often in real time; when it probes is up to the test's clock."""
+SECONDS = 30.0
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[type[BaseException] | None]:
+    """How threads have ended by an exception; and retries of the library without pauses."""
+    seen: list[type[BaseException] | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_type))
+    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (0, 0.1, 2, 0.0))
+    return seen
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
+    with InsecureWorkloadApi(tmp_path) as api:
+        api.add("a", AGENT)
+        yield api
+
+
+def test_the_watch_of_the_library_dies_in_silence_and_the_keeper_goes_on(
+    sandbox: InsecureWorkloadApi, tmp_path: Path, ends: list[type[BaseException] | None]
+) -> None:
+    endpoint, wanted = f"unix://{tmp_path}/a.sock", exactly(parse_spiffe_id(AGENT))
+    clock = FakeClock(wall=time.time_ns())
+    with SvidKeeper.dialing(endpoint, wanted, clock, QUICK) as keeper:
+        until(lambda: keeper.current() is not None)
+        first = keeper.current()
+        sandbox.fault("a", Fault.SOCKET_REMOVED)
+        until(lambda: OverflowError in ends)
+        assert keeper.current() is first
+        sandbox.fault("a", Fault.NONE)
+        sandbox.rotate_ca()
+
+        def renewed() -> bool:
+            clock.boottime += 5 * 1_000_000_000  # probes come by boot time
+            svid = keeper.current()
+            return svid is not None and svid is not first
+
+        until(renewed)
