@@ -4,6 +4,9 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 from agent.app import ExitCode, HostUnreadableError, real_parts, run_agent
 from gpuwarden import __version__
 from gpuwarden.settings.loader import AGENT

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 import uvloop
 
 from controller.app import EXIT_FAULT, StartError

@@ -4,6 +4,9 @@ import argparse
 import asyncio
 import sys
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 from sandbox.demo.run import CHECKS
 from sandbox.demo.run import run as run_demo
 from sandbox.fleet.plan import Rates

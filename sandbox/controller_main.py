@@ -13,6 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 from controller.__main__ import run_to_end
 from controller.app import Addresses, run
 from gpuwarden.settings.loader import CONTROLLER

@@ -2,6 +2,9 @@
 
 import sys
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 from gpuwarden.cli.app import run
 
 

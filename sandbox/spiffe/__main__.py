@@ -14,6 +14,9 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
+# isort: split
 from sandbox.spiffe.control import ControlError, ControlSocket, ask
 from sandbox.spiffe.workload import Fault
 from sandbox.spiffe.workload_api import InsecureWorkloadApi

@@ -1,0 +1,68 @@
+"""Every program silences gRPC's C core before anything can import `grpc`."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.architecture.test_names import ROOT
+
+FIRST = "gpuwarden.telemetry.grpc_core"
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+PROGRAMS = (
+    *(target.partition(":")[0] for target in SCRIPTS.values()),
+    "sandbox.__main__",
+    "sandbox.controller_main",
+    "sandbox.spiffe.__main__",
+)
+NOISE = f"""
+import os, sys, {FIRST}
+import asyncio
+from grpc import aio
+
+async def main():
+    async with aio.insecure_channel("unix:/nowhere/at/all") as channel:
+        await channel.unary_unary("/a/b")(b"")
+
+try:
+    asyncio.run(main())
+except aio.AioRpcError:
+    print("refused with", os.environ["GRPC_VERBOSITY"])
+"""
+
+
+def imported_first(module: str) -> str | None:
+    """The first import that is not of the standard library."""
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+    for node in tree.body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            if name.partition(".")[0] not in sys.stdlib_module_names:
+                return name
+    return None
+
+
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_a_program_imports_it_before_everything_else(module: str) -> None:
+    assert imported_first(module) == FIRST
+
+
+@pytest.mark.parametrize(("asked", "lines"), [(None, False), ("INFO", True)])
+def test_the_core_says_nothing_unless_asked(asked: str | None, *, lines: bool) -> None:
+    environment = {"PYTHONPATH": str(ROOT)} | ({} if asked is None else {"GRPC_VERBOSITY": asked})
+    run = subprocess.run(
+        [sys.executable, "-c", NOISE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout == f"refused with {asked or 'NONE'}\n"
+    assert bool(run.stderr) is lines, run.stderr
