@@ -1,163 +1,35 @@
 """The real program against a real Workload API, a stand-in NVML library, and TLS."""
 
 import asyncio
-import json
 import re
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from agent.app import ExitCode
 from agent.state import FILE_NAME, decode_state
-from gpuwarden.identity.server_credentials import server_credentials
-from gpuwarden.identity.spiffe_id import parse_spiffe_id
-from gpuwarden.identity.svid import Svid
-from sandbox.nvml.build import build
-from sandbox.nvml.models import h100_sxm
-from sandbox.nvml.scenario import VARIABLE, Faults, Scenario, write
-from sandbox.program import Program
+from sandbox.nvml.scenario import Faults, Scenario
 from sandbox.spiffe.workload import Fault
-from sandbox.spiffe.workload_api import InsecureWorkloadApi
-from tests.builders.attesting import AGENT, NODE
+from tests.builders.attesting import AGENT
 from tests.builders.ca import TRUST_DOMAIN
-from tests.builders.challenges import CLUSTER, CONTROLLER
-from tests.fakes.agent_ports import FakeSvids
-from tests.fakes.fake_controller import FakeController
+from tests.fakes.agent_process import ROOT, SCENARIO, AgentWorld, agent_world, listening
 
-ROOT = Path(__file__).resolve().parents[2]
-SCENARIO = Scenario(cuda=12080, gpus=tuple(h100_sxm(number, NODE) for number in range(2)))
 LIB_RM_VERSION_MISMATCH = 18
 
 
-@dataclass
-class World:
-    """Everything around one agent process."""
-
-    folder: Path
-    workloads: InsecureWorkloadApi
-    controller: FakeController
-    port: int
-    program: Program | None = None
-    ops: str = ""
-    listening: dict[str, Any] = field(default_factory=dict)
-
-    def show(self, scenario: Scenario) -> None:
-        write(self.folder / "scenario", scenario)
-
-    async def start(self, **agent: Any) -> Program:
-        config = {
-            "apiVersion": "config.gpuwarden.dev/v1alpha1",
-            "kind": "AgentConfig",
-            "trustDomain": TRUST_DOMAIN,
-            "cluster": CLUSTER,
-            "workloadApi": f"unix://{self.folder}/node.sock",
-            "agent": {
-                "nodeName": NODE,
-                "controllers": [f"127.0.0.1:{self.port}"],
-                "stateDir": str(self.folder / "state"),
-                **agent,
-            },
-            "listen": {"ops": "127.0.0.1:0"},
-        }
-        (self.folder / "agent.yaml").write_text(yaml.safe_dump(config))
-        self.program = await Program.start(
-            "agent",
-            (sys.executable, "-m", "agent", "--config", str(self.folder / "agent.yaml")),
-            environment={
-                "PYTHONPATH": str(ROOT),
-                "PATH": "/usr/bin:/bin",
-                "LD_LIBRARY_PATH": str(build()),
-                VARIABLE: str(self.folder / "scenario"),
-            },
-            log=self.folder / "agent.log",
-        )
-        self.listening = await self.program.event("agent.listening", timeout_s=20)
-        self.ops = self.listening["ops"]
-        return self.program
-
-    async def get(self, path: str) -> tuple[int, str]:
-        host, _, port = self.ops.rpartition(":")
-        async with asyncio.timeout(5):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n".encode())
-            answer = (await reader.read()).decode()
-            writer.close()
-        head, _, body = answer.partition("\r\n\r\n")
-        return int(head.split(" ")[1]), body
-
-    async def ready(self) -> tuple[int, dict[str, Any]]:
-        status, body = await self.get("/readyz")
-        return status, json.loads(body)
-
-    async def until_ready(self, status: int) -> dict[str, Any]:
-        """The answer of /readyz, once it has this status."""
-        async with asyncio.timeout(15):
-            while True:
-                now, body = await self.ready()
-                if now == status:
-                    return body
-                await asyncio.sleep(0.02)
-
-    async def end(self) -> int:
-        assert self.program is not None
-        async with asyncio.timeout(15):
-            while self.program.returncode is None:  # noqa: ASYNC110 -- another process
-                await asyncio.sleep(0.02)
-        return self.program.returncode
-
-    def log(self) -> list[dict[str, Any]]:
-        lines = (self.folder / "agent.log").read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
-
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        return [entry for entry in self.log() if entry["event"] == event]
-
-
-def controller_svid(workloads: InsecureWorkloadApi, generation: int = 1) -> Svid:
-    issued = workloads.ca.issue(CONTROLLER, ttl=timedelta(hours=1))
-    roots = tuple(root.certificate for root in workloads.roots)
-    return Svid(parse_spiffe_id(CONTROLLER), issued.private_key, issued.chain, roots, generation)
-
-
-@asynccontextmanager
-async def listening(
-    workloads: InsecureWorkloadApi, port: int = 0
-) -> AsyncIterator[tuple[FakeController, int]]:
-    svid = controller_svid(workloads)
-    controller = FakeController(svid)
-    credentials = server_credentials(FakeSvids(svid), lambda _: None)
-    bound = await controller.start(f"127.0.0.1:{port}", credentials)
-    try:
-        yield controller, bound
-    finally:
-        await controller.stop()
-
-
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        with InsecureWorkloadApi(path, TRUST_DOMAIN) as workloads:
-            workloads.add("node", AGENT)
-            async with listening(workloads) as (controller, port):
-                world = World(path, workloads, controller, port)
-                world.show(SCENARIO)
-                yield world
-                if world.program is not None:
-                    await world.program.stop()
+async def world() -> AsyncIterator[AgentWorld]:
+    async with agent_world() as made:
+        yield made
 
 
-async def test_from_start_to_sigterm(world: World) -> None:
+async def test_from_start_to_sigterm(world: AgentWorld) -> None:
     await world.start()
     body = await world.until_ready(200)
     [replica] = body["replicas"]
@@ -186,7 +58,7 @@ async def test_from_start_to_sigterm(world: World) -> None:
     assert world.logged("stream.closed")[-1]["cause"] == "stopped"
 
 
-async def test_rotation_opens_the_new_stream_before_the_old_one_ends(world: World) -> None:
+async def test_rotation_opens_the_new_stream_before_the_old_one_ends(world: AgentWorld) -> None:
     ended_when_new_was_accepted: list[bool] = []
 
     def judge(_evidence: object) -> dict[str, Any]:
@@ -213,7 +85,7 @@ async def test_rotation_opens_the_new_stream_before_the_old_one_ends(world: Worl
     assert (await world.ready())[0] == 200
 
 
-async def test_a_controller_that_restarts_is_found_again(world: World) -> None:
+async def test_a_controller_that_restarts_is_found_again(world: AgentWorld) -> None:
     await world.start()
     await world.until_ready(200)
     await world.controller.stop()
@@ -223,7 +95,7 @@ async def test_a_controller_that_restarts_is_found_again(world: World) -> None:
     assert world.logged("stream.closed")
 
 
-async def test_a_workload_that_is_not_the_controller_gets_no_evidence(world: World) -> None:
+async def test_a_workload_that_is_not_the_controller_gets_no_evidence(world: AgentWorld) -> None:
     await world.start(controllerId=f"spiffe://{TRUST_DOMAIN}/gpuwarden/other")
     async with asyncio.timeout(15):
         while not world.logged("stream.closed"):  # noqa: ASYNC110 -- another process
@@ -234,7 +106,7 @@ async def test_a_workload_that_is_not_the_controller_gets_no_evidence(world: Wor
     assert world.controller.streams == []
 
 
-async def test_without_an_svid_it_waits_and_says_why(world: World) -> None:
+async def test_without_an_svid_it_waits_and_says_why(world: AgentWorld) -> None:
     world.workloads.fault("node", Fault.DENIED)
     await world.start()
     status, body = await world.ready()
@@ -245,7 +117,7 @@ async def test_without_an_svid_it_waits_and_says_why(world: World) -> None:
     await world.until_ready(200)
 
 
-async def test_a_call_that_never_returns_ends_the_process(world: World) -> None:
+async def test_a_call_that_never_returns_ends_the_process(world: AgentWorld) -> None:
     await world.start(nvmlTimeout="100ms")
     await world.until_ready(200)
     world.controller.interval_ms = 100
@@ -255,7 +127,7 @@ async def test_a_call_that_never_returns_ends_the_process(world: World) -> None:
     assert world.logged("nvml.stuck")
 
 
-async def test_a_driver_that_is_exchanged_ends_the_process(world: World) -> None:
+async def test_a_driver_that_is_exchanged_ends_the_process(world: AgentWorld) -> None:
     await world.start()
     await world.until_ready(200)
     world.show(replace_faults(Faults(rc={"nvmlSystemGetDriverVersion": LIB_RM_VERSION_MISMATCH})))
@@ -264,7 +136,7 @@ async def test_a_driver_that_is_exchanged_ends_the_process(world: World) -> None
     assert [news.kind for news in world.controller.all_news] == ["driver-reload"]
 
 
-async def test_damaged_state_and_a_disk_that_takes_nothing_do_not_matter(world: World) -> None:
+async def test_damaged_state_and_a_disk_that_takes_nothing_do_not_matter(world: AgentWorld) -> None:
     (world.folder / "state").write_text("not a directory")
     await world.start()
     await world.until_ready(200)
