@@ -5,7 +5,7 @@ the node's standing, the attestation hash, the level, the mode, the devices. Thi
 the whole truth; `filter` only avoids asking about nodes whose answer is known.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.fleet.view import Acceptance, Level, NodeMode, NodeState, NodeView
@@ -15,12 +15,14 @@ from controller.scheduling.device_labels import MODEL_PREFIX
 from controller.scheduling.device_pool import device_wish
 from controller.scheduling.finding import shown
 from controller.scheduling.levels import RANK, highest
-from controller.scheduling.memory import Verdict
 from controller.scheduling.refusal_texts import REFUSALS, refused_node
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene, acceptable_hashes
+from controller.scheduling.verdicts import ABSENT
 from gpuwarden.reasons import ReasonCode, Refusal
 
+_MANY = 4
+"""One name in so many is few: they are judged by themselves."""
 _DEMANDS_NOTHING = frozenset({Level.NONE, Level.L0})
 """Policy levels under which static hashes (level `none`) may count: L0 is the default."""
 
@@ -108,39 +110,44 @@ class Judge:
         if place is not None and place.node != name:
             return REFUSALS[ReasonCode.MAP_ELSEWHERE]
         node = self._scene.fleet.nodes.get(name)
-        if node is None:
-            return self._without_evidence(name)
+        return self._without_evidence(name) if node is None else self._refusal(node)
+
+    def codes(self, names: Sequence[str]) -> Sequence[ReasonCode | None]:
+        """The code against each of `names`, None where it passes: `refusal` for many at once."""
+        if self.pod_refusal is not None:
+            return [self.pod_refusal.code] * len(names)
+        fleet = self._scene.fleet
+        few = len(names) * _MANY < len(fleet.nodes) and not self._verdicts.is_filled
+        if few or self.place_node is not None:
+            return [self._code(name) for name in names]
+        self._verdicts.refresh(fleet.nodes, self._scene.now.boottime_ns, self._code_of)
+        found = self._verdicts.of(names)
+        return [
+            self._code(name) if code is ABSENT else code
+            for name, code in zip(names, found, strict=True)
+        ]
+
+    def passing(self, names: Sequence[str]) -> list[str]:
+        """Those of `names` that pass, in order."""
+        pairs = zip(names, self.codes(names), strict=True)
+        return [name for name, code in pairs if code is None]
+
+    def _code(self, name: str) -> ReasonCode | None:
+        found = self.refusal(name)
+        return None if found is None else found.code
+
+    def _code_of(self, node: NodeView) -> ReasonCode | None:
+        found = self._refusal(node)
+        return None if found is None else found.code
+
+    def _refusal(self, node: NodeView) -> Refusal | None:
         acceptance = node.acceptance
         if acceptance is None or node.blocked is not None:
             return self._not_standing(node)
         if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:
             return REFUSALS[ReasonCode.NODE_STALE]
-        known = self._verdicts.get(name)
-        if known is not None and known.acceptance is acceptance and known.mode is node.mode:
-            code = known.code
-        else:
-            code = self._against(node, acceptance)
-            self._verdicts[name] = Verdict(acceptance, node.mode, code)
+        code = self._against(node, acceptance)
         return None if code is None else REFUSALS[code]
-
-    def passing(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that pass, in order: `refusal` for many, with what is known reused."""
-        if self.pod_refusal is not None:
-            return []
-        node_of, known_of = self._scene.fleet.nodes.get, self._verdicts.get
-        now, refusal = self._scene.now.boottime_ns, self.refusal
-        passed = []
-        for name in names:
-            node, known = node_of(name), known_of(name)
-            if node is not None and known is not None and node.blocked is None:
-                acceptance, mode, code = known
-                if node.acceptance is acceptance and node.mode is mode:
-                    if code is None and now < acceptance.fresh_until_ns:
-                        passed.append(name)
-                    continue
-            if refusal(name) is None:
-                passed.append(name)
-        return passed
 
     @property
     def count(self) -> int:

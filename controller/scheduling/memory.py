@@ -1,28 +1,19 @@
 """What was worked out before and still holds, so that a filter call need not do it again.
 
-Never decides anything: an entry counts only for the very evidence, mode, wishes and
+Never decides anything: an entry counts only for the very view of a node, wishes and
 policy that it was made from. Not thread-safe.
 """
 
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple
 
-from controller.fleet.view import Acceptance, NodeMode
+from controller.fleet.view import Acceptance
 from controller.scheduling.device_pool import DevicePool
-from gpuwarden.reasons import ReasonCode
+from controller.scheduling.verdicts import Verdicts
 
 _MAX_QUESTIONS = 16
 _KEPT_NS = 60_000_000_000
 """How long a question is remembered that nobody repeats: its verdicts hold on to evidence of
 the whole fleet, which is replaced every round and must not pile up."""
-
-
-class Verdict(NamedTuple):
-    """The code against a node (None: passes) by its evidence and mode, leaving time aside."""
-
-    acceptance: Acceptance
-    mode: NodeMode
-    code: ReasonCode | None
 
 
 class PlacementMemory:
@@ -32,7 +23,7 @@ class PlacementMemory:
 
     def __init__(self) -> None:
         self._pools: dict[str, DevicePool] = {}
-        self._verdicts: dict[Hashable, tuple[int, dict[str, Verdict]]] = {}
+        self._verdicts: dict[Hashable, tuple[int, Verdicts]] = {}
         """With the time of the last question, oldest first."""
 
     def pool(self, node: str, acceptance: Acceptance) -> DevicePool:
@@ -42,12 +33,12 @@ class PlacementMemory:
             pool = self._pools[node] = DevicePool(acceptance)
         return pool
 
-    def verdicts(self, question: Hashable, now_ns: int) -> dict[str, Verdict]:
+    def verdicts(self, question: Hashable, now_ns: int) -> Verdicts:
         """Verdicts by node for one question; what was not asked for longest is forgotten first.
 
         `now_ns` is CLOCK_BOOTTIME.
         """
-        _, found = self._verdicts.pop(question, (0, {}))
+        _, found = self._verdicts.pop(question, (0, Verdicts()))
         for old, (asked_ns, _) in tuple(self._verdicts.items()):
             if len(self._verdicts) < _MAX_QUESTIONS and now_ns - asked_ns < _KEPT_NS:
                 break

@@ -1,0 +1,121 @@
+"""Verdicts follow the fleet: what changed is judged again, nothing else, and time ends leases."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.fleet.view import FleetSnapshot, NodeView
+from controller.scheduling.verdicts import ABSENT, Verdicts
+from gpuwarden.reasons import ReasonCode
+from tests.builders.fleet_views import acceptance, fleet, hash_of, healthy, node
+
+NOW = 1_000
+
+
+class Judging:
+    """Says "stale" by the time of the question and "mismatch" for the hash `b`; counts."""
+
+    def __init__(self) -> None:
+        self.now_ns = NOW
+        self.asked: list[str] = []
+
+    def __call__(self, view: NodeView) -> ReasonCode | None:
+        self.asked.append(view.name)
+        if view.acceptance is None:
+            return ReasonCode.NODE_NO_EVIDENCE
+        if self.now_ns >= view.acceptance.fresh_until_ns:
+            return ReasonCode.NODE_STALE
+        return ReasonCode.HASH_MISMATCH if view.acceptance.attestation_hash == B else None
+
+
+A, B = hash_of("a"), hash_of("b")
+
+
+def attested(name: str, text: str, ends_ns: int) -> NodeView:
+    return node(name, acceptance(text, issued_ns=ends_ns, lease_ns=0))
+
+
+def look(verdicts: Verdicts, judge: Judging, snapshot: FleetSnapshot, now_ns: int) -> list[str]:
+    """Refresh at `now_ns`; who was judged for it."""
+    judge.now_ns, judge.asked = now_ns, []
+    verdicts.refresh(snapshot.nodes, now_ns, judge)
+    return judge.asked
+
+
+def test_only_what_changed_is_judged_again() -> None:
+    verdicts, judge = Verdicts(), Judging()
+    one, two, three = (attested(name, A, 9_000) for name in ("n1", "n2", "n3"))
+    first = fleet(one, two, three)
+    filled = [verdicts.is_filled]
+    assert look(verdicts, judge, first, NOW) == ["n1", "n2", "n3"]
+    filled.append(verdicts.is_filled)
+    assert filled == [False, True]
+    assert look(verdicts, judge, first, NOW) == []
+    changed = fleet(one, attested("n2", B, 9_000), three)
+    assert look(verdicts, judge, changed, NOW) == ["n2"]
+    assert verdicts.of(["n3", "n2", "x"]) == [None, ReasonCode.HASH_MISMATCH, ABSENT]
+
+
+def test_nodes_that_come_or_go_are_noticed() -> None:
+    verdicts, judge = Verdicts(), Judging()
+    one, two = attested("n1", A, 9_000), attested("n2", A, 9_000)
+    look(verdicts, judge, fleet(one, two), NOW)
+    look(verdicts, judge, fleet(two), NOW)
+    assert verdicts.of(["n1", "n2"]) == [ABSENT, None]
+    look(verdicts, judge, fleet(two, healthy("n3")), NOW)
+    assert verdicts.of(["n3"]) == [None]
+
+
+def test_a_lease_ends_though_nothing_changed_and_a_renewed_one_does_not() -> None:
+    verdicts, judge = Verdicts(), Judging()
+    short, long, never = attested("s", A, 2_000), attested("l", A, 9_000), node("n")
+    look(verdicts, judge, fleet(short, long, never), NOW)
+    same = fleet(short, long, never)
+    assert look(verdicts, judge, same, 1_999) == []
+    assert look(verdicts, judge, same, 2_000) == ["s"]
+    assert verdicts.of(["s", "l"]) == [ReasonCode.NODE_STALE, None]
+    renewed = fleet(attested("s", A, 8_000), long, never)
+    look(verdicts, judge, renewed, 2_001)
+    assert verdicts.of(["s"]) == [None]
+
+
+def test_an_earlier_question_is_answered_by_its_own_time() -> None:
+    verdicts, judge = Verdicts(), Judging()
+    same = fleet(attested("s", A, 2_000))
+    look(verdicts, judge, same, 2_000)
+    look(verdicts, judge, same, 1_999)
+    assert verdicts.of(["s"]) == [None]
+
+
+Nodes = dict[str, tuple[bool, int]]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(
+                st.sampled_from("abcde"), st.tuples(st.booleans(), st.integers(1, 9)), max_size=5
+            ),
+            st.integers(0, 10),
+        ),
+        max_size=8,
+    )
+)
+def test_memory_never_changes_an_answer(looks: list[tuple[Nodes, int]]) -> None:
+    verdicts, judge = Verdicts(), Judging()
+    kept: dict[tuple[str, bool, int], NodeView] = {}
+    for nodes, now_ns in looks:
+        views: Mapping[str, NodeView] = MappingProxyType(
+            {
+                name: kept.setdefault(
+                    (name, *facts), attested(name, B if facts[0] else A, facts[1])
+                )
+                for name, facts in nodes.items()
+            }
+        )
+        judge.now_ns = now_ns
+        verdicts.refresh(views, now_ns, judge)
+        expected = [judge(views[name]) if name in views else ABSENT for name in "abcde"]
+        assert verdicts.of("abcde") == expected
