@@ -6,16 +6,16 @@ is worked out for the first few only, and for all when somebody asks for the tot
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from controller.scheduling.judge import Judge
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene
+from controller.scheduling.verdicts import CODES, PASSES
 from gpuwarden.reasons import ReasonCode, Refusal
 
-_CODES = sorted(ReasonCode)
+_LINE_END = [f" {code or '-'}\n" for code in CODES]
 MAX_REASONS = 100
 """Rejected nodes that get a reason in one answer (placement design, section 2)."""
 
@@ -61,21 +61,20 @@ def filter_nodes(
 def totals(names: Sequence[str], judge: Judge) -> Totals:
     """Count the codes of all rejected nodes and take the digest of the full list."""
     codes = judge.codes(names)
-    # Identities and one piece of text: hashing enums and feeding a digest line by line would
-    # cost more than the whole answer.
-    counted = Counter(map(id, codes))
-    lines = [name + " " + (code or "-") + "\n" for name, code in zip(names, codes, strict=True)]
+    ends = map(_LINE_END.__getitem__, codes)
+    lines = "".join([name + end for name, end in zip(names, ends, strict=True)])
+    counts = ((code, codes.count(byte)) for byte, code in enumerate(CODES))
     return Totals(
-        counted.pop(id(None), 0),
-        {code: counted[id(code)] for code in _CODES if id(code) in counted},
-        hashlib.sha256("".join(lines).encode()).hexdigest(),
+        codes.count(PASSES),
+        {code: count for code, count in counts if count and code is not None},
+        hashlib.sha256(lines.encode()).hexdigest(),
     )
 
 
 def _passed(names: Sequence[str], judge: Judge, scene: Scene) -> list[str]:
     candidates = _candidates(judge, scene)
     return judge.passing(
-        names if candidates is None else [name for name in names if name in candidates]
+        names if candidates is None else list(filter(candidates.__contains__, names))
     )
 
 

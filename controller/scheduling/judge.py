@@ -18,7 +18,7 @@ from controller.scheduling.levels import RANK, highest
 from controller.scheduling.refusal_texts import REFUSALS, refused_node
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene, acceptable_hashes
-from controller.scheduling.verdicts import ABSENT
+from controller.scheduling.verdicts import ABSENT, CODES, PASSES, packed
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _MANY = 4
@@ -112,25 +112,28 @@ class Judge:
         node = self._scene.fleet.nodes.get(name)
         return self._without_evidence(name) if node is None else self._refusal(node)
 
-    def codes(self, names: Sequence[str]) -> Sequence[ReasonCode | None]:
-        """The code against each of `names`, None where it passes: `refusal` for many at once."""
+    def codes(self, names: Sequence[str]) -> bytes:
+        """A byte for each of `names` (`verdicts.CODES`): `refusal` for many at once."""
         if self.pod_refusal is not None:
-            return [self.pod_refusal.code] * len(names)
+            return packed([self.pod_refusal.code]) * len(names)
         fleet = self._scene.fleet
         few = len(names) * _MANY < len(fleet.nodes) and not self._verdicts.is_filled
         if few or self.place_node is not None:
-            return [self._code(name) for name in names]
+            return packed([self._code(name) for name in names])
         self._verdicts.refresh(fleet.nodes, self._scene.now.boottime_ns, self._code_of)
         found = self._verdicts.of(names)
-        return [
-            self._code(name) if code is ABSENT else code
-            for name, code in zip(names, found, strict=True)
-        ]
+        if ABSENT not in found:
+            return found
+        return packed(
+            [
+                self._code(name) if byte == ABSENT else CODES[byte]
+                for name, byte in zip(names, found, strict=True)
+            ]
+        )
 
     def passing(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that pass, in order."""
-        pairs = zip(names, self.codes(names), strict=True)
-        return [name for name, code in pairs if code is None]
+        return [name for name, byte in zip(names, self.codes(names), strict=True) if byte == PASSES]
 
     def _code(self, name: str) -> ReasonCode | None:
         found = self.refusal(name)

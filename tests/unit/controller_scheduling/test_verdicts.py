@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.scheduling.verdicts import ABSENT, Verdicts
+from controller.scheduling.verdicts import ABSENT, CODES, Verdicts, packed
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import acceptance, fleet, hash_of, healthy, node
 
@@ -44,6 +44,10 @@ def look(verdicts: Verdicts, judge: Judging, snapshot: FleetSnapshot, now_ns: in
     return judge.asked
 
 
+def read(codes: bytes) -> list[ReasonCode | str | None]:
+    return ["absent" if byte == ABSENT else CODES[byte] for byte in codes]
+
+
 def test_only_what_changed_is_judged_again() -> None:
     verdicts, judge = Verdicts(), Judging()
     one, two, three = (attested(name, A, 9_000) for name in ("n1", "n2", "n3"))
@@ -55,7 +59,7 @@ def test_only_what_changed_is_judged_again() -> None:
     assert look(verdicts, judge, first, NOW) == []
     changed = fleet(one, attested("n2", B, 9_000), three)
     assert look(verdicts, judge, changed, NOW) == ["n2"]
-    assert verdicts.of(["n3", "n2", "x"]) == [None, ReasonCode.HASH_MISMATCH, ABSENT]
+    assert read(verdicts.of(["n3", "n2", "x"])) == [None, ReasonCode.HASH_MISMATCH, "absent"]
 
 
 def test_nodes_that_come_or_go_are_noticed() -> None:
@@ -63,9 +67,9 @@ def test_nodes_that_come_or_go_are_noticed() -> None:
     one, two = attested("n1", A, 9_000), attested("n2", A, 9_000)
     look(verdicts, judge, fleet(one, two), NOW)
     look(verdicts, judge, fleet(two), NOW)
-    assert verdicts.of(["n1", "n2"]) == [ABSENT, None]
+    assert read(verdicts.of(["n1", "n2"])) == ["absent", None]
     look(verdicts, judge, fleet(two, healthy("n3")), NOW)
-    assert verdicts.of(["n3"]) == [None]
+    assert read(verdicts.of(["n3"])) == [None]
 
 
 def test_a_lease_ends_though_nothing_changed_and_a_renewed_one_does_not() -> None:
@@ -75,10 +79,10 @@ def test_a_lease_ends_though_nothing_changed_and_a_renewed_one_does_not() -> Non
     same = fleet(short, long, never)
     assert look(verdicts, judge, same, 1_999) == []
     assert look(verdicts, judge, same, 2_000) == ["s"]
-    assert verdicts.of(["s", "l"]) == [ReasonCode.NODE_STALE, None]
+    assert read(verdicts.of(["s", "l"])) == [ReasonCode.NODE_STALE, None]
     renewed = fleet(attested("s", A, 8_000), long, never)
     look(verdicts, judge, renewed, 2_001)
-    assert verdicts.of(["s"]) == [None]
+    assert read(verdicts.of(["s"])) == [None]
 
 
 def test_an_earlier_question_is_answered_by_its_own_time() -> None:
@@ -86,7 +90,13 @@ def test_an_earlier_question_is_answered_by_its_own_time() -> None:
     same = fleet(attested("s", A, 2_000))
     look(verdicts, judge, same, 2_000)
     look(verdicts, judge, same, 1_999)
-    assert verdicts.of(["s"]) == [None]
+    assert read(verdicts.of(["s"])) == [None]
+
+
+def test_every_code_has_a_byte_of_its_own() -> None:
+    everything = [None, *ReasonCode]
+    assert read(packed(everything)) == everything
+    assert ABSENT not in packed(everything)
 
 
 Nodes = dict[str, tuple[bool, int]]
@@ -117,5 +127,5 @@ def test_memory_never_changes_an_answer(looks: list[tuple[Nodes, int]]) -> None:
         )
         judge.now_ns = now_ns
         verdicts.refresh(views, now_ns, judge)
-        expected = [judge(views[name]) if name in views else ABSENT for name in "abcde"]
-        assert verdicts.of("abcde") == expected
+        expected = [judge(views[name]) if name in views else "absent" for name in "abcde"]
+        assert read(verdicts.of("abcde")) == expected
