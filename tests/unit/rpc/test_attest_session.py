@@ -169,7 +169,7 @@ async def test_a_peer_that_leaves_before_hello_is_no_silent_one() -> None:
 
 
 async def test_a_cancelled_call_leaves_its_read_alone_and_nothing_else() -> None:
-    """gRPC's core writes into a read that was begun, so it must end by itself."""
+    """A read that was begun ends by itself, when its call does."""
     bench = Bench()
     bench.hello()
     running = asyncio.create_task(bench.session.run())
