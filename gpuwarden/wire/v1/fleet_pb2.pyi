@@ -207,7 +207,7 @@ class Gpu(_message.Message):
     compute_capability: _builtins.str
     architecture: _builtins.str
     health: _builtins.str
-    """ok or lost."""
+    """ok, lost or unhealthy (bad news since the last evidence; not allocatable)."""
     chassis_serial: _builtins.str
     fabric: _builtins.str
     compute_mode: _builtins.str
