@@ -170,8 +170,15 @@ class App:
         self._standing = Standing(instruments, parts.clock, parts.identity)
         self._gpus = parts.gpus(_known_gpus(state, parts.host.boot_id))
         self._writer = StateWriter(parts.state_file, self._state, failed=self._not_kept)
-        checkpoints = state.checkpoints if state else ()
-        self._witness = CheckpointWitness(checkpoints, self._writer.changed)
+        self._witness = CheckpointWitness(
+            state.logs if state else (),
+            state.log_alarms if state else (),
+            changed=self._writer.changed,
+            alarmed=self._standing.alarmed,
+            wall_ms=lambda: parts.clock.wall_ns() // 1_000_000,
+        )
+        for alarm in self._witness.alarms():
+            self._standing.alarmed(alarm)
         self._readings = SharedReadings(self._gpus, parts.clock, self)
         self._replicas = self._replica_set(settings)
         ops = Ops(instruments, self._standing, self._gpus, parts.identity)
@@ -301,7 +308,8 @@ class App:
         return AgentState(
             instance_id=self._instance_id,
             boot_id=self._parts.host.boot_id,
-            checkpoints=self._witness.checkpoints(),
+            logs=self._witness.logs(),
+            log_alarms=self._witness.alarms(),
             gpus=tuple(
                 RememberedGpu(uuid=gpu.uuid, pci_bus_id=gpu.bus_id, nvml_index=gpu.nvml_index)
                 for gpu in self._gpus.known

@@ -36,6 +36,7 @@ from gpuwarden.evidence.model import (
     Evidence,
     EvidenceHeader,
     Hello,
+    LogAlarm,
     WitnessedCheckpoint,
 )
 from gpuwarden.identity.spiffe_id import SpiffeId
@@ -185,6 +186,7 @@ class Attester:
         reading: InventoryReading,
         checkpoints: tuple[WitnessedCheckpoint, ...],
         *,
+        alarms: tuple[LogAlarm, ...] = (),
         signer: Signer,
         at: SigningTime,
     ) -> SignedMessage:
@@ -203,6 +205,7 @@ class Attester:
             processes=reading.processes,
             hardware_reports=(),
             failed_reads=reading.failed_reads,
+            log_alarms=alarms,
         )
         message = _signed(stream, header, TYPE_EVIDENCE, canonical_json(document), signer)
         return replace(message, stream=replace(message.stream, answered=True))

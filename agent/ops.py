@@ -71,6 +71,7 @@ class Ops:
             "ready": readiness.ready,
             "reasons": list(readiness.reasons),
             "identity": self._identity.state(),
+            "alarms": list(readiness.alarms),
             "replicas": [_shown(replica) for replica in readiness.replicas],
         }
         status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE

@@ -11,6 +11,7 @@ from typing import Protocol
 from agent.gpu.reading import GpuEvent, InventoryReading, NvmlState
 from agent.session.machine import About, End, EndReason, Verdict
 from gpuwarden.clock import Clock
+from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import names
@@ -54,6 +55,8 @@ class Readiness:
     ready: bool
     reasons: tuple[str, ...]
     replicas: tuple[ReplicaReport, ...]
+    alarms: tuple[str, ...]
+    """What is wrong with the audit logs of controllers; says nothing about this node."""
 
 
 class IdentityState(Protocol):
@@ -86,6 +89,7 @@ class Standing:
         self._log = logger("agent")
         self._replicas: dict[Address, _Replica] = {}
         self._superseded = False
+        self._alarms: list[LogAlarm] = []
         self._reading: InventoryReading | None = None
         self._facts: tuple[int, int, int] | None = None
 
@@ -174,6 +178,18 @@ class Standing:
             detail=end.detail,
         )
 
+    def alarmed(self, alarm: LogAlarm) -> None:
+        """A controller's audit log is not what it was; told again at each start."""
+        self._alarms.append(alarm)
+        self._log.error(
+            Event.LOG_ALARM,
+            code=alarm.code,
+            origin=alarm.origin,
+            detail=alarm.detail,
+            known=alarm.known,
+            seen=alarm.seen,
+        )
+
     def reading_done(self, reading: InventoryReading, seconds: float) -> None:
         """A reading ended."""
         gpus, lost, failed = (
@@ -228,7 +244,12 @@ class Standing:
             ]
         accepted = any(replica.condition is Condition.ACCEPTED for replica in replicas)
         ready = accepted and self._identity.current() is not None and not self._superseded
-        return Readiness(ready=ready, reasons=() if ready else tuple(reasons), replicas=replicas)
+        return Readiness(
+            ready=ready,
+            reasons=() if ready else tuple(reasons),
+            replicas=replicas,
+            alarms=tuple(f"{one.code}: {one.origin}: {one.detail}" for one in self._alarms),
+        )
 
     def refresh(self) -> None:
         """Bring the gauges that depend on time up to date, before they are rendered."""
@@ -239,6 +260,9 @@ class Standing:
             streams.labels(condition).set(count)
         accepted = sum(x.condition is Condition.ACCEPTED for x in readiness.replicas)
         self._instruments.gauge(names.AGENT_ACCEPTED).set(accepted)
+        alarms = self._instruments.gauge(names.AGENT_LOG_ALARMS)
+        for code in (ReasonCode.CHECKPOINT_INCONSISTENT, ReasonCode.LOG_RESET):
+            alarms.labels(code).set(sum(one.code == code for one in self._alarms))
         self._instruments.gauge(names.READY).set(int(readiness.ready))
 
     def _sorted(self) -> list[tuple[Address, _Replica]]:

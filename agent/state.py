@@ -14,11 +14,11 @@ import msgspec
 
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.errors import DecodeError
-from gpuwarden.evidence.model import Document, WitnessedCheckpoint
+from gpuwarden.evidence.model import Document, LogAlarm, WitnessedLog
 from gpuwarden.evidence.strict_json import parse
 
 FILE_NAME: Final = "agent-state.json"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_STATE_BYTES: Final = 256 * 1024
 
 
@@ -37,7 +37,9 @@ class AgentState(Document, frozen=True):
     """Of the process that wrote it."""
     boot_id: str
     """Of the boot in which it was written; GPUs are remembered for the same boot only."""
-    checkpoints: tuple[WitnessedCheckpoint, ...]
+    logs: tuple[WitnessedLog, ...]
+    log_alarms: tuple[LogAlarm, ...]
+    """Accusations stay until somebody takes the file away."""
     gpus: tuple[RememberedGpu, ...]
 
 

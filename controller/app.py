@@ -340,6 +340,8 @@ class _Controller:
         self._gauges.set_svid(self._keeper.facts())
         self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
         self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
+        certified = parts.audit.published
+        self._instruments.gauge(names.AUDIT_CHECKPOINT).set(certified.head.size if certified else 0)
         return self._instruments.render()
 
     def _announce_settings(self) -> None:

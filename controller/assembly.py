@@ -23,6 +23,7 @@ from controller.policy import Policy
 from controller.policy_in_force import PolicyInForce, policy_file
 from controller.rpc.attest_session import SessionPorts
 from controller.rpc.attestation_service import AttestationService
+from controller.rpc.audit_heads import AuditHeads
 from controller.rpc.challenger import Challenger
 from controller.rpc.evidence_intake import EvidenceIntake, IntakePorts
 from controller.rpc.fit_message import fit_message, unreadable_pod
@@ -169,7 +170,11 @@ def _attestation(
         SessionPorts(
             verifier=verifier,
             intake=intake,
-            challenger=Challenger(verifier.settings, conditions.svids),
+            challenger=Challenger(
+                verifier.settings,
+                conditions.svids,
+                AuditHeads(conditions.audit, settings.origin),
+            ),
             usage=_usage(settings),
             table=table,
             known=conditions.known,

@@ -14,6 +14,7 @@ from controller.rpc.caller import Caller
 from controller.rpc.evidence_intake import Changes, Result
 from controller.verifier.context import StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused
+from controller.witness_alarms import WitnessAlarms
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
@@ -51,6 +52,7 @@ class TrustJournal:
         self._calls = instruments.counter(names.RPC_CALLS)
         self._opened = instruments.counter(names.STREAMS_OPENED)
         self._grants = instruments.counter(names.AUDIT_GRANTS)
+        self._alarms = WitnessAlarms(instruments, audit)
         self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
@@ -58,6 +60,8 @@ class TrustJournal:
         match result:
             case Accepted():
                 self._count(ReasonCode.ACCEPTED, seconds)
+                actor, alarms = str(result.stream.peer), result.evidence.log_alarms
+                self._alarms.told(result.node, actor, alarms)
                 if grant:
                     self._grants.inc()
                     self._log.info(

@@ -27,9 +27,10 @@ from agent.challenge import ChallengeRefusal, SignedChallenge
 from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.session import machine
 from agent.session.machine import About, Answer, End, EndReason, Late, Read, Report, Tell, Verdict
+from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import Clock
 from gpuwarden.evidence.errors import EvidenceError
-from gpuwarden.evidence.model import WitnessedCheckpoint
+from gpuwarden.evidence.model import LogAlarm, WitnessedCheckpoint
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.svid import Svid
 from gpuwarden.reasons import ReasonCode
@@ -87,7 +88,10 @@ class Witness(Protocol):
     def checkpoints(self) -> tuple[WitnessedCheckpoint, ...]:
         """The last one of every origin."""
 
-    def witness(self, checkpoint: str) -> None:
+    def alarms(self) -> tuple[LogAlarm, ...]:
+        """What is wrong with the logs behind them."""
+
+    def witness(self, shown: Shown) -> None:
         """Take note of one that came with a verified challenge."""
 
 
@@ -326,9 +330,14 @@ class _Conversation:
         at = SigningTime(clock.wall_ns() // _MS, clock.boottime_ns() // _MS)
         match action:
             case Answer(reading):
-                checkpoints = self._ports.witness.checkpoints()
+                witness = self._ports.witness
                 return self._ports.attester.evidence(
-                    self._stream, reading, checkpoints, signer=self._signer, at=at
+                    self._stream,
+                    reading,
+                    witness.checkpoints(),
+                    alarms=witness.alarms(),
+                    signer=self._signer,
+                    at=at,
                 )
             case Tell(event):
                 return self._ports.attester.bad_news(
@@ -377,7 +386,14 @@ class _Conversation:
         if is_first:
             self._ports.stream_ids.add(document.stream_id)
         if document.checkpoint is not None:
-            self._ports.witness.witness(document.checkpoint)
+            self._ports.witness.witness(
+                Shown(
+                    document.checkpoint,
+                    document.consistency_proof,
+                    document.log_key or "",
+                    document.log_key_changes,
+                )
+            )
         self.rounds.begin(
             document.challenge_id,
             join_round(Span.ROUND, document.challenge_id, replica=str(self._replica)),

@@ -34,7 +34,8 @@ MAX_WANTED = 256
 WANTED_FOR = 12
 """and for how many checkpoints: longer than a witness is silent between two challenges."""
 
-Proof = tuple[bytes, ...]
+Proof = tuple[str, ...]
+"""Hashes in base64, as they travel."""
 
 
 class BootClock(Protocol):
@@ -50,6 +51,8 @@ class Published:
 
     note: str
     head: TreeHead
+    log: str
+    """Id of the log."""
     key: str
     """Verifier key."""
     key_changes: tuple[str, ...]
@@ -179,6 +182,7 @@ class Notary:
         self.published = Published(
             note=note,
             head=head,
+            log=self.state.log,
             key=str(self.signer.key),
             key_changes=self._key_changes,
             proofs={size: proof for size, proof in proofs.items() if proof is not None},
@@ -193,7 +197,7 @@ class Notary:
             verify_consistency(size, root_at(size, node), head.size, head.root, proof)
         except (NoNodeError, ProofError):
             return None
-        return proof
+        return tuple(b64encode(one).decode() for one in proof)
 
 
 def key_record(statement: str, signer: Signer) -> Record:

@@ -68,10 +68,8 @@ def _size_to_prove_from(note: str, published: Published) -> int | None:
 
 def _is_signed(note: str, published: Published) -> bool:
     """Whether a key of this log has signed the note; else it could name any size."""
-    keys = [VerifierKey.parse(published.key)]
-    for statement in published.key_changes:
-        keys.append(KeyChange.open(statement).old)
-    for key in keys:
+    former = (KeyChange.open(statement).old for statement in published.key_changes)
+    for key in (VerifierKey.parse(published.key), *former):
         with suppress(NoteError):
             open_checkpoint(note, key)
             return True

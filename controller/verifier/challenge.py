@@ -45,6 +45,8 @@ class AuditHead:
 
     checkpoint: str
     consistency_proof: tuple[str, ...] = ()
+    log_key: str | None = None
+    log_key_changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def build_challenge(
         checkpoint=audit.checkpoint if audit else None,
         consistency_proof=audit.consistency_proof if audit else (),
         wall_ms=str(milliseconds(wall)),
+        log_key=audit.log_key if audit else None,
+        log_key_changes=audit.log_key_changes if audit else (),
     )
     payload = canonical_json(document)
     return payload, IssuedChallenge(

@@ -9,7 +9,7 @@ from cryptography import x509
 from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.enrollment import EnrollmentSnapshot
 from controller.policy import DEFAULT_POLICY, Policy
-from gpuwarden.evidence.model import ZERO_DIGEST, Hello
+from gpuwarden.evidence.model import ZERO_DIGEST, Hello, WitnessedCheckpoint
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
 
 SECOND_NS: Final = 1_000_000_000
@@ -123,3 +123,5 @@ class StreamState:
     """Its evidence digest."""
     boottime_ms: int | None = None
     """The node's CLOCK_BOOTTIME in it."""
+    witnessed: tuple[WitnessedCheckpoint, ...] = ()
+    """Audit checkpoints that the agent last said it knows."""

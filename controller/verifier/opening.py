@@ -98,11 +98,18 @@ def _bind(
     if refusal := _unbound(arrival, header, times, issued, settings):
         return refusal
     digest = evidence_digest(arrival.message.payload_type, arrival.message.payload)
+    stream = arrival.stream
     return Opened(
         payload,
         issued,
         digest,
-        replace(arrival.stream, seq=header.seq, prev=digest, boottime_ms=times.boottime_ms),
+        replace(
+            stream,
+            seq=header.seq,
+            prev=digest,
+            boottime_ms=times.boottime_ms,
+            witnessed=payload.checkpoints if isinstance(payload, Evidence) else stream.witnessed,
+        ),
         binding.skew_warning(times, arrival.now, settings),
     )
 

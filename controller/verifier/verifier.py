@@ -78,6 +78,7 @@ class Verifier:
             hello=greeting,
             hello_sha256=sha256_hex(hello_bytes),
             superseded_at_open=hello.superseded(record, greeting.instance_id),
+            witnessed=greeting.checkpoints,
         )
 
     def appraise_message(

@@ -22,7 +22,8 @@ _KINDS = {
     RecordKind.LOG_STOP: "the log was closed in order",
     RecordKind.LOG_KEY: "the key of checkpoints changed",
     RecordKind.LOG_GAP: "records were lost (`lost`), or an outage ended (`cause`)",
-    RecordKind.CHECKPOINT: "a signed checkpoint",
+    RecordKind.LOG_ALARM: "an agent accuses a log, with the two checkpoints that it saw",
+    RecordKind.CHECKPOINT: "a signed checkpoint over all records before it",
 }
 
 

@@ -47,6 +47,8 @@ class RecordKind(StrEnum):
     LOG_KEY = "log.key"
     LOG_GAP = "log.gap"
     """How many records could not be kept since the record before."""
+    LOG_ALARM = "log.alarm"
+    """An agent saw a log that is not what it was."""
     CHECKPOINT = "checkpoint"
 
 

@@ -37,6 +37,28 @@ class WitnessedCheckpoint(Document, frozen=True):
     """C2SP checkpoint text."""
 
 
+class WitnessedLog(WitnessedCheckpoint, frozen=True):
+    """The same, with the key that is pinned for the log: what an agent remembers."""
+
+    key: str
+    """C2SP verifier key."""
+
+
+class LogAlarm(Document, frozen=True):
+    """A witness accuses an audit log; stands in evidence for as long as the witness remembers."""
+
+    code: str
+    """CHECKPOINT_INCONSISTENT or LOG_RESET."""
+    origin: str
+    detail: str
+    known: str
+    """Checkpoint that the log had shown before; empty where there was none."""
+    seen: str
+    """Checkpoint that it showed then."""
+    wall_ms: str
+    """Wall time of the node when it happened."""
+
+
 class Hello(Document, frozen=True):
     """First message of a stream, agent to controller; only its digest gets signed (Challenge)."""
 
@@ -74,8 +96,13 @@ class Challenge(Document, frozen=True):
     interval_ms: int
     checkpoint: str | None
     consistency_proof: tuple[str, ...]
+    """From the checkpoint that the agent last said it knows; hashes in base64."""
     wall_ms: str
     """Controller wall time, milliseconds since the epoch; informative."""
+    log_key: str | None
+    """C2SP verifier key that signed the checkpoint."""
+    log_key_changes: tuple[str, ...]
+    """Statements that lead from earlier keys to this one, oldest first."""
 
 
 class MigDevice(Document, frozen=True):
@@ -233,6 +260,7 @@ class Evidence(EvidenceHeader, frozen=True):
     processes: tuple[GpuProcess, ...] | None
     hardware_reports: tuple[HardwareReport, ...]
     failed_reads: tuple[FailedRead, ...]
+    log_alarms: tuple[LogAlarm, ...]
 
 
 class BadNews(EvidenceHeader, frozen=True):

@@ -126,6 +126,13 @@ AGENT_VERDICTS = _counter(
 AGENT_ACCEPTED = _gauge(
     "agent_accepted_controllers", _A, "Controllers that hold this node as accepted now."
 )
+AGENT_LOG_ALARMS = _gauge(
+    "agent_log_alarms",
+    _A,
+    "Alarms about controllers' audit logs that this agent remembers, by code"
+    " (CHECKPOINT_INCONSISTENT, LOG_RESET).",
+    "code",
+)
 
 STREAMS = _gauge("streams", _C, "Open attestation streams.")
 STREAMS_OPENED = _counter("streams_opened", _C, "Attestation streams that were admitted.")
@@ -220,6 +227,15 @@ AUDIT_COMMIT_SECONDS = _histogram(
 AUDIT_QUEUE = _gauge("audit_queue_records", _C, "Audit records that wait to be written.")
 AUDIT_AVAILABLE = _gauge("audit_available", _C, "1 while the audit log takes grants, else 0.")
 AUDIT_SEQUENCE = _gauge("audit_sequence", _C, "Number of the last durable audit record.")
+AUDIT_CHECKPOINT = _gauge(
+    "audit_checkpoint_records", _C, "Audit records that the last signed checkpoint covers."
+)
+AUDIT_WITNESS_ALARMS = _gauge(
+    "audit_witness_alarms",
+    _C,
+    "Nodes whose agents accuse an audit log, by code (CHECKPOINT_INCONSISTENT, LOG_RESET).",
+    "code",
+)
 
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
@@ -290,6 +306,10 @@ class Event(StrEnum):
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"
     AUDIT_UNAVAILABLE = "audit.unavailable", "the audit log cannot be written; grants are refused"
     AUDIT_AVAILABLE = "audit.available", "the audit log can be written again"
+    LOG_ALARM = (
+        "audit.witness.alarm",
+        "an agent saw an audit log that is not what it was; told by agent and controller",
+    )
     AUDIT_LOW_SPACE = "audit.space.low", "only the reserve is left; ordinary records are dropped"
 
 

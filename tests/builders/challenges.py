@@ -34,6 +34,8 @@ def challenge(hello: bytes, leaf_der: bytes, **changes: Any) -> Challenge:
         interval_ms=25_000,
         checkpoint=None,
         consistency_proof=(),
+        log_key=None,
+        log_key_changes=(),
         wall_ms="1800000000000",
     )
     return msgspec.structs.replace(document, **changes)

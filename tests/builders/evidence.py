@@ -206,6 +206,7 @@ class Scene:
             "processes": None,
             "hardware_reports": (),
             "failed_reads": (),
+            "log_alarms": (),
         }
         return Evidence(**(header | body | self.evidence))
 

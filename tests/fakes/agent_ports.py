@@ -12,7 +12,8 @@ from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.gpu.source import StuckCall
 from agent.session.client import DialError, Line
 from agent.session.machine import About, End, Verdict
-from gpuwarden.evidence.model import WitnessedCheckpoint
+from gpuwarden.audit.witness import Shown
+from gpuwarden.evidence.model import LogAlarm, WitnessedCheckpoint
 from gpuwarden.identity.keeper import KeeperFacts
 from gpuwarden.identity.svid import Svid
 from gpuwarden.settings.values import Address
@@ -113,14 +114,18 @@ class FakeGpus:
 
 @dataclass
 class FakeWitness:
-    seen: list[str] = field(default_factory=list)
+    seen: list[Shown] = field(default_factory=list)
     known: tuple[WitnessedCheckpoint, ...] = ()
+    accused: tuple[LogAlarm, ...] = ()
 
     def checkpoints(self) -> tuple[WitnessedCheckpoint, ...]:
         return self.known
 
-    def witness(self, checkpoint: str) -> None:
-        self.seen.append(checkpoint)
+    def alarms(self) -> tuple[LogAlarm, ...]:
+        return self.accused
+
+    def witness(self, shown: Shown) -> None:
+        self.seen.append(shown)
 
 
 @dataclass

@@ -181,6 +181,7 @@ class AttestClient:
             processes=None,
             hardware_reports=(),
             failed_reads=(),
+            log_alarms=(),
         )
         return self._signed(
             challenge, msgspec.structs.replace(document, **changes), TYPE_EVIDENCE, key

@@ -112,6 +112,8 @@ def _challenge(number: int, hello: bytes) -> Challenge:
         interval_ms=25_000,
         checkpoint=None,
         consistency_proof=(),
+        log_key=None,
+        log_key_changes=(),
         wall_ms=str(_START_MS + 25_000 * number),
     )
 
@@ -152,6 +154,7 @@ def _evidence(seq: int, challenge: dict[str, Any], prev: str) -> Evidence:
                 error="UNKNOWN",
             ),
         ),
+        log_alarms=(),
     )
 
 

@@ -176,7 +176,7 @@ async def test_bad_news_reaches_the_controller(bench: Bench) -> None:
 async def test_gpus_are_remembered_within_one_boot(
     bench: Bench, boot_id: str, given: tuple[KnownGpu, ...]
 ) -> None:
-    old = AgentState(instance_id="x", boot_id=boot_id, checkpoints=(), gpus=(REMEMBERED,))
+    old = AgentState(instance_id="x", boot_id=boot_id, logs=(), log_alarms=(), gpus=(REMEMBERED,))
     StateFile(bench.folder / "state").keep(old)
     bench.gpus.known = (KnownGpu("GPU-2", "0:2:0.0", 1),)
     await bench.run_until(bench.accepted, lambda: signal.raise_signal(signal.SIGTERM))

@@ -16,8 +16,9 @@ from agent.challenge import SignedChallenge
 from agent.session.client import Session, SessionPorts
 from agent.session.machine import About, End, EndReason, StreamTiming, Verdict
 from agent.session.replicas import UsedStreamIds
+from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import SystemClock
-from gpuwarden.evidence.model import FailedRead, WitnessedCheckpoint
+from gpuwarden.evidence.model import FailedRead, LogAlarm, WitnessedCheckpoint
 from gpuwarden.settings.values import Address
 from gpuwarden.wire.v1 import attestation_pb2 as wire
 from tests.builders.attesting import AGENT, attester, reading, xid
@@ -101,6 +102,9 @@ async def running(session: Session) -> AsyncIterator["asyncio.Task[End]"]:
 
 async def test_hello_challenge_evidence_verdict(bench: Bench) -> None:
     bench.witness.known = (WitnessedCheckpoint(origin="o", checkpoint="c"),)
+    bench.witness.accused = (
+        LogAlarm(code="LOG_RESET", origin="o", detail="d", known="k", seen="s", wall_ms="7"),
+    )
     session = bench.session()
     async with running(session) as task:
         await bench.journal.until(lambda: bench.accepted == 1)
@@ -110,6 +114,7 @@ async def test_hello_challenge_evidence_verdict(bench: Bench) -> None:
         [evidence] = stream.evidence
         assert evidence.inventory == bench.gpus.answer.inventory
         assert evidence.checkpoints == bench.witness.known
+        assert evidence.log_alarms == bench.witness.accused
         [(verdict, about)] = bench.verdicts()
         assert (verdict.code, verdict.level, about) == ("ACCEPTED", "L0", About.EVIDENCE)
         assert verdict.attestation_hash == HASH
@@ -144,10 +149,17 @@ async def test_bad_news_uses_the_spare_nonce_while_evidence_is_read(bench: Bench
 
 
 async def test_a_checkpoint_of_a_verified_challenge_is_witnessed(bench: Bench) -> None:
-    bench.controller.alter = lambda document: changed(document, checkpoint="main/0\n1\nx\n")
+    shown = Shown("main/0\n1\nx\n", ("proof",), "key", ("change",))
+    bench.controller.alter = lambda document: changed(
+        document,
+        checkpoint=shown.note,
+        consistency_proof=shown.proof,
+        log_key=shown.key,
+        log_key_changes=shown.key_changes,
+    )
     async with running(bench.session()):
         await bench.journal.until(lambda: bench.accepted == 1)
-    assert bench.witness.seen == ["main/0\n1\nx\n"]
+    assert bench.witness.seen == [shown]
 
 
 ROGUE = CA.svid("spiffe://example.org/gpuwarden/agent/node-9")

@@ -6,7 +6,7 @@ from agent.gpu.source import StuckCall
 from agent.ops import Ops
 from agent.session.machine import About, End, EndReason, Verdict
 from agent.standing import Condition, Standing
-from gpuwarden.evidence.model import FailedRead
+from gpuwarden.evidence.model import FailedRead, LogAlarm
 from gpuwarden.identity.keeper import KeeperFacts
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import Instruments
@@ -203,6 +203,7 @@ def test_readiness_as_json() -> None:
         "ready": True,
         "reasons": [],
         "identity": f"SVID {AGENT}",
+        "alarms": [],
         "replicas": [
             {
                 "address": "10.0.0.1:9443",
@@ -215,3 +216,19 @@ def test_readiness_as_json() -> None:
             }
         ],
     }
+
+
+def test_an_alarm_about_a_log_is_shown_and_takes_no_readiness_away() -> None:
+    bench = Bench()
+    bench.accepted()
+    for code in ("CHECKPOINT_INCONSISTENT", "LOG_RESET", "LOG_RESET"):
+        alarm = LogAlarm(code=code, origin="lab/c", detail="why", known="k", seen="s", wall_ms="7")
+        bench.standing.alarmed(alarm)
+    answer = json.loads(bench.ops.readyz().body)
+    assert answer["ready"]
+    assert answer["alarms"] == [
+        "CHECKPOINT_INCONSISTENT: lab/c: why",
+        *["LOG_RESET: lab/c: why"] * 2,
+    ]
+    assert 'gpuwarden_agent_log_alarms{code="LOG_RESET"} 2.0' in bench.metrics()
+    assert 'gpuwarden_agent_log_alarms{code="CHECKPOINT_INCONSISTENT"} 1.0' in bench.metrics()

@@ -16,12 +16,15 @@ from agent.state import (
     decode_state,
     encode_state,
 )
-from gpuwarden.evidence.model import WitnessedCheckpoint
+from gpuwarden.evidence.model import LogAlarm, WitnessedLog
 
 STATE = AgentState(
     instance_id="ab" * 16,
     boot_id="boot",
-    checkpoints=(WitnessedCheckpoint(origin="main/0", checkpoint="main/0\n1\nx\n"),),
+    logs=(WitnessedLog(origin="main/0", checkpoint="main/0\n1\nx\n", key="main/0+1+x"),),
+    log_alarms=(
+        LogAlarm(code="LOG_RESET", origin="main/0", detail="d", known="k", seen="s", wall_ms="7"),
+    ),
     gpus=(RememberedGpu(uuid="GPU-1", pci_bus_id="0:1:0.0", nvml_index=0),),
 )
 
@@ -52,7 +55,7 @@ def test_a_crash_before_the_rename_leaves_the_old_state(tmp_path: Path) -> None:
 
     with pytest.raises(StateNotKeptError, match="No space left"):
         StateFile(tmp_path, sync=crash).keep(
-            AgentState(instance_id="x", boot_id="y", checkpoints=(), gpus=())
+            AgentState(instance_id="x", boot_id="y", logs=(), log_alarms=(), gpus=())
         )
     assert StateFile(tmp_path).load() == STATE
 

@@ -8,7 +8,7 @@ from agent.detached import detached
 from agent.state import AgentState, StateNotKeptError
 from agent.state_writer import StateWriter
 
-STATE = AgentState(instance_id="a", boot_id="b", checkpoints=(), gpus=())
+STATE = AgentState(instance_id="a", boot_id="b", logs=(), log_alarms=(), gpus=())
 
 
 @dataclass

@@ -5,6 +5,7 @@
 import errno
 import os
 import shutil
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,10 @@ def published(audit: DurableLog) -> Published:
     found = audit.published
     assert found is not None
     return found
+
+
+def decoded(proof: tuple[str, ...]) -> list[bytes]:
+    return [b64decode(text) for text in proof]
 
 
 async def until_certified(audit: DurableLog) -> None:
@@ -178,7 +183,7 @@ async def test_published_proofs_lead_from_earlier_checkpoints_to_the_last(folder
     assert set(last.proofs) >= {7, *(size for size in sizes if size > 30)}
     for size, proof in last.proofs.items():
         root = naive_root(lines_in(folder)[:size])
-        verify_consistency(size, root, last.head.size, last.head.root, proof)
+        verify_consistency(size, root, last.head.size, last.head.root, decoded(proof))
     assert len(lines) < last.head.size
     assert not last.unprovable
     assert last.key == str(own_key(folder))
@@ -265,7 +270,7 @@ async def test_a_tree_that_is_lost_with_its_records_goes_on_without_them(folder:
     assert 3 in last.unprovable
     for size in (first - 1, first + 2):
         root = naive_root(lines[:size])
-        verify_consistency(size, root, last.head.size, last.head.root, last.proofs[size])
+        verify_consistency(size, root, last.head.size, last.head.root, decoded(last.proofs[size]))
 
 
 def test_a_log_whose_beginning_is_unknown_is_not_continued(folder: Path) -> None:

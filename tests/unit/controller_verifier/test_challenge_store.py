@@ -45,7 +45,7 @@ def test_the_document_says_everything_the_answer_must_bind_to() -> None:
         wall=WALL,
         interval_ns=24_500_000_000,
         want=("inventory", "hardware-report"),
-        audit=AuditHead("origin\n1\nroot\n", ("p",)),
+        audit=AuditHead("origin\n1\nroot\n", ("p",), "key", ("change",)),
     )
     document = decode(payload, Challenge, max_bytes=4096)
     assert payload == canonical_json(document)
@@ -66,6 +66,8 @@ def test_the_document_says_everything_the_answer_must_bind_to() -> None:
         checkpoint="origin\n1\nroot\n",
         consistency_proof=("p",),
         wall_ms="1777896000000",
+        log_key="key",
+        log_key_changes=("change",),
     )
     assert remembered.sha256 == sha256_hex(payload)
     assert remembered.want == document.want
@@ -76,6 +78,7 @@ def test_without_an_audit_log_nothing_is_claimed_about_it() -> None:
     payload, _ = build_challenge(SETTINGS, STREAM, nonces(1), issued_ns=0, wall=WALL)
     document = decode(payload, Challenge, max_bytes=4096)
     assert (document.checkpoint, document.consistency_proof) == (None, ())
+    assert (document.log_key, document.log_key_changes) == (None, ())
     assert document.interval_ms == 25_000
 
 

@@ -1,0 +1,110 @@
+"""Which checkpoint and which proof a challenge brings, by what the agent says it knows."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from controller.audit.notary import Published
+from controller.rpc.audit_heads import AuditHeads
+from controller.verifier.context import StreamState
+from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.witness import conclude
+from gpuwarden.evidence.model import WitnessedCheckpoint
+from tests.builders.evidence import Scene
+from tests.builders.grown_log import GrownLog
+from tests.builders.log_keys import ORIGIN, signer
+
+LOG = GrownLog(9)
+
+
+@dataclass
+class CertifiedLog:
+    published: Published | None
+    wanted: list[int] = field(default_factory=list)
+
+    def want_proof(self, size: int) -> None:
+        self.wanted.append(size)
+
+
+def published(log: GrownLog = LOG, **changes: Any) -> Published:
+    proofs = {size: log.shown(size).proof for size in (4, 9)}
+    good = Published(
+        note=log.note(),
+        head=log.head(),
+        log=log.log,
+        key=str(log.signer.key),
+        key_changes=log.key_changes,
+        proofs=proofs,
+        unprovable=frozenset({5}),
+    )
+    return replace(good, **changes)
+
+
+def stream(note: str | None = None, origin: str = ORIGIN) -> StreamState:
+    known = () if note is None else (WitnessedCheckpoint(origin=origin, checkpoint=note),)
+    state = Scene(hello={"checkpoints": known}).open()
+    assert isinstance(state, StreamState)
+    return state
+
+
+def test_an_agent_that_knows_nothing_is_shown_the_last_checkpoint() -> None:
+    for agent in (stream(), stream("junk"), stream(LOG.note(4), origin="lab/other")):
+        head = AuditHeads(CertifiedLog(published()), ORIGIN)(agent)
+        assert head is not None
+        assert (head.checkpoint, head.consistency_proof) == (LOG.note(), ())
+        assert head.log_key == str(signer().key)
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_a_proof_leads_from_what_the_agent_knows(size: int) -> None:
+    log = CertifiedLog(published())
+    head = AuditHeads(log, ORIGIN)(stream(LOG.note(size)))
+    assert head is not None
+    assert head.consistency_proof == LOG.shown(size).proof
+    known, _ = conclude(None, LOG.shown(size=size))
+    assert conclude(known, LOG.shown(size))[1] is None
+    assert log.wanted == []
+
+
+def test_a_proof_that_is_not_ready_is_asked_for() -> None:
+    log = CertifiedLog(published())
+    assert AuditHeads(log, ORIGIN)(stream(LOG.note(3))) is None
+    assert log.wanted == [3]
+
+
+def test_what_a_former_key_signed_is_asked_for_too() -> None:
+    old, new = signer(1), signer(2)
+    log = CertifiedLog(published(GrownLog(9, signer=new, key_changes=(sign_change(old, new),))))
+    assert AuditHeads(log, ORIGIN)(stream(LOG.note(3))) is None
+    assert log.wanted == [3]
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        GrownLog(12).note(),  # beyond the log: it was cut back
+        GrownLog(9, fork=0).note(3),  # of another log
+        GrownLog(9, signer=signer(3)).note(3),  # signed by nobody we know
+        LOG.note(5),  # before what can be proven
+    ],
+)
+def test_where_there_is_no_proof_the_agent_sees_that(note: str) -> None:
+    log = CertifiedLog(published())
+    head = AuditHeads(log, ORIGIN)(stream(note))
+    assert head is not None
+    assert (head.checkpoint, head.consistency_proof) == (LOG.note(), ())
+    assert log.wanted == []
+
+
+def test_without_a_checkpoint_nothing_is_said() -> None:
+    assert AuditHeads(CertifiedLog(None), ORIGIN)(stream(LOG.note(4))) is None
+
+
+def test_what_an_agent_knows_is_what_it_last_signed() -> None:
+    known = WitnessedCheckpoint(origin=ORIGIN, checkpoint=LOG.note(9))
+    accepted = Scene(evidence={"checkpoints": (known,)}).accepted()
+    assert accepted.stream.witnessed == (known,)
+    news = Scene(bad_news=True, hello={"checkpoints": (known,)}).run()
+    assert news.stream is not None
+    assert news.stream.witnessed == (known,)
