@@ -14,6 +14,7 @@ Must not decide anything about evidence or pods.
 
 import asyncio
 import hashlib
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.fleet_gauges import FleetGauges, count_fleet
 from controller.ops import OpsServer, ops_app
 from controller.policy_file import PolicyInvalidError
-from controller.rpc.caller import LOCAL
+from controller.rpc.caller import owner_of_socket
 from controller.rpc.interceptor import (
     AuthorizationInterceptor,
     local_caller,
@@ -63,6 +64,7 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
 from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
 from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
+from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
 
 SERVICE: Final = "controller"
 EXIT_OK: Final = 0
@@ -275,9 +277,14 @@ class _Controller:
         local = local_server(
             path=path,
             interceptor=AuthorizationInterceptor(
-                authenticate=local_caller(LOCAL), observer=parts.journal, clock=parts.clock
+                authenticate=local_caller(owner_of_socket(os.geteuid())),
+                observer=parts.journal,
+                clock=parts.clock,
             ),
-            services=(lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),),
+            services=(
+                lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
+                lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
+            ),
         )
         await self._serve_rpc(local)
         extender = await parts.extender.start()
@@ -299,6 +306,7 @@ class _Controller:
             services=(
                 lambda server: add_AttestationServiceServicer_to_server(parts.attestation, server),
                 lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
+                lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
             ),
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
         )

@@ -19,6 +19,7 @@ from controller.fleet.denials import Denials
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import GpuView, NodeView
+from controller.operator_desk import DeskPorts, OperatorDesk
 from controller.policy import Policy
 from controller.policy_in_force import PolicyInForce, policy_file
 from controller.rpc.attest_session import SessionPorts
@@ -30,6 +31,7 @@ from controller.rpc.fit_message import fit_message, unreadable_pod
 from controller.rpc.fleet_messages import LabelsOf
 from controller.rpc.fleet_service import FleetReader, FleetService
 from controller.rpc.known_fleet import KnownFleet
+from controller.rpc.operator_service import OperatorService
 from controller.rpc.peer_usage import PeerUsage, Rate
 from controller.rpc.stream_table import StreamTable
 from controller.scheduling.decision import NotedDecisions
@@ -80,6 +82,7 @@ class Parts:
     table: StreamTable
     attestation: AttestationService
     fleet: FleetService
+    operator: OperatorService
     extender: ExtenderServer
 
 
@@ -117,6 +120,17 @@ def assemble(
     )
     table = StreamTable()
     verbs = _verbs(settings, conditions, registry)
+    desk = OperatorDesk(
+        DeskPorts(
+            store=store.store,
+            denials=denials,
+            fleet=registry,
+            knows=conditions.knows,
+            audit=audit,
+            clock=clock,
+            observer=journal,
+        )
+    )
     return Parts(
         settings=settings,
         clock=clock,
@@ -139,7 +153,8 @@ def assemble(
         attestation=_attestation(
             settings, conditions, denials, registry=registry, journal=journal, table=table
         ),
-        fleet=_fleet(conditions, registry, verbs),
+        fleet=_fleet(conditions, registry, desk, verbs),
+        operator=OperatorService(desk),
         extender=_extender(settings, verbs, audit, instruments),
     )
 
@@ -185,12 +200,14 @@ def _attestation(
     )
 
 
-def _fleet(conditions: Conditions, registry: FleetRegistry, verbs: ExtenderVerbs) -> FleetService:
+def _fleet(
+    conditions: Conditions, registry: FleetRegistry, desk: OperatorDesk, verbs: ExtenderVerbs
+) -> FleetService:
     return FleetService(
         FleetReader(
             fleet=KnownFleet(registry, conditions.directory, conditions.policy),
             policy=conditions.policy,
-            record=conditions.record,
+            shown=desk.shown,
             readiness=conditions.readiness,
             labels=Labels(conditions.policy),
             fit=partial(_fit, verbs),

@@ -11,7 +11,7 @@ from typing import Final
 from controller.audit.durable_log import DurableLog
 from controller.clock_guard import ClockAnchor
 from controller.fleet.directory import NodeDirectory
-from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
+from controller.fleet.enrollment import EnrollmentStore
 from controller.policy import Policy
 from controller.policy_in_force import PolicyInForce
 from controller.readiness import Readiness, ReadinessFacts, first_round, readiness
@@ -57,9 +57,9 @@ class Conditions:
         """The policy in force."""
         return self.policy_in_force.current
 
-    def record(self, node: str) -> EnrollmentRecord | None:
-        """What is pinned of a node."""
-        return self.store.snapshot().records.get(node)
+    def knows(self, node: str) -> bool:
+        """Whether the cluster has a node of this name."""
+        return node in self.directory.snapshot().nodes
 
     def known(self) -> Snapshots:
         """What the Verifier decides by; without an SVID there are no roots, so nobody passes."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from controller.audit.log import AuditLog
 from controller.audit.record import Record
 from controller.fleet.node_trust import ChangeKind, TrustChange
+from controller.operator_desk import Act, Order
 from controller.rpc.authorization import ALLOWED_CALLERS
 from controller.rpc.caller import Caller
 from controller.rpc.evidence_intake import Changes, Result
@@ -54,6 +55,7 @@ class TrustJournal:
         self._grants = instruments.counter(names.AUDIT_GRANTS)
         self._alarms = WitnessAlarms(instruments, audit)
         self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
+        self._acts = instruments.counter(names.OPERATOR_ACTS)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
         """Evidence, or a stream that was refused before any."""
@@ -104,6 +106,18 @@ class TrustJournal:
             )
         for record in _records(changes, actor):
             self._audit.note(record)
+
+    def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
+        """An operator decided about a node."""
+        self._acts.labels(act.value, refusal.code.value if refusal else "OK").inc()
+        self._log.info(
+            Event.NODE_OPERATOR,
+            act=act.value,
+            node=order.node,
+            actor=order.actor,
+            reason=order.reason,
+            code=refusal.code.value if refusal else None,
+        )
 
     def opened(self, stream: StreamState) -> None:
         """A stream was admitted."""

@@ -186,7 +186,7 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
         Stage.STREAM,
         "Two processes with the identity of this node answer challenges.",
         "Find the second process, for its SVID or socket may be stolen; then let an operator "
-        "accept the node.",
+        "release the node (gpuwarden node release) and restart its agent.",
     ),
     ReasonCode.MSG_TOO_LARGE: Explanation(
         Stage.MESSAGE,
@@ -327,19 +327,20 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ReasonCode.NODE_UID_CHANGED: Explanation(
         Stage.MESSAGE,
         "The Node object was made anew under the same name.",
-        "If the node was rebuilt on purpose, let an operator accept it after looking at the "
-        "difference.",
+        "If the node was rebuilt on purpose, let an operator accept it (gpuwarden node accept) "
+        "after looking at the difference.",
     ),
     ReasonCode.INVENTORY_NOT_ENROLLED: Explanation(
         Stage.MESSAGE,
         "Policy demands enrolment and a GPU of the node is not enrolled.",
-        "Add the UUID or serial to the node pool's list.",
+        "Add the UUID or serial to the node pool's list, or let an operator accept the node "
+        "(gpuwarden node accept) after looking at what it shows.",
     ),
     ReasonCode.INVENTORY_CHANGED: Explanation(
         Stage.MESSAGE,
         "A GPU was added or swapped, or a serial or identity key changed, against what was pinned.",
-        "If the card was replaced on purpose, let an operator accept the node after looking "
-        "at the difference.",
+        "If the card was replaced on purpose, let an operator accept the node "
+        "(gpuwarden node accept) after looking at the difference.",
     ),
     ReasonCode.HW_MISSING: Explanation(
         Stage.MESSAGE,
@@ -617,6 +618,22 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
         Stage.API,
         "The caller's role may not use this method.",
         "Use an SVID of the inspector role for reading or the operator role for acting.",
+    ),
+    ReasonCode.CANDIDATE_UNKNOWN: Explanation(
+        Stage.API,
+        "The node has shown no hardware that waits for an operator to accept it.",
+        "Read gpuwarden node show: a denial without other hardware is ended by gpuwarden node "
+        "release; then the node shows its hardware again.",
+    ),
+    ReasonCode.DENIAL_UNKNOWN: Explanation(
+        Stage.API,
+        "There is no denial of this node that could be lifted.",
+        "Read gpuwarden explain node for what keeps the node out instead.",
+    ),
+    ReasonCode.ENROLLMENT_CONFLICT: Explanation(
+        Stage.API,
+        "Pins, denial or hardware of the node have changed since they were shown.",
+        "Look at the node again with gpuwarden node show and decide anew.",
     ),
     ReasonCode.RESERVATION_UNKNOWN: Explanation(
         Stage.API,

@@ -1,8 +1,9 @@
 """A list of node names in place of the cluster's Node objects, for a laptop without Kubernetes.
 
-Insecure because nobody confirms that the nodes exist and they have no UID: a node that
-was deleted and made anew cannot be told from the old one. The composition that uses
-it passes it in, and its warning stands in readiness and in every answer.
+Insecure because nobody confirms that the nodes exist, and that they have the UID that the
+list may give them (`NAME=UID`); without one a node that was deleted and made anew cannot be
+told from the old one. The composition that uses it passes it in, and its warning stands in
+readiness and in every answer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,17 +31,12 @@ class _AnyNode(Mapping[str, KnownNode]):
 
 
 class InsecureStaticNodes:
-    """Knows the given names, or with `*` any name; raises ValueError for what is neither."""
+    """Knows the given names, `NAME` or `NAME=UID`, or with `*` any name; raises ValueError."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        listed = tuple(names)
-        for name in listed:
-            if name != ANY and not is_node_name(name):
-                raise ValueError(f"node name {name!r}: an RFC 1123 subdomain or * is expected")
+        listed = dict(_entry(name) for name in names)
         self._shown = ", ".join(listed) or "none"
-        nodes: Mapping[str, KnownNode] = (
-            _AnyNode() if ANY in listed else {x: KnownNode() for x in listed}
-        )
+        nodes: Mapping[str, KnownNode] = _AnyNode() if ANY in listed else listed
         self._snapshot = DirectorySnapshot(nodes)
 
     def snapshot(self) -> DirectorySnapshot:
@@ -53,3 +49,10 @@ class InsecureStaticNodes:
             "InsecureStaticNodes: nodes come from a list and are not checked against a cluster "
             f"({self._shown}); never use this in production"
         )
+
+
+def _entry(text: str) -> tuple[str, KnownNode]:
+    name, _, uid = text.partition("=")
+    if name != ANY and not is_node_name(name):
+        raise ValueError(f"node name {name!r}: an RFC 1123 subdomain or * is expected")
+    return name, KnownNode(uid or None)

@@ -42,9 +42,10 @@ class Denials:
         for node in tuple(self._unwritten):
             await self._write(node)
 
-    def forget(self, node: str) -> None:
-        """An operator has decided about the node: what was not written is not wanted any more."""
-        self._unwritten.pop(node, None)
+    def forget(self, node: str, denial: Denial | None) -> None:
+        """An operator has decided about `denial`; one that came since is still wanted."""
+        if denial is not None and self._unwritten.get(node) == denial:
+            del self._unwritten[node]
 
     async def _write(self, node: str) -> bool:
         try:
@@ -52,11 +53,11 @@ class Denials:
                 denial = self._unwritten.get(node)
                 old = self._store.snapshot().records.get(node)
                 if denial is None or (old is not None and old.denial is not None):
-                    self.forget(node)
+                    self.forget(node, denial)
                     return True
                 new = replace(old or EnrollmentRecord(node), denial=denial)
                 if await write(self._store, old, new):
-                    self.forget(node)
+                    self.forget(node, denial)
                     return True
         except EnrollmentUnavailableError:
             return False

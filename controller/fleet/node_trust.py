@@ -22,6 +22,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, assert_never
 
+from controller.fleet.enrollment import Candidate
 from controller.fleet.view import (
     Acceptance,
     GpuView,
@@ -36,6 +37,7 @@ MAX_REFUSALS: Final = 16
 """Refusals remembered per node, repeats counted in one."""
 
 _FIRST_STEP_OF_THE_NODE: Final = 6
+_INVENTORY_STEP: Final = 16
 
 
 class ChangeKind(StrEnum):
@@ -94,6 +96,7 @@ class EvidenceRefused:
     wall_ns: int
     lost: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """GPU UUID -> error: GPUs that the refused but authentic evidence says are gone."""
+    candidate: Candidate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,7 @@ def _accepted(record: NodeRecord, event: EvidenceAccepted) -> Outcome:
     }
     shown = replace(acceptance, gpus=_with_news(acceptance.gpus, bad))
     after = NodeRecord(
-        replace(view, acceptance=shown, blocked=_still_blocked(view.blocked)),
+        replace(view, acceptance=shown, blocked=_still_blocked(view.blocked), candidate=None),
         record.blocked_ns,
         MappingProxyType(bad),
         lapsed=event.now_ns >= acceptance.fresh_until_ns,
@@ -259,7 +262,13 @@ def _refused(record: NodeRecord, event: EvidenceRefused) -> Outcome:
     outcome = _blocked(record, past, event.now_ns)
     for uuid, error in event.lost.items():
         outcome = _bad_gpu(outcome, uuid, BadGpu(error, event.now_ns))
-    return outcome
+    return outcome if event.step < _INVENTORY_STEP else _offering(outcome, event.candidate)
+
+
+def _offering(outcome: Outcome, candidate: Candidate | None) -> Outcome:
+    """Newer evidence was judged: what older one showed is no longer there to be accepted."""
+    view = replace(outcome.record.view, candidate=candidate)
+    return replace(outcome, record=replace(outcome.record, view=view))
 
 
 def _blocked(record: NodeRecord, past: PastRefusal, now_ns: int) -> Outcome:
@@ -338,7 +347,8 @@ def _released(record: NodeRecord, event: Release) -> Outcome:
         effect=Effect.REVOKE,
         detail=f"released, waits for new evidence: {event.reason}",
     )
-    after = replace(record, view=replace(record.view, blocked=waiting), blocked_ns=event.now_ns)
+    view = replace(record.view, blocked=waiting, candidate=None)
+    after = replace(record, view=view, blocked_ns=event.now_ns)
     change = TrustChange(record.view.name, ChangeKind.RELEASED, blocked.code, event.reason)
     return Outcome(after, (change,))
 

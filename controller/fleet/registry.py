@@ -93,6 +93,7 @@ class FleetRegistry:
             now_ns,
             wall_ns,
             MappingProxyType({x.uuid: x.error for x in refused.lost}),
+            refused.candidate,
         )
         return (
             *self._apply(refused.node, event),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from controller.fleet.enrollment import Candidate
 from gpuwarden.evidence.model import Host, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import Effect, ReasonCode
 
@@ -135,6 +136,8 @@ class NodeView:
     """Newest first, bounded."""
     mode: NodeMode
     warnings: tuple[str, ...] = ()
+    candidate: Candidate | None = None
+    """What its last judged evidence showed, where only the pins stood against that."""
 
     def state(self, now_ns: int) -> NodeState:
         """Where the node stands at `now_ns` (controller CLOCK_BOOTTIME)."""

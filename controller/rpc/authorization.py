@@ -34,9 +34,11 @@ KIND_OF_ROLE: Final[Mapping[Role, CallerKind]] = MappingProxyType(
 _AGENTS: Final = frozenset({CallerKind.AGENT})
 _READERS: Final = frozenset({CallerKind.INSPECTOR, CallerKind.OPERATOR, CallerKind.LOCAL})
 _INSPECTORS: Final = frozenset({CallerKind.INSPECTOR})
+_OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})
 _KNOWN: Final = _AGENTS | _READERS
 
 _FLEET: Final = "/gpuwarden.wire.v1.FleetService"
+_OPERATOR: Final = "/gpuwarden.wire.v1.OperatorService"
 _HEALTH: Final = "/grpc.health.v1.Health"
 
 ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
@@ -50,6 +52,9 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_FLEET}/GetClass": _READERS,
         f"{_FLEET}/ExplainNode": _READERS,
         f"{_FLEET}/FitPod": _READERS,
+        f"{_OPERATOR}/AcceptNode": _OPERATORS,
+        f"{_OPERATOR}/QuarantineNode": _OPERATORS,
+        f"{_OPERATOR}/ReleaseNode": _OPERATORS,
         f"{_HEALTH}/Check": _KNOWN,
         f"{_HEALTH}/List": _KNOWN,
         f"{_HEALTH}/Watch": _KNOWN,

@@ -4,7 +4,9 @@ Pure: session facts, roots and `now` in, a caller or a refusal out. Must not kno
 methods; `authorization.py` decides what a caller may do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -32,6 +34,31 @@ class Caller:
 
 
 LOCAL: Final = Caller(CallerKind.LOCAL, "local", None)
+
+_PRESENT: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)
+
+
+def owner_of_socket(uid: int) -> Caller:
+    """Whoever could open the unix socket: its owner, or root, which cannot be told apart."""
+    return Caller(CallerKind.LOCAL, f"local uid {uid}", None)
+
+
+def present_caller() -> Caller:
+    """Who called the method that runs now; raises LookupError outside of one."""
+    caller = _PRESENT.get()
+    if caller is None:
+        raise LookupError("no call is being answered here")
+    return caller
+
+
+@contextmanager
+def calling(caller: Caller | None) -> Iterator[None]:
+    """While a method runs for `caller`."""
+    token = _PRESENT.set(caller)
+    try:
+        yield
+    finally:
+        _PRESENT.reset(token)
 
 
 def caller_of(

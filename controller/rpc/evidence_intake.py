@@ -192,7 +192,8 @@ class EvidenceIntake:
         Where that fails now, the registry of this replica holds it meanwhile.
         """
         if refusal.effect is Effect.QUARANTINE and refusal.node is not None:
-            denial = Denial(refusal.code, refusal.detail, AUTOMATIC, self._times()[1])
+            wall_ns = self._times()[1]
+            denial = Denial(refusal.code, refusal.detail, AUTOMATIC, wall_ns, refusal.candidate)
             await self._ports.denials.deny(refusal.node, denial)
 
 

@@ -12,10 +12,11 @@ from typing import Any, Final, Protocol
 import grpc
 from grpc import aio
 
-from controller.fleet.enrollment import EnrollmentRecord
+from controller.fleet.operator_decisions import Shown
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.policy import Policy
 from controller.readiness import Readiness
+from controller.rpc.enrollment_messages import enrollment_message
 from controller.rpc.failure import abort_with
 from controller.rpc.fleet_classes import find_class, list_classes
 from controller.rpc.fleet_messages import (
@@ -56,8 +57,8 @@ class FleetReader:
 
     fleet: Fleet
     policy: Callable[[], Policy]
-    record: Callable[[str], EnrollmentRecord | None]
-    """Pins of a node."""
+    shown: Callable[[str], Shown]
+    """Pins, denial and candidate of a node."""
     readiness: Callable[[], Readiness]
     labels: Callable[[], LabelsOf]
     """Policy labels under the policy in force."""
@@ -100,7 +101,8 @@ class FleetService(pb_grpc.FleetServiceServicer):
         """One node with its GPUs; NOT_FOUND where it is unknown."""
         node = await self._node(request.name, context)
         message = node_message(node, self._clock.boottime_ns(), self._reader.labels())
-        return pb.GetNodeResponse(node=message)
+        enrollment = enrollment_message(self._reader.shown(node.name))
+        return pb.GetNodeResponse(node=message, enrollment=enrollment)
 
     async def ListGpus(  # noqa: N802 - same
         self, request: pb.ListGpusRequest, context: Context
@@ -138,7 +140,8 @@ class FleetService(pb_grpc.FleetServiceServicer):
         """Why a node is or is not eligible."""
         node = await self._node(request.name, context)
         now_ns = self._clock.boottime_ns()
-        record = self._reader.record(node.name)
+        shown = self._reader.shown(node.name)
+        record = shown.record if shown.known else None
         accepted = node.acceptance
         return pb.ExplainNodeResponse(
             node=node_message(node, now_ns, self._reader.labels()),
@@ -146,6 +149,7 @@ class FleetService(pb_grpc.FleetServiceServicer):
             identity_document=accepted.identity_document.decode() if accepted else "",
             pin_document=pin_document(record),
             findings=findings(node, record, now_ns),
+            enrollment=enrollment_message(shown),
         )
 
     async def FitPod(  # noqa: N802 - same

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError as WireError
 from grpc import aio
 
 from controller.rpc.authorization import CallerKind, authorize
-from controller.rpc.caller import Caller, caller_of
+from controller.rpc.caller import Caller, caller_of, calling
 from controller.rpc.failure import abort_with
 from controller.rpc.request_reader import RequestReader, requests
 from controller.rpc.session_facts import stream_facts
@@ -161,7 +161,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             await abort_with(context, refusal)
         deadline = asyncio.timeout(_remaining(caller, now))
         try:
-            with self._counted(caller):
+            with self._counted(caller), calling(caller):
                 async with deadline:
                     yield
         except TimeoutError:

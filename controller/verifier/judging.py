@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.fleet.claims import ContestedClaim
+from controller.fleet.enrollment import Candidate
 from controller.verifier.acceptability import policy_refusals
 from controller.verifier.challenge import IssuedChallenge
 from controller.verifier.context import Snapshots, VerifierSettings
@@ -17,7 +18,7 @@ from controller.verifier.inventory import (
     warnings_about_reads,
 )
 from controller.verifier.opening import Opened
-from controller.verifier.pins import lost_gpus, next_record, pinned, unpinned_lost
+from controller.verifier.pins import lost_gpus, next_record, pinned, shown, unpinned_lost
 from controller.verifier.result import Accepted, EnrollmentChange, Refused, refused
 from controller.verifier.seams import HardwareAppraisal, HardwareQuestion, Standing
 from controller.verifier.standing import NodeStanding
@@ -25,10 +26,19 @@ from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
 from gpuwarden.evidence.model import Evidence, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
-from gpuwarden.reasons import Refusal
+from gpuwarden.reasons import ReasonCode, Refusal
 
 MAX_WARNINGS: Final = 16
 """Kept of one evidence: they are shown with every list of nodes, so one node must not fill it."""
+
+_FOR_AN_OPERATOR: Final = frozenset(
+    {
+        ReasonCode.NODE_UID_CHANGED,
+        ReasonCode.INVENTORY_NOT_ENROLLED,
+        ReasonCode.INVENTORY_CHANGED,
+    }
+)
+"""Refusals that say nothing worse of the hardware than that it is not the pinned one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,8 @@ class Judge:
         lost = lost_gpus(evidence.inventory, question.pins)
         contested = contested_claims(question)
         if found := inventory_refusals(question, contested):
-            return _refused(opened, found, lost, contested)
+            refusal = _refused(opened, found, lost, contested)
+            return replace(refusal, candidate=_candidate(refusal, question))
         standing = self.hardware.appraise(
             HardwareQuestion(
                 evidence, opened.stream, question.pins, self.found.standing, self.now_ns
@@ -140,6 +151,18 @@ def _refused(
         lost=lost,
         contested=contested,
         evidence_digest=opened.digest,
+    )
+
+
+def _candidate(refusal: Refused, question: InventoryQuestion) -> Candidate | None:
+    if refusal.code not in _FOR_AN_OPERATOR:
+        return None
+    return Candidate(
+        code=refusal.code,
+        node_uid=question.node.uid,
+        spire_agent=question.standing.spire_agent,
+        gpus=shown(question.evidence.inventory, question.standing.identity_keys),
+        evidence_digest=refusal.evidence_digest,
     )
 
 

@@ -54,6 +54,12 @@ def unpinned_lost(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterat
         )
 
 
+def shown(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[PinnedGpu, ...]:
+    """The GPUs that answer, as pins that nobody has made yet, sorted by UUID."""
+    gpus = (_pin(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus)
+    return tuple(sorted(gpus, key=lambda x: x.uuid))
+
+
 def pinned(
     inventory: Inventory,
     pins: Mapping[str, PinnedGpu],

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.fleet.claims import ContestedClaim
-from controller.fleet.enrollment import EnrollmentRecord
+from controller.fleet.enrollment import Candidate, EnrollmentRecord
 from controller.fleet.view import Level
 from controller.verifier.context import StreamState
 from gpuwarden.evidence.model import BadNews, Evidence, LostGpu
@@ -79,6 +79,8 @@ class Refused:
     """Whose GPUs were claimed: their owners are unharmed and get an event."""
     evidence_digest: str = ""
     """Of the refused bytes, where they were authentic."""
+    candidate: Candidate | None = None
+    """What an operator may make the pins, where nothing but the pins stood against it."""
 
 
 def refused(refusal: Refusal, node: str | None) -> Refused:

@@ -14,7 +14,8 @@ from gpuwarden.cli.terminal import shown
 
 _COMMANDS: Final = "gpuwarden.cli.commands"
 _HELP: Final = (
-    "Show the fleet of attested GPUs, explain decisions, verify audit logs, check configurations."
+    "Show the fleet of attested GPUs, explain decisions, let nodes back in, verify audit logs,"
+    " check configurations."
 )
 _GROUPS: Final = {
     "node": "One node.",
@@ -26,6 +27,9 @@ _GROUPS: Final = {
 _LAZY: Final = {
     "nodes": ("nodes:nodes", "List the nodes of the fleet, once or as they change."),
     "node show": ("node:show", "Show one node and its GPUs."),
+    "node accept": ("operate:accept", "Make the hardware that a node shows its pins."),
+    "node quarantine": ("operate:quarantine", "Take a node out until it is let back in."),
+    "node release": ("operate:release", "End the denial of a node; its pins stay."),
     "gpus": ("gpus:gpus", "List every GPU with its serial and UUID."),
     "class list": ("classes:list_", "List the classes that nodes have and that policy names."),
     "class show": ("classes:show", "Show the document behind a class."),

@@ -1,4 +1,4 @@
-"""Asks a controller's FleetService, over its unix socket or through an mTLS tunnel.
+"""Asks a controller over its unix socket or through an mTLS tunnel: the fleet, and acts on it.
 
 One question, one connection. Every failure becomes a CliError with the exit code
 that fits; the controller's own text is escaped. Must not print.
@@ -21,15 +21,19 @@ from gpuwarden.cli.terminal import shown
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
+from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceStub
 
 if TYPE_CHECKING:
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
+    from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
 
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 Stub: TypeAlias = "FleetServiceAsyncStub"
+OperatorStub: TypeAlias = "OperatorServiceAsyncStub"
 Explain = Callable[[aio.AioRpcError], CliError]
 
 _MAX_PORT: Final = 65535
@@ -52,10 +56,11 @@ def ask(connection: Connection, question: Callable[["Asker"], Awaitable[T]]) -> 
 
 
 class Asker:
-    """The methods of FleetService with a time limit and our errors."""
+    """The methods of both services with a time limit and our errors."""
 
-    def __init__(self, stub: Stub, timeout: float, explain: Explain) -> None:
-        self._stub = stub
+    def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
+        self._stub: Stub = FleetServiceStub(channel)
+        self._operator: OperatorStub = OperatorServiceStub(channel)
         self._timeout = timeout
         self._explain = explain
 
@@ -91,6 +96,21 @@ class Asker:
         request = pb.FitPodRequest(pod_json=pod_json, namespace=namespace)
         return await self._answer(self._stub.FitPod, request)
 
+    async def accept(self, name: str, reason: str, expected: str) -> ops.AcceptNodeResponse:
+        """Make the hardware that a node shows its pins."""
+        request = ops.AcceptNodeRequest(name=name, reason=reason, expected_version=expected)
+        return await self._answer(self._operator.AcceptNode, request)
+
+    async def quarantine(self, name: str, reason: str) -> ops.QuarantineNodeResponse:
+        """Take a node out."""
+        request = ops.QuarantineNodeRequest(name=name, reason=reason)
+        return await self._answer(self._operator.QuarantineNode, request)
+
+    async def release(self, name: str, reason: str, expected: str) -> ops.ReleaseNodeResponse:
+        """End the denial of a node."""
+        request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=expected)
+        return await self._answer(self._operator.ReleaseNode, request)
+
     async def watch(self) -> AsyncIterator[pb.WatchNodesResponse]:
         """The present nodes, then changes, without a time limit."""
         try:
@@ -113,7 +133,7 @@ async def connected(connection: Connection) -> AsyncIterator[Asker]:
         path = Path(connection.server.removeprefix("unix:").removeprefix("//"))
         _demand_socket(path)
         async with aio.insecure_channel(f"unix:{path}", options=client_options()) as channel:
-            yield Asker(FleetServiceStub(channel), connection.timeout, _failure)
+            yield Asker(channel, connection.timeout, _failure)
         return
     host, port = _address(connection.server)
     svid = own_svid(connection)
@@ -122,7 +142,7 @@ async def connected(connection: Connection) -> AsyncIterator[Asker]:
     async with Tunnel(svid, host, port, expected, timeouts=timeouts) as tunnel:
         explain = _tunnelled(tunnel, connection.server)
         async with tunnel.channel() as channel:
-            yield Asker(FleetServiceStub(channel), connection.timeout, explain)
+            yield Asker(channel, connection.timeout, explain)
 
 
 def _demand_socket(path: Path) -> None:

@@ -159,7 +159,7 @@ class ControllerListenSettings:
         "", 9090
     )
     local: Annotated[
-        Path, Spec(kinds.ABSOLUTE_PATH, "unix socket of the read-only Fleet API (mode 0600)")
+        Path, Spec(kinds.ABSOLUTE_PATH, "unix socket of the Fleet and Operator APIs (mode 0600)")
     ] = Path("/run/gpuwarden/fleet.sock")
 
 

@@ -208,6 +208,13 @@ RPC_CALLS = _counter(
 STORE_AVAILABLE = _gauge(
     "store_available", _C, "1 while pins and denials can be read from the store, else 0."
 )
+OPERATOR_ACTS = _counter(
+    "operator_acts",
+    _C,
+    "Acts of operators (accept, quarantine, release) by result: `OK` or the reason code.",
+    "act",
+    "code",
+)
 NODES_DENIED = _gauge("nodes_denied", _C, "Nodes that are denied in the store.")
 
 AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
@@ -295,6 +302,7 @@ class Event(StrEnum):
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
 
+    NODE_OPERATOR = "node.operator", "an operator accepted, quarantined or released a node, or not"
     STORE_OPENED = "store.opened", "the store of pins and denials is open; a new one says so"
     STORE_UNAVAILABLE = (
         "store.unavailable",

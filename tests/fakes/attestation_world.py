@@ -13,12 +13,14 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
+from controller.operator_desk import Act, DeskPorts, OperatorDesk, Order
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.rpc.attest_session import SessionPorts, SessionTiming
 from controller.rpc.attestation_service import AttestationService
 from controller.rpc.challenger import Challenger
 from controller.rpc.evidence_intake import Changes, EvidenceIntake, IntakePorts, Result
 from controller.rpc.interceptor import AuthorizationInterceptor, tls_caller
+from controller.rpc.operator_service import OperatorService
 from controller.rpc.peer_usage import PeerUsage, Rate
 from controller.rpc.server import RpcServer, agents_server
 from controller.rpc.stream_table import StreamTable
@@ -26,7 +28,9 @@ from controller.verifier.context import Now, Snapshots, StreamState, VerifierSet
 from controller.verifier.verifier import Verifier
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.server_credentials import server_credentials
+from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
+from gpuwarden.wire.v1 import operator_pb2_grpc
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.svids import FakeSvidSource
 from tests.fakes.attest_client import AttestClient
@@ -74,6 +78,9 @@ class Witness:
     def changed(self, changes: Changes, actor: str) -> None:
         assert actor
         self.changes.extend(changes)
+
+    def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
+        del act, order, refusal
 
     def opened(self, stream: StreamState) -> None:
         del stream
@@ -134,11 +141,23 @@ class World:
         self.slept_ns = 0
         """How long this machine was suspended: boot time goes on, as wall time does."""
         verifier = Verifier(settings)
+        denials = Denials(self.store)
+        self.desk = OperatorDesk(
+            DeskPorts(
+                store=self.store,
+                denials=denials,
+                fleet=self.registry,
+                knows=lambda name: name in self.directory.nodes,
+                audit=self.audit,
+                clock=self.clock,
+                observer=self.witness,
+            )
+        )
         self.intake = EvidenceIntake(
             IntakePorts(
                 verifier=verifier,
                 store=self.store,
-                denials=Denials(self.store),
+                denials=denials,
                 registry=self.registry,
                 audit=self.audit,
                 known=self.known,
@@ -190,7 +209,12 @@ class World:
             address="127.0.0.1:0",
             credentials=server_credentials(self.svids, self.tls_errors.append),
             interceptor=interceptor,
-            services=(lambda s: pb_grpc.add_AttestationServiceServicer_to_server(self.service, s),),
+            services=(
+                lambda s: pb_grpc.add_AttestationServiceServicer_to_server(self.service, s),
+                lambda s: operator_pb2_grpc.add_OperatorServiceServicer_to_server(
+                    OperatorService(self.desk), s
+                ),
+            ),
             max_calls=1000,
         )
         await self.server.start()

@@ -17,15 +17,20 @@ from controller.rpc.failure import status_of
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1.fleet_pb2_grpc import (
     FleetServiceServicer,
     add_FleetServiceServicer_to_server,
+)
+from gpuwarden.wire.v1.operator_pb2_grpc import (
+    OperatorServiceServicer,
+    add_OperatorServiceServicer_to_server,
 )
 
 T = TypeVar("T")
 
 
-class FakeFleetServer(FleetServiceServicer):
+class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer):
     """Set the public attributes, enter it, ask it at `target`."""
 
     def __init__(self) -> None:
@@ -34,6 +39,8 @@ class FakeFleetServer(FleetServiceServicer):
         self.classes: list[pb.Class] = []
         self.explanations: dict[str, pb.ExplainNodeResponse] = {}
         self.fit = pb.FitPodResponse()
+        self.enrollments: dict[str, pb.Enrollment] = {}
+        self.warnings_of_acts: list[str] = []
         self.changes: list[pb.WatchNodesResponse] = []
         self.not_ready = ""
         self.warnings: list[str] = []
@@ -48,6 +55,7 @@ class FakeFleetServer(FleetServiceServicer):
         self.target = ""
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
         add_FleetServiceServicer_to_server(self, self._server)
+        add_OperatorServiceServicer_to_server(self, self._server)
 
     def on_socket(self, path: Path) -> Self:
         self._server.add_insecure_port(f"unix:{path}")
@@ -82,7 +90,10 @@ class FakeFleetServer(FleetServiceServicer):
     ) -> pb.GetNodeResponse:
         self._admit(request, context)
         nodes = {node.name: node for node in self.nodes}
-        return pb.GetNodeResponse(node=_known(nodes, request.name, "node", context))
+        return pb.GetNodeResponse(
+            node=_known(nodes, request.name, "node", context),
+            enrollment=self.enrollments.get(request.name),
+        )
 
     def ListGpus(
         self, request: pb.ListGpusRequest, context: grpc.ServicerContext
@@ -111,6 +122,26 @@ class FakeFleetServer(FleetServiceServicer):
     ) -> pb.ExplainNodeResponse:
         self._admit(request, context)
         return _known(self.explanations, request.name, "node", context)
+
+    def AcceptNode(
+        self, request: ops.AcceptNodeRequest, context: grpc.ServicerContext
+    ) -> ops.AcceptNodeResponse:
+        self._admit(request, context)
+        return ops.AcceptNodeResponse(enrollment=self.enrollments.get(request.name))
+
+    def QuarantineNode(
+        self, request: ops.QuarantineNodeRequest, context: grpc.ServicerContext
+    ) -> ops.QuarantineNodeResponse:
+        self._admit(request, context)
+        return ops.QuarantineNodeResponse(
+            enrollment=self.enrollments.get(request.name), warnings=self.warnings_of_acts
+        )
+
+    def ReleaseNode(
+        self, request: ops.ReleaseNodeRequest, context: grpc.ServicerContext
+    ) -> ops.ReleaseNodeResponse:
+        self._admit(request, context)
+        return ops.ReleaseNodeResponse(enrollment=self.enrollments.get(request.name))
 
     def FitPod(self, request: pb.FitPodRequest, context: grpc.ServicerContext) -> pb.FitPodResponse:
         self._admit(request, context)

@@ -16,6 +16,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.operator_decisions import Shown, show
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
 from controller.readiness import Readiness
 from controller.rpc.authorization import CallerKind
@@ -67,6 +68,13 @@ class World:
     readiness: list[Readiness]
 
 
+def _shown(
+    name: str, records: dict[str, EnrollmentRecord], fleet: FakeFleet, clock: FakeClock
+) -> Shown:
+    view, now_ns = fleet.snapshot().nodes.get(name), clock.boottime_ns()
+    return show(name, records.get(name), view, unwritten=None, now_ns=now_ns)
+
+
 def _fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
     return pb.FitPodResponse(guarded=True, requirements=[namespace, pod.decode()])
 
@@ -80,7 +88,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     reader = FleetReader(
         fleet=fleet,
         policy=lambda: policy[0],
-        record=records.get,
+        shown=lambda name: _shown(name, records, fleet, clock),
         readiness=lambda: readiness[0],
         labels=lambda: no_labels,
         fit=_fit,
@@ -375,7 +383,7 @@ async def _served_as(
         FleetReader(
             fleet=world.fleet,
             policy=lambda: DEFAULT_POLICY,
-            record=world.records.get,
+            shown=lambda name: _shown(name, world.records, world.fleet, world.clock),
             readiness=lambda: Readiness((), ()),
             labels=lambda: no_labels,
             fit=_fit,

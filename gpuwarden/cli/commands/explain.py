@@ -4,6 +4,7 @@ import sys
 
 from gpuwarden.cli.client import ask
 from gpuwarden.cli.commands.node import node_facts
+from gpuwarden.cli.enrollment_text import changes_text
 from gpuwarden.cli.fleet_columns import REFUSALS
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
@@ -41,6 +42,8 @@ def _text(found: pb.ExplainNodeResponse) -> str:
         parts.append("Findings:\n" + "".join(f"  {shown(one)}\n" for one in found.findings))
     if found.refusals:
         parts.append("Refusals, newest first:\n" + table(REFUSALS, found.refusals))
+    if found.enrollment.HasField("candidate"):
+        parts.append(changes_text(found.enrollment.candidate))
     if found.pin_document and found.pin_document != found.identity_document:
         parts.append(f"Pinned identity:\n  {shown(found.pin_document)}\n")
     if found.identity_document:

@@ -1,8 +1,9 @@
-"""`gpuwarden node show`: everything that the last accepted evidence of a node proved."""
+"""`gpuwarden node show`: what the last accepted evidence of a node proved, and what is pinned."""
 
 import sys
 
 from gpuwarden.cli.client import ask
+from gpuwarden.cli.enrollment_text import enrollment_text
 from gpuwarden.cli.fleet_columns import GPUS, duration, gpu_count
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
@@ -11,7 +12,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 
 def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
-    """Show one node and its GPUs.
+    """Show one node and its GPUs, what is pinned, and what waits for an operator.
 
     Parameters
     ----------
@@ -23,13 +24,16 @@ def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection 
         How to reach the controller.
 
     """
-    found = ask(connection, lambda asker: asker.node(node)).node
+    answer = ask(connection, lambda asker: asker.node(node))
+    found = answer.node
     if output in STRUCTURED:
-        sys.stdout.write(structured(plain(found), output))
+        both = {**plain(found), "enrollment": plain(answer.enrollment)}
+        sys.stdout.write(structured(both, output))
     elif output is Format.NAME:
         sys.stdout.write(f"{shown(found.name)}\n")
     else:
         sys.stdout.write(node_text(found, wide=output is Format.WIDE))
+        sys.stdout.write(f"\n{enrollment_text(answer.enrollment)}")
 
 
 def node_text(node: pb.Node, *, wide: bool) -> str:

@@ -334,20 +334,204 @@ class GetNodeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
+    ENROLLMENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node(self) -> Global___Node: ...
+    @_builtins.property
+    def enrollment(self) -> Global___Enrollment: ...
     def __init__(
         self,
         *,
         node: Global___Node | None = ...,
+        enrollment: Global___Enrollment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetNodeResponse: _TypeAlias = GetNodeResponse  # noqa: Y015
+
+@_typing.final
+class Enrollment(_message.Message):
+    """What is remembered about a node: it only narrows, and outlives the controller."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    NODE_UID_FIELD_NUMBER: _builtins.int
+    SPIRE_AGENT_FIELD_NUMBER: _builtins.int
+    DENIAL_FIELD_NUMBER: _builtins.int
+    CANDIDATE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    node_uid: _builtins.str
+    """Node UID as pinned, empty where the directory has none."""
+    spire_agent: _builtins.str
+    version: _builtins.str
+    """v1:sha256:<hex>, stands for all of the above: what OperatorService expects."""
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___PinnedGpu]:
+        """Sorted by UUID; empty before first use."""
+
+    @_builtins.property
+    def denial(self) -> Global___Denial:
+        """Absent while the node is not denied."""
+
+    @_builtins.property
+    def candidate(self) -> Global___Candidate:
+        """Absent while the node shows no other hardware."""
+
+    def __init__(
+        self,
+        *,
+        gpus: _abc.Iterable[Global___PinnedGpu] | None = ...,
+        node_uid: _builtins.str = ...,
+        spire_agent: _builtins.str = ...,
+        denial: Global___Denial | None = ...,
+        candidate: Global___Candidate | None = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial", "gpus", b"gpus", "node_uid", b"node_uid", "spire_agent", b"spire_agent", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Enrollment: _TypeAlias = Enrollment  # noqa: Y015
+
+@_typing.final
+class PinnedGpu(_message.Message):
+    """A GPU that belongs to a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
+    IDENTITY_KEY_FIELD_NUMBER: _builtins.int
+    PCI_BUS_ID_FIELD_NUMBER: _builtins.int
+    ENROLLED_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    serial: _builtins.str
+    identity_key: _builtins.str
+    """SHA-256 of the device identity key, empty where none was proven."""
+    pci_bus_id: _builtins.str
+    """Where it was when pinned; never compared."""
+    enrolled: _builtins.bool
+    """An operator listed or accepted it; otherwise pinned at first use."""
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        serial: _builtins.str = ...,
+        identity_key: _builtins.str = ...,
+        pci_bus_id: _builtins.str = ...,
+        enrolled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enrolled", b"enrolled", "identity_key", b"identity_key", "pci_bus_id", b"pci_bus_id", "serial", b"serial", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinnedGpu: _TypeAlias = PinnedGpu  # noqa: Y015
+
+@_typing.final
+class Denial(_message.Message):
+    """Why a node may not come back until an operator acts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    reason: _builtins.str
+    actor: _builtins.str
+    """Identity of an operator, or `controller` where evidence was the cause."""
+    at: _builtins.str
+    """RFC 3339."""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        at: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at", b"at", "code", b"code", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Denial: _TypeAlias = Denial  # noqa: Y015
+
+@_typing.final
+class Candidate(_message.Message):
+    """Hardware that authentic evidence showed and that is not the pinned one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_DIGEST_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """Why it was refused; GPU_LOST where it is the pins without GPUs that are gone."""
+    evidence_digest: _builtins.str
+    """Digest of the evidence, lower-case hex."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PinChange]:
+        """What accepting it would change."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        evidence_digest: _builtins.str = ...,
+        changes: _abc.Iterable[Global___PinChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "code", b"code", "evidence_digest", b"evidence_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+
+@_typing.final
+class PinChange(_message.Message):
+    """One line of the difference between pins and candidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    OFFERED_FIELD_NUMBER: _builtins.int
+    change: _builtins.str
+    """removed, added, changed or kept."""
+    subject: _builtins.str
+    """UUID of a GPU, `node UID` or `SPIRE agent`."""
+    pinned: _builtins.str
+    """Serial of the GPU, or the id."""
+    offered: _builtins.str
+    def __init__(
+        self,
+        *,
+        change: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        pinned: _builtins.str = ...,
+        offered: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "offered", b"offered", "pinned", b"pinned", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinChange: _TypeAlias = PinChange  # noqa: Y015
 
 @_typing.final
 class WatchNodesRequest(_message.Message):
@@ -616,6 +800,7 @@ class ExplainNodeResponse(_message.Message):
     IDENTITY_DOCUMENT_FIELD_NUMBER: _builtins.int
     PIN_DOCUMENT_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
+    ENROLLMENT_FIELD_NUMBER: _builtins.int
     identity_document: _builtins.str
     """RFC 8785 JSON of the node identity document of the last acceptance."""
     pin_document: _builtins.str
@@ -628,6 +813,8 @@ class ExplainNodeResponse(_message.Message):
     def findings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Lines for people: what holds and what does not, in order."""
 
+    @_builtins.property
+    def enrollment(self) -> Global___Enrollment: ...
     def __init__(
         self,
         *,
@@ -636,10 +823,11 @@ class ExplainNodeResponse(_message.Message):
         identity_document: _builtins.str = ...,
         pin_document: _builtins.str = ...,
         findings: _abc.Iterable[_builtins.str] | None = ...,
+        enrollment: Global___Enrollment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings", "identity_document", b"identity_document", "node", b"node", "pin_document", b"pin_document", "refusals", b"refusals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "findings", b"findings", "identity_document", b"identity_document", "node", b"node", "pin_document", b"pin_document", "refusals", b"refusals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -132,6 +132,8 @@ def test_a_node_without_evidence_shows_what_there_is(ask: Cli, fleet: FakeFleetS
         "State:   unknown",
         "Reason:  NODE_NO_EVIDENCE",
         "Mode:    env",
+        "",
+        "Pinned:  nothing yet",
     ]
 
 

@@ -84,7 +84,9 @@ async def test_what_an_operator_decided_meanwhile_is_not_undone() -> None:
     denials = Denials(store)
     store.gone = True
     await denials.deny("gpu-1", FIRST)
-    denials.forget("gpu-1")
+    denials.forget("gpu-1", SECOND)
+    assert denials.unwritten
+    denials.forget("gpu-1", FIRST)
     store.gone = False
     await denials.retry()
     assert store.snapshot().records["gpu-1"].denial is None

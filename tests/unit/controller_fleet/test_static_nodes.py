@@ -28,3 +28,10 @@ def test_a_wrong_name_is_named(name: str) -> None:
 def test_it_says_that_it_is_insecure() -> None:
     assert "InsecureStaticNodes" in InsecureStaticNodes(["gpu-1"]).warning()
     assert "none" in InsecureStaticNodes([]).warning()
+
+
+def test_a_node_may_be_given_a_uid() -> None:
+    nodes = InsecureStaticNodes(["gpu-1=uid-1", "gpu-2"]).snapshot().nodes
+    assert (nodes["gpu-1"].uid, nodes["gpu-2"].uid) == ("uid-1", None)
+    with pytest.raises(ValueError, match="node name ''"):
+        InsecureStaticNodes(["=uid-1"])

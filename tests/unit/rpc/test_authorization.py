@@ -14,11 +14,12 @@ from controller.rpc.authorization import (
 )
 from gpuwarden.identity.spiffe_id import Role
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2
+from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2, operator_pb2
 
 _FILES = (
     attestation_pb2.DESCRIPTOR,
     fleet_pb2.DESCRIPTOR,
+    operator_pb2.DESCRIPTOR,
     health_pb2.DESCRIPTOR,
     reflection_pb2.DESCRIPTOR,
 )
@@ -26,6 +27,7 @@ _FILES = (
 AGENT = CallerKind.AGENT
 INSPECTOR = CallerKind.INSPECTOR
 _READERS = {INSPECTOR, CallerKind.OPERATOR, CallerKind.LOCAL}
+_OPERATORS = {CallerKind.OPERATOR, CallerKind.LOCAL}
 
 
 _EXPECTED = {
@@ -38,6 +40,9 @@ _EXPECTED = {
     "gpuwarden.wire.v1.FleetService/GetClass": _READERS,
     "gpuwarden.wire.v1.FleetService/ExplainNode": _READERS,
     "gpuwarden.wire.v1.FleetService/FitPod": _READERS,
+    "gpuwarden.wire.v1.OperatorService/AcceptNode": _OPERATORS,
+    "gpuwarden.wire.v1.OperatorService/QuarantineNode": _OPERATORS,
+    "gpuwarden.wire.v1.OperatorService/ReleaseNode": _OPERATORS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},
     "grpc.health.v1.Health/Watch": {AGENT, *_READERS},

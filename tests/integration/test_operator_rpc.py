@@ -1,0 +1,231 @@
+"""OperatorService on a socket: what a request must look like, who acts, what comes back."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Candidate,
+    Denial,
+    EnrollmentRecord,
+    PinnedGpu,
+)
+from controller.fleet.operator_decisions import show
+from controller.operator_desk import Done, Order
+from controller.rpc.authorization import CallerKind
+from controller.rpc.caller import Caller, owner_of_socket, present_caller
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
+from controller.rpc.operator_service import MAX_REASON, OperatorService
+from controller.rpc.server import local_server
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY
+from gpuwarden.wire.v1 import operator_pb2 as pb
+from gpuwarden.wire.v1 import operator_pb2_grpc as pb_grpc
+from tests.fakes.clock import FakeClock
+
+DEADLINE = 10.0
+OLD, NEW = PinnedGpu("GPU-old", "1", "k" * 64, "00000000:01:00.0"), PinnedGpu("GPU-new", "2")
+CANDIDATE = Candidate("INVENTORY_CHANGED", "uid-2", None, (NEW,), "e" * 64)
+DENIAL = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 1_700_000_000_123_000_000, CANDIDATE)
+RECORD = EnrollmentRecord("gpu-1", "uid-1", "spiffe://x/spire/agent/a", (OLD,), denial=DENIAL)
+SHOWN = show("gpu-1", RECORD, None, unwritten=None, now_ns=0)
+
+
+@dataclass
+class FakeDesk:
+    """Remembers orders and answers as told."""
+
+    answer: Done | Refusal = field(default_factory=lambda: Done(SHOWN))
+    orders: list[tuple[str, Order, str | None]] = field(default_factory=list)
+
+    async def accept(self, order: Order, expected: str) -> Done | Refusal:
+        self.orders.append(("accept", order, expected))
+        return self.answer
+
+    async def quarantine(self, order: Order) -> Done | Refusal:
+        self.orders.append(("quarantine", order, None))
+        return self.answer
+
+    async def release(self, order: Order, expected: str) -> Done | Refusal:
+        self.orders.append(("release", order, expected))
+        return self.answer
+
+
+class Unobserved:
+    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
+        del method, caller, refusal
+
+
+@dataclass
+class World:
+    desk: FakeDesk
+    callers: list[Caller]
+    stub: Any
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    desk, callers = FakeDesk(), [owner_of_socket(1000)]
+
+    def authenticate(_context: object, _now: datetime, /) -> Caller:
+        return callers[0]
+
+    server = local_server(
+        path=tmp_path / "fleet.sock",
+        interceptor=AuthorizationInterceptor(
+            authenticate=authenticate, observer=Unobserved(), clock=FakeClock()
+        ),
+        services=(
+            lambda s: pb_grpc.add_OperatorServiceServicer_to_server(OperatorService(desk), s),
+        ),
+    )
+    await server.start()
+    async with aio.insecure_channel(server.address) as channel:
+        yield World(desk, callers, pb_grpc.OperatorServiceStub(channel))
+    await server.stop(0)
+
+
+def accept(**changes: str) -> pb.AcceptNodeRequest:
+    fields = {"name": "gpu-1", "reason": "ticket 7", "expected_version": "v1"}
+    return pb.AcceptNodeRequest(**(fields | changes))
+
+
+async def test_the_socket_acts_for_its_owner(world: World) -> None:
+    await world.stub.AcceptNode(accept(reason="  ticket 7 "), timeout=DEADLINE)
+    await world.stub.QuarantineNode(
+        pb.QuarantineNodeRequest(name="gpu-1", reason="é"), timeout=DEADLINE
+    )
+    await world.stub.ReleaseNode(
+        pb.ReleaseNodeRequest(name="gpu-1", reason="x", expected_version="v2"), timeout=DEADLINE
+    )
+    assert world.desk.orders == [
+        ("accept", Order("gpu-1", "ticket 7", "local uid 1000"), "v1"),
+        ("quarantine", Order("gpu-1", "é", "local uid 1000"), None),
+        ("release", Order("gpu-1", "x", "local uid 1000"), "v2"),
+    ]
+
+
+async def test_an_operator_acts_under_its_own_name(world: World) -> None:
+    name = "spiffe://example.org/gpuwarden/operator/ann"
+    world.callers[0] = Caller(CallerKind.OPERATOR, name, None)
+    await world.stub.AcceptNode(accept(), timeout=DEADLINE)
+    assert world.desk.orders[0][1].actor == name
+
+
+@pytest.mark.parametrize("kind", sorted(set(CallerKind) - {CallerKind.OPERATOR, CallerKind.LOCAL}))
+async def test_nobody_else_acts(world: World, kind: CallerKind) -> None:
+    world.callers[0] = Caller(kind, "somebody", None)
+    calls = (
+        (world.stub.AcceptNode, accept()),
+        (world.stub.QuarantineNode, pb.QuarantineNodeRequest(name="gpu-1", reason="x")),
+        (world.stub.ReleaseNode, pb.ReleaseNodeRequest(name="gpu-1", reason="x")),
+    )
+    for method, request in calls:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await method(request, timeout=DEADLINE)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert world.desk.orders == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field_name", "text"),
+    [
+        ({"name": ""}, "name", "an RFC 1123 node name"),
+        ({"name": "../x"}, "name", "an RFC 1123 node name"),
+        ({"reason": ""}, "reason", "1 to 500 printable characters"),
+        ({"reason": "   "}, "reason", "1 to 500 printable characters"),
+        ({"reason": "a\nforged"}, "reason", r"is 'a\nforged'"),
+        ({"reason": "\x1b[31m"}, "reason", r"is '\x1b[31m'"),
+        ({"reason": "x" * (MAX_REASON + 1)}, "reason", "is 501 characters"),
+        ({"expected_version": ""}, "expected_version", "the version that was shown"),
+        ({"expected_version": "x" * 129}, "expected_version", "the version that was shown"),
+    ],
+)
+async def test_bad_input_names_its_field(
+    world: World, changes: dict[str, str], field_name: str, text: str
+) -> None:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await world.stub.AcceptNode(accept(**changes), timeout=DEADLINE)
+    metadata = dict(caught.value.trailing_metadata() or ())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (metadata[REASON_KEY], metadata[FIELD_KEY]) == ("REQ_INVALID", field_name)
+    assert text in (caught.value.details() or "")
+    assert world.desk.orders == []
+
+
+async def test_the_longest_reason_is_allowed(world: World) -> None:
+    await world.stub.AcceptNode(accept(reason="x" * MAX_REASON), timeout=DEADLINE)
+    assert len(world.desk.orders[0][1].reason) == MAX_REASON
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ReasonCode.ENROLLMENT_CONFLICT, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.CANDIDATE_UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.DENIAL_UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.GPU_CLAIMED_TWICE, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.NODE_UNKNOWN, grpc.StatusCode.NOT_FOUND),
+        (ReasonCode.AUDIT_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
+        (ReasonCode.ENROLLMENT_STALE, grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_refusals_are_statuses(
+    world: World, code: ReasonCode, status: grpc.StatusCode
+) -> None:
+    world.desk.answer = Refusal(code, "because")
+    with pytest.raises(aio.AioRpcError) as caught:
+        await world.stub.AcceptNode(accept(), timeout=DEADLINE)
+    assert caught.value.code() is status
+    assert caught.value.details() == f"{code}: because"
+    assert dict(caught.value.trailing_metadata() or ())[REASON_KEY] == code
+
+
+async def test_everything_that_is_judged_by_is_told(world: World) -> None:
+    answer = await world.stub.AcceptNode(accept(), timeout=DEADLINE)
+    told = answer.enrollment
+    assert [(x.uuid, x.serial, x.identity_key, x.pci_bus_id, x.enrolled) for x in told.gpus] == [
+        ("GPU-old", "1", "k" * 64, "00000000:01:00.0", False)
+    ]
+    assert (told.node_uid, told.spire_agent) == ("uid-1", "spiffe://x/spire/agent/a")
+    assert (told.denial.code, told.denial.reason, told.denial.actor, told.denial.at) == (
+        "INVENTORY_CHANGED",
+        "swapped",
+        "controller",
+        "2023-11-14T22:13:20.123Z",
+    )
+    assert (told.candidate.code, told.candidate.evidence_digest) == ("INVENTORY_CHANGED", "e" * 64)
+    assert [(x.change, x.subject, x.pinned, x.offered) for x in told.candidate.changes] == [
+        ("removed", "GPU-old", "1", ""),
+        ("added", "GPU-new", "", "2"),
+        ("changed", "node UID", "uid-1", "uid-2"),
+        ("changed", "SPIRE agent", "spiffe://x/spire/agent/a", ""),
+    ]
+    assert told.version == SHOWN.version
+
+
+async def test_what_is_not_there_is_absent(world: World) -> None:
+    bare = replace(RECORD, gpus=(), denial=None)
+    world.desk.answer = Done(show("gpu-1", bare, None, unwritten=None, now_ns=0), (), ("slow",))
+    request = pb.QuarantineNodeRequest(name="gpu-1", reason="x")
+    answer = await world.stub.QuarantineNode(request, timeout=DEADLINE)
+    assert not answer.enrollment.HasField("denial")
+    assert not answer.enrollment.HasField("candidate")
+    assert list(answer.warnings) == ["slow"]
+
+
+def test_outside_of_a_call_nobody_calls() -> None:
+    with pytest.raises(LookupError):
+        present_caller()
+
+
+def test_the_socket_of_an_owner_needs_no_certificate() -> None:
+    caller = local_caller(owner_of_socket(0))(None, None)  # type: ignore[arg-type] # looks at neither
+    assert caller == Caller(CallerKind.LOCAL, "local uid 0", None)
