@@ -8,9 +8,12 @@ NVML := build/fake-nvml/libnvidia-ml.so.1
 SOURCES := agent controller gpuwarden sandbox tests
 JOBS ?= auto
 NODES ?= 500
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= evidence envelope extender configuration
+FUZZER := $(VENV)/.fuzzer
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet test check format lint types contracts generated unit proto lock golden docs coverage clean
+.PHONY: help setup demo fleet test check format lint types contracts generated unit weakened fuzz proto lock golden docs coverage clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -34,7 +37,11 @@ demo: setup ## The whole trust path on this machine, checked step by step (KEEP=
 fleet: setup ## NODES simulated agents against one controller, things happening to them
 	$(BIN)/python -m sandbox fleet --nodes $(NODES) $(ARGS)
 
-test: setup ## All tests, with the coverage floors
+$(FUZZER): requirements/fuzz.txt $(SETUP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+test: setup $(FUZZER) ## All tests, with the coverage floors
 	rm -f build/coverage/.coverage*
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
@@ -60,6 +67,15 @@ generated: $(SETUP) ## Checked-in generated files are current
 
 unit: setup ## Fast tests only
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/architecture
+
+weakened: setup $(FUZZER) ## Take each protection out of a copy of the sources: its tests must fail
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/weakened/every_weakening.py $(ARGS)
+
+fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is found stays in build/fuzz
+	@set -e; for target in $(FUZZ_TARGETS); do \
+	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+	  $(BIN)/python -m tests.fuzz.run $$target build/fuzz/$$target --seconds $(FUZZ_SECONDS); \
+	done
 
 proto: $(SETUP) ## Generate the protobuf code again
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.architecture.generate_proto .

@@ -20,7 +20,7 @@ def direct_dependencies() -> set[str]:
         *project["optional-dependencies"].values(),
         *PROJECT["dependency-groups"].values(),
     )
-    return {re.split(r"[<>=~! ]", name)[0] for name in everything}
+    return {re.split(r"[<>=~!; ]", name)[0] for name in everything}
 
 
 def test_each_direct_dependency_has_one_line_of_reason() -> None:

@@ -62,15 +62,6 @@ async def test_a_suspended_controller_believes_no_lease_from_before(world: World
         assert world.state() is NodeState.STALE
 
 
-async def test_boot_time_counts_through_a_suspend() -> None:
-    """The kernel's word for it; there is no suspending the machine that runs the tests."""
-    import time  # noqa: PLC0415 - the one place where a test names the kernel's clock
-
-    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    asked = SystemClock().boottime_ns()
-    assert before <= asked <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "back"])
 async def test_a_step_of_the_nodes_wall_clock_gains_and_revokes_nothing(
     world: World, step_ms: int

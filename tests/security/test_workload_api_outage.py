@@ -17,6 +17,7 @@ from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.watchdog import Limits
+from gpuwarden.identity.workload_api import SpiffeWorkloadApi, WorkloadApiError
 from sandbox.spiffe.workload import Fault
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.clock import FakeClock
@@ -63,6 +64,8 @@ def test_the_watch_of_the_library_dies_in_silence_and_the_keeper_goes_on(
         assert keeper.current() is first
         sandbox.fault("a", Fault.NONE)
         sandbox.rotate_ca()
+        # A probe that fails would have the watch built anew, for another reason than its silence.
+        until(lambda: _answers(endpoint))
 
         def renewed() -> bool:
             clock.boottime += 5 * 1_000_000_000  # probes come by boot time
@@ -70,3 +73,14 @@ def test_the_watch_of_the_library_dies_in_silence_and_the_keeper_goes_on(
             return svid is not None and svid is not first
 
         until(renewed)
+        assert keeper.facts().failures == 0
+
+
+def _answers(endpoint: str) -> bool:
+    wanted = exactly(parse_spiffe_id(AGENT))
+    api = SpiffeWorkloadApi(endpoint, wanted, fetch_timeout=0.5, first_update_timeout=1.0)
+    try:
+        api.fetch()
+    except WorkloadApiError:
+        return False
+    return True

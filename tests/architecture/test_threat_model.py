@@ -1,0 +1,48 @@
+"""docs/threat-model.md names tests that exist, and of each row one that notices a lost control."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from tests.architecture.test_names import ROOT
+from tests.weakened.copy_of_sources import selector
+from tests.weakened.table import WEAKENINGS
+
+NOTICED = {test for weakening in WEAKENINGS for test in weakening.tests}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    threat: str
+    tests: tuple[str, ...]
+
+
+def rows() -> list[Row]:
+    text = (ROOT / "docs/threat-model.md").read_text()
+    table = text.partition("| shown by |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    cells = (line.strip("| ").split(" | ") for line in table.splitlines())
+    return [Row(threat, tuple(re.findall(r"`([^`]+)`", shown))) for threat, _, shown in cells]
+
+
+def test_there_are_rows() -> None:
+    assert len(rows()) > 30
+    assert len({row.threat for row in rows()}) == len(rows())
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.threat)
+def test_a_threat_is_shown_by_tests_that_exist(row: Row) -> None:
+    assert row.tests
+    for test in row.tests:
+        assert re.fullmatch(r"tests/[\w/]+\.py::test_\w+", test), test
+        assert selector(test)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.threat)
+def test_a_lost_control_is_noticed(row: Row) -> None:
+    assert NOTICED & set(row.tests), f"take it out: none of {row.tests} is in the table"
+
+
+def test_every_weakening_belongs_to_a_threat() -> None:
+    named = {test for row in rows() for test in row.tests}
+    assert [x.name for x in WEAKENINGS if not named & set(x.tests)] == []

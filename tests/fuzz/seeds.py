@@ -1,0 +1,97 @@
+"""Writes the seeds of the corpus again: `python -m tests.fuzz.seeds`. A test compares them.
+
+Beside them stand inputs that a fuzzer found and that were a defect once.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from controller.scheduling.wish_keys import MAP
+from gpuwarden.evidence.canonical import canonical_json
+from tests.builders.evidence import Scene
+from tests.builders.fleet_views import hash_of
+from tests.builders.inventory import gpu, inventory, lost_gpu, mig_device
+from tests.builders.pods import pod_json
+from tests.fakes.placement import args
+from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, joined
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+_HEAD: Final = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: "
+_WISHES: Final = {
+    "hash": {"gpuwarden.dev/required-hash": f"{hash_of('a')},{hash_of('b')}"},
+    "selector": {
+        "gpuwarden.dev/gpu-selector": "memory>=40Gi,model in (h100|a100),mig=false,driver>=570.86",
+        "gpuwarden.dev/gpu-count": "2",
+    },
+    "map": {MAP: "0=n1:0,1\n1=n2:GPU-1 # second\n"},
+    "uuids": {"gpuwarden.dev/gpu-uuids": "GPU-1, MIG-2", "gpuwarden.dev/min-level": "L1"},
+    "wrong": {"gpuwarden.dev/required-hash": "", "gpuwarden.dev/unknown": "x"},
+}
+_SETTINGS: Final = {
+    "controller": "ControllerConfig\ntrustDomain: example.org\ncluster: lab\n"
+    "workloadApi: unix:///run/spire.sock\nattestation: {interval: 10s, lease: 1m}\n"
+    "listen: {agents: '0.0.0.0:8443'}\nlimits: {filterBytes: 64Mi}\n",
+    "agent": "AgentConfig\ntrustDomain: example.org\ncluster: lab\n"
+    "workloadApi: unix:///run/spire.sock\n"
+    "agent: {nodeName: n1, controllers: ['controller:8443'], controllerId: "
+    "'spiffe://example.org/gpuwarden/controller'}\n",
+    "policy": f'Policy\nminLevel: L1\nallowedHashes: ["{hash_of("a")}"]\n'
+    "classes:\n  - name: prod\n    hashes:\n      - hash: " + hash_of("a") + "\n"
+    '        notAfter: 2026-02-01T00:00:00Z\npools:\n  - {pattern: "gpu-*", mode: plugin}\n'
+    'labels: {big: "memory>=40Gi"}\n',
+    "odd": "Policy\n? [a]\n: &x !!binary on\n---\n<<: *x\n",
+}
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Path below the corpus, and content."""
+    yield from (
+        ("evidence/seed-plain", _document(inventory())),
+        ("evidence/seed-full", _document(_full())),
+        ("evidence/seed-bad-news", _bad_news()),
+        ("evidence/seed-hello", canonical_json(Scene().hello_document())),
+    )
+    for number, (kind, payload) in enumerate(sorted(SIGNED)):
+        yield f"envelope/seed-{number}", joined(kind, payload)
+    for name, wishes in _WISHES.items():
+        yield f"extender/seed-{name}", json.dumps(args(pod_json(wishes), "n1", "n2")).encode()
+    yield "extender/seed-nodes", _with_nodes()
+    for name, text in _SETTINGS.items():
+        yield f"configuration/seed-{name}", (_HEAD + text).encode()
+
+
+def _full() -> object:
+    cards = (gpu(0), gpu(1, mig=True, mig_devices=(mig_device(1), mig_device(2))))
+    return inventory(*cards, lost=(lost_gpu(3),))
+
+
+def _document(content: object, *, bad_news: bool = False) -> bytes:
+    scene = Scene(bad_news=bad_news, evidence={"challenge_sha256": CHALLENGE_DIGEST.decode()})
+    if not bad_news:
+        scene.evidence["inventory"] = content
+    stream = scene.opened()
+    return canonical_json(scene.document(stream, scene.challenge(stream)))
+
+
+def _bad_news() -> bytes:
+    return _document(None, bad_news=True)
+
+
+def _with_nodes() -> bytes:
+    nodes = [{"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2")]
+    body = {"pod": pod_json(gpus=1), "nodes": {"items": nodes}, "nodenames": None}
+    return json.dumps(body).encode()
+
+
+def main() -> None:
+    """Write them."""
+    for name, content in seeds():
+        path = CORPUS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

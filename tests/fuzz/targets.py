@@ -1,0 +1,176 @@
+"""What is fuzzed: bytes from outside go in, and either a value comes out or our own error.
+
+Each target takes any bytes and raises only if something is wrong with the code: an error
+that is not one of ours, or a value that contradicts itself. Used by atheris and Hypothesis
+alike, and with each file of the corpus.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from controller.policy_file import PolicyInvalidError, decode_policy
+from controller.scheduling.pod import PodDecodeError, find_pod
+from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.scheduling.wire import ArgsError, decode_args
+from controller.scheduling.wish_keys import WishRules
+from controller.verifier.hello import read_hello
+from controller.verifier.result import Accepted, BadNewsAccepted
+from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.class_document import attestation_hash, class_document
+from gpuwarden.evidence.class_document import decode_class_document as read_class
+from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, verify
+from gpuwarden.evidence.errors import (
+    AlgorithmDeniedError,
+    DecodeError,
+    NoDocumentError,
+    SignatureInvalidError,
+)
+from gpuwarden.evidence.inventory_rules import inventory_findings
+from gpuwarden.evidence.model import BadNews, Challenge, Evidence
+from gpuwarden.evidence.strict_json import decode
+from gpuwarden.reasons import Refusal
+from gpuwarden.settings.finding import SettingsError
+from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, load
+from gpuwarden.settings.report import render
+from tests.builders.evidence import NODE, Result, Scene
+from tests.builders.fleet_views import fleet, healthy
+from tests.fakes.placement import World
+from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, split
+
+S = TypeVar("S")
+MAX_BYTES: Final = 256 * 1024
+_PEER: Final = Scene()
+_STREAM: Final = _PEER.opened()
+_ISSUED: Final = _PEER.challenge(_STREAM)
+_FLEET: Final = World(fleet(healthy("n1"), healthy("n2", "b")))
+_NAMES: Final = frozenset({"n1", "n2"})
+
+
+def evidence(data: bytes) -> None:
+    """Every document that is read from bytes, and the verifier over them when they are signed."""
+    for kind in (Evidence, BadNews, Challenge):
+        try:
+            document = decode(data, kind, max_bytes=MAX_BYTES)
+        except DecodeError as error:
+            _is_one_line(error)
+        else:
+            assert decode(canonical_json(document), kind, max_bytes=2 * MAX_BYTES) == document
+            if isinstance(document, Evidence):
+                _class_of(document)
+    assert isinstance(read_hello(data, NODE), Refusal) or b"instanceId" in data
+    _appraised(data, bad_news=False)
+    _appraised(data, bad_news=True)
+
+
+def _class_of(document: Evidence) -> None:
+    if inventory_findings(document.inventory):
+        return
+    try:
+        made = class_document(
+            document.inventory, level="L0", trust_domain="example.org", attestor=None
+        )
+    except NoDocumentError:
+        return
+    assert read_class(canonical_json(made)) == made
+    assert attestation_hash(made).startswith("v1:sha256:")
+
+
+def _appraised(data: bytes, *, bad_news: bool) -> None:
+    """As an answer to a challenge, signed by the node itself."""
+    if data:
+        result = appraised(data, bad_news=bad_news)
+        assert not isinstance(result, Accepted | BadNewsAccepted) or b"nonce" in data
+
+
+def appraised(data: bytes, *, bad_news: bool) -> Result:
+    """What the verifier says; the seeds' digest of the challenge is made the right one."""
+    digest = _ISSUED.sha256.encode()
+    _PEER.payload, _PEER.bad_news = data.replace(CHALLENGE_DIGEST, digest), bad_news
+    return _PEER.appraise(_STREAM, _PEER.signed(_STREAM, _ISSUED), _ISSUED)
+
+
+def envelope(data: bytes) -> None:
+    """No bytes verify but those that were signed, whatever the signature."""
+    kind, signature, payload = split(data)
+    try:
+        verify(SIGNER, kind, payload, signature)
+    except (AlgorithmDeniedError, SignatureInvalidError):
+        return
+    assert (kind, payload) in SIGNED
+    assert len(signature) <= MAX_SIGNATURE_BYTES
+
+
+def extender(data: bytes) -> None:
+    """ExtenderArgs, the wishes of the pod in them, and both answers."""
+    try:
+        args = decode_args(data)
+    except ArgsError:
+        args = None
+    filtered, scored = _FLEET.verbs().filter(data), _FLEET.verbs().prioritize(data)
+    # Nodes are echoed byte by byte, so what is no UTF-8 in them is none in the answer.
+    answer = json.loads(filtered.body.decode("utf-8", "replace"))
+    assert {filtered.status, scored.status} == {400 if args is None else 200}
+    if args is not None:
+        _answered(parse_requirements(args.pod, WishRules()), args.names, answer)
+        scores = {x["Host"]: x["Score"] for x in json.loads(scored.body)}
+        assert set(scores) == set(args.names)
+        assert all(0 <= x <= 10 for x in scores.values())
+    with contextlib.suppress(PodDecodeError):
+        find_pod(data)
+
+
+def _answered(
+    needs: Requirements | RequirementsInvalid, names: list[str], answer: dict[str, Any]
+) -> None:
+    passed = answer["NodeNames"]
+    if passed is None:
+        passed = [x["metadata"]["name"] for x in answer["Nodes"]["items"]]
+    if isinstance(needs, RequirementsInvalid):
+        assert needs.detail().isprintable()
+        assert passed == []
+    elif needs.guarded:
+        assert set(passed) <= _NAMES & set(names)
+        assert set(passed) | set(answer["FailedAndUnresolvableNodes"]) == set(names)
+    else:
+        assert passed == names
+
+
+def configuration(data: bytes) -> None:
+    """Settings of both programs, and the policy; what was read is written and read the same."""
+    _settings_of(AGENT, data)
+    _settings_of(CONTROLLER, data)
+    try:
+        policy = decode_policy(data)
+    except PolicyInvalidError as error:
+        _are_lines(error.findings)
+    else:
+        assert policy == decode_policy(data)
+
+
+def _settings_of(config: ConfigType[S], data: bytes) -> None:
+    try:
+        loaded = load(config, Inputs(file=("c.yaml", data)))
+    except SettingsError as error:
+        _are_lines(error.findings)
+    else:
+        again = load(config, Inputs(file=("again.yaml", render(loaded).encode())))
+        assert again.settings == loaded.settings
+
+
+def _are_lines(findings: Sequence[object]) -> None:
+    assert findings
+    for finding in findings:
+        _is_one_line(finding)
+
+
+def _is_one_line(text: object) -> None:
+    """What quotes a stranger's bytes must not forge lines of a log."""
+    assert str(text).isprintable()
+
+
+TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
+    {x.__name__: x for x in (evidence, envelope, extender, configuration)}
+)

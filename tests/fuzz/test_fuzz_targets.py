@@ -1,0 +1,112 @@
+"""A short run of each fuzz target, the same every time: atheris where it is, Hypothesis always."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from controller.policy_file import decode_policy
+from controller.scheduling.requirements import Requirements, parse_requirements
+from controller.scheduling.wire import decode_args
+from controller.scheduling.wish_keys import WishRules
+from controller.verifier.result import Accepted, BadNewsAccepted
+from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
+from tests.architecture.test_names import ROOT
+from tests.fuzz.seeds import CORPUS, seeds
+from tests.fuzz.targets import TARGETS, appraised
+
+RUNS = {"evidence": 500, "envelope": 3000, "extender": 2000, "configuration": 700}
+"""A few seconds each. Without atheris Hypothesis makes a tenth of it, without its guidance."""
+TOKENS = (b"", b"\x00", b"\xff", b"\xc3", b"\\ud800", b'"', b"{", b"[" * 40, b"null", b"1e9", b"-0")
+
+
+def inputs(target: str) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
+
+
+def mutated(data: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
+    """At each place, a share of the length, some bytes are replaced by others."""
+    for place, length, insert in changes:
+        at = int(place * len(data))
+        data = data[:at] + insert + data[at + length :]
+    return data
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.floats(0, 1),
+        st.integers(0, 12),
+        st.one_of(st.sampled_from(TOKENS), st.binary(max_size=4)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def mutate(target: str, examples: int) -> None:
+    @seed(1)
+    @settings(max_examples=examples, deadline=None, database=None)
+    @given(data=st.sampled_from(inputs(target)), changes=CHANGES)
+    def run(data: bytes, changes: list[tuple[float, int, bytes]]) -> None:
+        TARGETS[target](mutated(data, changes))
+
+    run()
+
+
+def test_every_target_has_a_corpus() -> None:
+    assert set(RUNS) == set(TARGETS) == {path.name for path in CORPUS.iterdir()}
+
+
+def test_the_seeds_are_those_of_the_generator() -> None:
+    found = {x.relative_to(CORPUS).as_posix(): x.read_bytes() for x in CORPUS.rglob("seed-*")}
+    assert found == dict(seeds())
+
+
+def test_seeds_lead_past_the_first_check() -> None:
+    """Or the fuzzer would have to guess nonces before it saw anything of what is behind them."""
+    assert isinstance(appraised(_seed("evidence/seed-plain"), bad_news=False), Accepted)
+    assert isinstance(appraised(_seed("evidence/seed-bad-news"), bad_news=True), BadNewsAccepted)
+    pod = decode_args(_seed("extender/seed-selector")).pod
+    assert isinstance(parse_requirements(pod, WishRules()), Requirements)
+    decode_policy(_seed("configuration/seed-policy"))
+    load(CONTROLLER, Inputs(file=("c", _seed("configuration/seed-controller"))))
+    load(AGENT, Inputs(file=("c", _seed("configuration/seed-agent"))))
+
+
+def _seed(name: str) -> bytes:
+    return (CORPUS / name).read_bytes()
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_no_file_of_the_corpus_is_a_finding(target: str) -> None:
+    for data in inputs(target):
+        TARGETS[target](data)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_mutations_find_nothing(target: str) -> None:
+    mutate(target, 60)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_a_short_deterministic_run_finds_nothing(target: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        mutate(target, RUNS[target] // 10)
+        return
+    command = [sys.executable, "-m", "tests.fuzz.run", target, str(tmp_path / "found")]
+    run = subprocess.run(
+        [*command, "--runs", str(RUNS[target])],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    assert f"Done {RUNS[target]} runs" in run.stderr

@@ -1,0 +1,724 @@
+"""What is taken out of a copy of the sources, and which tests must notice.
+
+One entry for each protection that docs/threat-model.md names, under the name of its check. An
+edit must stand exactly once in its file, so that this table follows the code or fails. Where
+two layers stop the same attack both are taken out: the test is about the attack.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+RPC: Final = "tests/integration/test_attestation_rpc.py"
+HOSTILE: Final = "tests/security/test_hostile_agents.py"
+CLOCKS: Final = "tests/security/test_clock_steps.py"
+COPIED: Final = "tests/security/test_copied_claims.py"
+OUTAGE: Final = "tests/security/test_workload_api_outage.py"
+CALLS: Final = "tests/security/test_calls_before_authorization.py"
+SERVER_TLS: Final = "tests/integration/test_server_credentials_tls.py"
+TUNNEL: Final = "tests/integration/test_tunnel.py"
+EXTENDER_TLS: Final = "tests/integration/test_extender_tls.py"
+EXTENDER_HTTP: Final = "tests/integration/test_extender_http.py"
+FLEET_RPC: Final = "tests/integration/test_fleet_rpc.py"
+VERIFIER: Final = "tests/property/test_verifier_properties.py"
+DECODER: Final = "tests/property/test_evidence_properties.py"
+PINS: Final = "tests/unit/controller_verifier/test_pins_and_claims.py"
+ROUNDS: Final = "tests/unit/controller_verifier/test_evidence_rounds.py"
+ADMISSION: Final = "tests/unit/controller_verifier/test_stream_admission.py"
+CHALLENGES: Final = "tests/unit/controller_verifier/test_challenge_store.py"
+ORDER: Final = "tests/unit/controller_verifier/test_verification_order.py"
+TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
+VERDICTS: Final = "tests/unit/controller_scheduling/test_node_verdicts.py"
+VERBS: Final = "tests/unit/controller_scheduling/test_extender_verbs.py"
+AGENT_CHALLENGE: Final = "tests/unit/agent/test_challenge.py"
+AGENT_TLS: Final = "tests/integration/test_agent_tls_session.py"
+KEEPER: Final = "tests/unit/identity/test_svid_keeper.py"
+CHAIN: Final = "tests/unit/identity/test_svid_chain.py"
+COUNTING: Final = "tests/unit/controller_audit/test_rounds.py"
+LOG: Final = "tests/unit/controller_audit/test_durable_log.py"
+AUDIT_CHAIN: Final = "tests/property/test_audit_chain.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`before` must stand exactly once in `path`."""
+
+    path: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weakening:
+    """A protection that is taken out, and the tests (`path::name`) that must fail then."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+def _one(name: str, path: str, before: str, after: str, *tests: str) -> Weakening:
+    return Weakening(name, (Edit(path, before, after),), tests)
+
+
+WEAKENINGS: Final = (
+    _one(
+        "node-objects-say-nothing",
+        "controller/scheduling/wire.py",
+        "if name in passed]",
+        'if name in passed or b"attestation-hash" in bytes(node)]',
+        f"{COPIED}::test_a_node_that_carries_the_claims_of_another_is_what_its_evidence_says",
+    ),
+    _one(
+        "no-report",
+        "controller/scheduling/judge.py",
+        "        if own is None or self.accepted is None:\n"
+        "            return ReasonCode.NODE_NO_EVIDENCE",
+        "        if own is None or self.accepted is None:\n            return None",
+        f"{COPIED}::test_a_node_without_evidence_passes_for_no_guarded_pod",
+        f"{VERDICTS}::test_a_name_that_nobody_knows_has_no_evidence",
+    ),
+    _one(
+        "client-certificate",
+        "gpuwarden/identity/server_credentials.py",
+        "require_client_authentication=True",
+        "require_client_authentication=False",
+        f"{SERVER_TLS}::test_a_hostile_client_ends_inside_the_handshake",
+        f"{RPC}::test_a_foreign_authority_does_not_pass_the_handshake",
+    ),
+    _one(
+        "roots-of-now",
+        "controller/verifier/peer.py",
+        "        verify_chain(chain_der, roots, at)\n",
+        "        len(chain_der), len(roots), at\n",
+        f"{RPC}::test_a_message_after_the_roots_were_replaced",
+    ),
+    _one(
+        "own-trust-domain",
+        "controller/verifier/peer.py",
+        "if peer.trust_domain != trust_domain:",
+        "if False:",
+        f"{RPC}::test_a_foreign_name_from_our_own_authority",
+    ),
+    _one(
+        "roles",
+        "controller/rpc/authorization.py",
+        "if caller in ALLOWED_CALLERS.get(method, frozenset()):",
+        "if method in ALLOWED_CALLERS:",
+        f"{RPC}::test_the_matrix_over_tls",
+    ),
+    _one(
+        "agents-only-of-the-path",
+        "controller/verifier/peer.py",
+        "if name is None or name.role is not Role.AGENT:",
+        "if name is None:",
+        f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
+    ),
+    _one(
+        "before-the-request",
+        "controller/rpc/interceptor.py",
+        "        if refusal is not None:\n            await abort_with(context, refusal)\n",
+        "        if refusal is not None:\n"
+        "            await self._one_request(context)\n"
+        "            await abort_with(context, refusal)\n",
+        f"{CALLS}::test_a_stranger_is_refused_before_its_request_is_read",
+    ),
+    _one(
+        "controller-in-tls",
+        "gpuwarden/identity/tunnel.py",
+        "if found != self.expected:",
+        "if False:",
+        f"{TUNNEL}::test_no_byte_reaches_a_server_that_is_not_the_expected_one",
+        f"{AGENT_TLS}::test_a_server_of_another_identity_is_left_before_hello",
+    ),
+    _one(
+        "controller-in-challenges",
+        "agent/challenge.py",
+        "if signer != controller:",
+        "if False:",
+        f"{AGENT_CHALLENGE}::test_another_workload_of_the_trust_domain_is_not_the_controller",
+    ),
+    Weakening(
+        "one-name",
+        (
+            Edit("controller/verifier/peer.py", "len(facts.uri_sans) != 1:", "not facts.uri_sans:"),
+            Edit(
+                "controller/verifier/peer.py",
+                "if facts.peer_spiffe_id != facts.uri_sans[0]:",
+                "if False:",
+            ),
+        ),
+        (f"{RPC}::test_two_uri_names_are_refused_with_a_reason",),
+    ),
+    _one(
+        "resumed-sessions",
+        "controller/verifier/peer.py",
+        "if facts.resumed:",
+        "if False:",
+        f"{HOSTILE}::test_a_resumed_session_may_call_nothing",
+    ),
+    _one(
+        "resumed-is-known",
+        "gpuwarden/identity/peer.py",
+        'resumed=reused != (b"false",),',
+        "resumed=False,",
+        f"{HOSTILE}::test_a_resumed_session_may_call_nothing",
+        f"{SERVER_TLS}::test_a_resumed_session_is_known_as_one",
+    ),
+    Weakening(
+        "expired-mid-stream",
+        (
+            Edit(
+                "controller/rpc/attest_session.py",
+                "min(left_s, self._ports.timing.age_s)",
+                "max(left_s, self._ports.timing.age_s)",
+            ),
+            Edit(
+                "controller/rpc/interceptor.py",
+                "    return max(0.0, (caller.not_after - now).total_seconds())",
+                "    return None",
+            ),
+        ),
+        (f"{RPC}::test_a_stream_ends_with_its_certificate",),
+    ),
+    _one(
+        "expired-readers",
+        "controller/rpc/interceptor.py",
+        "    return max(0.0, (caller.not_after - now).total_seconds())",
+        "    return None",
+        f"{RPC}::test_reflection_ends_with_the_callers_certificate",
+        f"{FLEET_RPC}::test_a_stream_ends_with_the_callers_certificate",
+    ),
+    _one(
+        "dates-of-each-message",
+        "gpuwarden/identity/chain.py",
+        "    if at > end:",
+        "    if False:",
+        f"{ADMISSION}::test_the_certificate_counts_to_its_last_moment",
+        f"{CLOCKS}::test_a_step_of_the_controllers_wall_clock_revokes_nobody",
+    ),
+    _one(
+        "nonce-once",
+        "controller/verifier/challenge.py",
+        "if entry.spare_used if spare else entry.answered:",
+        "if False:",
+        f"{RPC}::test_replayed_evidence_takes_trust_away",
+        f"{HOSTILE}::test_a_malleated_signature_is_the_same_evidence",
+    ),
+    _one(
+        "nonce-in-time",
+        "controller/verifier/challenge.py",
+        "else now_ns > challenge.expires_ns",
+        "else False",
+        f"{RPC}::test_an_answer_that_comes_too_late",
+        f"{CLOCKS}::test_a_suspended_controller_believes_no_lease_from_before",
+    ),
+    _one(
+        "nonce-at-random",
+        "controller/rpc/challenger.py",
+        "draw: Callable[[int], bytes] = secrets.token_bytes,",
+        "draw: Callable[[int], bytes] = lambda size: secrets.token_bytes(1) * size,",
+        f"{HOSTILE}::test_no_nonce_ever_comes_twice",
+    ),
+    _one(
+        "nonce-once-for-the-agent",
+        "agent/challenge.py",
+        "    if document.nonce in expected.used_nonces or document.spare_nonce in",
+        "    if document.nonce == '' and document.spare_nonce in",
+        f"{AGENT_CHALLENGE}::test_a_nonce_is_good_once_per_stream",
+    ),
+    _one(
+        "nonce-under-the-signature",
+        "controller/verifier/binding.py",
+        "if not _same_nonce(header, issued, spare=spare):",
+        "if False:",
+        f"{RPC}::test_signed_evidence_that_says_the_wrong_thing",
+    ),
+    _one(
+        "challenge-of-this-stream",
+        "controller/verifier/challenge.py",
+        "if x.challenge.challenge_id == name)",
+        "if name)",
+        f"{HOSTILE}::test_bad_news_signed_in_advance_is_no_weapon",
+        f"{RPC}::test_evidence_captured_on_another_stream",
+    ),
+    _one(
+        "spare-nonce-ends",
+        "controller/verifier/challenge.py",
+        "expired = entry is not self.entries[-1] if spare else",
+        "expired = False if spare else",
+        f"{CHALLENGES}::test_the_next_challenge_ends_the_spare_nonce",
+    ),
+    _one(
+        "seq-gap",
+        "controller/verifier/binding.py",
+        "if header.seq > stream.seq + 1:",
+        "if False:",
+        f"{HOSTILE}::test_messages_out_of_order_are_refused",
+    ),
+    _one(
+        "seq-replay",
+        "controller/verifier/binding.py",
+        "if header.seq <= stream.seq:",
+        "if False:",
+        f"{RPC}::test_signed_evidence_that_says_the_wrong_thing",
+    ),
+    _one(
+        "prev",
+        "controller/verifier/binding.py",
+        "if not _same(header.prev, stream.prev):",
+        "if False:",
+        f"{RPC}::test_signed_evidence_that_says_the_wrong_thing",
+    ),
+    _one(
+        "identity-of-evidence",
+        "controller/verifier/opening.py",
+        "evidence_digest(arrival.message.payload_type, arrival.message.payload)",
+        "evidence_digest(arrival.message.payload_type, arrival.message.signature)",
+        f"{HOSTILE}::test_a_malleated_signature_is_the_same_evidence",
+    ),
+    _one(
+        "signature",
+        "gpuwarden/evidence/envelope.py",
+        "    key = verifying_key(certificate)\n    message",
+        "    return\n    key = verifying_key(certificate)\n    message",
+        f"{VERIFIER}::test_any_flipped_bit_is_refused",
+        f"{RPC}::test_signed_with_another_key",
+        f"{RPC}::test_a_challenge_relayed_to_another_node_proves_nothing",
+    ),
+    _one(
+        "type-under-the-signature",
+        "gpuwarden/evidence/envelope.py",
+        'kind = payload_type.encode("utf-8")',
+        'kind = b"" if payload_type else b"-"',
+        f"{ROUNDS}::test_the_payload_type_is_under_the_signature",
+    ),
+    _one(
+        "leaf-of-the-session",
+        "controller/verifier/envelope.py",
+        "if issued.leaf_sha256 != stream.leaf_sha256:",
+        "if False:",
+        f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
+    ),
+    _one(
+        "node-of-the-hello",
+        "controller/verifier/hello.py",
+        "if hello.node_name != node:",
+        "if False:",
+        f"{RPC}::test_a_hello_that_is_refused",
+    ),
+    _one(
+        "node-of-the-evidence",
+        "controller/verifier/binding.py",
+        "if header.node_name != stream.node:",
+        "if False:",
+        f"{RPC}::test_signed_evidence_that_says_the_wrong_thing",
+    ),
+    _one(
+        "audience",
+        "controller/verifier/binding.py",
+        "if (header.audience, header.trust_domain) != (settings.audience, settings.trust_domain):",
+        "if False:",
+        f"{RPC}::test_signed_evidence_that_says_the_wrong_thing",
+    ),
+    _one(
+        "duplicate",
+        "controller/verifier/hello.py",
+        "    if stream.superseded_at_open and superseded(record, stream.hello.instance_id):",
+        "    if False:",
+        f"{RPC}::test_a_new_process_supersedes_the_old_and_the_old_is_a_duplicate_after",
+    ),
+    _one(
+        "crash-loop",
+        "controller/verifier/hello.py",
+        "    if stream.superseded_at_open and superseded(record, stream.hello.instance_id):",
+        "    if record and record.instance not in (None, stream.hello.instance_id):",
+        f"{HOSTILE}::test_a_crash_loop_only_moves_forward",
+    ),
+    _one(
+        "pins",
+        "controller/verifier/inventory.py",
+        "return tuple(changes(question.evidence.inventory, question.pins))",
+        "return ()",
+        f"{RPC}::test_a_changed_gpu_is_quarantined_and_stays_so_for_new_streams",
+        f"{PINS}::test_a_new_uuid_is_another_machine",
+    ),
+    _one(
+        "quarantine-stays",
+        "controller/verifier/standing.py",
+        "if record is None or record.denial is None:",
+        "if True:",
+        f"{RPC}::test_a_changed_gpu_is_quarantined_and_stays_so_for_new_streams",
+    ),
+    _one(
+        "denials-follow-hardware",
+        "controller/verifier/inventory.py",
+        "elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):",
+        "elif False and (node := ''):",
+        f"{PINS}::test_a_denial_follows_the_hardware_to_another_node",
+    ),
+    _one(
+        "node-uid",
+        "controller/verifier/inventory.py",
+        "record.node_uid in {None, question.node.uid} or _reattested(question):",
+        "question:",
+        f"{PINS}::test_at_l0_the_operator_decides",
+    ),
+    _one(
+        "claims",
+        "controller/verifier/judging.py",
+        "contested = contested_claims(question)",
+        "contested = ()",
+        f"{HOSTILE}::test_claiming_the_whole_fleet_harms_nobody_else",
+        f"{RPC}::test_claiming_a_gpu_of_another_node_leaves_its_owner_unharmed",
+    ),
+    _one(
+        "owners-unharmed",
+        "controller/fleet/registry.py",
+        "            *self._apply(refused.node, event),\n",
+        "            *self._apply(refused.node, event),\n"
+        "            *(c for x in refused.contested for c in self._apply(x.owner, Quarantine(\n"
+        "                refused.code, refused.detail, now_ns, wall_ns))),\n",
+        f"{HOSTILE}::test_claiming_the_whole_fleet_harms_nobody_else",
+    ),
+    _one(
+        "enrollment-required",
+        "controller/verifier/inventory.py",
+        "if not (question.enrollment_required or lists):",
+        "if True:",
+        f"{PINS}::test_a_pin_from_first_use_is_not_enough",
+    ),
+    _one(
+        "node-clock-skew",
+        "controller/verifier/binding.py",
+        "if abs(skew) > settings.skew_refuse_ms:",
+        "if False:",
+        f"{CLOCKS}::test_a_step_of_the_nodes_wall_clock_gains_and_revokes_nothing",
+    ),
+    _one(
+        "node-clock-back",
+        "controller/verifier/binding.py",
+        "if stream.boottime_ms is not None and times.boottime_ms < stream.boottime_ms:",
+        "if False:",
+        f"{CLOCKS}::test_a_node_whose_boot_time_goes_back_is_another_machine",
+    ),
+    _one(
+        "skew-revokes-nobody",
+        "gpuwarden/reasons.py",
+        "ReasonCode.CLOCK_SKEW: Effect.TRANSIENT,",
+        "ReasonCode.CLOCK_SKEW: Effect.REVOKE,",
+        f"{CLOCKS}::test_a_step_of_the_nodes_wall_clock_gains_and_revokes_nothing",
+    ),
+    Weakening(
+        "wall-clock-revokes-nobody",
+        (
+            Edit(
+                "gpuwarden/reasons.py",
+                "ReasonCode.SVID_EXPIRED: Effect.TRANSIENT,",
+                "ReasonCode.SVID_EXPIRED: Effect.REVOKE,",
+            ),
+            Edit(
+                "controller/fleet/node_trust.py",
+                "event.effect if event.step >= _FIRST_STEP_OF_THE_NODE else Effect.TRANSIENT",
+                "event.effect",
+            ),
+        ),
+        (f"{CLOCKS}::test_a_step_of_the_controllers_wall_clock_revokes_nobody",),
+    ),
+    _one(
+        "no-crash-by-bytes",
+        "gpuwarden/evidence/strict_json.py",
+        "    except UnicodeDecodeError as error:",
+        "    except ZeroDivisionError as error:",
+        "tests/fuzz/test_fuzz_targets.py::test_a_short_deterministic_run_finds_nothing",
+        "tests/fuzz/test_fuzz_targets.py::test_mutations_find_nothing",
+    ),
+    _one(
+        "lease",
+        "controller/fleet/view.py",
+        "if now_ns >= self.acceptance.fresh_until_ns:",
+        "if False:",
+        f"{CLOCKS}::test_a_suspended_controller_believes_no_lease_from_before",
+    ),
+    _one(
+        "lease-at-each-decision",
+        "controller/scheduling/judge.py",
+        "if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:",
+        "if False:",
+        f"{VERDICTS}::test_freshness_is_asked_at_each_decision",
+    ),
+    _one(
+        "clock-suspect",
+        "controller/clock_guard.py",
+        "return abs(self.offset_ns(boottime_ns, wall_ns)) > self.tolerance_ns + drift_ns",
+        "return drift_ns < 0",
+        "tests/unit/controller/test_process_parts.py::test_a_step_is_suspect_and_drift_is_not",
+    ),
+    _one(
+        "size-of-messages",
+        "controller/verifier/envelope.py",
+        "if len(message.payload) > allowed:",
+        "if False:",
+        f"{RPC}::test_the_envelope_is_wrong",
+    ),
+    _one(
+        "size-on-the-wire",
+        "gpuwarden/wire/transport.py",
+        '("grpc.max_receive_message_length", max_received_bytes or max_message_bytes)',
+        '("grpc.max_receive_message_length", -1)',
+        f"{HOSTILE}::test_fifty_megabytes_end_the_call_and_nothing_else",
+        f"{RPC}::test_a_message_above_the_hard_cap_ends_the_call",
+    ),
+    _one(
+        "length-of-chains",
+        "gpuwarden/identity/chain.py",
+        "if len(chain_der) > 1 + MAX_INTERMEDIATES:",
+        "if False:",
+        f"{HOSTILE}::test_an_overlong_chain_is_refused_before_it_is_verified",
+        f"{CHAIN}::test_a_fifth_intermediate_is_refused_before_any_signature_is_computed",
+    ),
+    _one(
+        "keys-of-chains",
+        "gpuwarden/identity/chain.py",
+        "if key.key_size not in _RSA_BITS:",
+        "if False:",
+        f"{CHAIN}::test_other_keys_are_refused",
+    ),
+    _one(
+        "repeated-keys",
+        "gpuwarden/evidence/strict_json.py",
+        "if len(result) != len(pairs):",
+        "if False:",
+        f"{DECODER}::test_every_duplicate_key_is_refused",
+    ),
+    _one(
+        "nesting",
+        "gpuwarden/evidence/strict_json.py",
+        "    _refuse_depth(data)\n",
+        "    len(data)\n",
+        "tests/unit/evidence/test_strict_json.py::test_deep_nesting_does_not_reach_the_parser",
+    ),
+    _one(
+        "streams-per-peer",
+        "controller/verifier/peer.py",
+        "if facts.peer_streams >= bounds.streams_per_peer:",
+        "if False:",
+        f"{RPC}::test_more_streams_of_one_peer_than_allowed",
+    ),
+    _one(
+        "openings-per-peer",
+        "controller/verifier/peer.py",
+        "if facts.rate_exceeded:",
+        "if False:",
+        f"{RPC}::test_opening_streams_too_often",
+    ),
+    _one(
+        "messages-per-peer",
+        "controller/rpc/attest_session.py",
+        "if refusal := self._ports.usage.message(self._peer, now_ns):",
+        "if refusal := None:",
+        f"{RPC}::test_flooding_ends_the_stream",
+    ),
+    _one(
+        "calls-per-caller",
+        "controller/rpc/interceptor.py",
+        "if self._open[caller.name] >= self._calls_per_caller:",
+        "if False:",
+        f"{CALLS}::test_one_caller_cannot_take_all_calls",
+    ),
+    _one(
+        "slow-senders",
+        "controller/rpc/attest_session.py",
+        "int(self._ports.timing.hello_s * _NS)",
+        "3600 * _NS",
+        f"{HOSTILE}::test_a_message_that_comes_byte_by_byte_is_not_waited_for",
+    ),
+    _one(
+        "slow-readers",
+        "controller/rpc/attest_session.py",
+        "async with asyncio.timeout(self._ports.timing.write_s):",
+        "async with asyncio.timeout(3600):",
+        "tests/unit/rpc/test_attest_session.py::test_a_peer_that_does_not_read_is_cut_off",
+    ),
+    _one(
+        "slow-requests",
+        "controller/rpc/interceptor.py",
+        "timeout=self._request_seconds)",
+        "timeout=3600)",
+        f"{CALLS}::test_a_known_caller_cannot_hold_a_slot_by_saying_nothing",
+    ),
+    _one(
+        "log-of-one-node",
+        "controller/audit/rounds.py",
+        "        self._count(record, wall_ns, 1 if known else 0)\n        return known",
+        "        self._count(record, wall_ns, 1 if known else 0)\n        return False",
+        f"{COUNTING}::test_first_refusal_is_logged_and_repeats_are_counted",
+        f"{COUNTING}::test_what_a_peer_can_bring_about_again_and_again_is_counted",
+    ),
+    _one(
+        "warnings-of-one-node",
+        "controller/verifier/judging.py",
+        "    return found if more <= 0 else",
+        "    return found if more else",
+        f"{ROUNDS}::test_warnings_of_one_node_are_bounded",
+    ),
+    _one(
+        "extender-mtls",
+        "controller/scheduling/serving_tls.py",
+        "context.verify_mode = ssl.CERT_REQUIRED",
+        "context.verify_mode = ssl.CERT_OPTIONAL",
+        f"{EXTENDER_TLS}::test_nobody_else_is",
+    ),
+    _one(
+        "extender-address",
+        "controller/scheduling/extender.py",
+        "if address.is_loopback or (tls is not None and tls.client_ca is not None):",
+        "if True:",
+        f"{EXTENDER_HTTP}::test_an_open_address_without_a_client_ca_is_refused",
+        f"{EXTENDER_TLS}::test_an_open_address_needs_the_client_ca_and_not_only_a_certificate",
+    ),
+    _one(
+        "extender-tickets",
+        "controller/scheduling/serving_tls.py",
+        "context.num_tickets = 0",
+        "context.num_tickets = 2",
+        f"{EXTENDER_TLS}::test_a_session_cannot_be_resumed",
+    ),
+    _one(
+        "wishes-fail-closed",
+        "controller/scheduling/requirements.py",
+        "return RequirementsInvalid(tuple(findings)) if findings else wishes",
+        "return wishes",
+        f"{VERBS}::test_invalid_wishes_fail_every_node_and_say_why",
+    ),
+    _one(
+        "not-ready",
+        "controller/scheduling/verbs.py",
+        "        if reason is not None:\n",
+        "        if reason is None and self is None:\n",
+        f"{VERBS}::test_guarded_pods_get_an_error_until_ready",
+    ),
+    _one(
+        "stale-store",
+        "controller/verifier/standing.py",
+        "if now_ns >= known.enrollment.fresh_until_ns:",
+        "if False:",
+        f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
+    ),
+    _one(
+        "log-chain",
+        "gpuwarden/audit/chain.py",
+        "elif record.prev != self.head.digest:",
+        "elif False:",
+        f"{AUDIT_CHAIN}::test_any_flipped_bit_is_found_with_its_number",
+    ),
+    Weakening(
+        "log-order",
+        (
+            Edit("gpuwarden/audit/chain.py", "if record.seq != self._due:", "if False:"),
+            Edit(
+                "gpuwarden/audit/chain.py", "elif record.prev != self.head.digest:", "elif False:"
+            ),
+        ),
+        (
+            f"{AUDIT_CHAIN}::test_any_other_order_is_found",
+            f"{AUDIT_CHAIN}::test_any_missing_records_are_found",
+            f"{AUDIT_CHAIN}::test_any_repeated_record_is_found",
+        ),
+    ),
+    _one(
+        "no-grant-without-record",
+        "controller/rpc/evidence_intake.py",
+        "await self._ports.audit.grant(accepted_record(result, stream))",
+        "self._ports.audit.note(accepted_record(result, stream))",
+        f"{RPC}::test_nothing_is_granted_while_the_log_is_broken",
+        f"{RPC}::test_a_grant_waits_for_its_record_and_a_refusal_meanwhile_wins",
+    ),
+    _one(
+        "terminal",
+        "gpuwarden/cli/terminal.py",
+        "    if text.isprintable():\n",
+        "    if text:\n",
+        "tests/unit/cli/test_cli_terminal.py::test_no_control_character_survives",
+    ),
+    _one(
+        "lines-of-the-log",
+        "gpuwarden/telemetry/logs.py",
+        '    text = _CONTROL.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)\n',
+        "",
+        "tests/unit/telemetry/test_logs.py::test_untrusted_text_cannot_forge_a_line",
+    ),
+    _one(
+        "secrets-in-logs",
+        "gpuwarden/telemetry/logs.py",
+        "        if _SECRET_NAME.search(name):",
+        "        if False:",
+        "tests/unit/telemetry/test_logs.py::test_what_is_called_a_secret_never_comes_out",
+    ),
+    _one(
+        "level",
+        "controller/verifier/acceptability.py",
+        "if level.rank < policy.min_level.rank:",
+        "if False:",
+        f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
+    ),
+    _one(
+        "level-of-the-pod",
+        "controller/scheduling/judge.py",
+        "if acceptance.level not in self._levels:",
+        "if False:",
+        f"{VERDICTS}::test_level_by_pod_class_and_cluster",
+    ),
+    _one(
+        "level-in-the-hash",
+        "gpuwarden/evidence/class_document.py",
+        "level=str(level),",
+        'level="L0",',
+        f"{DECODER}::test_every_part_of_the_context_changes_the_class_hash",
+    ),
+    _one(
+        "protocol",
+        "controller/verifier/binding.py",
+        "if header.protocol != PROTOCOL:",
+        "if False:",
+        f"{ROUNDS}::test_a_payload_of_another_protocol_is_named_so",
+    ),
+    _one(
+        "dead-watches",
+        "gpuwarden/identity/watchdog.py",
+        "        if not behind:\n",
+        "        if not behind or now:\n",
+        f"{OUTAGE}::test_the_watch_of_the_library_dies_in_silence_and_the_keeper_goes_on",
+        f"{KEEPER}::test_a_watch_that_died_in_silence_is_found_by_two_probes",
+    ),
+    _one(
+        "expired-svid-of-ours",
+        "gpuwarden/identity/keeper.py",
+        "return svid if svid is not None and self._wall() < end_of(svid) else None",
+        "return svid",
+        f"{KEEPER}::test_an_expired_svid_is_not_served_even_before_the_keeper_has_noticed",
+    ),
+    _one(
+        "withdrawn-svid-of-ours",
+        "gpuwarden/identity/keeper.py",
+        "        if self._dog.withdrawn:\n",
+        "        if False:\n",
+        f"{KEEPER}::test_a_redacted_identity_is_dropped_after_the_second_denial",
+    ),
+    _one(
+        "private-socket",
+        "gpuwarden/identity/tunnel.py",
+        "if process != os.getpid():",
+        "if False:",
+        f"{TUNNEL}::test_another_process_at_the_socket_gets_nothing",
+    ),
+    _one(
+        "news-wins",
+        "controller/fleet/node_trust.py",
+        "if view.blocked is not None and issued <= record.blocked_ns:",
+        "if False:",
+        f"{TRUST}::test_evidence_asked_for_before_a_revocation_does_not_end_it",
+    ),
+)
+
+SAMPLE: Final = ("roles", "signature", "nonce-once", "pins", "lease-at-each-decision", "log-chain")
+"""Taken out in every test run; `make weakened` takes out all."""

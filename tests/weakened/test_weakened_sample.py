@@ -1,0 +1,40 @@
+"""A few protections are taken out in every test run, and the table fits the sources always."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_names import ROOT
+from tests.weakened.copy_of_sources import assert_noticed, copied, pytest_in, selector
+from tests.weakened.table import SAMPLE, WEAKENINGS, Weakening
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def sample() -> list[Weakening]:
+    by_name = {x.name: x for x in WEAKENINGS}
+    return [by_name[name] for name in SAMPLE]
+
+
+def test_each_edit_fits_once_and_names_are_unique() -> None:
+    assert len({x.name for x in WEAKENINGS}) == len(WEAKENINGS)
+    edits = [edit for weakening in WEAKENINGS for edit in weakening.edits]
+    found = {edit: (ROOT / edit.path).read_text().count(edit.before) for edit in edits}
+    assert {edit: count for edit, count in found.items() if count != 1} == {}
+
+
+def test_each_weakening_names_tests_that_exist() -> None:
+    assert all(weakening.tests for weakening in WEAKENINGS)
+    assert all(selector(test) for weakening in WEAKENINGS for test in weakening.tests)
+
+
+def test_with_every_protection_in_place_the_tests_of_the_sample_pass(tmp_path: Path) -> None:
+    """Otherwise the copy itself could be what fails."""
+    tests = {selector(test) for weakening in sample() for test in weakening.tests}
+    run = pytest_in(copied(tmp_path), *sorted(tests))
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("weakening", sample(), ids=lambda x: x.name)
+def test_without_the_protection_its_tests_fail(weakening: Weakening, tmp_path: Path) -> None:
+    assert_noticed(weakening, tmp_path)
