@@ -13,6 +13,7 @@ from typing import Final, Never, TypeVar
 import msgspec
 
 from gpuwarden.evidence.errors import DecodeError
+from gpuwarden.redaction import without_secrets
 
 MAX_DEPTH: Final = 32
 """Objects and arrays inside each other; our deepest document has 6 levels."""
@@ -22,6 +23,8 @@ MAX_INT: Final = 2**53 - 1
 
 _QUOTE: Final = 80
 _MESSAGE: Final = 120
+_BEYOND: Final = 4096
+"""What is looked at behind the limit, so that no secret gets through by being cut."""
 _MAX_INT_CHARS: Final = len(str(-MAX_INT))
 # An unterminated string matches up to the end, so that the search never starts over.
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
@@ -63,7 +66,8 @@ def parse(data: bytes, *, max_bytes: int) -> object:
 
 
 def quote(text: str, limit: int = _QUOTE) -> str:
-    """At most `limit` characters of `text`, printable ASCII only, for messages and logs."""
+    """At most `limit` characters of `text` for messages and logs: printable ASCII, no secrets."""
+    text = without_secrets(text[: limit + _BEYOND])
     shown = text[:limit].encode("unicode_escape").decode("ascii")
     return shown if len(shown) <= limit and len(text) <= limit else f"{shown[: limit - 3]}..."
 

@@ -15,9 +15,9 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from gpuwarden.redaction import REDACTED, without_secrets
 from gpuwarden.settings.shared import LogFormat, LogLevel
 
-REDACTED = "<redacted>"
 _MAX_VALUE = 2048
 _MAX_ITEMS = 64
 _MAX_DEPTH = 4
@@ -31,13 +31,6 @@ _SECRET_NAME = re.compile(
     r"(?:^|[_.-])(?:private_?key|key_?pem|pem|password|passwd|secret|token|authorization|cookie"
     r"|credentials?|api_?key|otlp_?headers|nonce)(?:$|[_.-])",
     re.IGNORECASE,
-)
-_SECRET_TEXT = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
-    r"|\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"
-    r"|(?<=://)[^/\s:@]{1,256}:[^/\s@]{1,256}(?=@)",
-    re.IGNORECASE | re.DOTALL,
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -124,7 +117,7 @@ def _clean_mapping(values: Mapping[Any, Any], depth: int) -> dict[str, object]:
         if _SECRET_NAME.search(name):
             cleaned[name] = REDACTED
         elif name == "exception" and depth == 0 and isinstance(value, str):
-            lines = _SECRET_TEXT.sub(REDACTED, value).splitlines()
+            lines = without_secrets(value).splitlines()
             cleaned[name] = [_clean_text(line) for line in lines[-_MAX_ITEMS:]]
         else:
             cleaned[name] = _clean(value, depth + 1)
@@ -132,7 +125,7 @@ def _clean_mapping(values: Mapping[Any, Any], depth: int) -> dict[str, object]:
 
 
 def _clean_text(text: str) -> str:
-    text = _SECRET_TEXT.sub(REDACTED, text)
+    text = without_secrets(text)
     text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}… ({len(text)} characters)"
 

@@ -126,3 +126,20 @@ def test_quote_keeps_short_text_and_cuts_the_rest() -> None:
     assert quote("é\n") == "\\xe9\\n"
     assert quote("x" * 81) == "x" * 77 + "..."
     assert quote("\n" * 80) == "\\n" * 38 + "\\..."
+
+
+TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"  # noqa: S105 -- of nobody
+
+
+@pytest.mark.parametrize("secret", [TOKEN, f"Bearer {TOKEN}", "-----BEGIN PRIVATE KEY-----\nMC4C"])
+@pytest.mark.parametrize("before", ["", "x" * 30 + " ", "x" * 60 + " "])
+def test_quote_keeps_no_secret_not_even_a_part_of_it(before: str, secret: str) -> None:
+    assert quote(f"{before}{secret}") == f"{before}<redacted>"
+    assert "MC4C" not in quote(f"{before}{secret}", 40)
+    assert "eyJ" not in quote(f"{before}{secret}" + "." * 5000)
+
+
+def test_a_key_that_is_a_token_is_refused_without_repeating_it() -> None:
+    with pytest.raises(DecodeError) as caught:
+        parse(f'{{"{TOKEN}":1,"{TOKEN}":1}}'.encode(), max_bytes=1000)
+    assert str(caught.value) == "key '<redacted>' appears twice in one object"
