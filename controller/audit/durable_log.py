@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from controller.audit.log import AuditUnavailableError
@@ -18,6 +18,7 @@ from controller.audit.record import Record
 from controller.audit.rounds import Rounds
 from controller.audit.sealing import LogIdentity, Sealer
 from controller.audit.writer import Losses, Observer, Opened, Sources, Writer
+from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.clock import Clock
 
 QUEUE_RECORDS = 8192
@@ -50,10 +51,12 @@ class DurableLog:
         observer: Observer,
         *,
         rotate_bytes: int,
+        keep: Callable[[Exhibit], None] = lambda _exhibit: None,
         queue_records: int = QUEUE_RECORDS,
         grant_seconds: float = GRANT_SECONDS,
     ) -> None:
         self._clock = clock
+        self._keep = keep
         self._grant_seconds = grant_seconds
         self._mailbox = Mailbox(queue_records)
         self._rounds = Rounds()
@@ -108,6 +111,7 @@ class DurableLog:
         reason = self._writer.down or self._lag()
         if reason:
             raise AuditUnavailableError(reason)
+        record, exhibit = _parted(record)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str | None] = loop.create_future()
 
@@ -130,16 +134,26 @@ class DurableLog:
             ticket.abandoned = True
         if failure is not None:
             raise AuditUnavailableError(failure)
+        self._keep_exhibit(exhibit)
 
     def note(self, record: Record) -> None:
         """Take the record without waiting; see `AuditLog.note`.
 
         Unchanged rounds and repeated refusals are counted, see `rounds`.
         """
+        record, exhibit = _parted(record)
         with self._rounds_lock:
             absorbed = self._rounds.absorb(record, self._clock.wall_ns())
-        if not absorbed and not self._mailbox.put(self._letter(record, None)):
+        if absorbed:
+            return
+        self._keep_exhibit(exhibit)
+        if not self._mailbox.put(self._letter(record, None)):
             self._losses.add(1)
+
+    def _keep_exhibit(self, exhibit: Exhibit | None) -> None:
+        """Where space is short, the log needs it more."""
+        if exhibit is not None and not self._writer.low:
+            self._keep(exhibit)
 
     def _letter(self, record: Record, ticket: Ticket | None) -> Letter:
         return Letter(record, self._clock.wall_ns(), self._clock.boottime_ns(), ticket)
@@ -157,6 +171,13 @@ class DurableLog:
     def _all_rounds(self) -> list[Record]:
         with self._rounds_lock:
             return self._rounds.flush()
+
+
+def _parted(record: Record) -> tuple[Record, Exhibit | None]:
+    """Nothing that waits or is counted holds evidence in memory."""
+    if record.exhibit is None:
+        return record, None
+    return replace(record, exhibit=None), record.exhibit
 
 
 def _call(

@@ -8,12 +8,14 @@ past retention, the tree goes on, and proofs from before are no longer possible.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from controller.audit.copies import Copies
 from controller.audit.disk import Disk, SystemDisk
 from controller.audit.durable_log import DurableLog
+from controller.audit.evidence_store import EvidenceStore
 from controller.audit.file_store import FileStore
 from controller.audit.key_changes import KeyChanges
 from controller.audit.key_file import LogKeyError, LogKeys, log_keys
@@ -35,6 +37,7 @@ from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
@@ -54,11 +57,19 @@ def audit_log(
 ) -> DurableLog:
     """Make the log, not yet opened; `copies_to` is the descriptor for the collector's copies."""
     copies = partial(Copies, copies_to) if copies_to is not None else None
+    evidence = EvidenceStore(
+        settings.dir,
+        limit_bytes=settings.evidence_bytes,
+        retention=timedelta(seconds=settings.evidence_retention.seconds),
+        kept=instruments.counter(names.AUDIT_EVIDENCE_KEPT).inc,
+        lost=instruments.counter(names.AUDIT_EVIDENCE_LOST).inc,
+    )
     return DurableLog(
         partial(open_files, settings, identity.origin, clock, SystemDisk()),
         identity,
         clock,
-        Reporting(instruments, copies),
+        Reporting(instruments, copies, evidence.close),
+        keep=evidence.put,
         rotate_bytes=settings.rotate_bytes,
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.record import RecordKind
 
 Json = bool | int | str | list["Json"] | tuple["Json", ...] | Mapping[str, "Json"] | None
@@ -27,3 +28,5 @@ class Record:
     decision: str
     codes: tuple[str, ...] = ()
     refs: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
+    exhibit: Exhibit | None = field(default=None, compare=False, repr=False)
+    """Evidence to keep if the record goes into the log itself, not into a counter."""

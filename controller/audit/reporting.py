@@ -16,8 +16,12 @@ class Reporting:
     """Implements the writer's `Observer`."""
 
     def __init__(
-        self, instruments: Instruments, copies: Callable[[Callable[[int], None]], Copies] | None
+        self,
+        instruments: Instruments,
+        copies: Callable[[Callable[[int], None]], Copies] | None,
+        also_close: Callable[[float], None] = lambda _timeout: None,
     ) -> None:
+        self._also_close = also_close
         self._log = logger("audit")
         self._records = instruments.counter(names.AUDIT_RECORDS)
         self._lost = instruments.counter(names.AUDIT_LOST)
@@ -57,3 +61,4 @@ class Reporting:
         self._available.set(0)
         if self._copies is not None:
             self._copies.close(COPIES_CLOSE_SECONDS)
+        self._also_close(COPIES_CLOSE_SECONDS)

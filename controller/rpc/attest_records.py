@@ -2,16 +2,19 @@
 
 from typing import Final
 
-from controller.audit.record import Record
+from controller.audit.record import Json, Record
 from controller.verifier.context import StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused
+from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode
 
 _MAX_DETAIL: Final = 300
 
 
-def accepted_record(accepted: Accepted, stream: StreamState) -> Record:
+def accepted_record(
+    accepted: Accepted, stream: StreamState, exhibit: Exhibit | None = None
+) -> Record:
     """A grant: from now on this node may be chosen for this hash."""
     return Record(
         RecordKind.EVIDENCE_ACCEPTED,
@@ -31,7 +34,9 @@ def accepted_record(accepted: Accepted, stream: StreamState) -> Record:
             "leaf": stream.leaf_sha256,
             "gpus": [gpu.uuid for gpu in accepted.evidence.inventory.gpus],
             "lost": [gpu.uuid for gpu in accepted.lost],
+            **_bundle(exhibit),
         },
+        exhibit=exhibit,
     )
 
 
@@ -47,8 +52,9 @@ def round_record(accepted: Accepted, stream: StreamState) -> Record:
     )
 
 
-def refused_record(refusal: Refused, peer: str) -> Record:
-    """A refusal, and what it did to the node if it named one."""
+def refused_record(refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> Record:
+    """A refusal, and what it did to the node if it named one; authentic evidence is kept."""
+    exhibit = exhibit if refusal.evidence_digest else None
     return Record(
         RecordKind.EVIDENCE_REFUSED,
         actor=peer,
@@ -63,11 +69,15 @@ def refused_record(refusal: Refused, peer: str) -> Record:
             "findings": [finding.code.value for finding in refusal.findings],
             "contested": [f"{claim.uuid} {claim.owner}" for claim in refusal.contested],
             "lost": [gpu.uuid for gpu in refusal.lost],
+            **_bundle(exhibit),
         },
+        exhibit=exhibit,
     )
 
 
-def bad_news_record(news: BadNewsAccepted, stream: StreamState) -> Record:
+def bad_news_record(
+    news: BadNewsAccepted, stream: StreamState, exhibit: Exhibit | None = None
+) -> Record:
     """Trust that the node itself took away."""
     return Record(
         RecordKind.NODE_STATE,
@@ -79,5 +89,12 @@ def bad_news_record(news: BadNewsAccepted, stream: StreamState) -> Record:
             "gpu": news.news.gpu,
             "xid": news.news.xid,
             "evidence": news.evidence_digest,
+            **_bundle(exhibit),
         },
+        exhibit=exhibit,
     )
+
+
+def _bundle(exhibit: Exhibit | None) -> dict[str, Json]:
+    """Against which roots the signer's chain was verified."""
+    return {} if exhibit is None else {"bundle": exhibit.bundle}

@@ -32,6 +32,7 @@ from controller.verifier.challenge import IssuedChallenge, milliseconds
 from controller.verifier.context import Now, ReceivedMessage, Snapshots, StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
 from controller.verifier.verifier import Verifier
+from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span
@@ -101,6 +102,7 @@ class EvidenceIntake:
                     stream, message, issued, known=self._ports.known(), now=self._ports.now()
                 )
 
+        exhibit = self._exhibit(stream, message)
         begin = time.perf_counter()
         result = appraise()
         seconds = time.perf_counter() - begin
@@ -110,9 +112,9 @@ class EvidenceIntake:
         if isinstance(result, Accepted):
             grant = self._ports.registry.needs_grant(result, self._times()[0])
             if grant:
-                result = await self._granted(result, stream, appraise)
+                result = await self._granted(result, stream, appraise, exhibit)
         with span(Span.SWAP, code=_code(result)):
-            result = await self._carry_out(result, stream, grant=grant)
+            result = await self._carry_out(result, stream, exhibit, grant=grant)
         self._ports.observer.appraised(result, grant=grant, seconds=seconds)
         return result
 
@@ -138,12 +140,16 @@ class EvidenceIntake:
         return result
 
     async def _granted(
-        self, result: Accepted, stream: StreamState, appraise: Callable[[], Result]
+        self,
+        result: Accepted,
+        stream: StreamState,
+        appraise: Callable[[], Result],
+        exhibit: Exhibit,
     ) -> Result:
         try:
             with span(Span.AUDIT_GRANT, node=result.node):
                 async with asyncio.timeout(_GRANT_SECONDS):
-                    await self._ports.audit.grant(accepted_record(result, stream))
+                    await self._ports.audit.grant(accepted_record(result, stream, exhibit))
         except (AuditUnavailableError, TimeoutError) as error:
             refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error)), result.node)
             return replace(refusal, stream=result.stream)
@@ -152,7 +158,9 @@ class EvidenceIntake:
             return _stale(again, "the node's enrolment changed while its grant was written")
         return again
 
-    async def _carry_out(self, result: Result, stream: StreamState, *, grant: bool) -> Result:
+    async def _carry_out(
+        self, result: Result, stream: StreamState, exhibit: Exhibit, *, grant: bool
+    ) -> Result:
         now_ns, wall_ns = self._times()
         peer = str(stream.peer)
         match result:
@@ -169,18 +177,29 @@ class EvidenceIntake:
             case BadNewsAccepted():
                 changes = self._ports.registry.bad_news(result, now_ns=now_ns, wall_ns=wall_ns)
                 self._ports.observer.changed(changes, peer)
-                self._ports.audit.note(bad_news_record(result, stream))
+                self._ports.audit.note(bad_news_record(result, stream, exhibit))
             case Refused():
-                self._refuse(result, peer)
+                self._refuse(result, peer, exhibit)
                 await self._deny(result)
         return result
 
-    def _refuse(self, refusal: Refused, peer: str) -> None:
+    def _exhibit(self, stream: StreamState, message: ReceivedMessage) -> Exhibit:
+        """The message as it may be kept, with what its signature is verified against now."""
+        return Exhibit(
+            payload_type=message.payload_type,
+            payload=message.payload,
+            signature=message.signature,
+            chain=stream.chain,
+            roots=self._ports.known().roots,
+            received_ms=milliseconds(self._ports.now().wall),
+        )
+
+    def _refuse(self, refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> None:
         """Trust is gone when this returns; the record follows without anybody waiting for it."""
         now_ns, wall_ns = self._times()
         changes = self._ports.registry.refuse(refusal, now_ns=now_ns, wall_ns=wall_ns)
         self._ports.observer.changed(changes, peer)
-        self._ports.audit.note(refused_record(refusal, peer))
+        self._ports.audit.note(refused_record(refusal, peer, exhibit))
 
     def _times(self) -> tuple[int, int]:
         now = self._ports.now()

@@ -208,6 +208,17 @@ class AuditSettings:
     retention: Annotated[
         Duration, Spec(kinds.duration("1d", "3650d"), "age at which a finished file is deleted")
     ] = Duration.parse("90d")
+    evidence_retention: Annotated[
+        Duration,
+        Spec(kinds.duration("1d", "3650d"), "age at which evidence kept beside the log is deleted"),
+    ] = Duration.parse("90d")
+    evidence_bytes: Annotated[
+        int,
+        Spec(
+            kinds.whole_number(0, 1 << 40),
+            "space for evidence beside the log, the oldest goes first; 0 keeps none",
+        ),
+    ] = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

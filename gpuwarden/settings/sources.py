@@ -41,7 +41,6 @@ _PLANNED = frozenset(
     {
         "admission",
         "agent.kubeletSocket",
-        "audit.evidenceRetention",
         "enforcement",
         "extender.idKeys",
         "listen.admission",

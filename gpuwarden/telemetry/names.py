@@ -237,6 +237,10 @@ AUDIT_SEQUENCE = _gauge("audit_sequence", _C, "Number of the last durable audit 
 AUDIT_CHECKPOINT = _gauge(
     "audit_checkpoint_records", _C, "Audit records that the last signed checkpoint covers."
 )
+AUDIT_EVIDENCE_KEPT = _counter("audit_evidence_kept", _C, "Evidence kept beside the log.")
+AUDIT_EVIDENCE_LOST = _counter(
+    "audit_evidence_lost", _C, "Evidence that could not be kept beside the log; its record was."
+)
 AUDIT_WITNESS_ALARMS = _gauge(
     "audit_witness_alarms",
     _C,

@@ -20,6 +20,7 @@ from controller.fleet.view import NodeState
 from controller.rpc.evidence_intake import Changes, EvidenceIntake, IntakePorts, Result
 from controller.verifier.context import Snapshots, StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
+from gpuwarden.audit.exhibit import bundle_digest, reverify
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.evidence import INSTANCE, NODE, Scene
@@ -124,6 +125,44 @@ async def test_first_evidence_is_pinned_then_granted_then_swapped() -> None:
     assert desk.audit.noted == []
     assert desk.state() is NodeState.ELIGIBLE
     assert [grant for _, grant in desk.observed.results] == [True]
+
+
+async def test_evidence_goes_with_its_record_where_it_is_authentic() -> None:
+    desk = Desk()
+    accepted = await desk.take()
+    [granted] = desk.audit.granted
+    assert isinstance(accepted, Accepted)
+    assert granted.exhibit is not None
+    assert granted.exhibit.digest == accepted.evidence_digest == granted.refs["evidence"]
+    assert granted.refs["bundle"] == bundle_digest(desk.scene.roots)
+    assert reverify(granted.exhibit, accepted.evidence_digest, desk.scene.wall)
+
+    await desk.take()
+    refused_one = await desk.take(inventory=inventory(gpu(9)))
+    assert isinstance(refused_one, Refused)
+    [round_, kept] = desk.audit.noted
+    assert round_.exhibit is None
+    assert kept.exhibit is not None
+    assert kept.exhibit.digest == refused_one.evidence_digest == kept.refs["evidence"]
+
+
+async def test_what_is_not_authentic_is_not_kept() -> None:
+    desk = Desk()
+    issued = desk.scene.challenge(desk.stream, 9)
+    forged = replace(desk.scene.signed(desk.stream, issued), signature=b"no")
+    assert isinstance(await desk.intake.take(desk.stream, forged, issued), Refused)
+    [record] = desk.audit.noted
+    assert record.exhibit is None
+    assert "bundle" not in record.refs
+
+
+async def test_bad_news_goes_with_its_record() -> None:
+    desk = Desk(bad_news=True)
+    news = await desk.take()
+    assert isinstance(news, BadNewsAccepted)
+    [record] = desk.audit.noted
+    assert record.exhibit is not None
+    assert record.exhibit.digest == news.evidence_digest
 
 
 async def test_an_unchanged_round_waits_for_nothing() -> None:

@@ -1,0 +1,22 @@
+"""Evidence as it goes to the store: signed by an agent of a small CA."""
+
+from controller.verifier.challenge import milliseconds
+from controller.verifier.context import StreamState
+from gpuwarden.audit.exhibit import Exhibit
+from tests.builders.evidence import Scene
+
+
+def exhibit(scene: Scene | None = None, number: int = 1) -> Exhibit:
+    """The answer to challenge `number`."""
+    scene = scene or Scene()
+    stream = scene.open()
+    assert isinstance(stream, StreamState)
+    message = scene.signed(stream, scene.challenge(stream, number))
+    return Exhibit(
+        message.payload_type,
+        message.payload,
+        message.signature,
+        stream.chain,
+        scene.roots,
+        milliseconds(scene.wall),
+    )

@@ -1,0 +1,81 @@
+"""Evidence that is kept proves itself later, and nothing else does."""
+
+from base64 import b64encode
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from gpuwarden.audit.exhibit import (
+    ExhibitError,
+    StoredEvidence,
+    bundle_digest,
+    read_exhibit,
+    reverify,
+)
+from gpuwarden.evidence.canonical import canonical_json
+from tests.builders.ca import SpiffeCa
+from tests.builders.evidence import WALL, Scene, agent_uri
+from tests.builders.exhibits import exhibit
+
+SCENE = Scene()
+GOOD = exhibit(SCENE)
+OTHER = SpiffeCa(at=WALL)
+
+
+def test_what_is_kept_comes_back_and_was_valid_then() -> None:
+    again = read_exhibit(GOOD.encoded())
+    assert again == GOOD
+    assert (again.digest, again.bundle) == (GOOD.digest, bundle_digest(SCENE.roots))
+    assert reverify(again, GOOD.digest, WALL) == agent_uri()
+    assert reverify(again, GOOD.digest, WALL, SCENE.roots) == agent_uri()
+
+
+def test_the_digest_of_a_bundle_knows_no_order() -> None:
+    roots = (*SCENE.roots, *OTHER.roots)
+    assert bundle_digest(roots) == bundle_digest(roots[::-1]) != bundle_digest(SCENE.roots)
+
+
+def test_it_is_judged_by_the_time_it_came() -> None:
+    for days, code in ((400, "SVID_EXPIRED"), (-400, "SVID_NOT_YET_VALID")):
+        with pytest.raises(ExhibitError, match=code):
+            reverify(GOOD, GOOD.digest, WALL + timedelta(days=days))
+
+
+def test_no_change_of_it_passes() -> None:
+    own_chain = OTHER.issue(agent_uri())[1]
+    encoded = tuple(x.public_bytes(Encoding.DER) for x in own_chain)
+    for changed, expected in (
+        (replace(GOOD, payload=GOOD.payload.replace(b"gpu", b"GPU", 1)), "has the digest"),
+        (replace(GOOD, payload_type="other"), "has the digest"),
+        (replace(GOOD, signature=GOOD.signature[:-1] + b"x"), "does not verify"),
+        (replace(GOOD, roots=OTHER.roots), "CHAIN_INVALID"),
+        (replace(GOOD, chain=encoded), "CHAIN_INVALID"),
+        (replace(GOOD, chain=encoded, roots=OTHER.roots), "does not verify"),
+        (replace(GOOD, chain=()), "CHAIN_INVALID"),
+    ):
+        with pytest.raises(ExhibitError, match=expected):
+            reverify(changed, GOOD.digest, WALL)
+    with pytest.raises(ExhibitError, match="CHAIN_INVALID"):
+        reverify(GOOD, GOOD.digest, WALL, OTHER.roots)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"v": "other"},
+        {"payload": "!"},
+        {"roots": ("AAAA",)},
+        {"roots": (b64encode(b"junk").decode(),)},
+        {"received_ms": "soon"},
+    ],
+)
+def test_what_is_no_stored_evidence_is_refused(changes: dict[str, object]) -> None:
+    stored = msgspec.json.decode(GOOD.encoded(), type=StoredEvidence)
+    file = canonical_json(msgspec.structs.replace(stored, **changes))
+    with pytest.raises(ExhibitError):
+        read_exhibit(file)
+    with pytest.raises(ExhibitError, match="not stored evidence"):
+        read_exhibit(b"{}")

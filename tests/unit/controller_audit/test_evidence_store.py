@@ -1,0 +1,173 @@
+"""Evidence beside the log: by its digest, bounded, and in nobody's way."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+from controller.audit import evidence_store
+from controller.audit.evidence_store import EvidenceStore
+from controller.audit.opening import audit_log
+from controller.audit.record import Record
+from gpuwarden.audit.exhibit import Exhibit, read_exhibit
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.telemetry import names
+from tests.builders.audit_bench import ACCEPTED, IDENTITY, Bench
+from tests.builders.exhibits import exhibit
+
+DAY_MS = 86_400_000
+ONE = exhibit()
+SIZE = len(ONE.encoded())
+
+
+class Kept:
+    """A store and what it counts."""
+
+    def __init__(self, folder: Path, limit: int = 1 << 20, days: int = 90) -> None:
+        self.folder = folder / "evidence"
+        self.kept = 0
+        self.lost = 0
+        self.store = EvidenceStore(
+            folder,
+            limit_bytes=limit,
+            retention=timedelta(days=days),
+            kept=self._kept,
+            lost=self._lost,
+        )
+
+    def _kept(self, count: int) -> None:
+        self.kept += count
+
+    def _lost(self, count: int) -> None:
+        self.lost += count
+
+    def take(self, *exhibits: Exhibit) -> "Kept":
+        for one in exhibits:
+            self.store.put(one)
+        self.store.close(20)
+        return self
+
+    def names(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*.json"))
+
+
+@cache
+def later(days: int, number: int) -> Exhibit:
+    """Each is made once: signatures and keys differ every time."""
+    return replace(exhibit(number=number), received_ms=ONE.received_ms + days * DAY_MS)
+
+
+def day(one: Exhibit) -> str:
+    return f"{datetime.fromtimestamp(one.received_ms / 1000, UTC):%Y%m%d}"
+
+
+def name(one: Exhibit) -> str:
+    return f"{day(one)}/{one.digest}.json"
+
+
+def test_evidence_is_found_by_its_digest_and_is_private(folder: Path) -> None:
+    kept = Kept(folder).take(ONE)
+    path = kept.folder / name(ONE)
+    assert kept.names() == [name(ONE)]
+    assert read_exhibit(path.read_bytes()) == ONE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert (kept.kept, kept.lost) == (1, 0)
+    kept.store.put(ONE)
+    assert kept.lost == 1  # closed
+
+
+def test_what_is_too_old_goes_with_its_day(folder: Path) -> None:
+    Kept(folder, days=2).take(ONE, later(1, 2))
+    kept = Kept(folder, days=2).take(later(3, 3))
+    assert kept.names() == [name(later(1, 2)), name(later(3, 3))]
+
+
+def test_the_oldest_goes_when_there_is_too_much(folder: Path) -> None:
+    """Also what an earlier process has kept counts."""
+    first = Kept(folder, limit=3 * SIZE + 200).take(ONE, later(0, 2))
+    for number, path in enumerate((name(ONE), name(later(0, 2)))):
+        os.utime(first.folder / path, (number, number))
+    kept = Kept(folder, limit=3 * SIZE + 200).take(later(1, 3), later(2, 4), later(2, 5))
+    assert kept.names() == [name(later(1, 3)), *sorted(map(name, (later(2, 4), later(2, 5))))]
+    assert not (kept.folder / day(ONE)).exists()
+    assert kept.lost == 0
+
+    alone = Kept(folder, limit=SIZE + 200).take(later(2, 6), later(2, 7))
+    assert alone.names() == [name(later(2, 7))]
+
+
+def test_what_is_larger_than_everything_is_lost(folder: Path) -> None:
+    kept = Kept(folder, limit=100).take(ONE)
+    assert (kept.names(), kept.lost) == ([], 1)
+
+
+def test_nothing_is_kept_where_nothing_is_wanted(folder: Path) -> None:
+    kept = Kept(folder, limit=0).take(ONE)
+    assert (kept.folder.exists(), kept.kept, kept.lost) == (False, 0, 0)
+
+
+def test_a_disk_that_fails_loses_evidence_only(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "evidence").touch()
+    kept = Kept(folder).take(ONE)
+    assert (kept.kept, kept.lost) == (0, 1)
+
+
+def test_too_much_that_waits_is_lost(folder: Path) -> None:
+    size = evidence_store.MAX_WAITING
+    slow = threading.Event()
+
+    class Slow(Exhibit):
+        """Takes its time to be encoded."""
+
+        def encoded(self) -> bytes:
+            slow.wait(20)
+            return b"{}"
+
+    kept = Kept(folder)
+    held = Slow("type", b"x" * (size - 10), b"", (), (), ONE.received_ms)
+    kept.store.put(held)
+    kept.store.put(held)
+    assert kept.lost == 1
+    slow.set()
+    kept.store.close(20)
+    assert kept.kept == 1
+
+
+def refused(one: Exhibit) -> Record:
+    return replace(ACCEPTED, kind=RecordKind.EVIDENCE_REFUSED, decision="refused", exhibit=one)
+
+
+async def test_grants_and_news_are_kept_and_repetitions_are_not(folder: Path) -> None:
+    bench = Bench(folder)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    await audit.open()
+    await audit.grant(replace(ACCEPTED, exhibit=ONE))
+    for number in (2, 3):
+        audit.note(refused(exhibit(number=number)))
+    audit.note(replace(ACCEPTED, kind=RecordKind.EVIDENCE_ROUND, exhibit=exhibit(number=4)))
+    assert await audit.close(20)
+
+    assert bench.metric(names.AUDIT_EVIDENCE_KEPT) == 2
+    kept = {path.stem for path in (folder / "evidence").rglob("*.json")}
+    assert ONE.digest in kept
+    assert len(kept) == 2
+
+
+async def test_where_space_is_short_the_log_goes_first(folder: Path) -> None:
+    bench = Bench(folder, reserve=1 << 20)
+    kept: list[Exhibit] = []
+    async with bench.open(keep=kept.append) as audit:
+        full: Callable[[], bool] = lambda: (folder / "reserve").stat().st_size > 0  # noqa: E731
+        bench.disk.full_while = full
+        bench.disk.reserve_errno = 28
+        await audit.grant(ACCEPTED)
+        assert audit.condition.low
+        await audit.grant(replace(ACCEPTED, exhibit=ONE))
+    assert kept == []
+    shutil.rmtree(folder)
