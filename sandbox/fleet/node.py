@@ -19,8 +19,8 @@ from agent.session.client import Line, SessionPorts
 from agent.session.dialer import TunnelLine
 from agent.session.machine import About, End, Verdict
 from agent.session.replicas import LinkPorts, ReplicaLink, UsedStreamIds
+from agent.witness import CheckpointWitness
 from gpuwarden.clock import Clock, SystemClock
-from gpuwarden.evidence.model import WitnessedCheckpoint
 from gpuwarden.identity.spiffe_id import SpiffeId, agent_id, controller_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
@@ -64,6 +64,13 @@ class SimulatedNode:
         self._links: list[ReplicaLink] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._journal = _Journal(around.tally, around.clock, self._accepted)
+        self._witness = CheckpointWitness(
+            (),
+            (),
+            changed=lambda: None,
+            alarmed=lambda alarm: around.tally.alarms.update([alarm.code]),
+            wall_ms=lambda: around.clock.wall_ns() // 1_000_000,
+        )
 
     @property
     def name(self) -> str:
@@ -143,7 +150,7 @@ class SimulatedNode:
             dialer=self._dialer,
             read=self._read,
             roots=lambda: around.roots,
-            witness=_NoWitness(),
+            witness=self._witness,
             journal=journal,
             stream_ids=UsedStreamIds(_STREAM_IDS),
             clock=around.clock,
@@ -180,17 +187,6 @@ class _Dialer:
         """Break all connections."""
         for tunnel in tuple(self._open):
             await tunnel.close()
-
-
-class _NoWitness:
-    """The controller's log is not what this simulation is about."""
-
-    def checkpoints(self) -> tuple[WitnessedCheckpoint, ...]:
-        """None."""
-        return ()
-
-    def witness(self, checkpoint: str) -> None:
-        """Let it pass."""
 
 
 class _Journal:

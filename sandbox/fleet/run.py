@@ -161,8 +161,8 @@ class _Simulation:
     def _verdict(self, fault: str) -> int:
         tally = total([share.report.tally for share in self._shares])
         strange = {code: n for code, n in tally.refused.items() if code not in EXPECTED}
-        if strange and not fault:
-            fault = "refusals that a healthy fleet does not get"
+        if (strange or tally.alarms) and not fault:
+            fault = "refusals or alarms that a healthy fleet does not get"
         self._say(
             f"{tally.accepted} rounds accepted on {tally.opened} streams"
             f"{_counts(tally)}  stream ends {_listed(tally.ends)}"
@@ -181,7 +181,7 @@ def _ms(latencies: list[float], share: float) -> str:
 
 
 def _counts(tally: Tally) -> str:
-    shown = {"happened": tally.happened, "refused": tally.refused}
+    shown = {"happened": tally.happened, "refused": tally.refused, "alarms": tally.alarms}
     return "".join(f"  {name} {_listed(counts)}" for name, counts in shown.items() if counts)
 
 

@@ -25,6 +25,8 @@ class Tally:
     """Streams that ended, by reason."""
     happened: Counter[str] = field(default_factory=Counter)
     """Drops, restarts, rotations and upgrades carried out."""
+    alarms: Counter[str] = field(default_factory=Counter)
+    """Accusations of the audit log, by code."""
     lost_rounds: int = 0
     latencies_ms: list[float] = field(default_factory=list)
 
@@ -46,6 +48,7 @@ class Tally:
             self.refused.copy(),
             self.ends.copy(),
             self.happened.copy(),
+            self.alarms.copy(),
             self.lost_rounds,
             self.latencies_ms,
         )
@@ -64,6 +67,7 @@ def total(tallies: Sequence[Tally]) -> Tally:
         result.refused += one.refused
         result.ends += one.ends
         result.happened += one.happened
+        result.alarms += one.alarms
         result.latencies_ms += one.latencies_ms
     return result
 

@@ -26,11 +26,15 @@ class ControllerLook:
 async def look_at(ops: str, pid: int) -> ControllerLook:
     """Ask `/metrics` at `ops`, and /proc; an empty look where it does not answer in time."""
     try:
-        text = await asyncio.to_thread(_metrics, ops)
+        text = await asyncio.to_thread(metrics_of, ops)
     except (OSError, http.client.HTTPException):
         return ControllerLook()
-    states = {state: int(float(count)) for state, count in _NODES.findall(text)}
-    return ControllerLook(states, cpu_seconds(pid), rss_mib(pid))
+    return ControllerLook(states_of(text), cpu_seconds(pid), rss_mib(pid))
+
+
+def states_of(metrics: str) -> dict[str, int]:
+    """Nodes by state, out of the text of `/metrics`."""
+    return {state: int(float(count)) for state, count in _NODES.findall(metrics)}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -47,7 +51,8 @@ def rss_mib(pid: int, field: str = "VmRSS") -> float:
     return 0.0
 
 
-def _metrics(ops: str) -> str:
+def metrics_of(ops: str) -> str:
+    """The text of `/metrics` at this address."""
     connection = http.client.HTTPConnection(ops, timeout=_WAIT_S)
     try:
         connection.request("GET", "/metrics")

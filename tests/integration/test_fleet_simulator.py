@@ -105,6 +105,7 @@ async def test_a_fleet_survives_drops_restarts_rotations_and_a_rolling_upgrade(
     assert changed_instance == names(share, RESTARTED) | names(share, UPGRADED)
     assert {x.node_identity for x in before.values()} == {x.node_identity for x in after.values()}
     assert set(tally.refused) <= {"STREAM_SUPERSEDED"}
+    assert not tally.alarms
     assert tally.happened == {
         Kind.DROP: len(DROPPED),
         Kind.RESTART: len(RESTARTED),

@@ -1,0 +1,99 @@
+"""`python -m tests.bench.extender_main`: the product's extender over a fleet in memory.
+
+Server, verbs, filter, journal and audit log are the controller's own; only the fleet was
+not attested over streams but put into the registry.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import sys
+from pathlib import Path
+
+import uvloop
+
+from controller.audit.opening import audit_log
+from controller.audit.sealing import LogIdentity
+from controller.extender_journal import ExtenderJournal
+from controller.policy import DEFAULT_POLICY
+from controller.scheduling.decision import DecisionSink, FilterDecision, NotedDecisions
+from controller.scheduling.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.scheduling.serving_tls import TlsFiles
+from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
+from controller.scheduling.wish_keys import WishRules
+from gpuwarden import __version__
+from gpuwarden.clock import SystemClock
+from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.settings.shared import LogFormat, LogLevel
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import logs
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.bench.fleet_of import registry_of
+
+
+class NoSink:
+    """Decisions leave nothing behind."""
+
+    def note(self, decision: FilterDecision) -> None:
+        """Forget it."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--cert", type=Path, required=True)
+    parser.add_argument("--key", type=Path, required=True)
+    parser.add_argument("--ca", type=Path, required=True)
+    parser.add_argument("--audit", type=Path)
+    uvloop.run(serve(parser.parse_args()))
+
+
+async def serve(options: argparse.Namespace) -> None:
+    logs.configure(LogLevel.WARN, LogFormat.JSON, service="bench")
+    registry, rare, usual = registry_of(options.nodes)
+    clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
+    journal = ExtenderJournal(instruments)
+    verbs = ExtenderVerbs(
+        Surroundings(
+            fleet=registry,
+            policy=lambda: DEFAULT_POLICY,
+            clock=clock,
+            not_ready=lambda: None,
+            use=NoGpuUse(),
+            rules=WishRules(
+                hash_keys=("gpuwarden.dev/required-hash",),
+                managed_resources=("nvidia.com/gpu",),
+                opaque_hashes=False,
+            ),
+        )
+    )
+    sink: DecisionSink = NoSink()
+    if options.audit is not None:
+        log = audit_log(
+            AuditSettings(dir=options.audit, reserve=0),
+            LogIdentity("bench/controller-0", "boot", "0" * 32),
+            clock,
+            instruments,
+            copies_to=None,
+        )
+        sink = NotedDecisions(await log.open(), journal.count_nodes)
+    limits = ExtenderLimits()
+    server = ExtenderServer(
+        Extender(verbs, sink=sink, metrics=journal, limits=limits),
+        address=Address("127.0.0.1", 0),
+        tls=TlsFiles(options.cert, options.key, options.ca),
+        metrics=journal,
+        limits=limits,
+    )
+    host, port = await server.start()
+    gc.collect()
+    event = {"event": "listening", "address": f"{host}:{port}", "rare": rare, "usual": usual}
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+module gpuwarden-bench
+
+go 1.23
