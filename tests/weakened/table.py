@@ -417,6 +417,11 @@ WEAKENINGS: Final = (
                 "ReasonCode.SVID_EXPIRED: Effect.REVOKE,",
             ),
             Edit(
+                "controller/verifier/result.py",
+                "EFFECT_OF[refusal.code] if step >= FIRST_STEP_OF_THE_NODE else Effect.TRANSIENT",
+                "EFFECT_OF[refusal.code]",
+            ),
+            Edit(
                 "controller/fleet/node_trust.py",
                 "event.effect if event.step >= _FIRST_STEP_OF_THE_NODE else Effect.TRANSIENT",
                 "event.effect",
@@ -628,8 +633,8 @@ WEAKENINGS: Final = (
     _one(
         "no-grant-without-record",
         "controller/rpc/evidence_intake.py",
-        "await self._ports.audit.grant(accepted_record(result, stream))",
-        "self._ports.audit.note(accepted_record(result, stream))",
+        "await self._ports.audit.grant(",
+        "self._ports.audit.note(",
         f"{RPC}::test_nothing_is_granted_while_the_log_is_broken",
         f"{RPC}::test_a_grant_waits_for_its_record_and_a_refusal_meanwhile_wins",
     ),
