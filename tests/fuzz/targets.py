@@ -38,7 +38,7 @@ from gpuwarden.settings.report import render
 from tests.builders.evidence import NODE, Result, Scene
 from tests.builders.fleet_views import fleet, healthy
 from tests.fakes.placement import World
-from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, split
+from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, joined, split
 
 S = TypeVar("S")
 MAX_BYTES: Final = 256 * 1024
@@ -46,6 +46,7 @@ _PEER: Final = Scene()
 _STREAM: Final = _PEER.opened()
 _ISSUED: Final = _PEER.challenge(_STREAM)
 _FLEET: Final = World(fleet(healthy("n1"), healthy("n2", "b")))
+_ENVELOPES: Final = tuple(joined(kind, payload) for kind, payload in sorted(SIGNED))
 _NAMES: Final = frozenset({"n1", "n2"})
 
 
@@ -94,6 +95,23 @@ def appraised(data: bytes, *, bad_news: bool) -> Result:
 
 def envelope(data: bytes) -> None:
     """No bytes verify but those that were signed, whatever the signature."""
+    _verified(data)
+    for signed in _ENVELOPES:
+        _verified(_disturbed(signed, data))
+
+
+def _disturbed(signed: bytes, data: bytes) -> bytes:
+    """A good envelope with `data` laid over it by exclusive or, from the place that it begins with.
+
+    Verification is one call out of sight of the fuzzer, which would not get near to it by itself.
+    """
+    at = data[0] % len(signed) if data else 0
+    over = data[1 : 1 + len(signed) - at]
+    changed = bytes(x ^ y for x, y in zip(signed[at:], over, strict=False))
+    return signed[:at] + changed + signed[at + len(over) :]
+
+
+def _verified(data: bytes) -> None:
     kind, signature, payload = split(data)
     try:
         verify(SIGNER, kind, payload, signature)
