@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import rfc8785
 
+from gpuwarden.evidence import document_codec
 from gpuwarden.evidence.errors import CanonicalError
 from gpuwarden.evidence.strict_json import MAX_DEPTH, MAX_INT
 
@@ -27,6 +28,8 @@ _ENCODER: Final = json.JSONEncoder(
 
 def canonical_json(value: CanonicalValue) -> bytes:
     """RFC 8785 form of structs, mappings, sequences and scalars; raises CanonicalError."""
+    if isinstance(value, msgspec.Struct) and (found := document_codec.encode(value)) is not None:
+        return found
     plain = _plain(value, 0)
     text = _ENCODER.encode(plain)
     # All-ASCII text has ASCII keys, whose code point order is the UTF-16 order that RFC 8785 wants.

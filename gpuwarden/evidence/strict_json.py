@@ -12,6 +12,7 @@ from typing import Final, Never, TypeVar
 
 import msgspec
 
+from gpuwarden.evidence import document_codec
 from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.redaction import without_secrets
 
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 def decode(data: bytes, type_: type[T], *, max_bytes: int) -> T:
     """Decode `data` as exactly one `type_`; raises DecodeError naming the path or key."""
+    if len(data) <= max_bytes and (found := document_codec.decode(data, type_)) is not None:
+        return found
     value = parse(data, max_bytes=max_bytes)
     try:
         return msgspec.convert(value, type_, strict=True)
