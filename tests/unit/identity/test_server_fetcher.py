@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpuwarden.identity.server_credentials import CALM_S, _Fetcher
+from gpuwarden.identity.server_credentials import CALM_S, _Fetcher, _utc_now
 from gpuwarden.identity.svid import Svid, SvidSource
-from sandbox.spiffe.ca import InsecureCa, utc_now
+from sandbox.spiffe.ca import InsecureCa
 from tests.builders.svids import FakeSvidSource, new_svid
 
 CONTROLLER = "spiffe://example.org/gpuwarden/controller"
@@ -27,7 +27,7 @@ def no_pause(_seconds: float) -> None:
 def fetcher_of(
     source: SvidSource,
     errors: list[str],
-    now: Callable[[], datetime] = utc_now,
+    now: Callable[[], datetime] = _utc_now,
     on_offer: Callable[[], None] = lambda: None,
 ) -> _Fetcher:
     return _Fetcher(source, errors.append, now, on_offer, no_pause)
@@ -56,7 +56,7 @@ def test_another_svid_gives_another_configuration() -> None:
 def test_a_change_waits_until_handshakes_that_have_passed_are_under_way() -> None:
     pauses: list[float] = []
     source = FakeSvidSource(GOOD)
-    fetcher = _Fetcher(source, print, utc_now, pause=pauses.append)
+    fetcher = _Fetcher(source, print, _utc_now, pause=pauses.append)
     fetcher()
     fetcher()
     source.put(None)
@@ -109,7 +109,7 @@ def test_who_counts_handshakes_cannot_break_one() -> None:
 
 
 def test_an_svid_that_has_expired_meanwhile_closes_the_door_again() -> None:
-    now = utc_now()
+    now = _utc_now()
     fetcher = fetcher_of(FakeSvidSource(GOOD), [], lambda: now)
     assert fetcher() is not fetcher.closed
     now += timedelta(hours=2)
@@ -132,7 +132,7 @@ def test_nothing_that_fails_leaves_the_fetcher() -> None:
         raise ZeroDivisionError
 
     good = FakeSvidSource(GOOD)
-    fetcher = _Fetcher(good, broken, utc_now, pause=no_pause)
+    fetcher = _Fetcher(good, broken, _utc_now, pause=no_pause)
     assert fetcher() is not fetcher.closed
     fetcher._source = BrokenSource()
     assert fetcher() is fetcher.closed
