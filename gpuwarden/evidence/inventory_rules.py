@@ -7,7 +7,10 @@ claimed elsewhere and whether versions are acceptable is decided by the Verifier
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from gpuwarden.evidence.model import Fabric, Gpu, Host, Inventory, LostGpu, MigDevice
 from gpuwarden.evidence.strict_json import MAX_INT, quote
@@ -17,6 +20,8 @@ MAX_GPUS: Final = 64
 MAX_MIG_DEVICES: Final = 56
 """MIG devices of a GPU: 7 GPU instances of 7 compute instances, rounded up to 8."""
 MAX_NVLINKS: Final = 64
+_KINDS: Final = 64
+"""Kinds of GPU whose findings are remembered; few, because a peer can make each one large."""
 
 CC_MODES: Final = frozenset({"devtools", "ppcie", "nvle", "on", "off"})
 VIRT_MODES: Final = frozenset({"none", "passthrough", "vgpu", "host-vgpu", "host-vsga"})
@@ -77,20 +82,37 @@ def _host(host: Host) -> Iterator[str]:
 
 def _gpu(at: str, gpu: Gpu) -> Iterator[str]:
     yield from _place(at, gpu)
-    for name, version in (("vbios", gpu.vbios), ("gsp", gpu.gsp)):
-        yield from _match(f"{at}.{name}", version, _VERSION, _VERSION_TEXT)
-    for name, pci in (("pci", gpu.pci), ("subsystem", gpu.subsystem)):
-        yield from _match(f"{at}.{name}", pci, _PCI, _PCI_TEXT)
-    for name, text in _texts(gpu):
-        yield from _match(f"{at}.{name}", text, _TEXT, _PLAIN_TEXT)
     yield from _match(f"{at}.serial", gpu.serial, _SERIAL, "at most 64 printable ASCII characters")
-    yield from _match(f"{at}.memoryBytes", gpu.memory_bytes, _BYTES, "a decimal number")
-    yield from _one_of(f"{at}.virt", gpu.virt, VIRT_MODES)
-    yield from _match(f"{at}.computeCapability", gpu.compute_capability, _CAPABILITY, "major.minor")
     yield from _range(f"{at}.moduleId", gpu.module_id, MAX_INT)
-    yield from _fabric(f"{at}.fabric", gpu.fabric)
-    yield from _links(at, gpu)
+    yield from (f"{at}.{line}" for line in _kind_findings(_kind_of(gpu)))
     yield from _mig_devices(at, gpu.mig_devices)
+
+
+def _kind_of(gpu: Gpu) -> Gpu:
+    """The GPU without what differs between equal ones."""
+    return msgspec.structs.replace(
+        gpu, uuid="", serial=None, pci_bus_id="", index=0, module_id=None, mig_devices=()
+    )
+
+
+@lru_cache(_KINDS)
+def _kind_findings(gpu: Gpu) -> tuple[str, ...]:
+    """What is wrong with facts that a whole fleet shares: worked out once for all."""
+    return tuple(_shared(gpu))
+
+
+def _shared(gpu: Gpu) -> Iterator[str]:
+    for name, version in (("vbios", gpu.vbios), ("gsp", gpu.gsp)):
+        yield from _match(name, version, _VERSION, _VERSION_TEXT)
+    for name, pci in (("pci", gpu.pci), ("subsystem", gpu.subsystem)):
+        yield from _match(name, pci, _PCI, _PCI_TEXT)
+    for name, text in _texts(gpu):
+        yield from _match(name, text, _TEXT, _PLAIN_TEXT)
+    yield from _match("memoryBytes", gpu.memory_bytes, _BYTES, "a decimal number")
+    yield from _one_of("virt", gpu.virt, VIRT_MODES)
+    yield from _match("computeCapability", gpu.compute_capability, _CAPABILITY, "major.minor")
+    yield from _fabric("fabric", gpu.fabric)
+    yield from _links(gpu)
 
 
 def _place(at: str, gpu: Gpu | LostGpu) -> Iterator[str]:
@@ -121,13 +143,13 @@ def _fabric(at: str, fabric: Fabric | None) -> Iterator[str]:
         yield from _range(f"{at}.clique", fabric.clique, MAX_INT)
 
 
-def _links(at: str, gpu: Gpu) -> Iterator[str]:
-    yield from _count(f"{at}.nvlinks", len(gpu.nvlinks), MAX_NVLINKS)
+def _links(gpu: Gpu) -> Iterator[str]:
+    yield from _count("nvlinks", len(gpu.nvlinks), MAX_NVLINKS)
     for position, link in enumerate(gpu.nvlinks[:MAX_NVLINKS]):
-        place = f"{at}.nvlinks[{position}]"
+        place = f"nvlinks[{position}]"
         yield from _range(f"{place}.link", link.link, MAX_NVLINKS - 1)
         yield from _match(f"{place}.peer", link.peer, _BUS_ID, _BUS_TEXT)
-    yield from _twice(f"{at}.nvlinks", "link", (str(x.link) for x in gpu.nvlinks))
+    yield from _twice("nvlinks", "link", (str(x.link) for x in gpu.nvlinks))
 
 
 def _mig_devices(at: str, devices: tuple[MigDevice, ...]) -> Iterator[str]:
