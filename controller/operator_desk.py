@@ -33,7 +33,7 @@ from controller.fleet.operator_decisions import (
     released,
     show,
 )
-from controller.fleet.view import FleetSnapshot
+from controller.fleet.view import FleetSnapshot, NodeState
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -213,13 +213,13 @@ class OperatorDesk:
         if refusal := self._unknown(before):
             return refusal
         denial = Denial(ReasonCode.NODE_DENIED, order.reason, order.actor, self._times()[1])
+        self._quarantine(order, denial)
         warnings = []
-        if before.denial is None:
-            self._quarantine(order, denial)
-        else:
-            warnings.append(f"it was denied before, by {before.denial.actor}; that denial stands")
         if not await self._ports.denials.deny(order.node, denial):
             warnings.append("the denial is not in the store yet; it is tried again and again")
+        stands = self.shown(order.node).denial
+        if stands is not None and stands != denial:
+            warnings.append(f"it was denied before, by {stands.actor}; that denial stands")
         record = _record(Act.QUARANTINE, order, before, before.record)
         try:
             await self._ports.audit.grant(record)
@@ -229,6 +229,10 @@ class OperatorDesk:
         return Done(self.shown(order.node), warnings=tuple(warnings))
 
     def _quarantine(self, order: Order, denial: Denial) -> None:
+        """At once; who is out already stays so for the first cause."""
+        view = self._ports.fleet.snapshot().nodes.get(order.node)
+        if view is not None and view.state(self._times()[0]) is NodeState.QUARANTINED:
+            return
         changes = self._ports.fleet.quarantine(
             order.node,
             code=ReasonCode.NODE_DENIED,

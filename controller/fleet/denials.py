@@ -1,7 +1,8 @@
 """Denials on their way into the store: none is dropped because the store cannot take it now.
 
 A denial that stands is never replaced by a later one: whoever looks for the cause wants the
-first. Must not decide who is denied, nor lift a denial.
+first. That it still stands is confirmed by the store, because what is known here may be older
+than an operator's act elsewhere. Must not decide who is denied, nor lift a denial.
 """
 
 from collections.abc import Mapping
@@ -52,13 +53,17 @@ class Denials:
             for _ in range(_MAX_RACES):
                 denial = self._unwritten.get(node)
                 old = self._store.snapshot().records.get(node)
-                if denial is None or (old is not None and old.denial is not None):
-                    self.forget(node, denial)
+                if denial is None:
                     return True
-                new = replace(old or EnrollmentRecord(node), denial=denial)
-                if await write(self._store, old, new):
+                if await write(self._store, old, _denied(old, node, denial)):
                     self.forget(node, denial)
                     return True
         except EnrollmentUnavailableError:
             return False
         return False
+
+
+def _denied(old: EnrollmentRecord | None, node: str, denial: Denial) -> EnrollmentRecord:
+    if old is not None and old.denial is not None:
+        return old
+    return replace(old or EnrollmentRecord(node), denial=denial)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
+from gpuwarden.wire.v1 import operator_pb2, operator_pb2_grpc
 from sandbox.insecure_static_nodes import InsecureStaticNodes
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.eventually import DEADLINE_S, eventually
@@ -281,6 +283,47 @@ async def test_a_store_that_forgets_is_told_as_such(tmp_path: Path, workload_api
         _, text = await controller.get("/readyz")
         assert json.loads(text)["warnings"][0].startswith("store.kind is memory")
     assert controller.records()[1]["refs"]["store"] == {"kind": "memory"}
+
+
+async def test_a_denial_reaches_the_other_controller(tmp_path: Path, workload_api: str) -> None:
+    """Two controllers on one store file; the other one never hears of it but through that."""
+    store, other = str(tmp_path / "shared.db"), tmp_path / "other"
+    other.mkdir()
+    async with (
+        _running(tmp_path, workload_api, store__path=store) as here,
+        _running(other, workload_api, store__path=store) as there,
+        aio.insecure_channel(f"unix:{here.addresses.local}") as channel,
+        aio.insecure_channel(f"unix:{there.addresses.local}") as elsewhere,
+    ):
+        operator: Any = operator_pb2_grpc.OperatorServiceStub(channel)
+        fleet: Any = pb_grpc.FleetServiceStub(elsewhere)
+
+        async def is_in(state: str) -> bool | None:
+            answer = await fleet.GetNode(pb.GetNodeRequest(name="node-1"), timeout=DEADLINE_S)
+            return answer.node.state == state or None
+
+        assert await is_in("unknown")
+        order = operator_pb2.QuarantineNodeRequest(name="node-1", reason="smells")
+        done = await operator.QuarantineNode(order, timeout=DEADLINE_S)
+        assert not done.warnings
+        await eventually(lambda: is_in("quarantined"), "quarantined there too")
+        release = operator_pb2.ReleaseNodeRequest(
+            name="node-1", reason="explained", expected_version=done.enrollment.version
+        )
+        await operator.ReleaseNode(release, timeout=DEADLINE_S)
+        await eventually(lambda: is_in("refused"), "may try again there too")
+    acts = [x for x in here.records() if x["kind"] == "node.operator"]
+    assert [(x["decision"], x["refs"]["reason"]) for x in acts] == [
+        ("quarantined", "smells"),
+        ("released", "explained"),
+    ]
+    assert acts[0]["actor"] == f"local uid {os.geteuid()}"
+    states = [x["decision"] for x in there.records() if x["kind"] == "node.state"]
+    assert states == ["quarantined", "released"]
+
+
+def test_a_denial_is_looked_for_twice_a_second() -> None:
+    assert Tempo().store_look_s == 0.5
 
 
 async def test_the_log_says_which_store_it_was(tmp_path: Path, workload_api: str) -> None:

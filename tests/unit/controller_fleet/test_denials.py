@@ -7,6 +7,7 @@ from controller.fleet.enrollment import (
     AUTOMATIC,
     Denial,
     EnrollmentRecord,
+    EnrollmentSnapshot,
     EnrollmentUnavailableError,
     MemoryEnrollmentStore,
     PinnedGpu,
@@ -51,6 +52,26 @@ async def test_the_first_denial_stands() -> None:
     denials = Denials(store)
     assert await denials.deny("gpu-1", SECOND)
     assert store.snapshot().records["gpu-1"].denial == FIRST
+
+
+async def test_a_denial_that_was_lifted_elsewhere_does_not_stand_in_for_a_new_one() -> None:
+    """What this replica knows is older than the other's act."""
+
+    class Stale(Store):
+        stale = True
+
+        def snapshot(self) -> EnrollmentSnapshot:
+            return before if self.stale else super().snapshot()
+
+        async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+            self.stale = False
+            return await super().compare_and_set(old, new)
+
+    denied = replace(PINNED, denial=FIRST)
+    before = EnrollmentSnapshot.of([denied])
+    store = Stale([PINNED])
+    assert await Denials(store).deny("gpu-1", SECOND)
+    assert store.snapshot().records["gpu-1"].denial == SECOND
 
 
 async def test_races_are_lost_a_few_times_only() -> None:

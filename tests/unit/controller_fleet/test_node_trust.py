@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from controller.fleet.enrollment import Candidate, PinnedGpu
 from controller.fleet.node_trust import (
     MAX_REFUSALS,
     ChangeKind,
@@ -277,3 +278,41 @@ def test_only_new_trust_needs_a_durable_record() -> None:
     assert not needs_grant(quarantined, proven(125), 126 * S)
     revoked, _ = after(accept(100), refuse(ReasonCode.GPU_DENIED, 110))
     assert needs_grant(revoked, proven(125), 126 * S)
+
+
+class TestCandidates:
+    """What the last judged evidence showed waits for an operator, and nothing older does."""
+
+    OFFERED = Candidate("INVENTORY_NOT_ENROLLED", None, None, (PinnedGpu("GPU-new"),), "e" * 64)
+
+    def refused(
+        self, record: NodeRecord, code: ReasonCode, offered: Candidate | None
+    ) -> NodeRecord:
+        event = EvidenceRefused(
+            code, STEP_OF[code], EFFECT_OF[code], "x", 60 * S, 1, candidate=offered
+        )
+        return apply(record, event).record
+
+    def offering(self) -> NodeRecord:
+        record = new_record("gpu-1", NodeMode.ENV)
+        return self.refused(record, ReasonCode.INVENTORY_NOT_ENROLLED, self.OFFERED)
+
+    def test_it_is_remembered(self) -> None:
+        assert self.offering().view.candidate == self.OFFERED
+
+    def test_a_refusal_before_the_hardware_was_judged_leaves_it(self) -> None:
+        after = self.refused(self.offering(), ReasonCode.CLOCK_SKEW, None)
+        assert after.view.candidate == self.OFFERED
+
+    def test_a_refusal_of_the_hardware_for_another_cause_ends_it(self) -> None:
+        after = self.refused(self.offering(), ReasonCode.INVENTORY_INCOMPLETE, None)
+        assert after.view.candidate is None
+
+    def test_an_acceptance_ends_it(self) -> None:
+        accepted = EvidenceAccepted(acceptance(challenge_issued_ns=70 * S), 71 * S)
+        assert apply(self.offering(), accepted).record.view.candidate is None
+
+    def test_a_release_ends_it(self) -> None:
+        code = ReasonCode.INVENTORY_CHANGED
+        record = self.refused(self.offering(), code, self.OFFERED)
+        assert apply(record, Release("why", 61 * S, 2)).record.view.candidate is None

@@ -4,7 +4,8 @@ import pytest
 
 from controller.fleet.claims import ContestedClaim
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.enrollment import Candidate, Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.operator_decisions import accepted, show
 from controller.fleet.view import Level
 from controller.policy import NodePool, Policy
 from controller.verifier.result import VANISHED, Accepted, Refused
@@ -14,6 +15,7 @@ from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import NODE, WALL, Scene
 from tests.builders.inventory import HOST, gpu, gpu_uuid, inventory, lost_gpu
+from tests.builders.node_views import node_view
 
 CA = SpiffeCa(at=WALL)
 OTHER = "gpu-2"
@@ -127,6 +129,62 @@ class TestChangedGpus:
     def test_a_bus_address_may_change(self) -> None:
         moved = gpu(0, pci_bus_id="00000000:99:00.0")
         assert shows(two_gpus(), moved, gpu(1)).accepted().enrollment is None
+
+
+class TestCandidates:
+    """What an operator may be asked about: hardware against which only the pins stand."""
+
+    def test_a_swapped_card_is_offered_as_it_answers(self) -> None:
+        result = refused(shows(two_gpus(), gpu(0), gpu(1, uuid=gpu_uuid(9))))
+        assert result.candidate == Candidate(
+            "INVENTORY_CHANGED",
+            "uid-1",
+            None,
+            (
+                PinnedGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id),
+                PinnedGpu(gpu_uuid(9), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id),
+            ),
+            result.evidence_digest,
+        )
+        assert result.evidence_digest
+
+    def test_a_new_node_uid_is_offered(self) -> None:
+        scene = two_gpus()
+        scene.directory = DirectorySnapshot({NODE: KnownNode("uid-2")})
+        result = refused(scene)
+        assert result.code is ReasonCode.NODE_UID_CHANGED
+        assert result.candidate is not None
+        assert result.candidate.node_uid == "uid-2"
+
+    def test_what_nobody_enrolled_is_offered_and_counts_once_accepted(self) -> None:
+        scene = Scene(ca=CA)
+        scene.settings = replace(scene.settings, enrollment_required=True)
+        result = refused(scene)
+        assert result.code is ReasonCode.INVENTORY_NOT_ENROLLED
+        assert result.candidate is not None
+        shown = show(
+            NODE, None, node_view(NODE, candidate=result.candidate), unwritten=None, now_ns=0
+        )
+        record = accepted(shown, scene.enrollment, shown.version)
+        assert isinstance(record, EnrollmentRecord)
+        scene.enrollment = scene.enrollment.with_record(record)
+        scene.accepted()
+
+    @pytest.mark.parametrize("worse", ["claimed", "denied", "policy", "incomplete"])
+    def test_what_is_worse_than_other_hardware_is_not(self, worse: str) -> None:
+        scene = shows(two_gpus(), gpu(0), gpu(7))
+        if worse == "claimed":
+            scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(8))))
+        elif worse == "denied":
+            denial = Denial("X", "thief", "operator", 0)
+            record = other(PinnedGpu(gpu_uuid(8)), denial=denial)
+            scene.enrollment = scene.enrollment.with_record(record)
+        elif worse == "policy":
+            scene.policy = Policy(denied_keys=frozenset({gpu_uuid(8)}))
+        else:
+            read = FailedRead("serial", gpu_uuid(8), "DeviceGetSerial", "UNKNOWN")
+            scene.evidence = {**scene.evidence, "failed_reads": (read,)}
+        assert refused(scene).candidate is None
 
 
 class TestClaims:
