@@ -54,6 +54,25 @@ async def swap(stage: Stage) -> str:
     return f"{node.code}: quarantined, also after the old card is back"
 
 
+async def way_back(stage: Stage) -> str:
+    """An operator ends the quarantine, by a decision about what was shown, on the record."""
+    shown = (await stage.enrollment(AMPERE)).version
+    refused = await stage.release(AMPERE, "without looking", "v1:sha256:" + "0" * 64)
+    demand(refused == "ENROLLMENT_CONFLICT", f"a decision about something else: {refused or 'OK'}")
+    demand((await stage.node(AMPERE)).state == "quarantined", f"{AMPERE} was let back in")
+    answer = await stage.release(AMPERE, "the old card is back", shown)
+    demand(not answer, f"release: {answer}")
+    node = await stage.until(AMPERE, eligible, timeout_s=20)
+    demand(eligible(node), f"{AMPERE} is {node.state} ({node.code})")
+    acts = [x for x in stage.records() if x["kind"] == "node.operator"]
+    decisions = [(x["decision"], x["refs"]["reason"]) for x in acts]
+    demand(
+        decisions == [("refused", "without looking"), ("released", "the old card is back")],
+        f"in the log: {decisions}",
+    )
+    return f"released by {acts[-1]['actor']} with a reason; another version: {refused}"
+
+
 async def lease(stage: Stage) -> str:
     """An agent that stops loses its node's trust when the lease ends, and regains it."""
     program = stage.laptop.programs[HOPPER]
@@ -77,5 +96,6 @@ CHECKS = (
     Check("claim", "a node cannot claim another node's GPU", claim),
     Check("owner", "the owner of a claimed GPU is unharmed", owner_unharmed),
     Check("swap", "a swapped GPU quarantines its node", swap),
+    Check("way-back", "only an operator lets it back in, by what was shown", way_back),
     Check("lease", "a silent node is trusted no longer than its lease", lease),
 )

@@ -1,6 +1,6 @@
 """What the demo's steps share: the running laptop cluster and ways to ask it.
 
-Asks only; a step decides what the answer must be.
+Asks and acts as it is told; a step decides what the answer must be.
 """
 
 import asyncio
@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
+from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceStub
 from sandbox.laptop import Laptop
 from sandbox.nodes import simulated_nodes
 
 if TYPE_CHECKING:  # exists in the stub file only
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
+    from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
 
 _CALL_S = 5.0
 _POLL_S = 0.1
@@ -36,6 +40,7 @@ class Stage:
         self.nodes = {node.name: node for node in simulated_nodes()}
         self._channel = grpc.aio.insecure_channel(laptop.server)
         self._fleet: FleetServiceAsyncStub = FleetServiceStub(self._channel)
+        self._operator: OperatorServiceAsyncStub = OperatorServiceStub(self._channel)
 
     async def close(self) -> None:
         """Close the client."""
@@ -44,6 +49,27 @@ class Stage:
     async def node(self, name: str) -> pb.Node:
         """One node with its GPUs."""
         return (await self._fleet.GetNode(pb.GetNodeRequest(name=name), timeout=_CALL_S)).node
+
+    async def enrollment(self, name: str) -> pb.Enrollment:
+        """Pins, denial and candidate of a node."""
+        answer = await self._fleet.GetNode(pb.GetNodeRequest(name=name), timeout=_CALL_S)
+        return answer.enrollment
+
+    async def release(self, name: str, reason: str, version: str) -> str:
+        """Release a node by a version of its enrolment; the reason code where it is refused."""
+        request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=version)
+        try:
+            await self._operator.ReleaseNode(request, timeout=_CALL_S)
+        except grpc.aio.AioRpcError as error:
+            found = dict(error.trailing_metadata() or ()).get(REASON_KEY, error.code().name)
+            return str(found)
+        return ""
+
+    def records(self) -> list[dict[str, Any]]:
+        """The controller's audit log so far."""
+        files = sorted(self.audit_folder.glob("*.jsonl"))
+        lines = (line for file in files for line in file.read_bytes().splitlines())
+        return [json.loads(line) for line in lines]
 
     async def listed(self) -> dict[str, pb.Node]:
         """All nodes by name."""

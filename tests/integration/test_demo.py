@@ -111,6 +111,13 @@ WEAKENINGS = (
         "return ()",
     ),
     Weakening(
+        "way-back",
+        "controller/fleet/operator_decisions.py",
+        "    if expected == shown.version:",
+        "    if True:",
+        needs=("swap",),
+    ),
+    Weakening(
         "lease",
         "controller/fleet/view.py",
         "if now_ns >= self.acceptance.fresh_until_ns:",

@@ -35,6 +35,8 @@ KEEPER: Final = "tests/unit/identity/test_svid_keeper.py"
 CHAIN: Final = "tests/unit/identity/test_svid_chain.py"
 COUNTING: Final = "tests/unit/controller_audit/test_rounds.py"
 LOG: Final = "tests/unit/controller_audit/test_durable_log.py"
+FOLLOWER: Final = "tests/unit/controller/test_denial_follower.py"
+DECISIONS: Final = "tests/unit/controller_fleet/test_operator_decisions.py"
 AUDIT_CHAIN: Final = "tests/property/test_audit_chain.py"
 
 
@@ -715,6 +717,36 @@ WEAKENINGS: Final = (
         "if process != os.getpid():",
         "if False:",
         f"{TUNNEL}::test_another_process_at_the_socket_gets_nothing",
+    ),
+    _one(
+        "denials-outlive-the-process",
+        "controller/denial_follower.py",
+        "        if denied:\n",
+        "        if False:\n",
+        f"{FOLLOWER}::test_a_denial_from_before_the_start_quarantines_with_its_cause",
+    ),
+    _one(
+        "only-operators-act",
+        "controller/rpc/authorization.py",
+        "_OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})",
+        "_OPERATORS: Final = _READERS",
+        "tests/integration/test_operator_rpc.py::test_nobody_else_acts",
+        "tests/unit/rpc/test_authorization.py::test_matrix",
+    ),
+    _one(
+        "acts-on-what-was-shown",
+        "controller/fleet/operator_decisions.py",
+        "    if expected == shown.version:",
+        "    if True:",
+        f"{DECISIONS}::test_something_else_than_what_was_shown_is_not_accepted",
+    ),
+    _one(
+        "acts-on-the-record",
+        "controller/operator_desk.py",
+        "            await self._ports.audit.grant(_record(act, order, before, decided))\n",
+        "",
+        "tests/unit/controller/test_operator_desk.py"
+        "::test_nothing_happens_before_the_record_is_durable",
     ),
     _one(
         "news-wins",
