@@ -21,7 +21,7 @@ from controller.verifier.result import Accepted, BadNewsAccepted
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import attestation_hash, class_document
 from gpuwarden.evidence.class_document import decode_class_document as read_class
-from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, verify
+from gpuwarden.evidence.envelope import verify
 from gpuwarden.evidence.errors import (
     AlgorithmDeniedError,
     DecodeError,
@@ -38,7 +38,7 @@ from gpuwarden.settings.report import render
 from tests.builders.evidence import NODE, Result, Scene
 from tests.builders.fleet_views import fleet, healthy
 from tests.fakes.placement import World
-from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, joined, split
+from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, is_signature, joined, split
 
 S = TypeVar("S")
 MAX_BYTES: Final = 256 * 1024
@@ -117,8 +117,7 @@ def _verified(data: bytes) -> None:
         verify(SIGNER, kind, payload, signature)
     except (AlgorithmDeniedError, SignatureInvalidError):
         return
-    assert (kind, payload) in SIGNED
-    assert len(signature) <= MAX_SIGNATURE_BYTES
+    assert is_signature(kind, payload, signature)
 
 
 def extender(data: bytes) -> None:
