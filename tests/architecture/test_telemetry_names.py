@@ -6,6 +6,7 @@ that each one is moved somewhere, and that log events and spans are named by mem
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,18 @@ LIBRARY_STYLE = {"gpuwarden/identity/keeper.py", "gpuwarden/identity/tunnel.py"}
 """Write plain lines through `logging`, as the libraries around them do."""
 
 
-def _sources() -> Iterator[tuple[str, ast.Module]]:
-    for package in PRODUCT:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            if not name.startswith("gpuwarden/telemetry/names"):
-                yield name, ast.parse(path.read_text())
+@cache
+def _sources() -> list[tuple[str, ast.Module]]:
+    names_of = (
+        (path.relative_to(ROOT).as_posix(), path)
+        for package in PRODUCT
+        for path in sorted((ROOT / package).rglob("*.py"))
+    )
+    return [
+        (name, ast.parse(path.read_text()))
+        for name, path in names_of
+        if not name.startswith("gpuwarden/telemetry/names")
+    ]
 
 
 def _used(owner: str) -> set[str]:

@@ -134,7 +134,7 @@ class OneStream(RuleBasedStateMachine):
 
 
 TestOneStream = OneStream.TestCase
-TestOneStream.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestOneStream.settings = settings(max_examples=40, stateful_step_count=25)
 
 
 class OneLink(RuleBasedStateMachine):
@@ -221,7 +221,7 @@ class OneLink(RuleBasedStateMachine):
 
 
 TestOneLink = OneLink.TestCase
-TestOneLink.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestOneLink.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @given(failures=st.integers(0, 10**6), jitter=st.floats(0, 1, exclude_max=True))

@@ -110,7 +110,7 @@ POLICIES = st.sampled_from(
 STATIC = st.sampled_from([NO_STATIC_HASHES, InsecureStaticHashes({"n0": "abc", "n7": "x"})])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     views=FLEETS,
     others=FLEETS,
@@ -148,7 +148,7 @@ def test_fast_path_equals_the_plain_one(  # noqa: PLR0917 -- each one is a drawn
         assert sum(totals.rejected.values()) == len(names) - totals.passed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(views=FLEETS, needs=pods(), policy=POLICIES)
 def test_scores_are_in_range_and_zero_where_the_filter_says_no(
     views: list[NodeView], needs: Requirements, policy: Policy
@@ -163,7 +163,7 @@ def test_scores_are_in_range_and_zero_where_the_filter_says_no(
         assert name in passed or score == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     names=st.lists(st.text(min_size=1, max_size=20), max_size=20, unique=True),
     whole=st.booleans(),

@@ -174,4 +174,4 @@ class NodeTrustMachine(RuleBasedStateMachine):
 
 
 TestNodeTrust = NodeTrustMachine.TestCase
-TestNodeTrust.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestNodeTrust.settings = settings(max_examples=60, stateful_step_count=30)

@@ -239,4 +239,4 @@ def order() -> Order:
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestInterleavings.settings = settings(max_examples=100, stateful_step_count=30)

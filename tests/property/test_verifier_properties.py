@@ -18,7 +18,7 @@ MESSAGE = GOOD.signed(STREAM, ISSUED)
 FIELDS = ("stream_id", "challenge_id", "nonce", "payload", "signature")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(name=st.sampled_from(FIELDS), position=st.integers(min_value=0), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_refused(name: str, position: int, bit: int) -> None:
     data = bytearray(getattr(MESSAGE, name))
@@ -28,7 +28,7 @@ def test_any_flipped_bit_is_refused(name: str, position: int, bit: int) -> None:
     assert isinstance(GOOD.appraise(STREAM, MESSAGE, ISSUED), Accepted)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(kind=st.text(max_size=60).filter(lambda x: x != MESSAGE.payload_type))
 def test_any_other_payload_type_is_refused(kind: str) -> None:
     assert isinstance(GOOD.appraise(STREAM, replace(MESSAGE, payload_type=kind), ISSUED), Refused)
@@ -39,7 +39,7 @@ def test_evidence_does_not_pass_as_bad_news() -> None:
     assert isinstance(GOOD.appraise(STREAM, news, ISSUED), Refused)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(order=st.lists(st.integers(min_value=0, max_value=4), min_size=1, max_size=10))
 def test_the_line_of_processes_only_moves_forward(order: list[int]) -> None:
     """Each process opens a new stream: the present one and new ones pass, former ones never."""

@@ -37,7 +37,7 @@ GPUS = st.sampled_from([None, 0, 1, 2, "3", "1.5", "-1", "x"])
 NODES = (healthy("node1"), healthy("node2", "b"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(annotations=ANNOTATIONS, labels=LABELS, name=NAMES, gpus=GPUS)
 def test_every_pod_gets_an_answer_and_invalid_ones_pass_nowhere(
     annotations: dict[str, str], labels: dict[str, str], name: str | None, gpus: Any
@@ -60,7 +60,7 @@ def test_every_pod_gets_an_answer_and_invalid_ones_pass_nowhere(
             )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(annotations=ANNOTATIONS, extra=st.tuples(st.sampled_from(KEYS), TEXTS))
 def test_one_more_wish_never_lets_more_nodes_pass(
     annotations: dict[str, str], extra: tuple[str, str]
@@ -79,7 +79,7 @@ def test_one_more_wish_never_lets_more_nodes_pass(
     assert passed <= set(filter_nodes(names, before, where).passed)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS)
 def test_parsers_raise_only_their_own_error(text: str) -> None:
     for parser in (parse_selector, parse_quantity, parse_dotted):

@@ -94,7 +94,7 @@ def test_damaged_and_foreign_files_are_lost_state(file: bytes) -> None:
 
 
 @given(position=st.integers(0, len(encode_state(STATE)) - 1), bit=st.integers(0, 7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_flipped_bit_is_found(position: int, bit: int) -> None:
     file = bytearray(encode_state(STATE))
     file[position] ^= 1 << bit

@@ -211,7 +211,7 @@ def test_what_is_no_checkpoint_says_nothing() -> None:
     assert conclude(known, replace(GrownLog(9).shown(4), note="junk")) == (known, None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_whatever_two_overlapping_streams_see_of_one_log_is_no_alarm(data: st.DataObject) -> None:
     """Each stream is proven from what the witness had kept when it last spoke on it."""
@@ -229,7 +229,7 @@ def test_whatever_two_overlapping_streams_see_of_one_log_is_no_alarm(data: st.Da
             told[1 - stream] = known.head.size
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_no_fork_before_the_last_checkpoint_is_ever_believed(data: st.DataObject) -> None:
     seen_size = data.draw(st.integers(2, 12))

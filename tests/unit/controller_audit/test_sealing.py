@@ -58,7 +58,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     actor=st.text(max_size=600),
     decision=st.text(max_size=100),

@@ -31,7 +31,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RECORDS, RECORDS)
 def test_equal_records_and_only_those_have_equal_texts(
     one: EnrollmentRecord, two: EnrollmentRecord
