@@ -75,8 +75,9 @@ def caller_of(
     identity = peer.identity(facts, trust_domain)
     if isinstance(identity, Refusal):
         return identity
-    if refusal := peer.chain(facts.chain, roots, at):
-        return refusal
+    proof = peer.chain(facts.chain, roots, at)
+    if isinstance(proof, Refusal):
+        return proof
     name = peer_name(identity, path_prefix)
     if name is None:
         return Refusal(ReasonCode.PEER_ROLE_UNKNOWN, f"path {quote(identity.path)} has no role")

@@ -10,6 +10,7 @@ from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.enrollment import EnrollmentSnapshot
 from controller.policy import DEFAULT_POLICY, Policy
 from gpuwarden.evidence.model import ZERO_DIGEST, Hello, WitnessedCheckpoint
+from gpuwarden.identity.chain import ChainProof
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
 
 SECOND_NS: Final = 1_000_000_000
@@ -115,6 +116,8 @@ class StreamState:
     leaf_sha256: str
     hello: Hello
     hello_sha256: str
+    proof: ChainProof
+    """That `chain` was verified when the stream was opened."""
     superseded_at_open: bool
     """Another process had taken over before: whatever this one answers makes it a duplicate."""
     seq: int = 0

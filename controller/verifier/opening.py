@@ -59,8 +59,9 @@ def still_welcome(arrival: Arrival, spire: SpireFacts) -> standing.NodeStanding 
     make it say less.
     """
     stream, known, now = arrival.stream, arrival.known, arrival.now
-    if refusal := peer.chain(stream.chain, known.roots, now.wall):
-        return refusal
+    proof = peer.chain(stream.chain, known.roots, now.wall, stream.proof)
+    if isinstance(proof, Refusal):
+        return proof
     if arrival.spare:
         found: standing.NodeStanding | Refusal = (
             standing.denial(known, stream.node) or standing.UNCONFIRMED

@@ -8,7 +8,7 @@ from cryptography import x509
 
 from controller.verifier.context import Limits, StreamFacts
 from gpuwarden.evidence.strict_json import quote
-from gpuwarden.identity.chain import ChainError, verify_chain
+from gpuwarden.identity.chain import ChainError, ChainProof, verify_chain
 from gpuwarden.identity.spiffe_id import (
     Role,
     SpiffeId,
@@ -65,14 +65,21 @@ def identity(facts: StreamFacts, trust_domain: str) -> SpiffeId | Refusal:
 
 
 def chain(
-    chain_der: Sequence[bytes], roots: Sequence[x509.Certificate], at: datetime
-) -> Refusal | None:
-    """Step 4: the chain again, against the roots of now and not of the handshake."""
+    chain_der: Sequence[bytes],
+    roots: Sequence[x509.Certificate],
+    at: datetime,
+    proof: ChainProof | None = None,
+) -> ChainProof | Refusal:
+    """Step 4: the chain again, against the roots of now and not of the handshake.
+
+    `proof` is an earlier answer; where it covers the question, it is the answer still.
+    """
+    if proof is not None and proof.covers(chain_der, roots, at):
+        return proof
     try:
-        verify_chain(chain_der, roots, at)
+        return verify_chain(chain_der, roots, at)
     except ChainError as error:
         return Refusal(error.code, quote(str(error), _SHOWN))
-    return None
 
 
 def node_name(peer: SpiffeId, prefix: str) -> str | Refusal:

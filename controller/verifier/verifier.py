@@ -23,7 +23,7 @@ from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refus
 from controller.verifier.seams import HardwareAppraisal, NoHardware, NoSpire, SpireFacts
 from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.evidence.model import BadNews
-from gpuwarden.identity.chain import parse_chain
+from gpuwarden.identity.chain import ChainProof, parse_chain
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -55,9 +55,10 @@ class Verifier:
 
         Returns the state of a stream that may be challenged, or the refusal that ends it.
         """
-        who = self._peer(facts, known, now)
-        if isinstance(who, Refusal):
-            return refused(who, None)
+        peered = self._peer(facts, known, now)
+        if isinstance(peered, Refusal):
+            return refused(peered, None)
+        who, proof = peered
         node = peer.node_name(who, self.settings.path_prefix)
         if isinstance(node, Refusal):
             return refused(node, None)
@@ -77,6 +78,7 @@ class Verifier:
             leaf_sha256=sha256_hex(facts.chain[0]),
             hello=greeting,
             hello_sha256=sha256_hex(hello_bytes),
+            proof=proof,
             superseded_at_open=hello.superseded(record, greeting.instance_id),
             witnessed=greeting.checkpoints,
         )
@@ -112,7 +114,9 @@ class Verifier:
                 )
                 return judge.judge(opened, evidence)
 
-    def _peer(self, facts: StreamFacts, known: Snapshots, now: Now) -> SpiffeId | Refusal:
+    def _peer(
+        self, facts: StreamFacts, known: Snapshots, now: Now
+    ) -> tuple[SpiffeId, ChainProof] | Refusal:
         """Steps 1 to 4."""
         bounds = self.settings.limits
         if refusal := peer.limits(facts, bounds) or peer.tls(facts):
@@ -120,4 +124,5 @@ class Verifier:
         who = peer.identity(facts, self.settings.trust_domain)
         if isinstance(who, Refusal):
             return who
-        return peer.chain(facts.chain, known.roots, now.wall) or who
+        proof = peer.chain(facts.chain, known.roots, now.wall)
+        return proof if isinstance(proof, Refusal) else (who, proof)

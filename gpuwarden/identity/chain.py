@@ -11,6 +11,7 @@ keeps no state.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
@@ -52,9 +53,27 @@ class SvidNotYetValidError(ChainError):
     code = ReasonCode.SVID_NOT_YET_VALID
 
 
+@dataclass(frozen=True, slots=True)
+class ChainProof:
+    """That a chain was verified, and how long nothing but time has to be looked at again."""
+
+    chain_der: tuple[bytes, ...]
+    roots: tuple[x509.Certificate, ...]
+    since: datetime
+    until: datetime
+    """The first end among the chain and the roots that had not ended: all were valid till then."""
+
+    def covers(
+        self, chain_der: Sequence[bytes], roots: Sequence[x509.Certificate], at: datetime
+    ) -> bool:
+        """Whether `verify_chain` with these arguments could only succeed."""
+        same = self.chain_der == tuple(chain_der) and self.roots == tuple(roots)
+        return same and self.since <= at < self.until
+
+
 def verify_chain(
     chain_der: Sequence[bytes], roots: Sequence[x509.Certificate], at: datetime
-) -> None:
+) -> ChainProof:
     """Accept leaf + intermediates (DER, leaf first) as valid at `at` (aware), or raise ChainError.
 
     A chain that is wrong apart from its dates is ChainInvalidError whatever its
@@ -70,6 +89,9 @@ def verify_chain(
         raise SvidExpiredError(f"the chain ended at {end:%Y-%m-%dT%H:%M:%SZ}")
     if at < begin:
         raise SvidNotYetValidError(f"the chain begins at {begin:%Y-%m-%dT%H:%M:%SZ}")
+    ends = (root.not_valid_after_utc for root in roots)
+    until = min(end, *(x for x in ends if x >= at))
+    return ChainProof(tuple(chain_der), tuple(roots), at, until)
 
 
 def parse_chain(chain_der: Sequence[bytes]) -> tuple[x509.Certificate, ...]:

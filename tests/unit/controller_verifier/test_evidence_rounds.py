@@ -365,3 +365,13 @@ def test_evidence_is_read_from_the_verified_bytes_only() -> None:
     message = scene.signed(stream, issued)
     result = accepted(scene.appraise(stream, message, issued))
     assert result.evidence_digest == evidence_digest(TYPE_EVIDENCE, message.payload)
+
+
+def test_a_chain_proven_when_the_stream_was_opened_is_not_enough_for_other_roots() -> None:
+    scene = Scene()
+    stream = scene.opened()
+    assert stream.proof.covers(stream.chain, scene.roots, scene.wall)
+    scene.roots = SpiffeCa(at=WALL).roots
+    result = scene.answer(stream)
+    assert isinstance(result, Refused)
+    assert result.code is ReasonCode.CHAIN_INVALID

@@ -233,3 +233,25 @@ def test_names_that_cannot_be_read_are_an_error_and_not_an_absence() -> None:
     broken = x509.load_der_x509_certificate(der.replace(AGENT.encode(), b"\xff" * len(AGENT)))
     with pytest.raises(SpiffeIdError, match="cannot be read"):
         uri_sans(broken)
+
+
+def test_a_proof_covers_the_same_question_until_something_ends() -> None:
+    root, other = authority(ttl=timedelta(hours=2)), authority(ttl=timedelta(minutes=30))
+    chain = root.issue(AGENT, ttl=timedelta(hours=1)).chain_der
+    both = (root.certificate, other.certificate)
+    proof = verify_chain(chain, both, NOW)
+    half_hour = NOW + timedelta(minutes=30)
+    assert proof.covers(chain, list(both), NOW)
+    assert proof.covers(list(chain), both, half_hour - timedelta(seconds=1))
+    assert not proof.covers(chain, both, half_hour), "a root of the bundle ends"
+    assert not proof.covers(chain, both, NOW - timedelta(seconds=1)), "nobody looked at that"
+    assert not proof.covers(chain, both[:1], NOW), "other roots"
+    assert not proof.covers(root.issue(AGENT).chain_der, both, NOW), "another chain"
+
+
+def test_a_proof_ends_with_the_chain_and_not_with_roots_that_had_ended_before() -> None:
+    root, gone = authority(ttl=timedelta(hours=2)), authority(ttl=timedelta(minutes=5))
+    chain = root.issue(AGENT, ttl=timedelta(hours=1)).chain_der
+    later = NOW + timedelta(minutes=10)
+    proof = verify_chain(chain, [root.certificate, gone.certificate], later)
+    assert proof.until == NOW + timedelta(hours=1)
