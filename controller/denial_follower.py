@@ -2,7 +2,8 @@
 
 The store is read again and again: a denial that another replica, an operator or an earlier
 process wrote takes the node out here within a second, and only a denial that was there and
-is gone lets it try again. An unreadable store changes nothing here and goes stale by itself.
+is gone lets it try again: one that was seen in the store, or one that this controller wrote
+before it asked. An unreadable store changes nothing here and goes stale by itself.
 """
 
 import asyncio
@@ -74,23 +75,26 @@ class DenialFollower:
         self._nodes = instruments.gauge(names.NODES_DENIED)
         self._log = logger("store")
         self._denied: Mapping[str, Denial] = {}
+        self._settled: dict[str, int] = {}
+        """Of our own denials, how many a look has found to be in the store or lifted."""
         self._read: EnrollmentSnapshot | None = None
         self._trouble = ""
 
     async def begin(self) -> None:
         """Read the store for the first time; raises EnrollmentUnavailableError."""
-        self._sync(await self._store.load())
+        self._sync(await self._store.load(), self._denials.counts)
         self._available.set(1)
 
     async def look(self) -> None:
         """Read what has changed, carry it out, and write what could not be written before."""
+        counts = dict(self._denials.counts)
         try:
             snapshot = await self._store.load()
         except EnrollmentUnavailableError as error:
             self._tell(str(error))
             return
         self._tell("")
-        self._sync(snapshot)
+        self._sync(snapshot, counts)
         await self._denials.retry()
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> None:
@@ -99,16 +103,33 @@ class DenialFollower:
             await asyncio.sleep(seconds)
             await self.look()
 
-    def _sync(self, snapshot: EnrollmentSnapshot) -> None:
+    def _sync(self, snapshot: EnrollmentSnapshot, counts: Mapping[str, int]) -> None:
+        """`counts` of our own denials, as they were before the store was asked."""
         denied = self._denied
         if self._read is None or snapshot.records is not self._read.records:
             denied = {k: x.denial for k, x in snapshot.records.items() if x.denial is not None}
             self._nodes.set(len(denied))
         if denied:
             self._take_out(denied)
-        for node in self._denied.keys() - denied.keys() - self._denials.unwritten.keys():
-            self._let_try(node)
+        ours = self._ours(counts)
+        for node in (self._denied.keys() | ours) - denied.keys():
+            if self._may_be_lifted(node, counts):
+                self._let_try(node)
+        self._settled |= {node: counts[node] for node in ours}
         self._denied, self._read = denied, snapshot
+
+    def _ours(self, counts: Mapping[str, int]) -> set[str]:
+        """Nodes that we denied since the last look, all of it written before this one."""
+        return {
+            node
+            for node, count in counts.items()
+            if count != self._settled.get(node, 0) and self._may_be_lifted(node, counts)
+        }
+
+    def _may_be_lifted(self, node: str, counts: Mapping[str, int]) -> bool:
+        """Whether the store's answer is newer than all that we have denied."""
+        is_written = node not in self._denials.unwritten
+        return is_written and self._denials.counts.get(node, 0) == counts.get(node, 0)
 
     def _take_out(self, denied: Mapping[str, Denial]) -> None:
         views, now_ns, wall_ns = self._fleet.snapshot().nodes, *self._times()

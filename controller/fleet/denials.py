@@ -27,15 +27,22 @@ class Denials:
     def __init__(self, store: EnrollmentStore) -> None:
         self._store = store
         self._unwritten: dict[str, Denial] = {}
+        self._counts: dict[str, int] = {}
 
     @property
     def unwritten(self) -> Mapping[str, Denial]:
         """Denials of this controller that the store does not hold yet, by node."""
         return MappingProxyType(self._unwritten)
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How often this controller has denied each node so far, written or not."""
+        return MappingProxyType(self._counts)
+
     async def deny(self, node: str, denial: Denial) -> bool:
         """Write `denial`; False if that failed, then `retry` goes on trying."""
         self._unwritten.setdefault(node, denial)
+        self._counts[node] = self._counts.get(node, 0) + 1
         return await self._write(node)
 
     async def retry(self) -> None:

@@ -1,6 +1,7 @@
 """What the store says about denials is what the fleet does, and only that lets a node try again."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -31,11 +32,17 @@ OPERATORS = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
 
 class Store(MemoryEnrollmentStore):
     gone = False
+    between: Callable[[], Awaitable[object]] | None = None
+    """Happens while an answer is on its way."""
 
     async def load(self) -> EnrollmentSnapshot:
         if self.gone:
             raise EnrollmentUnavailableError("gone")
-        return await super().load()
+        answer = await super().load()
+        between, self.between = self.between, None
+        if between is not None:
+            await between()
+        return answer
 
     async def create_if_absent(self, record: EnrollmentRecord) -> bool:
         if self.gone:
@@ -74,6 +81,12 @@ class World:
         old = self.store.snapshot().records.get(node)
         new = replace(old or EnrollmentRecord(node), denial=denial)
         assert await write(self.store, old, new)
+
+    async def we_deny(self, node: str = "gpu-1") -> None:
+        """As evidence or an operator of this replica does."""
+        times = {"now_ns": self.clock.boottime_ns(), "wall_ns": 1}
+        self.fleet.quarantine(node, code=ReasonCode.NODE_DENIED, reason="ours", **times)
+        assert await self.denials.deny(node, SWAPPED)
 
     def view(self, node: str = "gpu-1") -> NodeView:
         return self.fleet.snapshot().nodes[node]
@@ -135,6 +148,33 @@ async def test_a_quarantine_of_our_own_is_not_lifted_for_lack_of_a_denial() -> N
     )
     await world.follower.look()
     assert world.state() is NodeState.QUARANTINED
+
+
+async def test_a_denial_of_ours_that_another_replica_lifts_between_two_looks_lets_it_try() -> None:
+    world = World(EnrollmentRecord("gpu-1"))
+    await world.follower.begin()
+    await world.we_deny()
+    await world.stands("gpu-1", None)
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+    assert world.told.kinds == [ChangeKind.RELEASED]
+    await world.follower.look()
+    assert world.told.kinds == [ChangeKind.RELEASED]
+
+
+@pytest.mark.parametrize("before", [None, SWAPPED])
+async def test_an_answer_from_before_our_denial_lifts_nothing(before: Denial | None) -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=before))
+    await world.follower.begin()
+    await world.stands("gpu-1", None)
+    world.store.between = world.we_deny
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    await world.stands("gpu-1", None)
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
 
 
 async def test_a_newer_denial_that_could_not_be_written_keeps_it_out() -> None:
