@@ -15,7 +15,7 @@ from typing import Protocol
 from controller.audit.record import Json, Record
 from controller.audit.replay import LogState
 from controller.audit.tree_file import NoNodeError, TreeNodes
-from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id
+from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, Checkpoint, TreeHead, log_id
 from gpuwarden.audit.merkle import (
     ProofError,
     consistency_proof,
@@ -27,7 +27,6 @@ from gpuwarden.audit.note import Signer
 from gpuwarden.audit.record import RecordKind
 
 CHECKPOINT_NS = 10_000_000_000
-CHECKPOINT_RECORDS = 1000
 ACTOR = "controller"
 MAX_WANTED = 256
 """Sizes beside the last checkpoints' for which proofs are kept ready,"""

@@ -2,15 +2,16 @@
 
 A chain cannot show that its own tail was cut off, nor that its last record was
 changed: whoever needs that compares the head with one noted elsewhere (`expect`).
-Merkle proofs and checkpoints will stand beside this, over the same records. Pure.
+What the checkpoints in it say about its records is checked beside it, by `tree_check`. Pure.
 """
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from gpuwarden.audit.record import GENESIS, LogRecord, RecordError, decode_record
+from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeCheck, TreeFacts, TreeFault, Wanted
 from gpuwarden.evidence.canonical import sha256_hex
 
 Accepted = Callable[[LogRecord, bytes], None]
@@ -50,6 +51,7 @@ class Verified:
     origin: str
     torn_bytes: int = 0
     """Length of an incomplete last line, as a crash leaves it; it is not counted as a record."""
+    tree: TreeFacts = field(default_factory=TreeFacts, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +203,33 @@ class ChainVerifier:
             self._break(self._expect.seq, 0, what)
 
 
-def verify_lines(lines: Iterable[bytes], *, expect: Head | None = None) -> Verified | Broken:
-    """Verify lines (each with its LF, as files yield them) as one log."""
-    verifier = ChainVerifier(expect)
-    for number, line in enumerate(lines, start=1):
+def verify_numbered(
+    lines: Iterable[tuple[int, bytes]],
+    *,
+    expect: Head | None = None,
+    wanted: Wanted = NOTHING_WANTED,
+) -> Verified | Broken:
+    """Verify lines, each with its LF and its place in the input, as one log."""
+    verifier, check = ChainVerifier(expect), TreeCheck(wanted)
+    verifier.accepted = check.take
+    last = 0
+    for number, line in lines:
+        before, last = verifier.head, number
         verifier.feed(line, number)
         if verifier.fault is not None:
             break
-    return verifier.finish()
+        if check.fault is not None:
+            return Broken(check.fault.seq, number, check.fault.what, before)
+    result, facts = verifier.finish(), check.finish()
+    if isinstance(result, Broken):
+        return result
+    if isinstance(facts, TreeFault):
+        return Broken(facts.seq, last, facts.what, result.head)
+    return replace(result, tree=facts)
+
+
+def verify_lines(
+    lines: Iterable[bytes], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
+) -> Verified | Broken:
+    """Verify lines (each with its LF, as files yield them) as one log."""
+    return verify_numbered(enumerate(lines, start=1), expect=expect, wanted=wanted)

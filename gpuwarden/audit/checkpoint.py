@@ -21,6 +21,8 @@ from gpuwarden.audit.note import NoteError, Signer, VerifierKey, open_note, sign
 
 MAX_CHECKPOINT: Final = 4096
 """Characters of a signed checkpoint."""
+CHECKPOINT_RECORDS: Final = 1000
+"""Records after which a log signs one without waiting for the time."""
 LOG_ID_DIGITS: Final = 32
 _ORIGIN = re.compile(r"[!-*,-~]{1,520}")
 _SIZE = re.compile(r"0|[1-9][0-9]{0,15}")

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpuwarden.audit.chain import Broken, ChainVerifier, Head, Verified
+from gpuwarden.audit.chain import Broken, Head, Verified, verify_numbered
 from gpuwarden.audit.record import FORMAT, MAX_RECORD_BYTES
+from gpuwarden.audit.tree_check import NOTHING_WANTED, Wanted
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.errors import CanonicalError
 
@@ -30,23 +31,24 @@ def records_among(lines: Iterable[bytes]) -> Iterator[tuple[str, int, int, bytes
 
 
 def verify_collected(
-    lines: Iterable[bytes], *, expect: Head | None = None
+    lines: Iterable[bytes], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
 ) -> dict[str, Verified | Broken]:
     """Verify the records of each origin in a collected log, in the order of their numbers.
 
-    `expect` is checked for every origin, so it makes sense with one only.
+    `expect` and `wanted` are checked for every origin, so they make sense with one only.
     """
     by_origin: dict[str, dict[tuple[int, bytes], int]] = {}
     for origin, seq, number, record in records_among(lines):
         by_origin.setdefault(origin, {}).setdefault((seq, record), number)
-    return {origin: _verify(found, expect) for origin, found in sorted(by_origin.items())}
+    return {
+        origin: verify_numbered(_in_order(found), expect=expect, wanted=wanted)
+        for origin, found in sorted(by_origin.items())
+    }
 
 
-def _verify(found: dict[tuple[int, bytes], int], expect: Head | None) -> Verified | Broken:
-    verifier = ChainVerifier(expect)
+def _in_order(found: dict[tuple[int, bytes], int]) -> Iterator[tuple[int, bytes]]:
     for (_, record), number in sorted(found.items()):
-        verifier.feed(record + b"\n", number)
-    return verifier.finish()
+        yield number, record + b"\n"
 
 
 def _find(line: bytes) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuwarden.audit.chain import Broken, Head, Verified, verify_lines
 from gpuwarden.audit.collected import verify_collected
 from gpuwarden.audit.record import MAX_RECORD_BYTES
+from gpuwarden.audit.tree_check import NOTHING_WANTED, Wanted
 
 PATTERN = "audit-*.jsonl"
 _LINE_LIMIT = 8 * MAX_RECORD_BYTES
@@ -60,22 +61,24 @@ def lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
                 yield line
 
 
-def verify_files(paths: Sequence[Path], *, expect: Head | None = None) -> Report:
+def verify_files(
+    paths: Sequence[Path], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
+) -> Report:
     """Verify files, in order, as one log."""
     lines = _Lines(paths)
-    result = verify_lines(lines, expect=expect)
+    result = verify_lines(lines, expect=expect, wanted=wanted)
     if isinstance(result, Verified):
         return Report(result)
     return Report(result, lines.locate(result.line))
 
 
 def verify_collected_files(
-    paths: Sequence[Path], *, expect: Head | None = None
+    paths: Sequence[Path], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
 ) -> dict[str, Report]:
     """Verify the records among other lines of collected logs, by origin."""
     lines = _Lines(paths)
     reports = {}
-    for origin, result in verify_collected(lines, expect=expect).items():
+    for origin, result in verify_collected(lines, expect=expect, wanted=wanted).items():
         at = lines.locate(result.line) if isinstance(result, Broken) else None
         reports[origin] = Report(result, at)
     return reports

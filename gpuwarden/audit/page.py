@@ -1,5 +1,6 @@
 """docs/reference/audit.md, made from the record's definition. Pure."""
 
+from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS
 from gpuwarden.audit.record import FORMAT, GENESIS, MAX_RECORD_BYTES, RecordKind
 
 _KINDS = {
@@ -64,16 +65,99 @@ byte, so that a log collector alone is enough to audit.
 |---|---|
 {kinds}
 
+## Tree and checkpoints
+
+Over the records stands a Merkle tree as in RFC 6962: leaf `n - 1` is the line of record `n`
+without its line feed. At the start, every 10 s or {CHECKPOINT_RECORDS} records if something
+changed, when a file is finished and at the end, the controller signs a checkpoint, a signed note
+of C2SP (`tlog-checkpoint`, `signed-note`):
+
+```
+lab/controller-0                                origin: cluster/replica
+4711                                            records it covers
+CsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=    root
+log 382b4aa1a84e00702b78287d67db8675            id of the log: beginning of its first leaf's hash
+prev 815 qqqq...=                               only if this log replaces a lost one
+
+— lab/controller-0 H8Wwo0...
+```
+
+Only what is durable is signed, and a checkpoint is shown to others once its own record is durable
+too: `checkpoint` holds it in `refs.checkpoint` and covers all records before it. `log.rotate`
+holds one as well, with the tree's `frontier`, so that the tree goes on when older files are
+deleted, and that the rest of a log can still be verified.
+
+## Key
+
+The key is Ed25519 and signs nothing else: `audit.key`, else `log-key.pem` in `audit.dir`, made
+there when there is none. `log.start` and `log.rotate` name it (`refs.key`). To change it, put the
+new key before the old one in the file and restart: `log.key` then holds a statement that both
+have signed, and the old one can go. A log never goes on under a key that the former one has not
+named: grants are refused until it is put right. Keep the key off the log's volume (`audit.key`)
+where you can.
+
+## Witnesses
+
+Every challenge carries the last checkpoint and proves that it continues the one the agent knows.
+Agents keep the last one of each origin and the key of first use, across restarts, and put the
+checkpoints into what they sign. Whoever rewrites a log has to do it on every agent too.
+
+* `CHECKPOINT_INCONSISTENT`: the log says something else about its past, goes back behind what was
+  seen, or is signed by a key that the pinned one has not named.
+* `LOG_RESET`: a new log under the same origin, which does not name the old one.
+
+An alarm stops nothing: the node stays accepted, the alarm stays. It is shown by the agent's
+`/readyz`, log and metric at every start, stands in its evidence, and so in the controller's log
+and metric, and as `log.alarm` in its audit log. It ends when somebody has looked into it and
+takes the agent's state file away. An agent without state believes the first checkpoint it is
+shown.
+
+To begin a log in place of one that got lost, put the last known checkpoint (from the collector's
+copies, or an agent's state file) into the new folder as `prev-log`, and keep the key: the new log
+then names it, and agents that had seen as much or less raise no alarm.
+
+## Evidence
+
+First, changed and refused evidence and bad news are kept in `audit.dir/evidence/YYYYMMDD`, as
+`<evidence digest>.json`: what was signed, the signature, the certificates and the trust bundle of
+that time. Unchanged rounds and repeated refusals are not. It is kept for
+`audit.evidenceRetention` and up to `audit.evidenceBytes`, the oldest goes first, and is written
+without waiting: a power cut may cost the evidence of the last seconds, but never its record. The
+record names the digests of evidence, leaf and bundle, so the store cannot say anything else.
+`gpuwarden audit reverify DIGEST` verifies signature and chain as of the record's time. A bundle's
+digest is SHA-256 over the sorted SHA-256 digests of its certificates, in lower-case hex, one a
+line.
+
 ## Verifying
 
 `gpuwarden audit verify` names the first number at which the chain is broken: a record that was
 changed, deleted, inserted, repeated or moved. A changed record is told from a changed link by the
-line after it. What a crash leaves behind the last whole line is reported apart and is no fault.
+line after it. Whoever chains everything anew meets the next checkpoint: its root is that of other
+records. What a crash leaves behind the last whole line is reported apart and is no fault.
 
-The chain alone cannot show that its tail was cut off, or that its very last record was changed:
-compare the head it prints (`SEQ:DIGEST`) with one noted elsewhere, or give that one as
-`--expect SEQ:DIGEST`. Where older files are past retention, the chain starts later and says
-where.
+A log cannot show that its tail was cut off, nor that all of it, keys included, is another one.
+Compare with what was noted elsewhere: `--expect SEQ:DIGEST` (the head it prints), `--checkpoint
+FILE` (as agents keep them), `--pin` or `--key` (the key). Where older files are past retention,
+the log starts later and says where.
+
+`gpuwarden audit prove SEQ` proves that a record is in the log that the last checkpoint is about;
+`gpuwarden audit consistency A B` that it only grew between two sizes or checkpoints. Both give
+the proof with `-o json`, for any implementation of RFC 6962.
+
+## Files
+
+| file in `audit.dir` | holds | when lost |
+|---|---|---|
+| `audit-*.jsonl` | the records | history |
+| `log-key.pem` | the key, unless `audit.key` names one | the log cannot go on: begin a new one |
+| `tree` | hashes of the tree, 64 bytes a record, never deleted | made anew from the records left |
+| `key-changes` | statements of former keys | agents that pinned one of those raise an alarm |
+| `evidence/` | kept evidence | evidence; records stay |
+| `prev-log` | put there by you, see above | |
+| `reserve`, `lock` | space for grants; who writes | made anew |
+
+At its start the controller reads the last file in full. Older files are read only if `tree` is
+missing or does not fit; `audit verify` reads all.
 
 ## What is durable when
 

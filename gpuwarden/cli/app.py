@@ -37,6 +37,15 @@ _LAZY: Final = {
     "explain node": ("explain:node", "Explain why a node is or is not eligible."),
     "fit": ("fit:fit", "Say which nodes a pod would pass on; exits with 3 if there is none."),
     "audit verify": ("audit:verify", "Verify an audit log; exits with 3 if it is broken."),
+    "audit prove": ("audit:prove", "Prove that a record is in the log; exits with 3 if not."),
+    "audit consistency": (
+        "audit:consistency",
+        "Prove that a log only grew; exits with 3 if it did not.",
+    ),
+    "audit reverify": (
+        "reverify:reverify_",
+        "Verify kept evidence as of when it came; exits with 3 if it does not hold.",
+    ),
     "config print": ("config:print_", "Print every effective value and where it comes from."),
     "config validate": ("config:validate", "Check a configuration; exits with 2 and all findings."),
     "config schema": ("config:schema", "Print the JSON Schema of a configuration file."),

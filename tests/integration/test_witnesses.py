@@ -166,3 +166,18 @@ async def test_a_new_log_is_an_alarm_unless_it_names_the_old_one(cluster: Cluste
     await cluster.until(lambda: codes(cluster) == ["LOG_RESET"])
     await cluster.witnessed()
     await cluster.eligible()
+
+
+@pytest.mark.timeout(120)
+async def test_what_the_log_says_is_proven_without_a_controller(cluster: Cluster) -> None:
+    await cluster.laptop.stop_controller()
+    accepted = next(r for r in records_in(cluster.audit) if r["kind"] == "evidence.accepted")
+    digest, folder = accepted["refs"]["evidence"], str(cluster.audit)
+    for command, said in (
+        (("verify", folder), "Result:       verified"),
+        (("prove", str(accepted["seq"]), folder), f"Record:      {accepted['seq']}\n"),
+        (("consistency", "1", str(accepted["seq"]), folder), "hashes, verified"),
+        (("reverify", digest, "--store", folder), "signature and chain were valid then"),
+    ):
+        status, output = await cluster.stage.cli("audit", *command)
+        assert (status, said in output) == (0, True), output

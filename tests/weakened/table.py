@@ -38,6 +38,9 @@ LOG: Final = "tests/unit/controller_audit/test_durable_log.py"
 FOLLOWER: Final = "tests/unit/controller/test_denial_follower.py"
 DECISIONS: Final = "tests/unit/controller_fleet/test_operator_decisions.py"
 AUDIT_CHAIN: Final = "tests/property/test_audit_chain.py"
+AUDIT_TREE: Final = "tests/unit/audit/test_tree_check.py"
+WITNESS: Final = "tests/unit/audit/test_witness_conclusions.py"
+EXHIBITS: Final = "tests/unit/audit/test_exhibit.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -638,6 +641,49 @@ WEAKENINGS: Final = (
             f"{AUDIT_CHAIN}::test_any_missing_records_are_found",
             f"{AUDIT_CHAIN}::test_any_repeated_record_is_found",
         ),
+    ),
+    _one(
+        "log-root",
+        "gpuwarden/audit/tree_check.py",
+        "if self._frontier is not None and self._frontier.root() != head.root:",
+        "if False:",
+        f"{AUDIT_TREE}::test_a_log_that_was_rewritten_as_a_whole_is_found",
+        f"{AUDIT_TREE}::test_the_fault_is_at_the_first_checkpoint_behind_the_change",
+    ),
+    _one(
+        "log-witness",
+        "gpuwarden/audit/witness.py",
+        "    except ProofError:\n        return False\n",
+        "    except ProofError:\n        return True\n",
+        f"{WITNESS}::test_no_fork_before_the_last_checkpoint_is_ever_believed",
+    ),
+    _one(
+        "log-reset",
+        "gpuwarden/audit/witness.py",
+        "    if prev is None:\n        return _reset(",
+        "    if prev is None:\n        return fresh, None\n        _reset(",
+        f"{WITNESS}::test_a_new_log_without_a_name_is_a_reset",
+    ),
+    _one(
+        "log-key",
+        "gpuwarden/audit/witness.py",
+        "        successor(known.key, key, shown.key_changes)\n",
+        "        pass\n",
+        f"{WITNESS}::test_another_key_for_the_same_log_is_inconsistent",
+    ),
+    _one(
+        "log-accusations",
+        "controller/witness_alarms.py",
+        "if not is_bounded or self._recorded[key] >= MAX_RECORDS:",
+        "if False:",
+        "tests/unit/controller/test_witness_alarms.py::test_what_nodes_say_fills_no_log",
+    ),
+    _one(
+        "kept-evidence",
+        "gpuwarden/audit/exhibit.py",
+        "    if exhibit.digest != digest:\n",
+        "    if False:\n",
+        f"{EXHIBITS}::test_no_change_of_it_passes",
     ),
     _one(
         "no-grant-without-record",

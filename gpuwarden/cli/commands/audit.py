@@ -1,6 +1,7 @@
-"""`gpuwarden audit verify`: whether an audit log is whole. Needs no controller."""
+"""`gpuwarden audit …`: whether an audit log is whole, and what it proves. Needs no controller."""
 
 import sys
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,18 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from gpuwarden.audit.chain import Head, Verified
+from gpuwarden.audit.checkpoint import (
+    MAX_CHECKPOINT,
+    Checkpoint,
+    TreeHead,
+    open_checkpoint,
+    unverified_checkpoint,
+)
 from gpuwarden.audit.files import Report, log_files, verify_collected_files, verify_files
+from gpuwarden.audit.note import NoteError
+from gpuwarden.audit.proofs import NoProofError, VerifiedLog
+from gpuwarden.audit.tree_check import TreeFacts, Wanted
+from gpuwarden.cli.log_key import pinned
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.outcome import CliError, ExitCode
 from gpuwarden.cli.output import STRUCTURED, Format, structured
@@ -18,12 +30,16 @@ from gpuwarden.cli.terminal import facts, shown
 def verify(
     *paths: Path,
     expect: str = "",
+    checkpoint: Path | None = None,
+    key: Path | None = None,
+    pin: str = "",
     collected: Annotated[bool, Parameter(negative="")] = False,
     output: Output = Format.TABLE,
 ) -> ExitCode:
-    """Verify the hash chain of an audit log; exits with 3 if it is broken.
+    """Verify an audit log: chain, tree, signatures; exits with 3 if it is broken.
 
-    A chain cannot show that its tail was cut off: compare with a head noted elsewhere (--expect).
+    What it says of itself cannot show that its tail was cut off, nor that all of it was written
+    anew with another key: compare with what was noted elsewhere (--expect, --checkpoint, --pin).
 
     Parameters
     ----------
@@ -31,6 +47,12 @@ def verify(
         Files of one log in order, or folders that hold `audit-*.jsonl`.
     expect
         Head that the log must contain, `SEQ:DIGEST`.
+    checkpoint
+        File with a checkpoint that the log must continue, such as an agent has kept.
+    key
+        File with the log's public key: PEM, or a C2SP verifier key.
+    pin
+        SHA-256 of the log's raw public key in hex, or its verifier key.
     collected
         The files are a log collector's output: find the records among other lines.
     output
@@ -40,7 +62,8 @@ def verify(
     if not paths:
         raise CliError(ExitCode.USAGE, "audit verify needs a file or folder")
     try:
-        reports = _reports(paths, _head(expect), collected=collected)
+        wanted = Wanted(pinned(key, pin), _expected(checkpoint))
+        reports = _reports(paths, _head(expect), wanted, collected=collected)
     except OSError as error:
         raise CliError(ExitCode.ERROR, shown(str(error))) from None
     sys.stdout.write(_text(reports, output))
@@ -50,14 +73,90 @@ def verify(
     return ExitCode.OK if whole else ExitCode.FINDING
 
 
+def prove(seq: int, *paths: Path, output: Output = Format.TABLE) -> ExitCode:
+    """Prove that a record is in the log that its last checkpoint is about; exits with 3 if not.
+
+    Parameters
+    ----------
+    seq
+        Number of the record.
+    paths
+        Files of one log in order, or folders that hold `audit-*.jsonl`.
+    output
+        How to print.
+
+    """
+    found = _log(paths, "prove")
+    try:
+        proof = found.inclusion(seq)
+    except NoProofError as error:
+        raise CliError(ExitCode.FINDING, shown(str(error))) from None
+    plain = {
+        "log": found.found.origin,
+        "record": proof.record,
+        "leafIndex": proof.record - 1,
+        "leafHash": _base64(proof.leaf),
+        "checkpoint": proof.note,
+        "proof": [_base64(one) for one in proof.proof],
+    }
+    sys.stdout.write(_proof_text(plain, output))
+    return ExitCode.OK
+
+
+def consistency(old: str, new: str, *paths: Path, output: Output = Format.TABLE) -> ExitCode:
+    """Prove that a log only grew between two states of it; exits with 3 if it did not.
+
+    Parameters
+    ----------
+    old
+        The earlier state: a number of records, or a file with a checkpoint.
+    new
+        The later state, likewise.
+    paths
+        Files of one log in order, or folders that hold `audit-*.jsonl`.
+    output
+        How to print.
+
+    """
+    found = _log(paths, "consistency")
+    before, after = _state(old, found), _state(new, found)
+    try:
+        proof = found.consistency(before.size, after.size)
+    except NoProofError as error:
+        raise CliError(ExitCode.FINDING, shown(str(error))) from None
+    for asked, head in ((before, proof.old), (after, proof.new)):
+        if asked.root not in {b"", head.root}:
+            text = f"the checkpoint of {head.size} records is not of this log: its root differs"
+            raise CliError(ExitCode.FINDING, text)
+    plain = {
+        "log": found.found.origin,
+        "old": {"size": proof.old.size, "root": _base64(proof.old.root)},
+        "new": {"size": proof.new.size, "root": _base64(proof.new.root)},
+        "proof": [_base64(one) for one in proof.proof],
+    }
+    sys.stdout.write(_proof_text(plain, output))
+    return ExitCode.OK
+
+
 def _reports(
-    paths: tuple[Path, ...], expect: Head | None, *, collected: bool
+    paths: tuple[Path, ...], expect: Head | None, wanted: Wanted, *, collected: bool
 ) -> Mapping[str, Report]:
     files = [file for path in paths for file in log_files(path)]
     if collected:
-        return verify_collected_files(files, expect=expect)
-    report = verify_files(files, expect=expect)
+        return verify_collected_files(files, expect=expect, wanted=wanted)
+    report = verify_files(files, expect=expect, wanted=wanted)
     return {getattr(report.result, "origin", ""): report}
+
+
+def _log(paths: tuple[Path, ...], command: str) -> VerifiedLog:
+    if not paths:
+        raise CliError(ExitCode.USAGE, f"audit {command} needs a file or folder")
+    try:
+        return VerifiedLog([file for path in paths for file in log_files(path)])
+    except OSError as error:
+        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+    except NoProofError as error:
+        raise CliError(ExitCode.FINDING, shown(str(error))) from None
 
 
 def _head(text: str) -> Head | None:
@@ -67,16 +166,58 @@ def _head(text: str) -> Head | None:
         raise CliError(ExitCode.USAGE, f"--expect: {error}") from None
 
 
+def _expected(path: Path | None) -> Checkpoint | None:
+    if path is None:
+        return None
+    try:
+        return unverified_checkpoint(_note(path))
+    except NoteError as error:
+        raise CliError(ExitCode.USAGE, f"--checkpoint: {shown(str(error))}") from None
+
+
+def _state(text: str, log: VerifiedLog) -> TreeHead:
+    """A number, whose root is left empty, or a checkpoint that one of the log's keys has signed."""
+    if text.isascii() and text.isdigit():
+        return TreeHead(int(text), b"")
+    try:
+        note = _note(Path(text))
+    except OSError as error:
+        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+    for key in log.found.tree.keys:
+        try:
+            return open_checkpoint(note, key).head
+        except NoteError:
+            continue
+    raise CliError(ExitCode.FINDING, f"{shown(text)}: no checkpoint signed by a key of this log")
+
+
+def _note(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(2 * MAX_CHECKPOINT).decode("utf-8", "replace")
+
+
 def _text(reports: Mapping[str, Report], output: Format) -> str:
     if output in STRUCTURED:
         return structured([_plain(origin, report) for origin, report in reports.items()], output)
     if output is Format.NAME:
         return "".join(f"{_outcome(report)['head']}\n" for report in reports.values())
-    return "\n".join(_for_people(origin, report) for origin, report in reports.items())
+    return "\n".join(_for_people(_plain(origin, report)) for origin, report in reports.items())
 
 
-def _for_people(origin: str, report: Report) -> str:
-    plain = _plain(origin, report)
+def _proof_text(plain: dict[str, Any], output: Format) -> str:
+    if output in STRUCTURED:
+        return structured(plain, output)
+    lines = {
+        name: f"{value['size']} records, root {value['root']}" if isinstance(value, dict) else value
+        for name, value in plain.items()
+    }
+    lines["proof"] = f"{len(plain['proof'])} hashes, verified; -o json gives them"
+    if "checkpoint" in plain:
+        lines["checkpoint"] = " ".join(plain["checkpoint"].split("\n")[:3])
+    return _for_people(lines)
+
+
+def _for_people(plain: dict[str, Any]) -> str:
     pairs = ((name.capitalize(), str(value)) for name, value in plain.items() if value is not None)
     return facts(pairs)
 
@@ -93,6 +234,7 @@ def _outcome(report: Report) -> dict[str, Any]:
             "records": result.records,
             "first": result.first_seq,
             "head": str(result.head),
+            **_certified(result.tree),
             "torn": f"{result.torn_bytes} bytes of an unfinished line at the end"
             if result.torn_bytes
             else None,
@@ -105,3 +247,18 @@ def _outcome(report: Report) -> dict[str, Any]:
         "what": result.what,
         "head": str(result.intact),
     }
+
+
+def _certified(tree: TreeFacts) -> dict[str, Any]:
+    key = tree.keys[-1] if tree.keys else None
+    return {
+        "checkpoints": tree.checkpoints,
+        "certified": tree.certified,
+        "root": _base64(tree.root) if tree.root is not None else None,
+        "key": str(key) if key else None,
+        "pin": key.digest if key else None,
+    }
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()

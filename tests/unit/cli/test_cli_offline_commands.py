@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_whole_log_is_verified(cli: Cli, folder: Path) -> None:
     ran = cli("audit", "verify", str(folder))
     assert ran.code == 0
-    assert "Log:      prod/0\nResult:   verified\nRecords:  3\n" in ran.out
+    assert "Log:          prod/0\nResult:       verified\nRecords:      3\n" in ran.out
     [found] = json.loads(cli("audit", "verify", str(folder), "-o", "json").out)
     assert found["records"] == 3
     assert found["torn"] is None
@@ -82,7 +82,7 @@ def test_a_torn_tail_is_told(cli: Cli, folder: Path) -> None:
     path.write_bytes(log(2) + b'{"v":')
     ran = cli("audit", "verify", str(path))
     assert ran.code == 0
-    assert "Torn:     5 bytes of an unfinished line at the end" in ran.out
+    assert "Torn:         5 bytes of an unfinished line at the end" in ran.out
 
 
 def test_records_among_other_lines(cli: Cli, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_records_among_other_lines(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(b"starting\n" + log(2) + b"{}\n")
     ran = cli("audit", "verify", "--collected", str(path))
     assert ran.code == 0
-    assert "Log:      prod/0\n" in ran.out
+    assert "Log:          prod/0\n" in ran.out
     path.write_bytes(b"nothing here\n")
     ran = cli("audit", "verify", "--collected", str(path))
     assert (ran.code, ran.err) == (3, "gpuwarden: no audit records found\n")

@@ -25,11 +25,11 @@ from controller.audit.disk import SystemDisk
 from controller.audit.durable_log import DurableLog
 from controller.audit.key_changes import KeyChanges
 from controller.audit.key_file import LogKeyError, log_keys
-from controller.audit.notary import CHECKPOINT_NS, CHECKPOINT_RECORDS, Notary, Published
+from controller.audit.notary import CHECKPOINT_NS, Notary, Published
 from controller.audit.opening import open_files
 from controller.audit.scan import LogBrokenError
 from controller.audit.tree_file import MAX_WAITING, NoNodeError, TreeFile
-from gpuwarden.audit.checkpoint import open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.audit.key_change import KeyChange, sign_change, successor
 from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency

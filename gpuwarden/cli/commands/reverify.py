@@ -1,0 +1,173 @@
+"""`gpuwarden audit reverify`: whether kept evidence was validly signed when it came."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography import x509
+
+from gpuwarden.audit.exhibit import (
+    FOLDER,
+    MAX_EXHIBIT_BYTES,
+    Exhibit,
+    ExhibitError,
+    read_exhibit,
+    reverify,
+)
+from gpuwarden.audit.files import lines_of, log_files
+from gpuwarden.audit.record import LogRecord, RecordError, decode_record
+from gpuwarden.cli.options import Output
+from gpuwarden.cli.outcome import CliError, ExitCode
+from gpuwarden.cli.output import STRUCTURED, Format, structured
+from gpuwarden.cli.terminal import facts, shown
+from gpuwarden.evidence.canonical import sha256_hex
+
+DEFAULT_STORE: Final = Path("/var/lib/gpuwarden/audit")
+_MAX_BUNDLE: Final = 1 << 20
+_HEX: Final = frozenset("0123456789abcdef")
+_DIGITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Then:
+    """When it came, and what the log says of it."""
+
+    at: datetime
+    record: LogRecord | None
+
+
+def reverify_(
+    digest: str,
+    *,
+    store: Path = DEFAULT_STORE,
+    bundle: Path | None = None,
+    output: Output = Format.TABLE,
+) -> ExitCode:
+    """Verify that kept evidence was signed by a valid SVID when it came; exits with 3 if not.
+
+    The time is that of the record in the log, which also names the certificate and the trust
+    bundle. Where that record is past retention, only the stored file speaks, and that is said.
+
+    Parameters
+    ----------
+    digest
+        Evidence digest, as records have it.
+    store
+        Folder of the audit log, with its folder `evidence`.
+    bundle
+        PEM file with the roots to verify against, instead of the kept ones.
+    output
+        How to print.
+
+    """
+    if len(digest) != _DIGITS or not _HEX.issuperset(digest):
+        raise CliError(ExitCode.USAGE, "expected an evidence digest, 64 lower-case hex digits")
+    try:
+        exhibit = _exhibit(store, digest)
+        then = _then(store, digest, exhibit)
+        signer = _verified(exhibit, digest, then, _roots(bundle))
+    except OSError as error:
+        raise CliError(ExitCode.ERROR, shown(str(error))) from None
+    except ExhibitError as error:
+        raise CliError(ExitCode.FINDING, f"{digest}: {shown(str(error))}") from None
+    sys.stdout.write(_text(_plain(exhibit, digest, signer, then), output))
+    return ExitCode.OK
+
+
+def _exhibit(store: Path, digest: str) -> Exhibit:
+    for path in sorted((store / FOLDER).glob(f"*/{digest}.json")):
+        with path.open("rb") as file:
+            return read_exhibit(file.read(MAX_EXHIBIT_BYTES + 1))
+    raise CliError(ExitCode.FINDING, f"{store / FOLDER} holds no evidence {digest}")
+
+
+def _then(store: Path, digest: str, exhibit: Exhibit) -> _Then:
+    record = _record(store, digest)
+    if record is None:
+        return _Then(datetime.fromtimestamp(exhibit.received_ms / 1000, UTC), None)
+    return _Then(datetime.strptime(record.ts, "%Y-%m-%dT%H:%M:%S.%f%z"), record)
+
+
+def _record(store: Path, digest: str) -> LogRecord | None:
+    """The first record about this evidence."""
+    mark = f'"evidence":"{digest}"'.encode()
+    try:
+        files = log_files(store)
+    except FileNotFoundError:
+        return None
+    for line in lines_of(files):
+        if mark in line:
+            try:
+                record = decode_record(line.removesuffix(b"\n"))
+            except RecordError as error:
+                raise ExhibitError(f"its record cannot be read: {error}") from error
+            if record.refs.get("evidence") == digest:
+                return record
+    return None
+
+
+def _verified(
+    exhibit: Exhibit, digest: str, then: _Then, roots: Sequence[x509.Certificate] | None
+) -> str:
+    signer = reverify(exhibit, digest, then.at, roots)
+    refs = then.record.refs if then.record else {}
+    if refs.get("leaf", leaf := sha256_hex(exhibit.chain[0])) != leaf:
+        raise ExhibitError("the record names another certificate")
+    if roots is None and refs.get("bundle", exhibit.bundle) != exhibit.bundle:
+        raise ExhibitError("the record names another trust bundle")
+    return signer
+
+
+def _roots(path: Path | None) -> list[x509.Certificate] | None:
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        data = file.read(_MAX_BUNDLE)
+    try:
+        return x509.load_pem_x509_certificates(data)
+    except ValueError:
+        text = f"--bundle {path}: expected certificates in PEM"
+        raise CliError(ExitCode.USAGE, text) from None
+
+
+def _plain(exhibit: Exhibit, digest: str, signer: str, then: _Then) -> dict[str, Any]:
+    record = then.record
+    return {
+        "evidence": digest,
+        "result": "valid then",
+        "at": f"{then.at:%Y-%m-%dT%H:%M:%S}.{then.at.microsecond // 1000:03d}Z",
+        "signer": signer,
+        "leaf": sha256_hex(exhibit.chain[0]),
+        "bundle": exhibit.bundle,
+        "payloadType": exhibit.payload_type,
+        "record": record.seq if record else None,
+        "kind": record.kind if record else None,
+        "decision": record.decision if record else None,
+        "codes": list(record.codes) if record else [],
+    }
+
+
+def _text(plain: dict[str, Any], output: Format) -> str:
+    if output in STRUCTURED:
+        return structured(plain, output)
+    if output is Format.NAME:
+        return f"{plain['evidence']}\n"
+    record = plain["record"]
+    known = f"{record}, {plain['kind']}: {plain['decision']} {' '.join(plain['codes'])}".rstrip()
+    return facts(
+        (
+            ("Evidence", plain["evidence"]),
+            ("Result", "signature and chain were valid then"),
+            ("Then", plain["at"]),
+            ("Signer", plain["signer"]),
+            ("Certificate", plain["leaf"]),
+            ("Bundle", plain["bundle"]),
+            (
+                "Record",
+                known if record else "none in the log: time and bundle are the store's",
+            ),
+        )
+    )
