@@ -7,20 +7,15 @@ scheduling maps do not shift when a card falls off the bus. Judges nothing.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeVar
 
+from controller.fleet.sharing import shared
 from controller.fleet.view import Acceptance, GpuView
 from controller.verifier.result import Accepted
 from gpuwarden.evidence.model import Gpu, GpuProcess, LostGpu
 from gpuwarden.evidence.node_identity import serial
 
-T = TypeVar("T")
-
 _MIB_SHIFT = 20
-_VALUES = 4096
-"""Values that many nodes have in common are kept once; rare ones are forgotten again."""
 
 
 def acceptance_of(
@@ -29,28 +24,36 @@ def acceptance_of(
     """The new acceptance of a node whose last one is `before`."""
     inventory = accepted.evidence.inventory
     hello = accepted.stream.hello
-    last = {x.uuid: x for x in before.gpus} if before else {}
-    gpus = _in_bus_order(inventory.gpus, accepted.lost, last)
-    if before is not None and gpus == before.gpus:
+    if before is not None and _unchanged(accepted, before):
         gpus = before.gpus
+    else:
+        last = {x.uuid: x for x in before.gpus} if before else {}
+        gpus = _in_bus_order(inventory.gpus, accepted.lost, last)
     return Acceptance(
-        attestation_hash=_one(accepted.attestation_hash),
+        attestation_hash=shared(accepted.attestation_hash),
         level=accepted.level,
         host=inventory.host,
         gpus=gpus,
         evidence_digest=accepted.evidence_digest,
         identity_digest=accepted.identity_digest,
         identity_document=accepted.identity_document,
-        class_document=_one(accepted.class_document),
+        class_document=shared(accepted.class_document),
         instance_id=hello.instance_id,
         boot_id=hello.boot_id,
-        agent_version=_one(hello.agent_version),
+        agent_version=shared(hello.agent_version),
         challenge_issued_ns=accepted.challenge_issued_ns,
         fresh_until_ns=accepted.fresh_until_ns,
         accepted_wall_ns=accepted_wall_ns,
         warnings=accepted.warnings,
         processes_by_gpu=_processes(accepted.evidence.processes or ()),
+        inventory=inventory,
     )
+
+
+def _unchanged(accepted: Accepted, before: Acceptance) -> bool:
+    """Whether the GPUs are those of before, none of them lost or in bad news."""
+    same = accepted.evidence.inventory is before.inventory and not accepted.lost
+    return same and all(x.lost is None and x.unhealthy is None for x in before.gpus)
 
 
 def _in_bus_order(
@@ -78,25 +81,25 @@ def _view(position: int, gpu: Gpu) -> GpuView:
         index=position,
         uuid=gpu.uuid,
         serial=serial(gpu.serial),
-        board_part_number=_one(gpu.board_part_number),
-        product=_one(gpu.product),
-        pci_bus_id=_one(gpu.pci_bus_id),
-        pci=_one(gpu.pci),
-        subsystem=_one(gpu.subsystem),
-        vbios=_one(gpu.vbios),
-        gsp=_one(gpu.gsp),
+        board_part_number=shared(gpu.board_part_number),
+        product=shared(gpu.product),
+        pci_bus_id=shared(gpu.pci_bus_id),
+        pci=shared(gpu.pci),
+        subsystem=shared(gpu.subsystem),
+        vbios=shared(gpu.vbios),
+        gsp=shared(gpu.gsp),
         memory_mib=_mebibytes(gpu.memory_bytes),
         ecc=gpu.ecc,
         mig=gpu.mig,
         mig_devices=gpu.mig_devices,
-        virt=_one(gpu.virt),
-        compute_capability=_one(gpu.compute_capability),
-        architecture=_one(gpu.architecture),
-        compute_mode=_one(gpu.compute_mode),
+        virt=shared(gpu.virt),
+        compute_capability=shared(gpu.compute_capability),
+        architecture=shared(gpu.architecture),
+        compute_mode=shared(gpu.compute_mode),
         persistence_mode=gpu.persistence_mode,
-        nvlinks=_one(gpu.nvlinks),
-        fabric_kind=_one(gpu.fabric.kind) if gpu.fabric else None,
-        chassis_serial=_one(gpu.chassis_serial),
+        nvlinks=shared(gpu.nvlinks),
+        fabric_kind=shared(gpu.fabric.kind) if gpu.fabric else None,
+        chassis_serial=shared(gpu.chassis_serial),
         module_id=gpu.module_id,
     )
 
@@ -130,12 +133,6 @@ def _lost_view(position: int, bus_id: str, lost: LostGpu, known: GpuView | None)
         module_id=None,
         lost=lost,
     )
-
-
-@lru_cache(_VALUES)
-def _one(value: T) -> T:
-    """The first of equal values, in place of the others: nodes of a fleet differ in few."""
-    return value
 
 
 def _processes(processes: Iterable[GpuProcess]) -> Mapping[str, int]:

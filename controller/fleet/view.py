@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from controller.fleet.enrollment import Candidate
-from gpuwarden.evidence.model import Host, LostGpu, MigDevice, NvLink
+from gpuwarden.evidence.model import Host, Inventory, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import Effect, ReasonCode
 
 
@@ -110,6 +110,8 @@ class Acceptance:
     warnings: tuple[str, ...] = ()
     processes_by_gpu: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """UUID -> number of processes seen on it (in the last evidence)."""
+    inventory: Inventory | None = field(default=None, compare=False, repr=False)
+    """Where `gpus` come from: the very object, to know it again. Not for reading."""
 
 
 @dataclass(frozen=True, slots=True)

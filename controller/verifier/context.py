@@ -9,6 +9,7 @@ from cryptography import x509
 from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.enrollment import EnrollmentSnapshot
 from controller.policy import DEFAULT_POLICY, Policy
+from controller.verifier.judged import JudgedInventory
 from gpuwarden.evidence.model import ZERO_DIGEST, Hello, WitnessedCheckpoint
 from gpuwarden.identity.chain import ChainProof
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
@@ -126,5 +127,7 @@ class StreamState:
     """Its evidence digest."""
     boottime_ms: int | None = None
     """The node's CLOCK_BOOTTIME in it."""
+    judged: JudgedInventory | None = None
+    """Of the last evidence that passed."""
     witnessed: tuple[WitnessedCheckpoint, ...] = ()
     """Audit checkpoints that the agent last said it knows."""

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
 from controller.fleet.claims import ContestedClaim
 from controller.fleet.enrollment import Candidate
+from controller.fleet.sharing import compacted
 from controller.verifier.acceptability import policy_refusals
 from controller.verifier.challenge import IssuedChallenge
 from controller.verifier.context import Snapshots, VerifierSettings
@@ -17,10 +20,11 @@ from controller.verifier.inventory import (
     malformed_refusals,
     warnings_about_reads,
 )
+from controller.verifier.judged import JudgedInventory
 from controller.verifier.opening import Opened
 from controller.verifier.pins import lost_gpus, next_record, pinned, shown, unpinned_lost
 from controller.verifier.result import Accepted, EnrollmentChange, Refused, refused
-from controller.verifier.seams import HardwareAppraisal, HardwareQuestion, Standing
+from controller.verifier.seams import HardwareAppraisal, HardwareQuestion
 from controller.verifier.standing import NodeStanding
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
@@ -54,8 +58,14 @@ class Judge:
 
     def judge(self, opened: Opened, evidence: Evidence) -> Accepted | Refused:
         """Accepted, or refused with all findings of the first step that has any."""
-        if malformed := malformed_refusals(evidence):
+        before = opened.stream.judged
+        if before is not None and before.shows(evidence):
+            evidence = msgspec.structs.replace(evidence, inventory=before.inventory)
+        elif malformed := malformed_refusals(evidence):
             return _refused(opened, malformed)
+        else:
+            compact = compacted(evidence.inventory)
+            evidence, before = msgspec.structs.replace(evidence, inventory=compact), None
         question = self._question(opened, evidence)
         lost = lost_gpus(evidence.inventory, question.pins)
         contested = contested_claims(question)
@@ -69,11 +79,14 @@ class Judge:
         )
         if isinstance(standing, Refusal):
             return _refused(opened, (standing,), lost)
-        document = self._class(evidence, standing)
-        digest = attestation_hash(document)
-        if found := policy_refusals(self.known.policy, document, standing.level, digest):
+        question = replace(question, standing=standing)
+        if before is None or not before.holds(standing, question.node.uid):
+            before = self._judged(question)
+        if found := policy_refusals(
+            self.known.policy, before.document, standing.level, before.attestation_hash
+        ):
             return _refused(opened, found, lost)
-        return self._accepted(opened, replace(question, standing=standing), document, lost)
+        return self._accepted(opened, question, before, lost)
 
     def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
         return InventoryQuestion(
@@ -86,9 +99,24 @@ class Judge:
             enrollment_required=self.settings.enrollment_required,
         )
 
-    def _class(self, evidence: Evidence, standing: Standing) -> ClassDocument:
+    def _judged(self, question: InventoryQuestion) -> JudgedInventory:
+        document, identity = self._class(question), self._identity(question)
+        return JudgedInventory(
+            inventory=question.evidence.inventory,
+            failed_reads=question.evidence.failed_reads,
+            standing=question.standing,
+            node_uid=question.node.uid,
+            document=document,
+            attestation_hash=attestation_hash(document),
+            class_document=canonical_json(document),
+            identity_digest=identity_digest(identity),
+            identity_document=canonical_json(identity),
+        )
+
+    def _class(self, question: InventoryQuestion) -> ClassDocument:
+        standing = question.standing
         return class_document(
-            evidence.inventory,
+            question.evidence.inventory,
             level=standing.level,
             trust_domain=self.settings.trust_domain,
             attestor=standing.attestor,
@@ -110,21 +138,20 @@ class Judge:
         self,
         opened: Opened,
         question: InventoryQuestion,
-        document: ClassDocument,
+        judged: JudgedInventory,
         lost: tuple[LostGpu, ...],
     ) -> Accepted:
-        identity = self._identity(question)
         return Accepted(
             node=question.node_name,
-            stream=opened.stream,
+            stream=replace(opened.stream, judged=judged),
             evidence=question.evidence,
             evidence_digest=opened.digest,
             level=question.standing.level,
             attestor=question.standing.attestor,
-            attestation_hash=attestation_hash(document),
-            class_document=canonical_json(document),
-            identity_digest=identity_digest(identity),
-            identity_document=canonical_json(identity),
+            attestation_hash=judged.attestation_hash,
+            class_document=judged.class_document,
+            identity_digest=judged.identity_digest,
+            identity_document=judged.identity_document,
             lost=lost,
             warnings=_warnings(opened, question),
             challenge_issued_ns=self.issued.issued_ns,
