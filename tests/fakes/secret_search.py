@@ -9,6 +9,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_private_key
 
+_PEM_LINE = 48
+"""Bytes in one line of PEM (RFC 7468, section 2)."""
 _WINDOW = 72
 """Bytes of a body that nothing else has a reason to repeat."""
 
@@ -30,14 +32,16 @@ class SecretSearch:
             self.needles[spelling] = name
 
     def add_key(self, name: str, pkcs8_der: bytes) -> None:
-        """A private key: its number, and the lines of its PEM."""
+        """A private key: its number, and the lines of its PEM that have a part of it."""
         key = load_der_private_key(pkcs8_der, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         size = (key.key_size + 7) // 8
-        self.add_bytes(name, key.private_numbers().private_value.to_bytes(size, "big"))
-        text = base64.b64encode(pkcs8_der)
-        for start in range(0, len(text) - 48, 64):
-            self.needles[text[start : start + 64]] = name
+        number = key.private_numbers().private_value.to_bytes(size, "big")
+        self.add_bytes(name, number)
+        begin = pkcs8_der.index(number)
+        for start in range(0, begin + size, _PEM_LINE):  # what follows is the public key
+            if start + _PEM_LINE > begin:
+                self.needles[base64.b64encode(pkcs8_der[start : start + _PEM_LINE])] = name
 
     def add_pem_key(self, name: str, pem: bytes) -> None:
         """A private key in a file that may have it."""

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import json
 import re
+import shutil
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ import msgspec
 import pytest
 
 from agent.challenge import SignedChallenge
+from gpuwarden.audit.exhibit import FOLDER
 from gpuwarden.evidence.envelope import sign
 from gpuwarden.evidence.model import Challenge
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
@@ -315,6 +317,7 @@ async def test_controller_and_agent_let_no_secret_out(cluster: Cluster) -> None:
     assert stat.S_IMODE(log_key.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
     cluster.search.add_pem_key("key of the audit log", log_key.read_bytes())
     log_key.unlink()
+    _look_through(cluster.search, cluster.laptop.audit_folder / FOLDER)
     written = [cluster.laptop.folder / name for name in ("log", "audit", "state")]
     assert cluster.search.found_below(written) == {}
     assert cluster.search.found_in("\n".join(cluster.answers).encode()) == set()
@@ -325,6 +328,13 @@ async def test_controller_and_agent_let_no_secret_out(cluster: Cluster) -> None:
     assert "stream.opened" in cluster.log("controller")
     assert "stream.opened" in cluster.log(LEGACY)
     assert "nonce" in set(cluster.search.needles.values())
+
+
+def _look_through(search: SecretSearch, exhibits: Path) -> None:
+    """Kept evidence is what a node signed, nonces of the past and all; take it away then."""
+    found = search.found_below([exhibits])
+    assert set().union(*found.values()) <= {"evidence", "signature", "nonce", "spare nonce"}
+    shutil.rmtree(exhibits)
 
 
 @dataclass
