@@ -103,7 +103,7 @@ class DurableLog:
         return self._writer.published
 
     def want_proof(self, size: int) -> None:
-        """Ask for a proof from the checkpoint of this size; it is published soon."""
+        """Ask for a proof from the checkpoint of this size; it is published within two seconds."""
         self._writer.want_proof(size)
 
     async def grant(self, record: Record) -> None:

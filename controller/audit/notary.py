@@ -28,10 +28,12 @@ from gpuwarden.audit.record import RecordKind
 
 CHECKPOINT_NS = 10_000_000_000
 ACTOR = "controller"
+PUBLISH_NS = 1_000_000_000
+"""Least distance of two checkpoints that are shown: proofs cost time, and witnesses come slowly."""
+KNOWN_NS = 120_000_000_000
+"""How long proofs are kept ready from a checkpoint that was shown or a size that was asked for:
+longer than a witness is silent between two challenges."""
 MAX_WANTED = 256
-"""Sizes beside the last checkpoints' for which proofs are kept ready,"""
-WANTED_FOR = 12
-"""and for how many checkpoints: longer than a witness is silent between two challenges."""
 
 Proof = tuple[str, ...]
 """Hashes in base64, as they travel."""
@@ -110,12 +112,17 @@ class Notary:
         self._records = 0
         self._signed_ns: int | None = None
         self._demanded = False
-        self._wanted: dict[int, int] = {}
-        """Size -> for how many more checkpoints."""
+        self._fresh: Signed | None = None
+        """Durable, and not shown yet."""
+        self._published_ns = -PUBLISH_NS
         self._wants: deque[int] = deque(maxlen=MAX_WANTED)
+        now = clock.boottime_ns()
+        self._known = {head.size: now for head in state.heads}
+        """Sizes for which proofs are kept ready -> since when."""
         self.published: Published | None = None
         if state.note:
-            self._publish(state.note, state.heads[-1])
+            self._publish(Signed(state.note, state.heads[-1]))
+            self._published_ns = now - PUBLISH_NS
 
     def want(self, size: int) -> None:
         """Ask for a proof from the checkpoint of this size; it is published soon."""
@@ -156,30 +163,34 @@ class Notary:
         return {"checkpoint": signed.note, "frontier": peaks, "key": str(self.signer.key)}
 
     def publish(self, signed: Signed) -> None:
-        """The checkpoint's record is durable."""
+        """The checkpoint's record is durable: show it, now or with the next `tick`."""
         self._records, self._demanded = 0, False
         self._signed_ns = self._clock.boottime_ns()
-        self.state.heads.append(signed.head)
-        self._wanted = {size: left - 1 for size, left in self._wanted.items() if left > 1}
-        self._publish(signed.note, signed.head)
+        self._fresh = signed
+        self.tick()
 
     def save(self, *, durable: bool) -> None:
         """Write what the tree still holds in memory."""
         self._tree.flush(durable=durable)
 
     def tick(self) -> None:
-        """Make the proofs that were asked for."""
-        if self._wants and self.published is not None:
-            self._publish(self.published.note, self.published.head)
+        """Show a checkpoint that waits, make the proofs that were asked for; not all the time."""
+        shown = self.published
+        waiting = self._fresh or (self._wants and shown and Signed(shown.note, shown.head))
+        if waiting and self._clock.boottime_ns() - self._published_ns >= PUBLISH_NS:
+            self._publish(waiting)
 
-    def _publish(self, note: str, head: TreeHead) -> None:
+    def _publish(self, signed: Signed) -> None:
         self._tree.flush()
-        while self._wants:
-            self._wanted[self._wants.popleft()] = WANTED_FOR
-        sizes = {*list(self._wanted)[-MAX_WANTED:], *(one.size for one in self.state.heads)}
-        proofs = {size: self._proof(size, head) for size in sizes if size <= head.size}
+        now, head = self._clock.boottime_ns(), signed.head
+        wanted = {self._wants.popleft(): now for _ in range(len(self._wants))}
+        known = self._known | wanted | {head.size: now}
+        recent = [size for size, since in known.items() if now - since < KNOWN_NS]
+        self._known = {size: known[size] for size in recent[-MAX_WANTED:]}
+        proofs = {size: self._proof(size, head) for size in self._known if size <= head.size}
+        self._fresh, self._published_ns = None, now
         self.published = Published(
-            note=note,
+            note=signed.note,
             head=head,
             log=self.state.log,
             key=str(self.signer.key),

@@ -31,9 +31,9 @@ class LogState:
     key: VerifierKey | None = None
     """Key in force; None in a log that has none yet."""
     heads: deque[TreeHead] = field(default_factory=lambda: deque(maxlen=KEPT_HEADS))
-    """Of the last checkpoints."""
+    """Of the last checkpoints, when the log was opened."""
     note: str = ""
-    """The last one."""
+    """The last of them, when the log was opened."""
 
 
 class Replay:

@@ -169,7 +169,6 @@ class Writer:
         """Ask for a proof from the checkpoint of this size; may be called from any thread."""
         if self._opened is not None:
             self._opened.notary.want(size)
-            self._mailbox.wake()
 
     def stop(self) -> None:
         """Let `run` write what waits, and end."""
@@ -237,7 +236,6 @@ class Writer:
         if wanted:
             self._append(wanted)
         self._rotate_if_due()
-        self._open.notary.tick()
 
     def _own_records(self) -> list[Letter]:
         """Counters that are due and losses to admit; looked at once per tick."""
@@ -302,6 +300,7 @@ class Writer:
             signed = notary.sign()
             self._append([self._letter(signed.record())])
             notary.publish(signed)
+        notary.tick()
 
     def _rotate_if_due(self) -> None:
         store = self._open.store

@@ -1,6 +1,6 @@
 import pytest
 
-from gpuwarden.audit.chain import BEFORE_FIRST, Broken, Head, Verified, verify_lines
+from gpuwarden.audit.chain import BEFORE_FIRST, Broken, ChainVerifier, Head, Verified, verify_lines
 from gpuwarden.audit.record import RecordError, decode_record, format_timestamp
 from tests.builders.audit_log import GENESIS, digest, line, log
 
@@ -227,3 +227,15 @@ def test_record_that_needs_care_is_a_record_all_the_same(refs: dict[str, object]
 
 def test_timestamp_is_rfc_3339_with_milliseconds() -> None:
     assert format_timestamp(1_772_366_400_123_999_999) == "2026-03-01T12:00:00.123Z"
+
+
+def test_nothing_is_said_after_a_fault() -> None:
+    heard: list[int] = []
+    lines = log(3)
+    verifier = ChainVerifier()
+    verifier.accepted = lambda record, _line: heard.append(record.seq)
+    for number, text in enumerate([lines[0], lines[2], lines[1]], start=1):
+        verifier.feed(text, number)
+    assert verifier.fault is not None
+    assert verifier.fault.seq == 2
+    assert heard == [1]

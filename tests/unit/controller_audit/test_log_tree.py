@@ -25,7 +25,7 @@ from controller.audit.disk import SystemDisk
 from controller.audit.durable_log import DurableLog
 from controller.audit.key_changes import KeyChanges
 from controller.audit.key_file import LogKeyError, log_keys
-from controller.audit.notary import CHECKPOINT_NS, Notary, Published
+from controller.audit.notary import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
 from controller.audit.opening import open_files
 from controller.audit.scan import LogBrokenError
 from controller.audit.tree_file import MAX_WAITING, NoNodeError, TreeFile
@@ -35,6 +35,7 @@ from gpuwarden.audit.key_change import KeyChange, sign_change, successor
 from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency
 from gpuwarden.audit.note import Signer, VerifierKey, open_note
 from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.telemetry import names
 from tests.builders.audit_bench import ACCEPTED, IDENTITY, STATE, Bench, until
 from tests.builders.audit_log import digest, line, log
 from tests.builders.log_keys import signer
@@ -91,8 +92,8 @@ def decoded(proof: tuple[str, ...]) -> list[bytes]:
     return [b64decode(text) for text in proof]
 
 
-async def until_certified(audit: DurableLog) -> None:
-    size = published(audit).head.size
+async def until_shown(audit: DurableLog, size: int) -> None:
+    """A checkpoint of more than `size` records."""
     await until(lambda: published(audit).head.size > size)
 
 
@@ -165,6 +166,10 @@ async def test_a_thousand_records_do_not_wait_for_the_time(folder: Path) -> None
         for number in range(CHECKPOINT_RECORDS):
             audit.note(replace(STATE, subject=f"node/{number}"))
         await audit.grant(ACCEPTED)
+        first = published(audit)
+        await until(lambda: bench.metric(names.AUDIT_RECORDS, kind="checkpoint") == 2)
+        assert published(audit) is first
+        bench.clock.advance(PUBLISH_NS / 1e9)
         await until(lambda: published(audit).head.size >= CHECKPOINT_RECORDS)
 
 
@@ -176,6 +181,7 @@ async def test_published_proofs_lead_from_earlier_checkpoints_to_the_last(folder
     async with bench.open() as audit:
         audit.want_proof(7)
         audit.want_proof(10**6)
+        bench.clock.advance(1)
         await until(lambda: 7 in published(audit).proofs)
         last = published(audit)
 
@@ -195,9 +201,10 @@ async def test_what_was_wanted_is_forgotten_after_a_while(folder: Path) -> None:
     async with bench.open() as audit:
         audit.want_proof(7)
         for _ in range(14):
+            size = published(audit).head.size
             await audit.grant(ACCEPTED)
             bench.clock.advance(CHECKPOINT_NS / 1e9)
-            await until_certified(audit)
+            await until_shown(audit, size)
         assert 7 not in published(audit).proofs
 
 
@@ -248,6 +255,7 @@ async def test_a_damaged_hash_that_no_start_notices_accuses_nobody(folder: Path)
     (folder / "tree").write_bytes(b"?" * 32 + whole[32:])
     async with bench.open() as audit:
         audit.want_proof(1)
+        bench.clock.advance(1)
         await until(lambda: 1 in published(audit).unprovable)
         assert 1 not in published(audit).proofs
 
@@ -264,6 +272,7 @@ async def test_a_tree_that_is_lost_with_its_records_goes_on_without_them(folder:
         audit.want_proof(3)
         audit.want_proof(first - 1)
         audit.want_proof(first + 2)
+        bench.clock.advance(1)
         await until(lambda: first + 2 in published(audit).proofs)
         last = published(audit)
 
