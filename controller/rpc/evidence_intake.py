@@ -95,12 +95,21 @@ class EvidenceIntake:
         self, stream: StreamState, message: ReceivedMessage, issued: IssuedChallenge | Refusal
     ) -> Result:
         """Steps 4 to 20 for one message; the registry has it when this returns."""
+        judged = stream.judged
 
         def appraise() -> Result:
+            nonlocal judged
             with span(Span.VERIFY, node=stream.node):
-                return self._ports.verifier.appraise_message(
-                    stream, message, issued, known=self._ports.known(), now=self._ports.now()
+                found = self._ports.verifier.appraise_message(
+                    replace(stream, judged=judged),
+                    message,
+                    issued,
+                    known=self._ports.known(),
+                    now=self._ports.now(),
                 )
+            if isinstance(found, Accepted):
+                judged = found.stream.judged
+            return found
 
         exhibit = self._exhibit(stream, message)
         begin = time.perf_counter()

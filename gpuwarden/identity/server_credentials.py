@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gpuwarden.identity.chain import ChainError, verify_chain
+from gpuwarden.identity.chain import ChainError, ChainProof, verify_chain
 from gpuwarden.identity.svid import PrivateKey, Svid, SvidSource
 
 OnError = Callable[[str], None]
@@ -82,6 +82,7 @@ class _Fetcher:
         self._now = now
         self.closed = _closed_configuration()
         self._last: tuple[Svid | None, _Configuration] = (None, self.closed)
+        self._proof: ChainProof | None = None
         self._in_use = self.closed
 
     def __call__(self) -> _Configuration | None:
@@ -104,8 +105,8 @@ class _Fetcher:
         if svid is None:
             self._report(self._source.state())
             return self.closed
-        _check(svid, self._now())
         known, configuration = self._last
+        self._proof = _check(svid, self._now(), self._proof if known is svid else None)
         if known is not svid:
             configuration = _configuration_of(svid.private_key, svid.chain, svid.roots)
             self._last = (svid, configuration)
@@ -119,12 +120,17 @@ class _Fetcher:
             self._on_error(text)
 
 
-def _check(svid: Svid, now: datetime) -> None:
-    """Raise for what gRPC would refuse in silence, or accept although no client should."""
+def _check(svid: Svid, now: datetime, proof: ChainProof | None) -> ChainProof:
+    """Raise for what gRPC would refuse in silence, or accept although no client should.
+
+    `proof` is what this returned for the very same SVID before.
+    """
+    if proof is not None and proof.covers(proof.chain_der, svid.roots, now):
+        return proof
     if svid.private_key.public_key() != svid.leaf.public_key():
         raise ValueError("private key does not belong to the leaf")
     try:
-        verify_chain([c.public_bytes(Encoding.DER) for c in svid.chain], svid.roots, now)
+        return verify_chain([c.public_bytes(Encoding.DER) for c in svid.chain], svid.roots, now)
     except ChainError as error:
         raise ValueError(f"own SVID refused: {error}") from error
 

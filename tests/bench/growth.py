@@ -24,7 +24,7 @@ def growth(folder: Path, peers: Path, sizes: tuple[int, ...] = SIZES) -> list[Cu
         with ExitStack() as stack:
             ours = our_extender(stack, tls, nodes, "--audit", folder / f"growth-{nodes}")
             body = by_name(nodes, ours.hello["rare"])
-            filters.append(Point(nodes, alternate([ours], body, rounds=7, calls=9)[0]))
+            filters.append(Point(nodes, alternate([ours], body, rounds=7, calls=9)[0].latency))
         cost, held_mib = _streams(folder / f"growth-streams-{nodes}", peers, nodes)
         rounds.append(Point(nodes, cost.round_ms))
         memory.append(Point(nodes, held_mib))
