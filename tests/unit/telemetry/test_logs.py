@@ -9,8 +9,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden.redaction import REDACTED
 from gpuwarden.settings.shared import LogFormat, LogLevel
-from gpuwarden.telemetry.logs import REDACTED, configure, logger, redact
+from gpuwarden.telemetry.logs import configure, logger, redact
 from gpuwarden.telemetry.names import Event
 
 PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIHNlY3JldA==\n-----END PRIVATE KEY-----\n"
