@@ -61,7 +61,7 @@ def main() -> int:
 
 def measure(chosen: list[str], folder: Path, peers: Path) -> None:
     """Each part by itself; what is there is kept after each."""
-    report = known()
+    report = msgspec.structs.replace(known(), machine=describe(CACHE))
     for name, rows_of in parts(folder, peers).items():
         if name in chosen:
             rows = rows_of()
@@ -70,9 +70,9 @@ def measure(chosen: list[str], folder: Path, peers: Path) -> None:
             groups = {row.group for row in rows}
             others = tuple(row for row in report.rows if row.group not in groups)
             report = msgspec.structs.replace(report, rows=(*others, *rows))
+            keep(report)
     if GROWTH in chosen:
-        report = msgspec.structs.replace(report, curves=tuple(growth(folder, peers)))
-    keep(msgspec.structs.replace(report, machine=describe(CACHE)))
+        keep(msgspec.structs.replace(report, curves=tuple(growth(folder, peers))))
 
 
 def known() -> Report:
