@@ -261,8 +261,8 @@ def test_evidence_that_does_not_hold_is_a_finding(cli: Cli, tmp_path: Path) -> N
         ("short --store {store}", 2, "expected an evidence digest"),
         (f"{'g' * 64} --store {{store}}", 2, "expected an evidence digest"),
         (f"{'0' * 64} --store {{store}}", 3, "holds no evidence"),
-        (f"{DIGEST} --store {{store}} --bundle /nowhere", 1, "/nowhere"),
-        (f"{DIGEST} --store {{store}} --bundle {{junk}}", 2, "expected certificates in PEM"),
+        ("{digest} --store {store} --bundle /nowhere", 1, "/nowhere"),
+        ("{digest} --store {store} --bundle {junk}", 2, "expected certificates in PEM"),
     ],
 )
 def test_what_cannot_be_reverified_is_said(
@@ -270,7 +270,7 @@ def test_what_cannot_be_reverified_is_said(
 ) -> None:
     keep(tmp_path, EVIDENCE)
     (tmp_path / "junk").write_text("junk")
-    line_ = arguments.format(store=tmp_path, junk=tmp_path / "junk")
+    line_ = arguments.format(digest=DIGEST, store=tmp_path, junk=tmp_path / "junk")
     ran = cli("audit", "reverify", *line_.split())
     assert (ran.code, text in ran.err) == (code, True), ran.err
 
