@@ -10,13 +10,16 @@ from tests.bench.results import Curve, Point
 _WIDTH, _HEIGHT = 360, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 40, 40
 _COLUMNS = 2
+_FOOT = 26
+_BESIDE = {"start": 5, "middle": 0, "end": 8}
 _INK, _GRID, _LINE = "#333333", "#dddddd", "#1f6fb4"
 
 
 def svg(curves: Sequence[Curve]) -> str:
     """All curves, two panels in a row; the dashed line is growth in proportion to the nodes."""
     rows = -(-len(curves) // _COLUMNS)
-    width, height = _COLUMNS * _WIDTH, rows * _HEIGHT
+    width, height = _COLUMNS * _WIDTH, rows * _HEIGHT + _FOOT
+    foot = _text(width / 2, height - 9, "over the number of nodes; dashed: in proportion", "middle")
     panels = "".join(
         f'<g transform="translate({at % _COLUMNS * _WIDTH} {at // _COLUMNS * _HEIGHT})">'
         f"{_panel(curve)}</g>\n"
@@ -25,7 +28,7 @@ def svg(curves: Sequence[Curve]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
         f' viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{panels}</svg>\n'
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{panels}{foot}\n</svg>\n'
     )
 
 
@@ -70,7 +73,8 @@ def _panel(curve: Curve) -> str:
     for point in curve.points:
         x, y = axes.x(point.nodes), axes.y(point.value)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{_LINE}"/>')
-        parts.append(_text(x, y - 9, amount(point.value), "middle"))
+        anchor = {curve.points[0]: "start", curve.points[-1]: "end"}.get(point, "middle")
+        parts.append(_text(x + _BESIDE[anchor], y - 9, amount(point.value), anchor))
     return "".join(parts)
 
 
