@@ -1,8 +1,16 @@
-"""Settings of all tests: no verdict of Hypothesis depends on how busy the machine is."""
+"""Settings of all tests: nothing depends on how busy the machine is, or on which process runs."""
 
 from hypothesis import HealthCheck, settings
+
+_LONGEST_ID = 40
 
 settings.register_profile(
     "steady", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A long text gets its argument's name: it may be drawn anew in every process."""
+    is_long = isinstance(val, str | bytes) and len(val) > _LONGEST_ID
+    return argname if is_long else None
