@@ -16,6 +16,7 @@ import pytest
 
 from sandbox.demo.run import CHECKS, TOTAL
 from sandbox.nvml.build import ROOT, build
+from tests.fakes.process_group import run_group
 
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
 RUN_S = 150
@@ -139,14 +140,11 @@ WEAKENINGS = (
 
 
 def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_group(
         [sys.executable, "-m", "sandbox", "demo", *arguments],
         cwd=root,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root), "HOME": str(root)},
-        capture_output=True,
-        text=True,
         timeout=RUN_S,
-        check=False,
     )
 
 

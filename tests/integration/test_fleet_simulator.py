@@ -4,7 +4,6 @@ The second test is the program itself, processes and all.
 """
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +21,7 @@ from sandbox.fleet.plan import Happening, Kind
 from sandbox.fleet.share import Share
 from sandbox.fleet.tally import Tally
 from sandbox.laptop import ROOT, Laptop, Pace
+from tests.fakes.process_group import run_group
 
 NODES = 50
 DROPPED, RESTARTED, ROTATED, UPGRADED = (
@@ -141,13 +141,8 @@ async def test_a_node_that_stays_away_goes_stale_and_others_do_not(small_scene: 
 
 def test_the_program_forks_its_fleet_and_says_that_all_nodes_are_eligible() -> None:
     arguments = "--nodes 12 --seconds 2 --interval 1 --drop 5 --restart 5 --rotate 5 --upgrade 0.5"
-    done = subprocess.run(
-        [sys.executable, "-m", "sandbox", "fleet", *arguments.split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
+    done = run_group(
+        [sys.executable, "-m", "sandbox", "fleet", *arguments.split()], cwd=ROOT, timeout=55
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("fleet: all nodes eligible\n")

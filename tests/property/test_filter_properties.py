@@ -110,7 +110,7 @@ POLICIES = st.sampled_from(
 STATIC = st.sampled_from([NO_STATIC_HASHES, InsecureStaticHashes({"n0": "abc", "n7": "x"})])
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     views=FLEETS,
     others=FLEETS,
