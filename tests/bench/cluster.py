@@ -48,6 +48,10 @@ class Controller:
             return 0
 
 
+class NotHeldError(RuntimeError):
+    """Not all agents were accepted in time."""
+
+
 class Cluster:
     """Everything below one folder; `close` ends the Workload API."""
 
@@ -208,7 +212,7 @@ class Agents:
         end = time.monotonic() + seconds
         while (report := self.report())["nodes"] < self._count:
             if time.monotonic() > end:
-                raise RuntimeError(f"not all agents were accepted in {seconds} s: {report}")
+                raise NotHeldError(f"not all agents were accepted in {seconds} s: {report}")
             time.sleep(0.1)
         return report
 

@@ -87,13 +87,14 @@ def _verdict(row: Row) -> str:
 
 
 def _curves(report: Report) -> str:
-    sizes = [point.nodes for point in report.curves[0].points]
+    sizes = sorted({point.nodes for curve in report.curves for point in curve.points})
     lines = [
         "| | " + " | ".join(f"{size:,} nodes" for size in sizes) + " |",
         "|---|" + "---:|" * len(sizes),
     ]
     for curve in report.curves:
-        cells = " | ".join(_amount(point.value, curve.unit) for point in curve.points)
+        values = {point.nodes: _amount(point.value, curve.unit) for point in curve.points}
+        cells = " | ".join(values.get(size, _NOTHING) for size in sizes)
         lines.append(f"| {curve.title} | {cells} |")
     return "\n".join(lines)
 

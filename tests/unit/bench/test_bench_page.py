@@ -13,6 +13,7 @@ FAST = Row("/filter", "names", "ms", 2.0, 8.0, "Go", Goal(Bound.AT_MOST, 0.25))
 SLOW = Row("ingest", "a|b", "/s", 400.0, 1600.0, "floor", Goal(Bound.AT_LEAST, 0.45), "why")
 ALONE = Row("ingest", "memory", "KiB", 120.0, goal=Goal(Bound.AT_MOST, 110, of_ratio=False))
 PLAIN = Row("ingest", "median", "ms", 12_345.6)
+SHORT = Curve("streams", "MiB", (Point(100, 90.0),))
 CURVE = Curve("cost & <care>", "ms", (Point(100, 0.5), Point(1000, 4.0), Point(15_000, 70.0)))
 
 
@@ -40,7 +41,7 @@ def test_a_goal_is_about_the_ratio_or_about_the_number(row: Row, holds: bool | N
 
 
 def test_the_page_has_a_table_per_group_and_counts_the_goals() -> None:
-    report = Report({"cores": "2"}, (FAST, SLOW, ALONE, PLAIN), (CURVE,))
+    report = Report({"cores": "2"}, (FAST, SLOW, ALONE, PLAIN), (CURVE, SHORT))
     text = page(report, "plot.svg")
     assert [line for line in text.splitlines() if line.startswith("###")] == [
         "### /filter",
@@ -49,6 +50,7 @@ def test_the_page_has_a_table_per_group_and_counts_the_goals() -> None:
     ]
     assert "Machine: cores 2" in text
     assert "| cost & <care> | 0.5 ms | 4 ms | 70 ms |" in text
+    assert "| streams | 90 MiB | - | - |" in text
     assert "1 of 3 goals hold. Missed: a|b; memory." in text
     assert "All 1 goals hold." in page(Report({}, (FAST,), ()), "")
 
