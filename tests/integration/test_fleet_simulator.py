@@ -75,7 +75,7 @@ async def running(folder: Path, pace: Pace, nodes: int) -> AsyncIterator[Scene]:
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """Fifty nodes, and so much time that no round is lost on a busy machine."""
-    async with running(tmp_path, Pace(2.0, challenge_ttl_s=15.0, lease_s=30.0), NODES) as made:
+    async with running(tmp_path, Pace(20.0, challenge_ttl_s=15.0, lease_s=60.0), NODES) as made:
         yield made
 
 
