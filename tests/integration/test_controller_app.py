@@ -13,11 +13,15 @@ from typing import Any
 import aiohttp
 import pytest
 import structlog
-from grpc import aio
+from grpc import StatusCode, aio
 
 from controller.app import Addresses, StartError, Tempo, run
 from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.rpc.authorization import ALLOWED_CALLERS, CallerKind
 from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
@@ -365,3 +369,47 @@ async def test_what_cannot_start_says_what_and_why(
         async with _running(tmp_path, workload_api, None, None, **changes):
             pass
     assert caught.value.status == status
+
+
+CALLERS = {
+    CallerKind.AGENT: "/gpuwarden/agent/node-1",
+    CallerKind.CONTROLLER: "/gpuwarden/controller",
+    CallerKind.INSPECTOR: "/gpuwarden/inspector/ops",
+    CallerKind.OPERATOR: "/gpuwarden/operator/ops",
+    CallerKind.NONE: "/ns/default/sa/web",
+}
+
+
+@asynccontextmanager
+async def _calling(api: InsecureWorkloadApi, path: str, address: str) -> AsyncIterator[aio.Channel]:
+    """A channel over mTLS to the agents' listener, as the workload with this path."""
+    issued = api.ca.issue(f"spiffe://{TD}{path}")
+    roots = tuple(root.certificate for root in api.roots)
+    svid = Svid(SpiffeId(TD, path), issued.private_key, issued.chain, roots, 1)
+    host, _, port = address.rpartition(":")
+    expected = SpiffeId(TD, "/gpuwarden/controller")
+    async with Tunnel(svid, host, int(port), expected) as tunnel, tunnel.channel() as channel:
+        yield channel
+
+
+@pytest.mark.parametrize("kind", CALLERS, ids=lambda kind: kind.value)
+async def test_the_whole_listener_keeps_to_the_table_of_roles(
+    tmp_path: Path, kind: CallerKind
+) -> None:
+    """Every method that the program serves over mTLS, for every role, then an honest call."""
+    with InsecureWorkloadApi(tmp_path, TD) as api:
+        endpoint = api.add("controller", f"spiffe://{TD}/gpuwarden/controller")
+        async with (
+            _running(tmp_path, endpoint) as controller,
+            _calling(api, CALLERS[kind], controller.addresses.agents) as channel,
+        ):
+            for method, allowed in ALLOWED_CALLERS.items():
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await channel.unary_unary(method)(b"\xff", timeout=DEADLINE_S)
+                denied = caught.value.code() is StatusCode.PERMISSION_DENIED
+                assert denied == (kind not in allowed), (method, caught.value)
+                assert caught.value.code() is not StatusCode.UNIMPLEMENTED, method
+            if kind in {CallerKind.INSPECTOR, CallerKind.OPERATOR}:
+                fleet: Any = pb_grpc.FleetServiceStub(channel)
+                answer = await fleet.ListNodes(pb.ListNodesRequest(), timeout=DEADLINE_S)
+                assert answer.not_ready.startswith("first round")
