@@ -13,7 +13,7 @@ FUZZ_TARGETS ?= evidence envelope extender configuration
 FUZZER := $(VENV)/.fuzzer
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened fuzz proto lock golden docs coverage clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened fuzz proto lock golden docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'

