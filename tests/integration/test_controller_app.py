@@ -404,8 +404,9 @@ async def test_the_whole_listener_keeps_to_the_table_of_roles(
             _calling(api, CALLERS[kind], controller.addresses.agents) as channel,
         ):
             for method, allowed in ALLOWED_CALLERS.items():
+                call: Any = channel.unary_unary(method)
                 with pytest.raises(aio.AioRpcError) as caught:
-                    await channel.unary_unary(method)(b"\xff", timeout=DEADLINE_S)
+                    await call(b"\xff", timeout=DEADLINE_S)
                 denied = caught.value.code() is StatusCode.PERMISSION_DENIED
                 assert denied == (kind not in allowed), (method, caught.value)
                 assert caught.value.code() is not StatusCode.UNIMPLEMENTED, method
