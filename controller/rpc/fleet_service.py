@@ -132,7 +132,7 @@ class FleetService(pb_grpc.FleetServiceServicer):
         found = find_class(fleet, policy, request.class_ref, now_ns)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="class_ref")
-        return pb.GetClassResponse(**{"class": found})
+        return pb.GetClassResponse(attestation_class=found)
 
     async def ExplainNode(  # noqa: N802 - same
         self, request: pb.ExplainNodeRequest, context: Context

@@ -83,9 +83,7 @@ class Asker:
     async def attestation_class(self, reference: str) -> pb.Class:
         """The class behind a hash, a prefix of one, or a name."""
         request = pb.GetClassRequest(class_ref=reference)
-        answer = await self._answer(self._stub.GetClass, request)
-        found: pb.Class = getattr(answer, "class")
-        return found
+        return (await self._answer(self._stub.GetClass, request)).attestation_class
 
     async def explanation(self, name: str) -> pb.ExplainNodeResponse:
         """Why a node is or is not eligible."""

@@ -85,8 +85,7 @@ class Stage:
         answer = await self._fleet.GetClass(
             pb.GetClassRequest(class_ref=attestation_hash), timeout=_CALL_S
         )
-        shown: pb.Class = getattr(answer, "class")
-        return shown.document.encode()
+        return answer.attestation_class.document.encode()
 
     def watch(self) -> grpc.aio.UnaryStreamCall[pb.WatchNodesRequest, pb.WatchNodesResponse]:
         """The stream of node changes."""

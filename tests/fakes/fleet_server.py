@@ -115,7 +115,7 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer):
         self._admit(request, context)
         classes = {key: one for one in self.classes for key in (one.attestation_hash, *one.names)}
         found = _known(classes, request.class_ref, "class", context)
-        return pb.GetClassResponse(**{"class": found})
+        return pb.GetClassResponse(attestation_class=found)
 
     def ExplainNode(
         self, request: pb.ExplainNodeRequest, context: grpc.ServicerContext

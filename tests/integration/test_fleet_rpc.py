@@ -177,7 +177,7 @@ async def test_classes(world: World) -> None:
     assert [one.attestation_hash for one in listed.classes] == [HASH_A, ""]
     request = pb.GetClassRequest(class_ref="a" * 8)
     found = await world.stub.GetClass(request, timeout=DEADLINE)
-    assert getattr(found, "class").document == '{"level":"L0"}'
+    assert found.attestation_class.document == '{"level":"L0"}'
 
 
 async def test_explain_node_in_order(world: World) -> None:

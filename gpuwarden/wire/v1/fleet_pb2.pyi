@@ -726,13 +726,17 @@ Global___GetClassRequest: _TypeAlias = GetClassRequest  # noqa: Y015
 class GetClassResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    CLASS_FIELD_NUMBER: _builtins.int
+    ATTESTATION_CLASS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def attestation_class(self) -> Global___Class: ...
     def __init__(
         self,
+        *,
+        attestation_class: Global___Class | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["class", b"class"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attestation_class", b"attestation_class"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attestation_class", b"attestation_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
