@@ -91,11 +91,7 @@ class EvidenceStore:
             self._lost(1)
             return
         path = self._folder / day / f"{exhibit.digest}.json"
-        fresh = path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
-            file.write(data)
-        fresh.replace(path)
+        _write(path, data)
         self._bytes += len(data)
         self._kept(1)
         if self._bytes > self._limit:
@@ -124,6 +120,19 @@ class EvidenceStore:
 
     def _days(self) -> list[Path]:
         return sorted(path for path in self._folder.iterdir() if path.is_dir())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing: a full disk keeps no part of what did not fit."""
+    fresh = path.with_suffix(".new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
+            file.write(data)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def _remove(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Evidence beside the log: by its digest, bounded, and in nobody's way."""
 
 import os
+import resource
 import shutil
 import threading
 from collections.abc import Callable
@@ -116,6 +117,17 @@ def test_a_disk_that_fails_loses_evidence_only(folder: Path) -> None:
     (folder / "evidence").touch()
     kept = Kept(folder).take(ONE)
     assert (kept.kept, kept.lost) == (0, 1)
+
+
+def test_what_does_not_fit_leaves_nothing_behind(folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
+    try:
+        kept = Kept(folder).take(ONE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (kept.kept, kept.lost) == (0, 1)
+    assert [path for path in kept.folder.rglob("*") if path.is_file()] == []
 
 
 def test_too_much_that_waits_is_lost(folder: Path) -> None:
