@@ -1,8 +1,9 @@
-"""`python -m sandbox demo|fleet`: the laptop cluster for a person."""
+"""`gpuwarden-sandbox demo|fleet`, or `python -m sandbox`: the laptop cluster for a person."""
 
 import argparse
 import asyncio
 import sys
+from typing import Final
 
 import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
 
@@ -13,19 +14,30 @@ from sandbox.fleet.plan import Rates
 from sandbox.fleet.run import FleetOptions
 from sandbox.fleet.run import run as run_fleet
 
+_ABOUT: Final = (
+    "gpuwarden on this machine, with made-up hardware and identities. For laptops and tests:"
+    " never part of an installation."
+)
+_DEMO: Final = "the trust path, step by step, each step checked"
+_FLEET: Final = "thousands of simulated agents against one controller, and what happens to nodes"
+_MAX_NODES: Final = 100_000
+_EXIT_INTERRUPTED: Final = 130
 DEFAULT_RATES = Rates(drop=0.05, restart=0.02, rotate=0.05, upgrade=0.1)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox")
+    parser = argparse.ArgumentParser(prog="gpuwarden-sandbox", description=_ABOUT)
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_demo(commands.add_parser("demo", help="the trust path, step by step, each step checked"))
-    _add_fleet(commands.add_parser("fleet", help="thousands of simulated agents, one controller"))
+    _add_demo(commands.add_parser("demo", help=_DEMO, description=_DEMO))
+    _add_fleet(commands.add_parser("fleet", help=_FLEET, description=_FLEET))
     parsed = parser.parse_args(arguments)
-    if parsed.command == "demo":
-        return asyncio.run(run_demo(keep=parsed.keep, only=parsed.only))
-    return run_fleet(_fleet_options(parsed))
+    try:
+        if parsed.command == "demo":
+            return asyncio.run(run_demo(keep=parsed.keep, only=parsed.only))
+        return run_fleet(_fleet_options(parsed))
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:
@@ -40,18 +52,25 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def _add_fleet(fleet: argparse.ArgumentParser) -> None:
-    fleet.add_argument("--nodes", type=int, default=500, help="agents (500)")
+    fleet.add_argument("--nodes", type=_positive, default=500, help="agents (500)")
     fleet.add_argument("--seed", type=int, default=1, help="same seed, same fleet and plan (1)")
     fleet.add_argument("--seconds", type=float, default=60, help="how long things happen (60)")
     fleet.add_argument("--interval", type=float, default=25, help="between challenges, s (25)")
     fleet.add_argument("--start-rate", type=float, default=100, help="agents a second (100)")
-    shares = "share of the fleet per minute"
-    fleet.add_argument("--drop", type=float, default=DEFAULT_RATES.drop, help=shares)
-    fleet.add_argument("--restart", type=float, default=DEFAULT_RATES.restart, help=shares)
-    fleet.add_argument("--rotate", type=float, default=DEFAULT_RATES.rotate, help=shares)
-    fleet.add_argument(
-        "--upgrade", type=float, default=DEFAULT_RATES.upgrade, help="part that gets a new driver"
-    )
+    for name, default, text in (
+        ("--drop", DEFAULT_RATES.drop, "share that loses its connections per minute"),
+        ("--restart", DEFAULT_RATES.restart, "share whose agent dies and starts anew per minute"),
+        ("--rotate", DEFAULT_RATES.rotate, "share that gets a new SVID per minute"),
+        ("--upgrade", DEFAULT_RATES.upgrade, "part that gets a new driver, over the whole time"),
+    ):
+        fleet.add_argument(name, type=float, default=default, help=f"{text} ({default:g})")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text[:7]) <= _MAX_NODES:
+        expected = f"expected a number from 1 to {_MAX_NODES}"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: {expected}")
+    return int(text)
 
 
 def _fleet_options(parsed: argparse.Namespace) -> FleetOptions:

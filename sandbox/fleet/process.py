@@ -23,8 +23,6 @@ from sandbox.fleet.share import Share
 from sandbox.fleet.tally import Tally
 from sandbox.spiffe.ca import InsecureCa
 
-MAX_NODES: Final = 2000
-"""Nodes of one process: a stream takes four file descriptors, while its SVID rotates eight."""
 _TELL_S: Final = 0.5
 
 

@@ -1,4 +1,4 @@
-"""`python -m sandbox fleet`: thousands of simulated agents against one real controller.
+"""`gpuwarden-sandbox fleet`: thousands of simulated agents against one real controller.
 
 First the whole fleet starts and has to become eligible, then the plan is carried out,
 then the whole fleet has to be eligible again. Prints a line of numbers every few seconds.
@@ -17,9 +17,10 @@ from typing import Final
 
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.values import Address
+from sandbox.fleet.descriptors import TooFewDescriptorsError, processes_for, raise_limit
 from sandbox.fleet.hardware import fleet_hardware
 from sandbox.fleet.plan import Rates, plan
-from sandbox.fleet.process import MAX_NODES, Live, ShareProcess, Start, Stop
+from sandbox.fleet.process import Live, ShareProcess, Start, Stop
 from sandbox.fleet.tally import Tally, percentile, total
 from sandbox.fleet.watch import ControllerLook, look_at
 from sandbox.laptop import Laptop, Pace
@@ -47,13 +48,18 @@ class FleetOptions:
 
 def run(options: FleetOptions) -> int:
     """Simulate; exit status 0 only if every node was eligible before and after."""
+    try:
+        processes = processes_for(options.nodes, raise_limit())
+    except TooFewDescriptorsError as error:
+        print(f"fleet: FAILED: {error}")
+        return 1
     folder = Path(tempfile.mkdtemp(prefix="gpuwarden-"))
     pace = Pace(options.interval_s, min(15.0, options.interval_s), 3 * options.interval_s)
     logging.getLogger("gpuwarden").setLevel(logging.ERROR)  # dials that fail are counted
     status = 1
     try:
         laptop = Laptop(folder, pace)
-        shares = _fork(options, laptop)
+        shares = _fork(options, laptop, processes)
         try:
             status = asyncio.run(_Simulation(options, laptop, shares).run())
         finally:
@@ -67,10 +73,9 @@ def run(options: FleetOptions) -> int:
     return status
 
 
-def _fork(options: FleetOptions, laptop: Laptop) -> list[ShareProcess]:
+def _fork(options: FleetOptions, laptop: Laptop, processes: int) -> list[ShareProcess]:
     """Before gRPC and threads start in this process."""
     hardware = dict(enumerate(fleet_hardware(options.seed, options.nodes)))
-    processes = -(-options.nodes // MAX_NODES)
     return [
         ShareProcess(
             {number: one for number, one in hardware.items() if number % processes == position},
