@@ -8,17 +8,24 @@ import pytest
 
 from tests.architecture.generate_proto import ROOT, generate
 
-WIRE = "gpuwarden/wire/v1"
+WIRES = ("gpuwarden/wire/v1", "gpuwarden/wire/spire")
+
+
+def generated(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for wire in WIRES
+        for path in (root / wire).iterdir()
+        if "_pb2" in path.name and path.is_file()
+    }
 
 
 def test_generated_code_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     generate(tmp_path)
-    fresh = {path.name: path.read_text() for path in (tmp_path / WIRE).iterdir()}
-    checked_in = {
-        path.name: path.read_text()
-        for path in (ROOT / WIRE).iterdir()
-        if "_pb2" in path.name and path.is_file()
+    fresh, checked_in = generated(tmp_path), generated(ROOT)
+    assert {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*_pb2.py")} == {
+        Path(wire) for wire in WIRES
     }
     assert fresh == checked_in, "run `make proto`"
 

@@ -1,0 +1,1 @@
+"""Generated code of the SPIRE server API (see proto/); only what gpuwarden calls."""
