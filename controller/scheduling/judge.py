@@ -7,6 +7,7 @@ the whole truth; `filter` only avoids asking about nodes whose answer is known.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from controller.fleet.view import Acceptance, Level, NodeMode, NodeState, NodeView
 from controller.scheduling.device_choice import DeviceNeeds, free_devices, judge_devices, mode_fits
@@ -18,7 +19,7 @@ from controller.scheduling.levels import RANK, highest
 from controller.scheduling.refusal_texts import REFUSALS, refused_node
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene, acceptable_hashes
-from controller.scheduling.verdicts import ABSENT, CODES, PASSES, packed
+from controller.scheduling.verdicts import ABSENT, CODES, IF_PASSES, packed
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _MANY = 4
@@ -133,7 +134,7 @@ class Judge:
 
     def passing(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that pass, in order."""
-        return [name for name, byte in zip(names, self.codes(names), strict=True) if byte == PASSES]
+        return list(compress(names, self.codes(names).translate(IF_PASSES)))
 
     def _code(self, name: str) -> ReasonCode | None:
         found = self.refusal(name)

@@ -21,6 +21,9 @@ CODES: Final[tuple[Code, ...]] = (None, *sorted(ReasonCode))
 PASSES: Final = 0
 ABSENT: Final = 255
 """The fleet has no such node."""
+IF_PASSES: Final = bytes(byte == PASSES for byte in range(256))
+"""For `bytes.translate`: 1 where a node passes."""
+IF_REJECTED: Final = bytes(byte != PASSES for byte in range(256))
 _BYTE: Final = {code: byte for byte, code in enumerate(CODES)}
 _LOOK_NS: Final = 1_000_000_000
 """Where no lease runs there is nothing to end; any time is soon enough."""

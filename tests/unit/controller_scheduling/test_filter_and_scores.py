@@ -1,5 +1,6 @@
 """Filter, prioritize and fit over small fleets."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from controller.scheduling.fit import NodeFit, explain_fit
 from controller.scheduling.gpu_map import Place
 from controller.scheduling.guarantee import Guarantee
 from controller.scheduling.islands import breaks_island, islands
+from controller.scheduling.judge import Judge
 from controller.scheduling.memory import PlacementMemory
 from controller.scheduling.prioritize import prioritize_nodes, tightness
 from controller.scheduling.requirements import Requirements
@@ -58,6 +60,21 @@ def test_totals_count_every_node_and_the_digest_stands_for_the_list() -> None:
     assert totals.rejected == {ReasonCode.HASH_MISMATCH: 250, ReasonCode.NODE_NO_EVIDENCE: 1}
     assert totals.digest == filter_nodes(names, A, where).totals().digest
     assert totals.digest != filter_nodes(names[1:], A, where).totals().digest
+
+
+@pytest.mark.parametrize("asked", [A, ONE], ids=["one in many passes", "all but one pass"])
+def test_the_digest_is_that_of_all_lines_in_order(asked: Requirements) -> None:
+    names = [f"n{i:04}" for i in range(2500)]
+    where = scene(*(healthy(name, "b") for name in names[1:]), healthy(names[0]), node("silent"))
+    names.insert(1700, "silent")
+    where = replace(where, memory=PlacementMemory())
+    lines = []
+    for name in names:
+        refusal = Judge(asked, where).refusal(name)
+        lines.append(f"{name} {refusal.code if refusal else '-'}\n")
+    totals = filter_nodes(names, asked, where).totals()
+    assert totals.digest == hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert list(totals.rejected) == sorted(totals.rejected)
 
 
 def test_empty_input_and_empty_fleet() -> None:
