@@ -12,10 +12,11 @@ from typing import Protocol, cast
 
 from aiohttp import web
 
+from controller.scheduling.body_buffer import BodyBuffer
 from controller.scheduling.decision import DecisionSink
 from controller.scheduling.serving_tls import Reload, ServingTls, TlsFiles
 from controller.scheduling.verbs import Answer, ExtenderVerbs
-from controller.scheduling.wire import encode_error
+from controller.scheduling.wire import Body, encode_error
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span
@@ -98,7 +99,7 @@ class Extender:
         return await self._traced(Span.PRIORITIZE, request, "prioritize", self._verbs.prioritize)
 
     async def _traced(
-        self, name: Span, request: web.Request, verb: str, decide: Callable[[bytearray], Answer]
+        self, name: Span, request: web.Request, verb: str, decide: Callable[[Body], Answer]
     ) -> web.Response:
         with span(name) as active:
             result, response = await self._answer(request, verb, decide)
@@ -106,7 +107,7 @@ class Extender:
             return response
 
     async def _answer(
-        self, request: web.Request, verb: str, decide: Callable[[bytearray], Answer]
+        self, request: web.Request, verb: str, decide: Callable[[Body], Answer]
     ) -> tuple[str, web.Response]:
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -132,7 +133,7 @@ class Extender:
         insecure = self._verbs.insecure
         return {INSECURE_HEADER: ", ".join(insecure)} if insecure else {}
 
-    async def _receive(self, request: web.Request) -> bytearray:
+    async def _receive(self, request: web.Request) -> Body:
         """Read the body into one buffer; raises _BodyRefusedError."""
         limit = self._limits.body_bytes
         too_large = _BodyRefusedError(
@@ -140,12 +141,12 @@ class Extender:
         )
         if (request.content_length or 0) > limit:
             raise too_large
-        body = bytearray()
+        body = BodyBuffer(request.content_length)
         try:
             async with asyncio.timeout(self._limits.receive_s):
                 while chunk := await request.content.readany():
                     self._receiving += len(chunk)
-                    body += chunk
+                    body.append(chunk)
                     if len(body) > limit:
                         raise too_large
                     if self._receiving > _BODIES_AT_ONCE * limit:
@@ -155,7 +156,7 @@ class Extender:
             raise _BodyRefusedError(408, "slow", text) from None
         finally:
             self._receiving -= len(body)
-        return body
+        return body.whole()
 
 
 class _Refuse(asyncio.Protocol):

@@ -163,8 +163,12 @@ async def test_fifteen_thousand_names(client: aiohttp.ClientSession) -> None:
         assert (totals.passed, sum(totals.rejected.values())) == (5000, 10_000)
 
 
-async def test_whole_nodes_are_answered_with_whole_nodes(client: aiohttp.ClientSession) -> None:
-    items = [{"metadata": {"name": name, "labels": {"pad": "x" * 10_000}}} for name in ("n2", "n1")]
+@pytest.mark.parametrize("padding", [10_000, LARGE])
+async def test_whole_nodes_are_answered_with_whole_nodes(
+    client: aiohttp.ClientSession, padding: int
+) -> None:
+    pad = "x" * padding
+    items = [{"metadata": {"name": name, "labels": {"pad": pad}}} for name in ("n2", "n1")]
     body = {"Pod": GUARDED, "Nodes": {"items": items}, "NodeNames": None}
     async with serving() as running, client.post(running.url("/filter"), json=body) as answer:
         found = await answer.json()
