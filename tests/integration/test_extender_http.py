@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from controller.scheduling.body_buffer import LARGE
 from controller.scheduling.extender import (
     INSECURE_HEADER,
     Extender,
