@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -171,7 +172,8 @@ async def test_whole_nodes_are_answered_with_whole_nodes(
     pad = "x" * padding
     items = [{"metadata": {"name": name, "labels": {"pad": pad}}} for name in ("n2", "n1")]
     body = {"Pod": GUARDED, "Nodes": {"items": items}, "NodeNames": None}
-    async with serving() as running, client.post(running.url("/filter"), json=body) as answer:
+    data = io.BytesIO(json.dumps(body).encode())
+    async with serving() as running, client.post(running.url("/filter"), data=data) as answer:
         found = await answer.json()
     assert found["Nodes"]["items"] == [items[1]]
     assert found["NodeNames"] is None
