@@ -11,7 +11,7 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 from sandbox.demo.run import CHECKS
 from sandbox.demo.run import run as run_demo
 from sandbox.fleet.plan import Rates
-from sandbox.fleet.run import FleetOptions
+from sandbox.fleet.run import MAX_INTERVAL_S, FleetOptions
 from sandbox.fleet.run import run as run_fleet
 
 _ABOUT: Final = (
@@ -20,6 +20,7 @@ _ABOUT: Final = (
 )
 _DEMO: Final = "the trust path, step by step, each step checked"
 _FLEET: Final = "thousands of simulated agents against one controller, and what happens to nodes"
+_MIN_INTERVAL_S: Final = 0.1
 _MAX_NODES: Final = 100_000
 _EXIT_INTERRUPTED: Final = 130
 DEFAULT_RATES = Rates(drop=0.05, restart=0.02, rotate=0.05, upgrade=0.1)
@@ -55,8 +56,15 @@ def _add_fleet(fleet: argparse.ArgumentParser) -> None:
     fleet.add_argument("--nodes", type=_positive, default=500, help="agents (500)")
     fleet.add_argument("--seed", type=int, default=1, help="same seed, same fleet and plan (1)")
     fleet.add_argument("--seconds", type=float, default=60, help="how long things happen (60)")
-    fleet.add_argument("--interval", type=float, default=25, help="between challenges, s (25)")
-    fleet.add_argument("--start-rate", type=float, default=100, help="agents a second (100)")
+    fleet.add_argument(
+        "--interval",
+        type=_interval,
+        default=25,
+        help=f"between challenges, s, at most {MAX_INTERVAL_S:g}: longer is less work (25)",
+    )
+    fleet.add_argument(
+        "--start-rate", type=float, default=100, help="agents started a second, at most (100)"
+    )
     for name, default, text in (
         ("--drop", DEFAULT_RATES.drop, "share that loses its connections per minute"),
         ("--restart", DEFAULT_RATES.restart, "share whose agent dies and starts anew per minute"),
@@ -71,6 +79,14 @@ def _positive(text: str) -> int:
         expected = f"expected a number from 1 to {_MAX_NODES}"
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: {expected}")
     return int(text)
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not _MIN_INTERVAL_S <= seconds <= MAX_INTERVAL_S:
+        expected = f"expected seconds from {_MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: {expected}")
+    return seconds
 
 
 def _fleet_options(parsed: argparse.Namespace) -> FleetOptions:

@@ -30,6 +30,11 @@ EXPECTED: Final = frozenset({ReasonCode.STREAM_SUPERSEDED.value})
 """What a healthy fleet is told: the older of two streams of one agent has to go."""
 _LINE_S: Final = 5.0
 _POLL_S: Final = 0.5
+_STALL_S: Final = 60.0
+_TTL_S: Final = 15.0
+_LEASE_S: Final = 90.0
+"""No lease is longer, and it has to outlast two intervals and an answer."""
+MAX_INTERVAL_S: Final = (_LEASE_S - _TTL_S) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,8 @@ def run(options: FleetOptions) -> int:
         print(f"fleet: FAILED: {error}")
         return 1
     folder = Path(tempfile.mkdtemp(prefix="gpuwarden-"))
-    pace = Pace(options.interval_s, min(15.0, options.interval_s), 3 * options.interval_s)
+    interval_s = options.interval_s
+    pace = Pace(interval_s, min(_TTL_S, interval_s), min(_LEASE_S, 3 * interval_s))
     logging.getLogger("gpuwarden").setLevel(logging.ERROR)  # dials that fail are counted
     status = 1
     try:
@@ -114,9 +120,8 @@ class _Simulation:
         self._say(f"{options.nodes} agents in {len(self._shares)} processes start")
         for share in self._shares:
             share.tell(Start(controllers, rate))
-        limit_s = 60 + 4 * options.nodes / options.start_rate
-        if not await self._until(self._stands, limit_s):
-            return self._verdict("the fleet never stood")
+        if not await self._until(self._stands, _STALL_S, growing=True):
+            return self._verdict(f"no further node became eligible in {_STALL_S:g} s")
         self._say("the fleet stands")
         happenings = plan(options.seed, options.nodes, options.seconds, options.rates)
         for share in self._shares:
@@ -132,8 +137,11 @@ class _Simulation:
     def _calm(self, look: ControllerLook) -> bool:
         return self._stands(look) and not any(share.report.alive for share in self._shares)
 
-    async def _until(self, holds: Callable[[ControllerLook], bool], seconds: float) -> bool:
-        end = time.monotonic() + seconds
+    async def _until(
+        self, holds: Callable[[ControllerLook], bool], seconds: float, *, growing: bool = False
+    ) -> bool:
+        """`growing`: the time begins anew whenever more nodes are eligible than ever before."""
+        end, most = time.monotonic() + seconds, 0
         controller = self._laptop.programs["controller"]
         while time.monotonic() < end and not self._lost:
             await asyncio.sleep(_POLL_S)
@@ -144,6 +152,8 @@ class _Simulation:
             self._show(look)
             if holds(look):
                 return True
+            if growing and look.states.get(ELIGIBLE, 0) > most:
+                end, most = time.monotonic() + seconds, look.states[ELIGIBLE]
         return False
 
     def _share_lost(self) -> None:

@@ -4,10 +4,15 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from sandbox.fleet.hardware import NodeHardware
 from sandbox.fleet.node import SimulatedNode, Surroundings
 from sandbox.fleet.plan import Happening, Kind
+
+AT_THE_DOOR: Final = 40
+"""Agents of a process that have been started and not been accepted yet."""
+_LOOK_S: Final = 0.05
 
 
 class Share:
@@ -24,11 +29,22 @@ class Share:
         self._busy: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(self, per_second: float) -> None:
-        """Start all agents, evenly at this rate."""
-        begun = asyncio.get_running_loop().time()
-        for position, node in enumerate(self.nodes.values()):
-            await _until(begun + position / per_second)
+        """Start all agents, at most so many a second, and no faster than they are let in.
+
+        Handshakes that a busy machine does not finish in time are begun anew, so without
+        the second bound a fleet that starts too fast never stands.
+        """
+        loop = asyncio.get_running_loop()
+        due, waiting = loop.time(), list[SimulatedNode]()
+        for node in self.nodes.values():
+            while len(waiting) >= AT_THE_DOOR:
+                await asyncio.sleep(_LOOK_S)
+                waiting = [one for one in waiting if not one.accepted_hash]
+                due = max(due, loop.time())
+            await _until(due)
             node.start()
+            waiting.append(node)
+            due += 1 / per_second
 
     async def live(self, happenings: Sequence[Happening]) -> None:
         """Carry out what happens to nodes of this share; returns after the last of it."""

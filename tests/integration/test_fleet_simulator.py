@@ -18,9 +18,12 @@ from sandbox.demo.stage import Stage
 from sandbox.fleet.hardware import NEXT_DRIVER, fleet_hardware
 from sandbox.fleet.node import Surroundings
 from sandbox.fleet.plan import Happening, Kind
-from sandbox.fleet.share import Share
+from sandbox.fleet.share import AT_THE_DOOR, Share
 from sandbox.fleet.tally import Tally
 from sandbox.laptop import ROOT, Laptop, Pace
+from sandbox.nodes import TRUST_DOMAIN
+from sandbox.spiffe.ca import InsecureCa
+from tests.fakes.eventually import eventually
 from tests.fakes.process_group import run_group
 
 NODES = 50
@@ -137,6 +140,29 @@ async def test_a_node_that_stays_away_goes_stale_and_others_do_not(small_scene: 
     await gone.stop()
     nodes = await small_scene.until(lambda found: found[gone.name].state == "stale")
     assert {x.name for x in nodes.values() if x.state != "eligible"} == {gone.name}
+
+
+async def test_no_more_agents_start_than_are_let_in() -> None:
+    ca = InsecureCa(TRUST_DOMAIN)
+    nobody = Surroundings((Address("127.0.0.1", 1),), ca, (ca.certificate,), Tally())
+    share = Share(nobody, dict(enumerate(fleet_hardware(7, AT_THE_DOOR + 9))), seed=7)
+
+    def begun() -> int:
+        return sum(bool(node.instance_id) for node in share.nodes.values())
+
+    starting = asyncio.create_task(share.start(per_second=10_000))
+    try:
+        for accepted in (0, 1, 2, 5):
+            for number in range(accepted):
+                share.nodes[number].accepted_hash = "v1"
+
+            async def held_back(most: int = AT_THE_DOOR + accepted) -> bool | None:
+                return begun() == most or None
+
+            await eventually(held_back, "as many agents as are let in")
+    finally:
+        starting.cancel()
+        await share.stop()
 
 
 def test_the_program_forks_its_fleet_and_says_that_all_nodes_are_eligible() -> None:
