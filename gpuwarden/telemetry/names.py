@@ -248,6 +248,22 @@ AUDIT_WITNESS_ALARMS = _gauge(
     "code",
 )
 
+KUBE_REQUESTS = _counter(
+    "kube_requests",
+    _C,
+    "Requests to the Kubernetes API, by verb and HTTP status (none: no answer).",
+    "verb",
+    "status",
+)
+KUBE_LISTS = _counter("kube_lists", _C, "Whole lists taken from the Kubernetes API.", "resource")
+KUBE_WATCH_ENDS = _counter(
+    "kube_watch_ends",
+    _C,
+    "Lists and watches that ended, by cause (over, gone, refused, broken).",
+    "resource",
+    "cause",
+)
+
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
 )
@@ -306,6 +322,8 @@ class Event(StrEnum):
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
 
+    SUPPORT_PART_FAILED = "support.part.failed", "a part of a support bundle could not be made"
+
     NODE_OPERATOR = "node.operator", "an operator accepted, quarantined or released a node, or not"
     STORE_OPENED = "store.opened", "the store of pins and denials is open; a new one says so"
     STORE_UNAVAILABLE = (
@@ -313,6 +331,12 @@ class Event(StrEnum):
         "pins and denials cannot be read; soon nothing new is accepted",
     )
     STORE_AVAILABLE = "store.available", "pins and denials can be read again"
+
+    KUBE_CACHE_TROUBLE = (
+        "kube.cache.trouble",
+        "a collection of the Kubernetes API cannot be followed now; says why",
+    )
+    KUBE_CACHE_FRESH = "kube.cache.fresh", "a collection is followed again"
 
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"

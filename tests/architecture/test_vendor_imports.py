@@ -24,11 +24,12 @@ ALLOWED: dict[str, set[str]] = {
     "grpc_reflection": {"controller/rpc/"},
     "aiohttp": {
         "controller/http_server.py",
+        "controller/kube/transport.py",
         "controller/ops.py",
         "controller/scheduling/extender.py",
     },
     "uvloop": {"controller/app.py", "controller/__main__.py", "sandbox/fleet/process.py"},
-    "kubernetes": set(),
+    "kubernetes": {"controller/kube/access.py", "controller/kube/transport.py"},
     "opentelemetry": {"gpuwarden/telemetry/otlp.py"},
     "prometheus_client": {"gpuwarden/telemetry/metrics.py"},
     "structlog": {"gpuwarden/telemetry/logs.py"},

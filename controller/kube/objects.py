@@ -1,0 +1,157 @@
+"""What is kept of each object of the cluster: the fields that something here uses. Pure.
+
+Unknown fields are skipped while they are decoded. An object that lacks its name, UID or
+version, or whose fields have other types than the API's, is an error: the copy cannot be
+known to be whole without it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from controller.fleet.directory import KnownNode
+from controller.kube.errors import ApiError, error_from_event
+from controller.kube.reflection import Entry, Event, EventKind
+from controller.kube.resources import NAMESPACES, NODES, PODS, Resource
+
+T = TypeVar("T")
+
+ENFORCE_LABEL: Final = "gpuwarden.dev/enforce"
+
+
+class Metadata(msgspec.Struct, rename="camel", gc=False):
+    """meta/v1 ObjectMeta, as far as it is used."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Node(msgspec.Struct, gc=False):
+    metadata: Metadata
+
+
+class _PodSpec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+
+
+class _PodStatus(msgspec.Struct, gc=False):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: Metadata
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _Bookmark(msgspec.Struct, gc=False):
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod of the cluster."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """Empty until it is bound."""
+    has_ended: bool
+    """Succeeded or Failed: it holds nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNamespace:
+    """A namespace of the cluster."""
+
+    enforced: bool
+
+
+class Kind(Generic[T]):
+    """How one kind of object is read from JSON."""
+
+    def __init__(self, resource: Resource, read: Callable[[bytes], tuple[Metadata, T]]) -> None:
+        self.resource = resource
+        self._read = read
+
+    def entry(self, body: bytes | msgspec.Raw) -> tuple[str, Entry[T]]:
+        """Key and entry of one object; raises ApiError."""
+        try:
+            metadata, value = self._read(bytes(body))
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ApiError(f"{self.resource.plural}: {_cause(error)}", 422) from None
+        if not (metadata.name and metadata.uid and metadata.resource_version):
+            raise ApiError(f"{self.resource.plural}: an object without name, UID or version", 422)
+        key = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+        return key, Entry(metadata.resource_version, metadata.uid, value)
+
+    def event(self, line: bytes) -> Event[T]:
+        """One line of a watch; raises ApiError, the server's own for an ERROR event."""
+        try:
+            found = _EVENT.decode(line)
+            if found.type == "BOOKMARK":
+                version = _BOOKMARK.decode(found.object).metadata.resource_version
+                return Event(EventKind.BOOKMARK, version)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ApiError(f"{self.resource.plural}: {_cause(error)}", 422) from None
+        if found.type == "ERROR":
+            raise error_from_event(bytes(found.object))
+        if found.type not in _KINDS:
+            raise ApiError(f"{self.resource.plural}: an event of unknown type", 422)
+        key, entry = self.entry(found.object)
+        return Event(_KINDS[found.type], entry.version, key, entry)
+
+
+_KINDS: Final = {
+    "ADDED": EventKind.APPLIED,
+    "MODIFIED": EventKind.APPLIED,
+    "DELETED": EventKind.DELETED,
+}
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_BOOKMARK: Final = msgspec.json.Decoder(_Bookmark)
+_NODE: Final = msgspec.json.Decoder(_Node)
+_POD: Final = msgspec.json.Decoder(_Pod)
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
+    found = _NODE.decode(body).metadata
+    return found, KnownNode(found.uid)
+
+
+def _read_pod(body: bytes) -> tuple[Metadata, KnownPod]:
+    pod = _POD.decode(body)
+    found = pod.metadata
+    return found, KnownPod(
+        found.namespace,
+        found.name,
+        found.uid,
+        node=pod.spec.node_name,
+        has_ended=pod.status.phase in _ENDED,
+    )
+
+
+def _read_namespace(body: bytes) -> tuple[Metadata, KnownNamespace]:
+    found = _NODE.decode(body).metadata
+    return found, KnownNamespace((found.labels or {}).get(ENFORCE_LABEL) == "true")
+
+
+def _cause(error: Exception) -> str:
+    """A decoder's words name fields and types, never values."""
+    return f"an object that cannot be read: {error}"[:256]
+
+
+NODE_KIND: Final = Kind(NODES, _read_node)
+POD_KIND: Final = Kind(PODS, _read_pod)
+NAMESPACE_KIND: Final = Kind(NAMESPACES, _read_namespace)

@@ -1,0 +1,142 @@
+"""What every Kubernetes API server must do for us. A test module subclasses this and gives `api`.
+
+Run against the fake in tests/contracts/test_fake_api_server.py and against a real
+kube-apiserver in tests/e2e. Names are drawn, so that tests of one server do not meet.
+"""
+
+import asyncio
+import json
+import secrets
+from typing import Any
+
+import pytest
+
+from controller.kube.api import JSON_PATCH, ApiClient
+from controller.kube.errors import ApiError
+from controller.kube.resources import LEASES, NAMESPACES, Resource
+
+NAMESPACE = "default"
+
+
+def fresh_name(prefix: str = "contract") -> str:
+    return f"{prefix}-{secrets.token_hex(4)}"
+
+
+def lease(name: str, holder: str, version: str | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+    }
+    if version is not None:
+        body["metadata"]["resourceVersion"] = version
+    return body
+
+
+def namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def version(body: bytes) -> str:
+    found: str = json.loads(body)["metadata"]["resourceVersion"]
+    return found
+
+
+class KubernetesApiContract:
+    @pytest.fixture
+    def api(self) -> ApiClient:
+        """Two objects to a page."""
+        raise NotImplementedError
+
+    async def test_an_object_that_is_not_there(self, api: ApiClient) -> None:
+        with pytest.raises(ApiError, match="answered 404 NotFound") as found:
+            await api.get(LEASES, fresh_name(), NAMESPACE)
+        assert found.value.is_not_found
+
+    async def test_created_read_and_created_again(self, api: ApiClient) -> None:
+        name = fresh_name()
+        made = await api.create(LEASES, lease(name, "me"), NAMESPACE)
+        read = json.loads(await api.get(LEASES, name, NAMESPACE))
+        assert read["metadata"]["resourceVersion"] == version(made)
+        assert read["spec"]["holderIdentity"] == "me"
+        with pytest.raises(ApiError) as found:
+            await api.create(LEASES, lease(name, "you"), NAMESPACE)
+        assert found.value.is_conflict
+        assert found.value.reason == "AlreadyExists"
+
+    async def test_replacing_wants_the_present_version(self, api: ApiClient) -> None:
+        name = fresh_name()
+        first = version(await api.create(LEASES, lease(name, "me"), NAMESPACE))
+        second = version(await api.replace(LEASES, name, lease(name, "you", first), NAMESPACE))
+        assert second != first
+        with pytest.raises(ApiError) as found:
+            await api.replace(LEASES, name, lease(name, "them", first), NAMESPACE)
+        assert found.value.is_conflict
+        assert found.value.reason == "Conflict"
+
+    async def test_a_patch_with_a_version_wants_the_present_one(self, api: ApiClient) -> None:
+        name = fresh_name()
+        first = version(await api.create(LEASES, lease(name, "me"), NAMESPACE))
+
+        def patch(holder: str) -> list[dict[str, Any]]:
+            return [
+                {"op": "replace", "path": "/metadata/resourceVersion", "value": first},
+                {"op": "replace", "path": "/spec/holderIdentity", "value": holder},
+            ]
+
+        await api.patch(LEASES, name, patch("you"), NAMESPACE, content_type=JSON_PATCH)
+        with pytest.raises(ApiError) as found:
+            await api.patch(LEASES, name, patch("them"), NAMESPACE, content_type=JSON_PATCH)
+        assert found.value.is_conflict
+        read = json.loads(await api.get(LEASES, name, NAMESPACE))
+        assert read["spec"]["holderIdentity"] == "you"
+
+    async def test_all_pages_of_a_list_are_of_one_moment(self, api: ApiClient) -> None:
+        names = {fresh_name() for _ in range(5)}
+        for name in names:
+            await api.create(NAMESPACES, namespace(name))
+        found, versions = set[str](), set[str]()
+        async for page in api.pages(NAMESPACES):
+            assert len(page.items or ()) <= 2
+            found |= {json.loads(bytes(x))["metadata"]["name"] for x in page.items or ()}
+            versions.add(page.metadata.resource_version)
+        assert names <= found
+        assert len(versions) == 1
+
+    async def test_a_watch_tells_what_follows_in_order(self, api: ApiClient) -> None:
+        name = fresh_name()
+        start = await _version_of(api, NAMESPACES)
+        async with api.watch(NAMESPACES, start, seconds=20, silence_s=20) as lines:
+            await api.create(NAMESPACES, namespace(name))
+            await api.patch(NAMESPACES, name, {"metadata": {"labels": {"a": "b"}}})
+            seen = []
+            async for line in lines:
+                event = json.loads(line)
+                if event["object"]["metadata"].get("name") == name:
+                    seen.append((event["type"], event["object"]["metadata"].get("labels", {})))
+                if len(seen) == 2:
+                    break
+        assert seen[0][0] == "ADDED"
+        assert seen[1][0] == "MODIFIED"
+        assert seen[1][1]["a"] == "b"
+
+    async def test_a_watch_ends_with_a_bookmark(self, api: ApiClient) -> None:
+        start = await _version_of(api, NAMESPACES)
+        async with api.watch(NAMESPACES, start, seconds=4, silence_s=10) as lines:
+            events = [json.loads(line) async for line in lines]
+        assert events[-1]["type"] == "BOOKMARK"
+        assert events[-1]["object"]["metadata"]["resourceVersion"]
+
+    async def test_calls_at_the_same_time(self, api: ApiClient) -> None:
+        names = [fresh_name() for _ in range(20)]
+        await asyncio.gather(*(api.create(LEASES, lease(x, "me"), NAMESPACE) for x in names))
+        read = await asyncio.gather(*(api.get(LEASES, x, NAMESPACE) for x in names))
+        assert [json.loads(x)["metadata"]["name"] for x in read] == names
+
+
+async def _version_of(api: ApiClient, resource: Resource) -> str:
+    found = ""
+    async for page in api.pages(resource):
+        found = page.metadata.resource_version
+    return found

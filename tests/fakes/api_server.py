@@ -1,0 +1,351 @@
+"""A small Kubernetes API server: HTTPS on loopback, bearer tokens or client certificates.
+
+Real lists with pages, watches with bookmarks, conflicts, 404, 410 and 429, on the model in
+`api_objects`. What a real one would validate it does not: the same contract tests run
+against kube-apiserver (tests/e2e).
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import ssl
+from collections import Counter
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.builders.web_certificates import WebCa
+from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
+
+TOKEN = "token-of-the-first-hour"  # noqa: S105 - of a fake
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a path names."""
+
+    collection: str
+    namespace: str | None
+    name: str | None
+    subresource: str | None = None
+
+
+@dataclass
+class Fault:
+    """An answer in the place of the real one."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    matching: str
+
+
+class FakeApiServer:
+    def __init__(self, folder: Path) -> None:
+        self.objects = ApiObjects()
+        self.tokens = {TOKEN}
+        self.requests: list[tuple[str, str]] = []
+        """Verb and path with query, in order."""
+        self.open_watches: Counter[str] = Counter()
+        self.are_watches_silent = False
+        self.do_watches_outstay = False
+        """They go on beyond timeoutSeconds."""
+        self.is_stalled = False
+        """Takes requests and never answers."""
+        self._folder = folder
+        self.ca = WebCa(folder, "api-ca")
+        self.client_ca = WebCa(folder, "api-client-ca")
+        self._faults: list[Fault] = []
+        self._news = asyncio.Event()
+        self._drop = asyncio.Event()
+        self._error: bytes | None = None
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    # --- life ---
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=8 << 20)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        await self._runner.setup()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.ca.issue("api", server=True))
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(self.client_ca.file)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        self.drop_watches()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def restart_with_another_ca(self) -> None:
+        """On the same port."""
+        await self.stop()
+        self.ca = WebCa(self._folder, "api-ca-2")
+        await self.start()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    # --- what tests do to it ---
+
+    def create(self, collection: str, body: Object) -> Object:
+        made = self.objects.create(collection, _key(body), body)
+        self.tell()
+        return made
+
+    def change(self, collection: str, body: Object) -> Object:
+        body = {**body, "metadata": {**body["metadata"]}}
+        body["metadata"].pop("resourceVersion", None)
+        made = self.objects.replace(collection, _key(body), body)
+        self.tell()
+        return made
+
+    def delete(self, collection: str, key: str) -> None:
+        self.objects.delete(collection, key)
+        self.tell()
+
+    def tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def drop_watches(self) -> None:
+        self._drop.set()
+        self._drop = asyncio.Event()
+
+    def end_watches_with(self, status: int, reason: str) -> None:
+        """Send an ERROR event to all watches."""
+        self._error = _status(status, reason, "made by the test")
+        self.tell()
+
+    def end_watches_with_line(self, line: bytes) -> None:
+        self._error = line
+        self.tell()
+
+    def fail_next(
+        self, status: int, *, matching: str = "", body: bytes | None = None, **headers: str
+    ) -> None:
+        names = {key.replace("_", "-"): value for key, value in headers.items()}
+        content = _status(status, "Fault", "made by the test") if body is None else body
+        self._faults.append(Fault(status, names, content, matching))
+
+    # --- requests ---
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except RefusedError as error:
+            return web.Response(
+                status=error.status,
+                body=_status(error.status, error.reason, str(error)),
+                content_type="application/json",
+            )
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        place = _place(request.path)
+        self.requests.append((_verb(request, place), str(request.rel_url)))
+        if self.is_stalled:
+            await asyncio.sleep(3600)
+        self._authenticate(request)
+        for fault in self._faults:
+            if fault.matching in str(request.rel_url):
+                self._faults.remove(fault)
+                return web.Response(status=fault.status, headers=fault.headers, body=fault.body)
+        if request.method == "GET" and request.query.get("watch") == "true":
+            return await self._watch(request, place)
+        body = await request.json() if request.can_read_body else None
+        answer, status = self._worked(request, place, body)
+        self.tell()
+        return web.json_response(answer, status=status)
+
+    def _worked(self, request: web.Request, place: Place, body: Any) -> tuple[Object, int]:
+        objects, key = self.objects, "/".join(x for x in (place.namespace, place.name) if x)
+        match request.method:
+            case "GET" if place.name is None:
+                return self._list(request, place), HTTPStatus.OK
+            case "GET":
+                return objects.get(place.collection, key), HTTPStatus.OK
+            case "POST":
+                metadata = body.setdefault("metadata", {})
+                if place.namespace is not None:
+                    metadata["namespace"] = place.namespace
+                return objects.create(place.collection, _key(body), body), HTTPStatus.CREATED
+            case "PUT":
+                return objects.replace(place.collection, key, body), HTTPStatus.OK
+            case "PATCH":
+                old = objects.get(place.collection, key)
+                new = _patched(old, body, request.content_type)
+                return objects.replace(place.collection, key, new), HTTPStatus.OK
+            case "DELETE":
+                objects.delete(place.collection, key)
+                return {"kind": "Status", "status": "Success"}, HTTPStatus.OK
+        raise RefusedError(405, "MethodNotAllowed")
+
+    def _list(self, request: web.Request, place: Place) -> Object:
+        objects = self.objects
+        at, start = objects.number, ""
+        if token := request.query.get("continue"):
+            at, start = json.loads(base64.b64decode(token))
+            if at < objects.oldest:
+                raise RefusedError(410, "Expired", "the continue token is too old")
+        found = self._as_of(place.collection, at)
+        keys = sorted(k for k in found if k > start)
+        limit = int(request.query.get("limit") or len(keys) or 1)
+        metadata: Object = {"resourceVersion": version_of(at)}
+        if len(keys) > limit:
+            token = base64.b64encode(json.dumps([at, keys[limit - 1]]).encode()).decode()
+            metadata["continue"] = token
+        return {"kind": "List", "metadata": metadata, "items": [found[k] for k in keys[:limit]]}
+
+    def _as_of(self, collection: str, number: int) -> dict[str, Object]:
+        """Undo what happened later."""
+        found = self.objects.all(collection)
+        later = self.objects.after(collection, number)
+        for key in {x.key for x in later}:
+            found.pop(key, None)
+            before = [
+                x
+                for x in self.objects.history
+                if x.collection == collection and x.key == key and x.number <= number
+            ]
+            if before and before[-1].type != "DELETED":
+                found[key] = before[-1].object
+        return found
+
+    async def _watch(self, request: web.Request, place: Place) -> web.StreamResponse:
+        number = self.objects.number_of(request.query["resourceVersion"])
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        drop, self._error = self._drop, None
+        self.open_watches[place.collection] += 1
+        try:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                seconds = float(request.query["timeoutSeconds"])
+                async with asyncio.timeout(None if self.do_watches_outstay else seconds):
+                    await self._stream(response, place, number, drop)
+                    return response
+            if not self.are_watches_silent:
+                await response.write(_bookmark(self.objects.number))
+        finally:
+            self.open_watches[place.collection] -= 1
+            if drop.is_set() and request.transport is not None:
+                request.transport.abort()
+        return response
+
+    async def _stream(
+        self, response: web.StreamResponse, place: Place, number: int, drop: asyncio.Event
+    ) -> None:
+        while not drop.is_set():
+            news = self._news
+            for happening in self.objects.after(place.collection, number):
+                number = happening.number
+                if not self.are_watches_silent:
+                    line = {"type": happening.type, "object": happening.object}
+                    await response.write(json.dumps(line).encode() + b"\n")
+            if self._error is not None:
+                await response.write(
+                    self._error
+                    if self._error.endswith(b"\n")
+                    else (b'{"type":"ERROR","object":' + self._error + b"}\n")
+                )
+                return
+            waiting = [asyncio.ensure_future(x.wait()) for x in (news, drop)]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waiting:
+                    task.cancel()
+
+    def _authenticate(self, request: web.Request) -> None:
+        ssl_object = request.transport.get_extra_info("ssl_object") if request.transport else None
+        if ssl_object is not None and ssl_object.getpeercert():
+            return
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or token not in self.tokens:
+            raise RefusedError(401, "Unauthorized", "Unauthorized")
+
+
+def _place(path: str) -> Place:
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = None
+    if parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    return (
+        Place(parts[0], namespace, *parts[1:3])
+        if len(parts) > 1
+        else Place(parts[0], namespace, None)
+    )
+
+
+def _verb(request: web.Request, place: Place) -> str:
+    if request.method != "GET":
+        return {"POST": "create", "PUT": "update"}.get(request.method, request.method.lower())
+    if place.name is not None:
+        return "get"
+    return "watch" if request.query.get("watch") == "true" else "list"
+
+
+def _key(body: Object) -> str:
+    metadata = body["metadata"]
+    return "/".join(x for x in (metadata.get("namespace"), metadata["name"]) if x)
+
+
+def _patched(old: Object, patch: Any, content_type: str) -> Object:
+    if content_type == "application/merge-patch+json":
+        merged: Object = _merged(old, patch)
+        return merged
+    if content_type != "application/json-patch+json":
+        raise RefusedError(415, "UnsupportedMediaType")
+    new = json.loads(json.dumps(old))
+    for step in patch:
+        *path, last = step["path"].strip("/").split("/")
+        target = new
+        for part in path:
+            target = target[part]
+        if step["op"] == "test" and target.get(last) != step["value"]:
+            raise RefusedError(422, "Invalid", "the test failed")
+        if step["op"] in {"add", "replace"}:
+            target[last] = step["value"]
+    return new  # type: ignore[no-any-return] # an object, as `old` is
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value)
+    return result
+
+
+def _status(status: int, reason: str, message: str) -> bytes:
+    return json.dumps(
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "code": status,
+            "reason": reason,
+            "message": message,
+        }
+    ).encode()
+
+
+def _bookmark(number: int) -> bytes:
+    event = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": version_of(number)}}}
+    return json.dumps(event).encode() + b"\n"

@@ -1,0 +1,121 @@
+"""What is read of an object, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from controller.fleet.directory import KnownNode
+from controller.kube.errors import ApiError, error_from_answer
+from controller.kube.objects import (
+    NAMESPACE_KIND,
+    NODE_KIND,
+    POD_KIND,
+    KnownNamespace,
+    KnownPod,
+)
+from controller.kube.reflection import Entry, EventKind
+
+METADATA = {"name": "n", "uid": "u", "resourceVersion": "v", "annotations": {"x": "y" * 9}}
+
+
+def line(kind: str, body: Any) -> bytes:
+    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
+
+
+def test_a_node() -> None:
+    body = {"metadata": METADATA, "spec": {"podCIDR": "10.0.0.0/8"}, "status": {"images": [1]}}
+    assert NODE_KIND.entry(json.dumps(body).encode()) == ("n", Entry("v", "u", KnownNode("u")))
+
+
+@pytest.mark.parametrize(
+    ("phase", "has_ended"), [("Running", False), ("Failed", True), ("", False)]
+)
+def test_a_pod(phase: str, *, has_ended: bool) -> None:
+    body = {
+        "metadata": {**METADATA, "namespace": "ns"},
+        "spec": {"nodeName": "gpu-1", "containers": [{}]},
+        "status": {"phase": phase, "conditions": None},
+    }
+    pod = KnownPod("ns", "n", "u", "gpu-1", has_ended)
+    assert POD_KIND.entry(json.dumps(body).encode()) == ("ns/n", Entry("v", "u", pod))
+
+
+@pytest.mark.parametrize(
+    ("labels", "enforced"),
+    [
+        ({"gpuwarden.dev/enforce": "true"}, True),
+        ({"gpuwarden.dev/enforce": "no"}, False),
+        (None, False),
+    ],
+)
+def test_a_namespace(labels: dict[str, str] | None, *, enforced: bool) -> None:
+    body = {"metadata": {**METADATA, "labels": labels}}
+    _, entry = NAMESPACE_KIND.entry(json.dumps(body).encode())
+    assert entry.value == KnownNamespace(enforced)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"metadata": {}},
+        {"metadata": {**METADATA, "uid": ""}},
+        {"metadata": {**METADATA, "name": 7}},
+        {"metadata": {"name": "n", "uid": "u"}},
+        [],
+    ],
+)
+def test_an_object_that_cannot_be_known_is_an_error(body: Any) -> None:
+    with pytest.raises(ApiError, match="nodes: an object"):
+        NODE_KIND.entry(json.dumps(body).encode())
+
+
+class TestEvents:
+    def test_applied_and_deleted(self) -> None:
+        for kind in ("ADDED", "MODIFIED"):
+            event = NODE_KIND.event(line(kind, {"metadata": METADATA}))
+            assert (event.kind, event.key, event.version) == (EventKind.APPLIED, "n", "v")
+        event = NODE_KIND.event(line("DELETED", {"metadata": METADATA}))
+        assert event.kind is EventKind.DELETED
+
+    def test_a_bookmark_has_only_a_version(self) -> None:
+        event = NODE_KIND.event(line("BOOKMARK", {"metadata": {"resourceVersion": "b"}}))
+        assert (event.kind, event.version, event.entry) == (EventKind.BOOKMARK, "b", None)
+
+    def test_an_error_is_raised_as_what_it_says(self) -> None:
+        status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+        with pytest.raises(ApiError, match="410 Expired: too old") as found:
+            NODE_KIND.event(line("ERROR", status))
+        assert found.value.is_gone
+
+    def test_an_error_without_a_code_is_the_servers(self) -> None:
+        with pytest.raises(ApiError) as found:
+            NODE_KIND.event(line("ERROR", {"kind": "Status"}))
+        assert found.value.status == 500
+
+    @pytest.mark.parametrize(
+        "garbage", [b"\n", b"null\n", b'{"type":"ADDED"}\n', line("LOUD", {}), line("BOOKMARK", 1)]
+    )
+    def test_garbage_is_no_event(self, garbage: bytes) -> None:
+        with pytest.raises(ApiError) as found:
+            NODE_KIND.event(garbage)
+        assert not found.value.says_wait
+
+
+class TestErrors:
+    def test_retry_after_of_the_body_counts_where_the_header_is_missing(self) -> None:
+        body = b'{"kind":"Status","details":{"retryAfterSeconds":3}}'
+        assert error_from_answer(429, body).retry_after_s == 3.0
+        assert error_from_answer(429, body, "9").retry_after_s == 9.0
+        assert error_from_answer(429, body, "86400").retry_after_s == 60.0
+        assert error_from_answer(429, b"", "tomorrow").retry_after_s == 0.0
+
+    def test_texts_are_short_clean_and_without_secrets(self) -> None:
+        message = "a\x1b[31m" + " bearer abcdefghijklmnop" + "é" * 1000
+        body = json.dumps({"kind": "Status", "message": message}).encode()
+        text = str(error_from_answer(403, body))
+        assert "abcdefgh" not in text
+        assert text.isascii()
+        assert text.isprintable()
+        assert len(text) < 350
