@@ -13,7 +13,7 @@ FUZZ_TARGETS ?= evidence envelope extender configuration
 FUZZER := $(VENV)/.fuzzer
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened fuzz proto lock golden docs clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ bench: setup ## Measure beside Go and write docs/benchmarks.md again (needs Go, 
 
 weakened: setup $(FUZZER) ## Take each protection out of a copy of the sources: its tests must fail
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/weakened/every_weakening.py $(ARGS)
+
+mutation: setup ## Change the trusted packages in small ways: tests must notice (ARGS for a part)
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is found stays in build/fuzz
 	@set -e; for target in $(FUZZ_TARGETS); do \

@@ -1,0 +1,59 @@
+"""Which sources are mutated, and which tests stand for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A package and the tests at the lowest level that must notice a change in it."""
+
+    package: str
+    tests: tuple[str, ...]
+
+    def sources(self, root: Path, only: Sequence[str] = ()) -> list[str]:
+        """Paths of its sources below `root`; those that lie in one of `only`, if anything does."""
+        found = sorted(str(path.relative_to(root)) for path in (root / self.package).glob("*.py"))
+        return [x for x in found if not only or any(x.startswith(part) for part in only)]
+
+
+SUBJECTS: Final = (
+    Subject(
+        "controller/verifier",
+        (
+            "tests/unit/controller_verifier",
+            "tests/property/test_verifier_properties.py",
+            "tests/property/test_lost_gpus.py",
+        ),
+    ),
+    Subject(
+        "gpuwarden/evidence",
+        (
+            "tests/unit/evidence",
+            "tests/property/test_evidence_properties.py",
+            "tests/property/test_document_codec.py",
+        ),
+    ),
+    Subject(
+        "gpuwarden/identity",
+        (
+            "tests/unit/identity",
+            "tests/contracts/test_spiffe_workload_api.py",
+            "tests/integration/test_server_credentials_tls.py",
+            "tests/integration/test_tunnel.py",
+        ),
+    ),
+    Subject(
+        "gpuwarden/audit",
+        (
+            "tests/unit/audit",
+            "tests/unit/cli/test_cli_audit_commands.py",
+            "tests/property/test_audit_chain.py",
+            "tests/property/test_merkle_properties.py",
+            "tests/architecture/test_docs_pages.py",
+        ),
+    ),
+    Subject("controller/audit", ("tests/unit/controller_audit",)),
+)
