@@ -1,4 +1,7 @@
-"""The program `gpuwarden-agent`: settings, logs, tracing, then the app; exit codes in `app`."""
+"""The program `gpuwarden-agent`: settings, logs, tracing, then the app; exit codes in `app`.
+
+`gpuwarden-agent support-bundle` collects what helps with a bug report instead.
+"""
 
 import asyncio
 import sys
@@ -16,11 +19,17 @@ from gpuwarden.telemetry import logs, tracing
 from gpuwarden.telemetry.names import Event
 
 PROGRAM = "gpuwarden-agent"
+SUPPORT = "support-bundle"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent; returns its exit code."""
-    loaded = settings_or_exit(PROGRAM, AGENT, sys.argv[1:] if argv is None else argv)
+    """Run the agent, or collect a support bundle about it; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == [SUPPORT]:
+        from agent import support_bundle  # noqa: PLC0415 -- an agent that runs needs none of it
+
+        return support_bundle.main(arguments[1:])
+    loaded = settings_or_exit(PROGRAM, AGENT, arguments)
     settings = loaded.settings
     logs.configure(settings.log.level, settings.log.format, service=PROGRAM)
     logs.logger("agent").info(Event.CONFIG_EFFECTIVE, config=effective(loaded))

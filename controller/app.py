@@ -42,11 +42,14 @@ from controller.rpc.server import (
     local_server,
     set_serving,
 )
+from controller.rpc.support_service import SupportService
 from controller.scheduling.extender import ListenRefusedError
 from controller.scheduling.serving_tls import TlsFilesError
 from controller.settings import ControllerSettings
 from controller.static_hashes import StaticHashesError
 from controller.supervision import Supervisor
+from controller.support.desk import SupportDesk
+from controller.support.ports import SupportPorts
 from controller.trust_journal import CONTROLLER
 from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
@@ -65,6 +68,7 @@ from gpuwarden.telemetry.names import Event, Process
 from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
 from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
 from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
+from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_server
 
 SERVICE: Final = "controller"
 EXIT_OK: Final = 0
@@ -177,6 +181,7 @@ class _Controller:
         self._ops = OpsServer(
             ops_app(self._parts.conditions.readiness, self._render_metrics), settings.listen.ops
         )
+        self._support = SupportService(SupportDesk(self._support_ports()).parts)
         self._rpc: list[RpcServer] = []
         self._audit_open = False
         self._drained = False
@@ -284,6 +289,7 @@ class _Controller:
             services=(
                 lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
                 lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
+                lambda server: add_SupportServiceServicer_to_server(self._support, server),
             ),
         )
         await self._serve_rpc(local)
@@ -307,6 +313,7 @@ class _Controller:
                 lambda server: add_AttestationServiceServicer_to_server(parts.attestation, server),
                 lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
                 lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
+                lambda server: add_SupportServiceServicer_to_server(self._support, server),
             ),
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
         )
@@ -351,6 +358,20 @@ class _Controller:
         certified = parts.audit.published
         self._instruments.gauge(names.AUDIT_CHECKPOINT).set(certified.head.size if certified else 0)
         return self._instruments.render()
+
+    def _support_ports(self) -> SupportPorts:
+        parts = self._parts
+        return SupportPorts(
+            loaded=self._loaded,
+            conditions=parts.conditions,
+            fleet=parts.known_fleet.snapshot,
+            streams=parts.table,
+            refusals=parts.refusals,
+            alarms=parts.journal.alarms,
+            audit=parts.audit,
+            store_facts=parts.store.facts,
+            metrics=self._render_metrics,
+        )
 
     def _announce_settings(self) -> None:
         self._log.info(

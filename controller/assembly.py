@@ -50,6 +50,7 @@ from controller.settings import (
 )
 from controller.static_hashes import InsecureStaticHashes
 from controller.store.opening import MEMORY_WARNING, ChosenStore, choose_store
+from controller.support.recent_refusals import RecentRefusals
 from controller.trust_journal import TrustJournal
 from controller.verifier.context import Limits, VerifierSettings
 from controller.verifier.verifier import Verifier
@@ -79,7 +80,9 @@ class Parts:
     policy: PolicyInForce
     svids: SvidSource
     journal: TrustJournal
+    refusals: RecentRefusals
     table: StreamTable
+    known_fleet: KnownFleet
     attestation: AttestationService
     fleet: FleetService
     operator: OperatorService
@@ -100,7 +103,8 @@ def assemble(
     settings that name something that cannot be used.
     """
     audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
-    journal = TrustJournal(instruments, audit)
+    refusals = RecentRefusals(clock.wall_ns)
+    journal = TrustJournal(instruments, audit, refusals)
     store = choose_store(settings.store, clock)
     denials = Denials(store.store)
     file = policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
@@ -119,6 +123,7 @@ def assemble(
         insecure=_insecure(settings, directory),
     )
     table = StreamTable()
+    known_fleet = KnownFleet(registry, directory, conditions.policy)
     verbs = _verbs(settings, conditions, registry)
     desk = OperatorDesk(
         DeskPorts(
@@ -149,11 +154,13 @@ def assemble(
         policy=policy,
         svids=svids,
         journal=journal,
+        refusals=refusals,
         table=table,
+        known_fleet=known_fleet,
         attestation=_attestation(
             settings, conditions, denials, registry=registry, journal=journal, table=table
         ),
-        fleet=_fleet(conditions, registry, desk, verbs),
+        fleet=_fleet(conditions, known_fleet, desk, verbs),
         operator=OperatorService(desk),
         extender=_extender(settings, verbs, audit, instruments),
     )
@@ -201,11 +208,11 @@ def _attestation(
 
 
 def _fleet(
-    conditions: Conditions, registry: FleetRegistry, desk: OperatorDesk, verbs: ExtenderVerbs
+    conditions: Conditions, fleet: KnownFleet, desk: OperatorDesk, verbs: ExtenderVerbs
 ) -> FleetService:
     return FleetService(
         FleetReader(
-            fleet=KnownFleet(registry, conditions.directory, conditions.policy),
+            fleet=fleet,
             policy=conditions.policy,
             shown=desk.shown,
             readiness=conditions.readiness,

@@ -5,6 +5,7 @@ must return at once: records are noted, never waited for.
 """
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from controller.audit.log import AuditLog
 from controller.audit.record import Record
@@ -39,11 +40,21 @@ _ROUTINE = frozenset(
 """Have a record of their own in the log: the evidence's."""
 
 
+class RefusalMemory(Protocol):
+    """Remembers the last refusals."""
+
+    def note(
+        self, what: str, subject: str | None, code: ReasonCode, step: int | None = None, /
+    ) -> None:
+        """Take note of one."""
+
+
 class TrustJournal:
     """One for the process."""
 
-    def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
+    def __init__(self, instruments: Instruments, audit: AuditLog, refusals: RefusalMemory) -> None:
         self._audit = audit
+        self._refusals = refusals
         self._log = logger("attestation")
         self._evidence = instruments.counter(names.EVIDENCE)
         self._seconds = instruments.histogram(names.EVIDENCE_SECONDS)
@@ -53,7 +64,7 @@ class TrustJournal:
         self._calls = instruments.counter(names.RPC_CALLS)
         self._opened = instruments.counter(names.STREAMS_OPENED)
         self._grants = instruments.counter(names.AUDIT_GRANTS)
-        self._alarms = WitnessAlarms(instruments, audit)
+        self.alarms = WitnessAlarms(instruments, audit)
         self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
         self._acts = instruments.counter(names.OPERATOR_ACTS)
 
@@ -63,7 +74,7 @@ class TrustJournal:
             case Accepted():
                 self._count(ReasonCode.ACCEPTED, seconds)
                 actor, alarms = str(result.stream.peer), result.evidence.log_alarms
-                self._alarms.told(result.node, actor, alarms)
+                self.alarms.told(result.node, actor, alarms)
                 if grant:
                     self._grants.inc()
                     self._log.info(
@@ -80,6 +91,7 @@ class TrustJournal:
                 self._count(ReasonCode.ACCEPTED, seconds)
             case Refused():
                 self._count(result.code, seconds)
+                self._refusals.note("evidence", result.node, result.code, result.step)
                 if result.code is ReasonCode.AUDIT_UNAVAILABLE:
                     self._grants_refused.inc()
                 self._log.warning(
@@ -141,6 +153,7 @@ class TrustJournal:
         known = method if method in ALLOWED_CALLERS else "unknown"
         self._calls.labels(known, refusal.code.value if refusal else "OK").inc()
         if refusal is not None:
+            self._refusals.note(known, caller.kind.value if caller else None, refusal.code)
             self._log.warning(
                 Event.RPC_DENIED,
                 method=known,

@@ -5,6 +5,7 @@ from the node that tells it nor from any other. Bounded, whatever nodes say.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from controller.audit.log import AuditLog
@@ -52,6 +53,12 @@ class WitnessAlarms:
             if (alarm.origin, alarm.code) not in known:
                 self._tell(node, actor, alarm)
         self._show()
+
+    def accusing(self) -> Mapping[str, tuple[str, ...]]:
+        """Nodes whose last evidence carries alarms, with the codes."""
+        return {
+            node: tuple(sorted({code for _, code in told})) for node, told in self._nodes.items()
+        }
 
     def _tell(self, node: str, actor: str, alarm: LogAlarm) -> None:
         detail = alarm.detail[:_TEXT]

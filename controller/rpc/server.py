@@ -19,7 +19,7 @@ from controller.rpc.interceptor import AuthorizationInterceptor
 from controller.rpc.local_socket import claim_socket, owner_only
 from controller.rpc.request_reader import settled
 from gpuwarden.wire.transport import server_options
-from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2, operator_pb2
+from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2, operator_pb2, support_pb2
 
 _STREAMS_PER_CONNECTION: Final = 32
 _HANDSHAKE_MS: Final = 10_000
@@ -31,6 +31,7 @@ _IDLE_MS: Final = 5 * 60 * 1000
 ATTESTATION: Final = attestation_pb2.DESCRIPTOR.services_by_name["AttestationService"].full_name
 FLEET: Final = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
+SUPPORT: Final = support_pb2.DESCRIPTOR.services_by_name["SupportService"].full_name
 
 AddService = Callable[[aio.Server], None]
 
@@ -66,7 +67,7 @@ def agents_server(
     services: tuple[AddService, ...],
     max_calls: int,
 ) -> RpcServer:
-    """The mTLS server of all three services, health and reflection.
+    """The mTLS server of all our services, health and reflection.
 
     More than `max_calls` calls at a time are refused with RESOURCE_EXHAUSTED.
     """
@@ -77,7 +78,8 @@ def agents_server(
     )
     for add in services:
         add(server)
-    names = (ATTESTATION, FLEET, OPERATOR, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    ours = (ATTESTATION, FLEET, OPERATOR, SUPPORT)
+    names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     servicer = _add_health(server)
     host, _, _ = address.rpartition(":")

@@ -6,7 +6,7 @@ one. So an accepted stream ends all older ones of its node and no newer one.
 State of one event loop; must not await.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,6 +55,10 @@ class StreamTable:
         """End every stream in an orderly way."""
         for stream in tuple(self):
             stream.end(None)
+
+    def counts(self) -> Mapping[str, int]:
+        """How many are open for each node that has any."""
+        return {node: len(streams) for node, streams in self._by_node.items()}
 
     def __iter__(self) -> Iterator[EndableStream]:
         for streams in self._by_node.values():

@@ -46,6 +46,10 @@ _LAZY: Final = {
         "reverify:reverify_",
         "Verify kept evidence as of when it came; exits with 3 if it does not hold.",
     ),
+    "support-bundle": (
+        "support:support_bundle",
+        "Collect what helps with a bug report into one archive, without secrets.",
+    ),
     "config print": ("config:print_", "Print every effective value and where it comes from."),
     "config validate": ("config:validate", "Check a configuration; exits with 2 and all findings."),
     "config schema": ("config:schema", "Print the JSON Schema of a configuration file."),

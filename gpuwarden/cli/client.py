@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
 
@@ -19,21 +20,26 @@ from gpuwarden.cli.options import Connection
 from gpuwarden.cli.outcome import CliError, ExitCode
 from gpuwarden.cli.terminal import shown
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
+from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
+from gpuwarden.wire.v1 import support_pb2 as sup
 from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
 from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceStub
+from gpuwarden.wire.v1.support_pb2_grpc import SupportServiceStub
 
 if TYPE_CHECKING:
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
     from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
+    from gpuwarden.wire.v1.support_pb2_grpc import SupportServiceAsyncStub
 
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 Stub: TypeAlias = "FleetServiceAsyncStub"
 OperatorStub: TypeAlias = "OperatorServiceAsyncStub"
+SupportStub: TypeAlias = "SupportServiceAsyncStub"
 Explain = Callable[[aio.AioRpcError], CliError]
 
 _MAX_PORT: Final = 65535
@@ -56,11 +62,12 @@ def ask(connection: Connection, question: Callable[["Asker"], Awaitable[T]]) -> 
 
 
 class Asker:
-    """The methods of both services with a time limit and our errors."""
+    """The methods of all services with a time limit and our errors."""
 
     def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
         self._stub: Stub = FleetServiceStub(channel)
         self._operator: OperatorStub = OperatorServiceStub(channel)
+        self._support: SupportStub = SupportServiceStub(channel)
         self._timeout = timeout
         self._explain = explain
 
@@ -109,6 +116,17 @@ class Asker:
         request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=expected)
         return await self._answer(self._operator.ReleaseNode, request)
 
+    async def support(self) -> list[Part]:
+        """What a support bundle tells of the controller."""
+        parts: dict[str, Part] = {}
+        try:
+            async for one in self._support.Collect(sup.CollectRequest(), timeout=self._timeout):
+                _join(parts, one)
+        except aio.AioRpcError as error:
+            if not parts:
+                raise self._explain(error) from None
+        return list(parts.values())
+
     async def watch(self) -> AsyncIterator[pb.WatchNodesResponse]:
         """The present nodes, then changes, without a time limit."""
         try:
@@ -122,6 +140,22 @@ class Asker:
             return await method(request, timeout=self._timeout)
         except aio.AioRpcError as error:
             raise self._explain(error) from None
+
+
+def _join(parts: dict[str, Part], one: sup.CollectResponse) -> None:
+    """Add a chunk to its part; CliError where that grows beyond all bounds."""
+    if one.part not in CONTROLLER_PARTS:
+        return
+    known = parts.get(one.part)
+    content = (known.content or b"" if known else b"") + one.content
+    if len(content) > MAX_PART_BYTES:
+        parts[one.part] = missing(one.part, f"larger than {MAX_PART_BYTES} bytes")
+    elif one.missing:
+        parts[one.part] = missing(one.part, one.missing)
+    elif known is None:
+        parts[one.part] = Part(one.part, content, "", tuple(one.withheld), one.left_out)
+    elif known.content is not None:
+        parts[one.part] = replace(known, content=content)
 
 
 @asynccontextmanager

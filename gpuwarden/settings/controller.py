@@ -159,7 +159,10 @@ class ControllerListenSettings:
         "", 9090
     )
     local: Annotated[
-        Path, Spec(kinds.ABSOLUTE_PATH, "unix socket of the Fleet and Operator APIs (mode 0600)")
+        Path,
+        Spec(
+            kinds.ABSOLUTE_PATH, "unix socket of the Fleet, Operator and Support APIs (mode 0600)"
+        ),
     ] = Path("/run/gpuwarden/fleet.sock")
 
 

@@ -54,6 +54,8 @@ class Kind(Generic[T]):
     shape: Shape = Shape.TEXT
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
     """JSON Schema of the value in the file."""
+    closed: bool = False
+    """Numbers, words and names of ours: no value of this kind can hold a secret."""
 
 
 def _boolean(text: str) -> bool:
@@ -166,6 +168,7 @@ def list_of(item: Kind[T], *, most: int = 64) -> Kind[tuple[T, ...]]:
         show=show,
         shape=Shape.LIST,
         schema={"type": "array", "items": dict(item.schema), "minItems": 1, "maxItems": most},
+        closed=item.closed,
     )
 
 
@@ -182,6 +185,7 @@ def one_of(choices: type[E]) -> Kind[E]:
         show=lambda choice: choice.value,
         shape=Shape.WORD,
         schema={"type": "string", "enum": words},
+        closed=True,
     )
 
 
@@ -201,6 +205,7 @@ def whole_number(least: int, most: int) -> Kind[int]:
         show=format_quantity,
         shape=Shape.NUMBER,
         schema={"type": ["integer", "string"]},
+        closed=True,
     )
 
 
@@ -217,6 +222,7 @@ def duration(least: str, most: str) -> Kind[Duration]:
     return Kind(
         expects=f"a duration from {least} to {most}, such as 25s, 1m30s or 90d",
         parse=parse,
+        closed=True,
     )
 
 
@@ -226,19 +232,25 @@ BOOLEAN: Kind[bool] = Kind(
     lambda value: "true" if value else "false",
     Shape.BOOLEAN,
     {"type": "boolean"},
+    closed=True,
 )
-ADDRESS: Kind[Address] = Kind("host:port, such as :8080, 127.0.0.1:0 or [::1]:8080", Address.parse)
+ADDRESS: Kind[Address] = Kind(
+    "host:port, such as :8080, 127.0.0.1:0 or [::1]:8080", Address.parse, closed=True
+)
 PATH: Kind[Path] = Kind("a path", _path)
 ABSOLUTE_PATH: Kind[Path] = Kind("an absolute path", _absolute_path)
-TRUST_DOMAIN: Kind[str] = Kind("a trust domain name ([a-z0-9._-])", _trust_domain)
-SPIFFE_ID: Kind[str] = Kind("a SPIFFE ID (spiffe://trust-domain/path)", _controller_id)
+TRUST_DOMAIN: Kind[str] = Kind("a trust domain name ([a-z0-9._-])", _trust_domain, closed=True)
+SPIFFE_ID: Kind[str] = Kind("a SPIFFE ID (spiffe://trust-domain/path)", _controller_id, closed=True)
 IDENTIFIER: Kind[str] = Kind(
     "a name of letters, digits, '.', '_' and '-', at most 253 long",
     lambda text: _matching(_IDENTIFIER, text),
+    closed=True,
 )
-NODE_NAME: Kind[str] = Kind("a node name (RFC 1123 subdomain)", _node_name)
+NODE_NAME: Kind[str] = Kind("a node name (RFC 1123 subdomain)", _node_name, closed=True)
 PATH_PREFIX: Kind[str] = Kind(
-    "a SPIFFE path prefix such as /gpuwarden", lambda text: _matching(_PATH_PREFIX, text)
+    "a SPIFFE path prefix such as /gpuwarden",
+    lambda text: _matching(_PATH_PREFIX, text),
+    closed=True,
 )
 WORKLOAD_API: Kind[str] = Kind("unix:///path/to/socket or tcp://address:port", _workload_api)
 URL: Kind[str] = Kind("an http:// or https:// URL without user name and password", _url)
@@ -250,6 +262,7 @@ HEADERS: Kind[Mapping[str, str]] = Kind(
 ANNOTATION_KEY: Kind[str] = Kind(
     "a Kubernetes annotation or resource name, such as example.org/name",
     lambda text: _matching(_ANNOTATION_KEY, text),
+    closed=True,
 )
 NODE_MAP: Kind[Mapping[str, str]] = Kind(
     "a map from node name to a printable string of at most 253 characters"

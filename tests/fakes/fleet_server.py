@@ -18,6 +18,7 @@ from gpuwarden.reasons import Refusal
 from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
+from gpuwarden.wire.v1 import support_pb2 as sup
 from gpuwarden.wire.v1.fleet_pb2_grpc import (
     FleetServiceServicer,
     add_FleetServiceServicer_to_server,
@@ -26,11 +27,15 @@ from gpuwarden.wire.v1.operator_pb2_grpc import (
     OperatorServiceServicer,
     add_OperatorServiceServicer_to_server,
 )
+from gpuwarden.wire.v1.support_pb2_grpc import (
+    SupportServiceServicer,
+    add_SupportServiceServicer_to_server,
+)
 
 T = TypeVar("T")
 
 
-class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer):
+class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServiceServicer):
     """Set the public attributes, enter it, ask it at `target`."""
 
     def __init__(self) -> None:
@@ -41,6 +46,9 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer):
         self.fit = pb.FitPodResponse()
         self.enrollments: dict[str, pb.Enrollment] = {}
         self.warnings_of_acts: list[str] = []
+        self.support: list[sup.CollectResponse] = []
+        self.breaks_support = False
+        """End the answer as a controller does that goes away."""
         self.changes: list[pb.WatchNodesResponse] = []
         self.not_ready = ""
         self.warnings: list[str] = []
@@ -56,6 +64,7 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer):
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
         add_FleetServiceServicer_to_server(self, self._server)
         add_OperatorServiceServicer_to_server(self, self._server)
+        add_SupportServiceServicer_to_server(self, self._server)
 
     def on_socket(self, path: Path) -> Self:
         self._server.add_insecure_port(f"unix:{path}")
@@ -142,6 +151,14 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer):
     ) -> ops.ReleaseNodeResponse:
         self._admit(request, context)
         return ops.ReleaseNodeResponse(enrollment=self.enrollments.get(request.name))
+
+    def Collect(
+        self, request: sup.CollectRequest, context: grpc.ServicerContext
+    ) -> Iterator[sup.CollectResponse]:
+        self._admit(request, context)
+        yield from self.support
+        if self.breaks_support:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is going away")
 
     def FitPod(self, request: pb.FitPodRequest, context: grpc.ServicerContext) -> pb.FitPodResponse:
         self._admit(request, context)

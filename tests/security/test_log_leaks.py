@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import stat
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -310,6 +311,7 @@ async def test_controller_and_agent_let_no_secret_out(cluster: Cluster) -> None:
         cluster.answers.append(shown)
     status, shown = await cluster.stage.cli("audit", "verify", str(cluster.laptop.audit_folder))
     assert status == 0, shown
+    bundle = await _support_bundle(cluster)
     assert await cluster.laptop.programs[LEGACY].stop() == 0
     assert await cluster.laptop.programs["controller"].stop() == 0
 
@@ -321,6 +323,10 @@ async def test_controller_and_agent_let_no_secret_out(cluster: Cluster) -> None:
     written = [cluster.laptop.folder / name for name in ("log", "audit", "state")]
     assert cluster.search.found_below(written) == {}
     assert cluster.search.found_in("\n".join(cluster.answers).encode()) == set()
+    for name, content in bundle.items():
+        assert cluster.search.found_in(content) == set(), name
+    refused = json.loads(bundle["controller/refusals.json"])
+    assert {"SIG_INVALID", "NONCE_REUSED"} <= {one["code"] for one in refused}
     # The search saw what it was meant to see.
     audit = "".join(path.read_text() for path in (cluster.laptop.audit_folder).rglob("*.jsonl"))
     for code in ("ACCEPTED", "NONCE_REUSED", "SIG_INVALID", "INNER_NONCE_MISMATCH"):
@@ -328,6 +334,17 @@ async def test_controller_and_agent_let_no_secret_out(cluster: Cluster) -> None:
     assert "stream.opened" in cluster.log("controller")
     assert "stream.opened" in cluster.log(LEGACY)
     assert "nonce" in set(cluster.search.needles.values())
+
+
+async def _support_bundle(cluster: Cluster) -> dict[str, bytes]:
+    """What the whole controller tells for a bug report, through its own socket."""
+    path = cluster.laptop.folder / "bundle.tar.gz"
+    arguments = ("--server", cluster.laptop.server, "--output", str(path))
+    status, shown = await cluster.stage.cli("support-bundle", *arguments)
+    assert status == 0, shown
+    with tarfile.open(path) as archive:
+        files = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        return {name.partition("/")[2]: file.read() for name, file in files.items() if file}
 
 
 def _look_through(search: SecretSearch, exhibits: Path) -> None:

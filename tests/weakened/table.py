@@ -40,6 +40,9 @@ DECISIONS: Final = "tests/unit/controller_fleet/test_operator_decisions.py"
 AUDIT_CHAIN: Final = "tests/property/test_audit_chain.py"
 AUDIT_TREE: Final = "tests/unit/audit/test_tree_check.py"
 WITNESS: Final = "tests/unit/audit/test_witness_conclusions.py"
+BUNDLE: Final = "tests/security/test_support_bundle_leaks.py"
+TOLD: Final = f"{BUNDLE}::test_what_a_controller_tells_holds_nothing_that_others_wrote"
+FROM_OUTSIDE: Final = f"{BUNDLE}::test_what_is_told_of_a_process_from_outside_holds_nothing_either"
 EXHIBITS: Final = "tests/unit/audit/test_exhibit.py"
 
 
@@ -807,6 +810,44 @@ WEAKENINGS: Final = (
         "if view.blocked is not None and issued <= record.blocked_ns:",
         "if False:",
         f"{TRUST}::test_evidence_asked_for_before_a_revocation_does_not_end_it",
+    ),
+    _one(
+        "bundle-settings",
+        "gpuwarden/support/disclosed_settings.py",
+        "    return key.spec.kind.closed or source == _DEFAULT",
+        "    return True",
+        TOLD,
+        FROM_OUTSIDE,
+    ),
+    _one(
+        "bundle-texts",
+        "gpuwarden/support/known_words.py",
+        "    return sorted(found)[:_MOST]",
+        "    return [*sorted(found)[:_MOST], text]",
+        TOLD,
+        FROM_OUTSIDE,
+    ),
+    _one(
+        "bundle-metrics",
+        "gpuwarden/support/exposition.py",
+        "        if _may_leave(line):",
+        "        if line:",
+        TOLD,
+        FROM_OUTSIDE,
+    ),
+    _one(
+        "bundle-nodes",
+        "controller/support/node_lines.py",
+        "    return text if text is not None and _VERSION.fullmatch(text) else None",
+        "    return text",
+        TOLD,
+    ),
+    _one(
+        "bundle-answers",
+        "gpuwarden/support/known_answers.py",
+        "    return text if isinstance(text, str) and text in known else None",
+        "    return text if isinstance(text, str) else None",
+        FROM_OUTSIDE,
     ),
 )
 

@@ -10,6 +10,7 @@ from controller.extender_journal import ExtenderJournal
 from controller.fleet.node_trust import ChangeKind, TrustChange
 from controller.rpc.authorization import CallerKind
 from controller.rpc.caller import Caller
+from controller.support.recent_refusals import RecentRefusals
 from controller.trust_journal import TrustJournal
 from controller.verifier.result import BadNewsAccepted, refused
 from gpuwarden.audit.record import RecordKind
@@ -23,8 +24,9 @@ from tests.fakes.recording_audit import RecordingAudit
 class Desk:
     def __init__(self) -> None:
         self.audit = RecordingAudit()
+        self.refusals = RecentRefusals(lambda: 7)
         self.instruments = Instruments(Process.CONTROLLER, "0")
-        self.journal = TrustJournal(self.instruments, self.audit)
+        self.journal = TrustJournal(self.instruments, self.audit, self.refusals)
         self.extender = ExtenderJournal(self.instruments)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -134,3 +136,24 @@ def test_the_extenders_answers_are_counted_and_bad_requests_logged() -> None:
     assert desk.value("extender_nodes_total", code="GPU_BUSY") is None
     assert desk.value("extender_request_seconds_count", verb="filter") == 2
     assert desk.value("tls_material_refused_total", listener="extender") == 1
+
+
+def test_refusals_are_remembered_by_code_without_their_text() -> None:
+    desk = Desk()
+    refusal = refused(Refusal(ReasonCode.SIG_INVALID, "what somebody wrote"), NODE)
+    desk.journal.appraised(refusal, grant=False, seconds=0.0)
+    denied = Refusal(ReasonCode.ROLE_DENIED, "what somebody wrote")
+    caller = Caller(CallerKind.INSPECTOR, "spiffe://example.org/x", None)
+    desk.journal.called("/gpuwarden.wire.v1.OperatorService/AcceptNode", caller, denied)
+    desk.journal.called("/what/somebody wrote", None, denied)
+    desk.journal.called("/gpuwarden.wire.v1.FleetService/ListNodes", caller, None)
+    assert [(x.what, x.subject, x.code, x.step) for x in desk.refusals.newest_first()] == [
+        ("unknown", None, ReasonCode.ROLE_DENIED, None),
+        (
+            "/gpuwarden.wire.v1.OperatorService/AcceptNode",
+            "inspector",
+            ReasonCode.ROLE_DENIED,
+            None,
+        ),
+        ("evidence", NODE, ReasonCode.SIG_INVALID, 13),
+    ]

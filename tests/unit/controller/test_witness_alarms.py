@@ -2,6 +2,7 @@
 
 import structlog
 
+from controller.support.recent_refusals import RecentRefusals
 from controller.trust_journal import TrustJournal
 from controller.witness_alarms import MAX_LOGS, MAX_RECORDS, WitnessAlarms
 from gpuwarden.audit.record import RecordKind
@@ -65,7 +66,7 @@ def test_what_nodes_say_fills_no_log() -> None:
 
 def test_accepted_evidence_tells_the_journal() -> None:
     audit = RecordingAudit()
-    journal = TrustJournal(Instruments(Process.CONTROLLER, "0"), audit)
+    journal = TrustJournal(Instruments(Process.CONTROLLER, "0"), audit, RecentRefusals(lambda: 0))
     accepted = Scene(evidence={"log_alarms": (alarm(),)}).accepted()
     journal.appraised(accepted, grant=False, seconds=0.0)
     (record,) = audit.noted

@@ -1,0 +1,149 @@
+"""`gpuwarden support-bundle`: one archive about a controller or an agent, for a bug report.
+
+Made of what the controller tells and of what can be told from here, whatever of that works:
+a part that is missing is named with its reason, and only an archive that cannot be kept is
+an error. What may be in it is decided where it is told; here it is taken by its known names.
+"""
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+
+from gpuwarden.cli.client import ask
+from gpuwarden.cli.options import HERE, OWN_VARIABLES, Connection
+from gpuwarden.cli.outcome import MEANING, CliError, ExitCode
+from gpuwarden.cli.terminal import shown
+from gpuwarden.settings.finding import SettingsError
+from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
+from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
+from gpuwarden.settings.values import Address
+from gpuwarden.support.archive import Bundle, keep, packed
+from gpuwarden.support.known_words import known_words
+from gpuwarden.support.local_parts import ops_parts, reachable, settings_parts, versions_part
+from gpuwarden.support.part import CONTROLLER_PARTS, Part, missing
+from gpuwarden.support.told_parts import told_part
+
+Process = Literal["agent", "controller"]
+File = Annotated[str, Parameter(name=["--config", "-f"], env_var=CONFIG_VARIABLE)]
+Target = Annotated[str, Parameter(name=["--output", "-o"], allow_leading_hyphen=True)]
+
+_STDOUT: Final = "-"
+_OPS_PARTS: Final = ("readyz.json", "metrics.prom")
+
+
+def support_bundle(
+    *,
+    output: Target = "",
+    process: Process = "controller",
+    config: File = "",
+    ops: str = "",
+    connection: Connection = HERE,
+) -> None:
+    """Collect what helps with a bug report into one archive, without secrets.
+
+    Holds versions, settings (their values only where they can hold no secret), states of the
+    fleet and of its parts, the last refusals by code, and metrics. Never keys, tokens,
+    certificates, evidence, or texts that others wrote. `manifest.json` in it lists what is
+    there, what is missing and why, and what was withheld.
+
+    Parameters
+    ----------
+    output
+        File to write, which must not exist, or `-` for standard output; by default a name
+        with the time, in this folder.
+    process
+        Whom it is about: `agent` asks no controller but the agent of this machine.
+    config
+        Configuration file of the process, for what can be told without asking it.
+    ops
+        Address of its ops listener (`listen.ops`), `HOST:PORT`; by default as configured.
+    connection
+        How to reach the controller.
+
+    """
+    if output == _STDOUT and sys.stdout.isatty():
+        raise CliError(ExitCode.USAGE, "--output -: a terminal is no place for an archive")
+    if output.startswith("-") and output != _STDOUT:
+        raise CliError(ExitCode.USAGE, f"--output: expected a file or -, got {shown(output)}")
+    if output not in {"", _STDOUT} and os.path.lexists(output):
+        raise CliError(ExitCode.USAGE, f"--output: {shown(output)} exists already")
+    address = _address(ops)
+    sections: dict[str, list[Part]] = {}
+    if process == "controller":
+        sections["controller"] = _asked(connection)
+    sections["local"] = _local(process, config, address)
+    bundle = packed(sections, datetime.now(UTC))
+    written = _written(bundle, output)
+    for path, why in bundle.gaps:
+        sys.stderr.write(f"gpuwarden: missing in the bundle: {path}: {why}\n")
+    if written:
+        sys.stdout.write(f"{shown(written)}\n")
+
+
+def _asked(connection: Connection) -> list[Part]:
+    """The controller's parts, each of them or why it is missing."""
+    try:
+        told = {part.name: part for part in ask(connection, lambda asker: asker.support())}
+    except CliError as error:
+        sys.stderr.write(f"gpuwarden: {error}\n")
+        words = " ".join([MEANING[error.code], *known_words(str(error))])
+        return [missing(name, words) for name in CONTROLLER_PARTS]
+    return [
+        told_part(told.get(name, missing(name, "the controller did not send it")))
+        for name in CONTROLLER_PARTS
+    ]
+
+
+def _address(ops: str) -> Address | None:
+    try:
+        return Address.parse(ops) if ops else None
+    except ValueError:
+        text = f"--ops: expected HOST:PORT, got {shown(ops[:80])}"
+        raise CliError(ExitCode.USAGE, text) from None
+
+
+def _local(process: Process, config: str, address: Address | None) -> list[Part]:
+    parts = [versions_part()]
+    found = _settings(process, config)
+    if isinstance(found, Part):
+        parts.append(found)
+    else:
+        parts += settings_parts(found)
+        address = address or reachable(found.settings.listen.ops)
+    if address is None:
+        why = "its address is not known; see --ops"
+        return [*parts, *(missing(name, why) for name in _OPS_PARTS)]
+    return [*parts, *ops_parts(address)]
+
+
+def _settings(process: Process, config: str) -> Loaded[Any] | Part:
+    """As the process would load them, or the keys that stand in the way."""
+    variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
+    try:
+        file = (config, read_config_file(config)) if config else None
+        inputs = Inputs((), variables, file, read_secret_file)
+        return load(AGENT if process == "agent" else CONTROLLER, inputs)
+    except SettingsError as error:
+        keys = sorted({finding.key for finding in error.findings} & _KEYS)
+        return missing("settings.json", f"not a whole configuration (--config): {', '.join(keys)}")
+
+
+_KEYS: Final = {key.name for config in (AGENT, CONTROLLER) for key in config.keys} | {"--config"}
+
+
+def _written(bundle: Bundle, output: str) -> str:
+    """Name of the file; empty where it went to standard output."""
+    if output == _STDOUT:
+        sys.stdout.buffer.write(bundle.data)
+        return ""
+    path = Path(output or bundle.name)
+    try:
+        keep(bundle.data, path)
+    except OSError as error:
+        text = f"--output: cannot write {shown(str(path))}: {error.strerror}"
+        raise CliError(ExitCode.ERROR, text) from None
+    return str(path)
