@@ -17,8 +17,9 @@ take that for trust. Reads no clock; `NodeView.state` decides freshness when ask
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, assert_never
 
@@ -211,7 +212,7 @@ def _accepted(record: NodeRecord, event: EvidenceAccepted) -> Outcome:
         for uuid, news in record.bad_gpus.items()
         if news.since_ns >= acceptance.challenge_issued_ns
     }
-    shown = replace(acceptance, gpus=_with_news(acceptance.gpus, bad))
+    shown = replace(acceptance, gpus=_with_news(acceptance.gpus, bad)) if bad else acceptance
     after = NodeRecord(
         replace(view, acceptance=shown, blocked=_still_blocked(view.blocked), candidate=None),
         record.blocked_ns,
@@ -243,17 +244,21 @@ def _still_blocked(blocked: PastRefusal | None) -> PastRefusal | None:
 
 def _same_facts(before: Acceptance, after: Acceptance) -> bool:
     """Whether only this round's own values differ: digest, times, processes."""
-    return (
-        replace(
-            after,
-            evidence_digest=before.evidence_digest,
-            challenge_issued_ns=before.challenge_issued_ns,
-            fresh_until_ns=before.fresh_until_ns,
-            accepted_wall_ns=before.accepted_wall_ns,
-            processes_by_gpu=before.processes_by_gpu,
-        )
-        == before
-    )
+    return bool(_FACTS(before) == _FACTS(after))
+
+
+_OF_ONE_ROUND: Final = frozenset(
+    {
+        "evidence_digest",
+        "challenge_issued_ns",
+        "fresh_until_ns",
+        "accepted_wall_ns",
+        "processes_by_gpu",
+    }
+)
+_FACTS: Final = attrgetter(
+    *(x.name for x in fields(Acceptance) if x.compare and x.name not in _OF_ONE_ROUND)
+)
 
 
 def _refused(record: NodeRecord, event: EvidenceRefused) -> Outcome:

@@ -6,11 +6,12 @@ A lookup is a few times slower than a dict's: not meant for loops over the fleet
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, overload
 
 _SHARDS: Final = 256
 
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class ShardedMap(Mapping[str, V], Generic[V]):
@@ -43,6 +44,14 @@ class ShardedMap(Mapping[str, V], Generic[V]):
 
     def __getitem__(self, key: str) -> V:
         return self._shards[hash(key) % _SHARDS][key]
+
+    @overload
+    def get(self, key: str, /) -> V | None: ...
+    @overload
+    def get(self, key: str, /, default: T) -> V | T: ...
+    def get(self, key: str, /, default: object = None) -> object:
+        """As a dict's; Mapping's own raises and catches a KeyError on its way."""
+        return self._shards[hash(key) % _SHARDS].get(key, default)
 
     def __iter__(self) -> Iterator[str]:
         for shard in self._shards:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from controller.fleet.enrollment import Candidate
 from gpuwarden.evidence.model import Host, Inventory, LostGpu, MigDevice, NvLink
@@ -27,7 +28,10 @@ class Level(StrEnum):
     @property
     def rank(self) -> int:
         """Position from weakest to strongest, for comparisons."""
-        return list(Level).index(self)
+        return _RANKS[self]
+
+
+_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
 
 
 class NodeMode(StrEnum):

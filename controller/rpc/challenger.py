@@ -1,7 +1,7 @@
 """Makes challenges: draws ids and nonces, signs with the SVID that is current now.
 
 This and the client's check of our certificate are how the controller proves
-itself. Keeps nothing: what has been issued is remembered by the stream.
+itself. Keeps no challenge: what has been issued is remembered by the stream.
 """
 
 import secrets
@@ -42,6 +42,8 @@ class Challenger:
         self._svids = svids
         self._head = head
         self._draw = draw
+        self._shown: tuple[Svid | None, list[bytes]] = (None, [])
+        """The SVID that was used last, and its chain in DER."""
 
     def stream_id(self) -> bytes:
         """A fresh stream id."""
@@ -63,15 +65,19 @@ class Challenger:
             interval_ns=interval_ns,
             audit=self._head(stream),
         )
-        return pb.AttestResponse(challenge=_signed(payload, svid)), issued
+        return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
 
+    def _signed(self, payload: bytes, svid: Svid) -> pb.Challenge:
+        return pb.Challenge(
+            envelope=pb.Envelope(
+                payload=payload,
+                payload_type=TYPE_CHALLENGE,
+                signature=sign(svid.private_key, TYPE_CHALLENGE, payload),
+            ),
+            certificate_chain=self._chain_of(svid),
+        )
 
-def _signed(payload: bytes, svid: Svid) -> pb.Challenge:
-    return pb.Challenge(
-        envelope=pb.Envelope(
-            payload=payload,
-            payload_type=TYPE_CHALLENGE,
-            signature=sign(svid.private_key, TYPE_CHALLENGE, payload),
-        ),
-        certificate_chain=[one.public_bytes(Encoding.DER) for one in svid.chain],
-    )
+    def _chain_of(self, svid: Svid) -> list[bytes]:
+        if self._shown[0] is not svid:
+            self._shown = svid, [one.public_bytes(Encoding.DER) for one in svid.chain]
+        return self._shown[1]

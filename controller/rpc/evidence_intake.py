@@ -95,35 +95,37 @@ class EvidenceIntake:
         self, stream: StreamState, message: ReceivedMessage, issued: IssuedChallenge | Refusal
     ) -> Result:
         """Steps 4 to 20 for one message; the registry has it when this returns."""
-        judged = stream.judged
+        asked = stream
 
-        def appraise() -> Result:
-            nonlocal judged
+        def appraise(known: Snapshots, now: Now) -> Result:
+            nonlocal asked
             with span(Span.VERIFY, node=stream.node):
                 found = self._ports.verifier.appraise_message(
-                    replace(stream, judged=judged),
-                    message,
-                    issued,
-                    known=self._ports.known(),
-                    now=self._ports.now(),
+                    asked, message, issued, known=known, now=now
                 )
-            if isinstance(found, Accepted):
-                judged = found.stream.judged
+            if isinstance(found, Accepted) and found.stream.judged is not asked.judged:
+                asked = replace(stream, judged=found.stream.judged)
             return found
 
-        exhibit = self._exhibit(stream, message)
+        def again() -> Result:
+            return appraise(self._ports.known(), self._ports.now())
+
+        known, now = self._ports.known(), self._ports.now()
+        exhibit = _exhibit(stream, message, known, now)
         begin = time.perf_counter()
-        result = appraise()
+        result = appraise(known, now)
         seconds = time.perf_counter() - begin
         grant = False
         if isinstance(result, Accepted):
-            result = await self._enrolled(result, appraise)
+            result = await self._enrolled(result, again)
+        times = self._times()
         if isinstance(result, Accepted):
-            grant = self._ports.registry.needs_grant(result, self._times()[0])
+            grant = self._ports.registry.needs_grant(result, times[0])
             if grant:
-                result = await self._granted(result, stream, appraise, exhibit)
+                result = await self._granted(result, stream, again, exhibit)
+                times = self._times()
         with span(Span.SWAP, code=_code(result)):
-            result = await self._carry_out(result, stream, exhibit, grant=grant)
+            result = await self._carry_out(result, stream, exhibit, times, grant=grant)
         self._ports.observer.appraised(result, grant=grant, seconds=seconds)
         return result
 
@@ -168,9 +170,15 @@ class EvidenceIntake:
         return again
 
     async def _carry_out(
-        self, result: Result, stream: StreamState, exhibit: Exhibit, *, grant: bool
+        self,
+        result: Result,
+        stream: StreamState,
+        exhibit: Exhibit,
+        times: tuple[int, int],
+        *,
+        grant: bool,
     ) -> Result:
-        now_ns, wall_ns = self._times()
+        now_ns, wall_ns = times
         peer = str(stream.peer)
         match result:
             case Accepted():
@@ -192,17 +200,6 @@ class EvidenceIntake:
                 await self._deny(result)
         return result
 
-    def _exhibit(self, stream: StreamState, message: ReceivedMessage) -> Exhibit:
-        """The message as it may be kept, with what its signature is verified against now."""
-        return Exhibit(
-            payload_type=message.payload_type,
-            payload=message.payload,
-            signature=message.signature,
-            chain=stream.chain,
-            roots=self._ports.known().roots,
-            received_ms=milliseconds(self._ports.now().wall),
-        )
-
     def _refuse(self, refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> None:
         """Trust is gone when this returns; the record follows without anybody waiting for it."""
         now_ns, wall_ns = self._times()
@@ -223,6 +220,18 @@ class EvidenceIntake:
             wall_ns = self._times()[1]
             denial = Denial(refusal.code, refusal.detail, AUTOMATIC, wall_ns, refusal.candidate)
             await self._ports.denials.deny(refusal.node, denial)
+
+
+def _exhibit(stream: StreamState, message: ReceivedMessage, known: Snapshots, now: Now) -> Exhibit:
+    """The message as it may be kept, with what its signature is verified against now."""
+    return Exhibit(
+        payload_type=message.payload_type,
+        payload=message.payload,
+        signature=message.signature,
+        chain=stream.chain,
+        roots=known.roots,
+        received_ms=milliseconds(now.wall),
+    )
 
 
 def _code(result: Result) -> str:

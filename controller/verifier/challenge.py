@@ -6,7 +6,7 @@ piece of bad news and lives until the next challenge. Nothing here survives the
 stream, so a restart forgets all nonces. Nonces are drawn by the shell.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Final
@@ -27,6 +27,7 @@ MEMORY: Final = 8
 ID_BYTES: Final = 16
 NONCE_BYTES: Final = 32
 _MS: Final = 1_000_000
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -116,7 +117,7 @@ def build_challenge(
 
 def milliseconds(moment: datetime) -> int:
     """Whole milliseconds since the Unix epoch."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (moment - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,10 @@ class ChallengeStore:
         if entry is None:
             return self, Refusal(ReasonCode.CHALLENGE_UNKNOWN, "no such challenge on this stream")
         spare = message.payload_type == TYPE_BAD_NEWS
-        used = replace(
-            entry, answered=entry.answered or not spare, spare_used=entry.spare_used or spare
+        used = _Entry(
+            entry.challenge,
+            answered=entry.answered or not spare,
+            spare_used=entry.spare_used or spare,
         )
         store = ChallengeStore(tuple(used if x is entry else x for x in self.entries))
         return store, self._refusal(entry, message, now_ns, spare=spare) or entry.challenge

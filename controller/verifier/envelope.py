@@ -25,6 +25,7 @@ from gpuwarden.evidence.model import (
     Evidence,
     EvidenceHeader,
 )
+from gpuwarden.evidence.outline import KnownInventory, evidence_showing
 from gpuwarden.evidence.strict_json import decode, quote
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -95,11 +96,18 @@ def _signed_by(leaf: x509.Certificate, message: ReceivedMessage) -> Refusal | No
     return None
 
 
-def read_payload(message: ReceivedMessage) -> Evidence | BadNews | Unreadable | Refusal:
-    """Parse verified bytes; an unreadable inventory still has a header to be checked first."""
+def read_payload(
+    message: ReceivedMessage, known: KnownInventory | None
+) -> Evidence | BadNews | Unreadable | Refusal:
+    """Parse verified bytes; an unreadable inventory still has a header to be checked first.
+
+    `known` is what the stream has shown before.
+    """
     if message.payload_type == TYPE_BAD_NEWS:
         return _read_bad_news(message.payload)
     limit = len(message.payload)
+    if known is not None and (again := evidence_showing(known, message.payload)) is not None:
+        return again
     try:
         return decode(message.payload, Evidence, max_bytes=limit)
     except DecodeError as error:

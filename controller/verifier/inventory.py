@@ -14,7 +14,6 @@ from controller.fleet.enrollment import (
     EnrollmentRecord,
     EnrollmentSnapshot,
     PinnedGpu,
-    pins_by_uuid,
 )
 from controller.fleet.view import Level
 from controller.policy import NodePool, Policy
@@ -22,7 +21,7 @@ from controller.verifier.pins import changes, claimed
 from controller.verifier.seams import Standing
 from gpuwarden.evidence.class_document import CLASS_FACTS, unread_facts
 from gpuwarden.evidence.inventory_rules import inventory_findings
-from gpuwarden.evidence.model import Evidence
+from gpuwarden.evidence.model import Evidence, Gpu
 from gpuwarden.evidence.node_identity import IDENTITY_FACTS, serial
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -36,7 +35,7 @@ _LISTED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class InventoryQuestion:
-    """One inventory and everything it is compared with."""
+    """One inventory and everything it is compared with, looked up once."""
 
     evidence: Evidence
     node_name: str
@@ -45,21 +44,12 @@ class InventoryQuestion:
     enrollment: EnrollmentSnapshot
     policy: Policy
     enrollment_required: bool
-
-    @property
-    def record(self) -> EnrollmentRecord | None:
-        """What is remembered about the node."""
-        return self.enrollment.records.get(self.node_name)
-
-    @property
-    def pins(self) -> Mapping[str, PinnedGpu]:
-        """Pins by UUID; empty before first use."""
-        return pins_by_uuid(self.record)
-
-    @property
-    def pool(self) -> NodePool | None:
-        """The node's pool in policy."""
-        return self.policy.pool(self.node_name)
+    record: EnrollmentRecord | None
+    """What is remembered about the node."""
+    pins: Mapping[str, PinnedGpu]
+    """Pins by UUID; empty before first use."""
+    pool: NodePool | None
+    """The node's pool in policy."""
 
 
 def inventory_refusals(
@@ -138,13 +128,17 @@ def _empty(evidence: Evidence) -> Iterator[Refusal]:
 
 def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
     """Denials follow the hardware, except where this node had it pinned already."""
-    pins = question.pins
+    pins, denied = question.pins, question.policy.denied_keys
     for gpu in question.evidence.inventory.gpus:
-        keys = {gpu.uuid, serial(gpu.serial), question.standing.identity_keys.get(gpu.uuid)}
-        if keys & question.policy.denied_keys:
+        if denied and denied & _keys(gpu, question.standing):
             yield Refusal(ReasonCode.GPU_DENIED, f"policy denies {gpu.uuid}")
         elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):
             yield Refusal(ReasonCode.GPU_DENIED, f"{gpu.uuid} belongs to the denied node {node}")
+
+
+def _keys(gpu: Gpu, standing: Standing) -> frozenset[str | None]:
+    """Whatever a denial may name the GPU by."""
+    return frozenset({gpu.uuid, serial(gpu.serial), standing.identity_keys.get(gpu.uuid)})
 
 
 def _twice(claim: ContestedClaim) -> Refusal:
@@ -193,8 +187,10 @@ def _listed_uuids(question: InventoryQuestion) -> frozenset[str]:
 def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
     """UUID -> serial: a node says itself which UUID its listed serial goes with."""
     pool = question.pool
+    if pool is None or not pool.serials:
+        return {}
     shown = ((x.uuid, serial(x.serial)) for x in question.evidence.inventory.gpus)
-    return {uuid: text for uuid, text in shown if text and pool and text in pool.serials}
+    return {uuid: text for uuid, text in shown if text in pool.serials}
 
 
 def _owner(
@@ -202,14 +198,15 @@ def _owner(
 ) -> str | None:
     """Whose the GPU is instead; a listed serial takes it only from a pin of that serial."""
     node, known = question.node_name, question.enrollment
-    claims = known.claims.get(uuid, ())
-    pins = (known.records[x.node].pin(uuid) for x in claims if x.node != node)
-    same_board = board is not None and all(x is not None and x.serial == board for x in pins)
-    if claim := rival(node, claims, enrolled=listed or same_board):
-        return claim.node
-    mine = question.pool
-    others = (x for x in question.policy.pools if x is not mine and uuid in x.uuids)
-    return next((f"pool {quote(x.pattern)}" for x in others if not listed), None)
+    if others := [x for x in known.claims.get(uuid, ()) if x.node != node]:
+        pins = (known.records[x.node].pin(uuid) for x in others)
+        same_board = board is not None and all(x is not None and x.serial == board for x in pins)
+        if claim := rival(node, others, enrolled=listed or same_board):
+            return claim.node
+    for pool in () if listed else question.policy.pools:
+        if pool is not question.pool and uuid in pool.uuids:
+            return f"pool {quote(pool.pattern)}"
+    return None
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -7,14 +7,15 @@ hashes. What depends on anything else (pins, policy, claims of others) is judged
 from dataclasses import dataclass
 
 from gpuwarden.evidence.class_document import ClassDocument
-from gpuwarden.evidence.model import Evidence, FailedRead, Inventory
+from gpuwarden.evidence.model import Evidence, FailedRead
+from gpuwarden.evidence.outline import KnownInventory
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedInventory:
     """A well-formed inventory and the documents that were made of it."""
 
-    inventory: Inventory
+    known: KnownInventory
     failed_reads: tuple[FailedRead, ...]
     standing: object
     """The `Standing` under which it was judged; only ever compared."""
@@ -29,7 +30,9 @@ class JudgedInventory:
 
     def shows(self, evidence: Evidence) -> bool:
         """Whether evidence says about the hardware what this one said."""
-        return self.inventory == evidence.inventory and self.failed_reads == evidence.failed_reads
+        inventory = self.known.inventory
+        same = inventory is evidence.inventory or inventory == evidence.inventory
+        return same and self.failed_reads == evidence.failed_reads
 
     def holds(self, standing: object, node_uid: str | None) -> bool:
         """Whether the documents would be the same again."""

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from controller.fleet.claims import ContestedClaim
-from controller.fleet.enrollment import Candidate
+from controller.fleet.enrollment import Candidate, pins_by_uuid
 from controller.fleet.sharing import compacted
 from controller.verifier.acceptability import policy_refusals
 from controller.verifier.challenge import IssuedChallenge
@@ -30,6 +30,7 @@ from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
 from gpuwarden.evidence.model import Evidence, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
+from gpuwarden.evidence.outline import KnownInventory
 from gpuwarden.reasons import ReasonCode, Refusal
 
 MAX_WARNINGS: Final = 16
@@ -60,7 +61,8 @@ class Judge:
         """Accepted, or refused with all findings of the first step that has any."""
         before = opened.stream.judged
         if before is not None and before.shows(evidence):
-            evidence = msgspec.structs.replace(evidence, inventory=before.inventory)
+            if evidence.inventory is not before.known.inventory:
+                evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
         elif malformed := malformed_refusals(evidence):
             return _refused(opened, malformed)
         else:
@@ -79,7 +81,8 @@ class Judge:
         )
         if isinstance(standing, Refusal):
             return _refused(opened, (standing,), lost)
-        question = replace(question, standing=standing)
+        if standing is not question.standing:
+            question = replace(question, standing=standing)
         if before is None or not before.holds(standing, question.node.uid):
             before = self._judged(question)
         if found := policy_refusals(
@@ -89,20 +92,25 @@ class Judge:
         return self._accepted(opened, question, before, lost)
 
     def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
+        name, enrollment, policy = opened.stream.node, self.known.enrollment, self.known.policy
+        record = enrollment.records.get(name)
         return InventoryQuestion(
             evidence=evidence,
-            node_name=opened.stream.node,
+            node_name=name,
             node=self.found.node,
             standing=self.found.standing,
-            enrollment=self.known.enrollment,
-            policy=self.known.policy,
+            enrollment=enrollment,
+            policy=policy,
             enrollment_required=self.settings.enrollment_required,
+            record=record,
+            pins=pins_by_uuid(record),
+            pool=policy.pool(name),
         )
 
     def _judged(self, question: InventoryQuestion) -> JudgedInventory:
         document, identity = self._class(question), self._identity(question)
         return JudgedInventory(
-            inventory=question.evidence.inventory,
+            known=KnownInventory.of(question.evidence.inventory),
             failed_reads=question.evidence.failed_reads,
             standing=question.standing,
             node_uid=question.node.uid,
@@ -141,9 +149,10 @@ class Judge:
         judged: JudgedInventory,
         lost: tuple[LostGpu, ...],
     ) -> Accepted:
+        stream = opened.stream
         return Accepted(
             node=question.node_name,
-            stream=replace(opened.stream, judged=judged),
+            stream=stream if stream.judged is judged else replace(stream, judged=judged),
             evidence=question.evidence,
             evidence_digest=opened.digest,
             level=question.standing.level,

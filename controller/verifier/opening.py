@@ -83,7 +83,8 @@ def open_message(arrival: Arrival, settings: VerifierSettings) -> Opened | Refus
         return issued
     if refusal := envelope.signature(message, issued, arrival.stream):
         return refusal
-    payload = envelope.read_payload(message)
+    judged = arrival.stream.judged
+    payload = envelope.read_payload(message, judged.known if judged else None)
     if isinstance(payload, Refusal):
         return payload
     return _bind(arrival, payload, issued, settings)

@@ -21,8 +21,10 @@ _LONG: Final = b"0" * 16
 _LONG_INTEGER: Final = re.compile(rb"[:,\[]-?[0-9]{16}")
 """The same where an integer can begin; what it finds inside a string goes the long way too."""
 _DIGITS_ALIKE: Final = bytes(0x30 if 0x30 <= x <= 0x39 else 0x20 for x in range(256))  # noqa: PLR2004 - "0" to "9"
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_FAILED: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, TypeError)
+ENCODER: Final = msgspec.json.Encoder(order="sorted")
+"""Writes documents of plain fields in their RFC 8785 form."""
+FAILED: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, TypeError)
+"""What msgspec raises for what it cannot read or write."""
 
 
 def encode(value: msgspec.Struct) -> bytes | None:
@@ -30,11 +32,11 @@ def encode(value: msgspec.Struct) -> bytes | None:
     if not _is_plain(type(value)):
         return None
     try:
-        data = _ENCODER.encode(value)
+        data = ENCODER.encode(value)
         _decoder(type(value)).decode(data)  # fields that hold what their types do not say
-    except _FAILED:
+    except FAILED:
         return None
-    return None if _may_be_long(data) else data
+    return None if may_be_long(data) else data
 
 
 def decode(data: bytes, type_: type[T]) -> T | None:
@@ -43,13 +45,14 @@ def decode(data: bytes, type_: type[T]) -> T | None:
         return None
     try:
         value = _decoder(type_).decode(data)  # type: ignore[arg-type] # types are hashable
-        same = _ENCODER.encode(value) == data
-    except _FAILED:
+        same = ENCODER.encode(value) == data
+    except FAILED:
         return None
-    return value if same and not _may_be_long(data) else None
+    return value if same and not may_be_long(data) else None
 
 
-def _may_be_long(data: bytes) -> bool:
+def may_be_long(data: bytes) -> bool:
+    """Whether an integer beyond 2**53 may stand in this JSON, which must be compact."""
     found = _LONG in data.translate(_DIGITS_ALIKE)
     return found and _LONG_INTEGER.search(data) is not None
 

@@ -24,9 +24,9 @@ MAX_SIGNATURE_BYTES: Final = MAX_RSA_BITS // 8
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 VerifyingKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
-_EC_HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
-    "secp256r1": hashes.SHA256(),
-    "secp384r1": hashes.SHA384(),
+_EC_SIGNATURES: Final[dict[str, ec.ECDSA]] = {
+    "secp256r1": ec.ECDSA(hashes.SHA256()),
+    "secp384r1": ec.ECDSA(hashes.SHA384()),
 }
 
 
@@ -47,7 +47,7 @@ def sign(private_key: SigningKey, payload_type: str, payload: bytes) -> bytes:
     if isinstance(private_key, rsa.RSAPrivateKey):
         _demand_rsa_size(private_key.key_size)
         return private_key.sign(message, _pss(), hashes.SHA256())
-    return private_key.sign(message, ec.ECDSA(_ec_hash(private_key.curve)))
+    return private_key.sign(message, _ec_signature(private_key.curve))
 
 
 def verify(
@@ -66,7 +66,7 @@ def verify(
         if isinstance(key, rsa.RSAPublicKey):
             key.verify(signature, message, _pss(), hashes.SHA256())
         else:
-            key.verify(signature, message, ec.ECDSA(_ec_hash(key.curve)))
+            key.verify(signature, message, _ec_signature(key.curve))
     except InvalidSignature:
         raise SignatureInvalidError("signature does not verify over the received bytes") from None
 
@@ -81,13 +81,13 @@ def verifying_key(certificate: x509.Certificate) -> VerifyingKey:
         _demand_rsa_size(key.key_size)
         return key
     if isinstance(key, ec.EllipticCurvePublicKey):
-        _ec_hash(key.curve)
+        _ec_signature(key.curve)
         return key
     raise AlgorithmDeniedError(f"a {type(key).__name__} may not sign; ECDSA or RSA is expected")
 
 
-def _ec_hash(curve: ec.EllipticCurve) -> hashes.HashAlgorithm:
-    algorithm = _EC_HASHES.get(curve.name)
+def _ec_signature(curve: ec.EllipticCurve) -> ec.ECDSA:
+    algorithm = _EC_SIGNATURES.get(curve.name)
     if algorithm is None:
         raise AlgorithmDeniedError(f"curve {curve.name} may not sign; P-256 or P-384 is expected")
     return algorithm
