@@ -18,22 +18,21 @@ class CoverageMap:
     """Path below the root -> line -> tests."""
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def tests(self, mutant: Mutant) -> list[str]:
-        """Tests that execute its statement, quickest first; all of them if it runs on import."""
-        if self.runs_on_import(mutant):
-            touching = {
-                x for tests in self.by_line.get(mutant.key.path, {}).values() for x in tests
-            }
-            return sorted(self.seconds, key=lambda x: (x not in touching, self.seconds[x]))
+    def executing(self, mutant: Mutant) -> list[str]:
+        """Tests that execute its statement, quickest first."""
         lines = self.by_line.get(mutant.key.path, {})
         wanted = range(mutant.first_line, mutant.last_line + 1)
         found = {x for line in wanted for x in lines.get(line, ()) if x in self.seconds}
         return sorted(found, key=lambda x: self.seconds[x])
 
+    def all_for(self, mutant: Mutant) -> list[str]:
+        """All tests, first those that execute anything of its source, quickest first."""
+        lines = self.by_line.get(mutant.key.path, {})
+        touching = {x for tests in lines.values() for x in tests}
+        return sorted(self.seconds, key=lambda x: (x not in touching, self.seconds[x]))
+
     def runs_on_import(self, mutant: Mutant) -> bool:
-        """Whether the change must be in place before the module is imported."""
-        if mutant.outermost is None:
-            return True
+        """Whether its statement also runs while the tests are collected."""
         lines = self.on_import.get(mutant.key.path, frozenset())
         return any(x in lines for x in range(mutant.first_line, mutant.last_line + 1))
 

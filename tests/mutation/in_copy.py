@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.mutation import package_run, report, survivors
 from tests.mutation.forks import End
+from tests.mutation.mutant import Mutant
 from tests.mutation.subjects import SUBJECTS, Subject
 from tests.mutation.survivors import Listed, Verdict
 
@@ -17,15 +18,18 @@ _EVERY_S: Final = 30.0
 
 
 class _Progress:
-    """A line from time to time."""
+    """A line for each survivor, and from time to time; counts anew for what shows on import."""
 
     def __init__(self) -> None:
         self._tried = self._left = 0
         self._next = time.monotonic() + _EVERY_S
 
-    def ended(self, _: int, end: End) -> None:
+    def ended(self, mutant: Mutant, end: End) -> None:
         self._tried += 1
-        self._left += end is End.SURVIVED
+        if end is End.SURVIVED:
+            self._left += 1
+            key = mutant.key
+            say(f"survived: {key.path} {key.function}\n    -{key.before}\n    +{key.after}")
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             say(f"{self._tried} tried, {self._left} survived")

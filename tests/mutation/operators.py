@@ -84,8 +84,12 @@ def condition(node: Node, spans: Spans) -> Iterator[Edit]:
 
 
 def number(node: Node, spans: Spans) -> Iterator[Edit]:
-    """A number, one more and one less."""
-    if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
+    """A number, one more and one less; so is a product like `64 * 1024`."""
+    if is_computed_number(node):
+        assert isinstance(node, ast.BinOp)
+        for change in ("+ 1", "- 1"):
+            yield spans.instead(node, f"({spans.text(node)} {change})")
+    elif isinstance(node, ast.Constant) and type(node.value) in {int, float}:
         assert isinstance(node.value, int | float)
         for value in (node.value + 1, node.value - 1):
             yield spans.instead(node, str(value) if value >= 0 else f"({value})")
@@ -109,7 +113,7 @@ def string(node: Node, spans: Spans) -> Iterator[Edit]:
 
 def arithmetic(node: Node, spans: Spans) -> Iterator[Edit]:
     """Another operator between two values."""
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, ast.BinOp) and not is_computed_number(node):
         edit = spans.between(node.left, node.right, *_COMPUTED[type(node.op)])
         yield from [edit] if edit else []
     elif isinstance(node, ast.AugAssign):
@@ -183,6 +187,15 @@ OPERATORS: Final[dict[str, Operator]] = {
     "raise": raised,
     "slice": slicing,
 }
+
+
+def is_computed_number(node: ast.AST) -> bool:
+    """Whether it is an operation on numbers that are written out."""
+    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+    return bool(parts) and all(
+        (isinstance(x, ast.Constant) and type(x.value) is int) or is_computed_number(x)
+        for x in parts
+    )
 
 
 def _is_effect(target: ast.expr) -> bool:

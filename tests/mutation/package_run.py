@@ -28,7 +28,7 @@ from tests.mutation.swap import Loaded
 
 _DAY_S: Final = 86400.0
 
-Progress = Callable[[int, End], None]
+Progress = Callable[[Mutant, End], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def verdicts(
 
     def ended(number: int, end: End) -> None:
         ends[number] = end
-        progress(number, end)
+        progress(mutants[number], end)
 
     left = [(i, m) for i, m in enumerate(mutants) if i not in ends]
     if left:
@@ -93,7 +93,7 @@ def _in_collecting_child(
             def ended(number: int, end: End) -> None:
                 ends[number] = end
                 if end is not End.UNFIT:
-                    progress(number, end)
+                    progress(mutants[number], end)
 
             forks.run(_jobs(root, mutants, items, known), at_once, ended)
             answers.append(_Warm(known, ends, _libraries(root)))
@@ -119,7 +119,7 @@ def _jobs(
     gc.collect()
     gc.freeze()
     for number, mutant in enumerate(mutants):
-        if not known.runs_on_import(mutant):
+        if mutant.outermost is not None:
             yield Job(number, warm.trial(mutant, items, known, loaded))
 
 
@@ -143,7 +143,7 @@ def _on_import(
         def tried(session: pytest.Session) -> None:
             items = {item.nodeid: item for item in session.items}
             collected.in_folder(session, folder)
-            names = [name for name in known.tests(mutant) if name in items]
+            names = [name for name in known.all_for(mutant) if name in items]
             if len(names) < len(known.seconds):
                 # A parametrised test has other names now: that is noticed too.
                 ends.append(End.KILLED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.mutation.mutant import Key, Mutant
-from tests.mutation.operators import OPERATORS, Node
+from tests.mutation.operators import OPERATORS, Node, is_computed_number
 from tests.mutation.spans import Spans
 
 MODULE: Final = "<module>"
@@ -82,6 +82,8 @@ def _below(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place]]:
 def _is_closed(node: ast.AST) -> bool:
     """Whether nothing below the node is looked at."""
     match node:
+        case ast.BinOp():
+            return is_computed_number(node)
         case ast.JoinedStr() | ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):

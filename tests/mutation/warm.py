@@ -53,14 +53,17 @@ def trial(
     mutant: Mutant, items: Items, known: CoverageMap, loaded: Loaded
 ) -> Callable[[Announce, Path], End]:
     """What a fork does to try a mutant."""
-    chosen = [(items[name], limit(known.seconds[name])) for name in known.tests(mutant)]
+    chosen = [(items[name], limit(known.seconds[name])) for name in known.executing(mutant)]
 
     def work(announce: Announce, folder: Path) -> End:
         if chosen:
             collected.in_folder(chosen[0][0].session, folder)
         if not loaded.swap(mutant):
             return End.UNFIT
-        return End.KILLED if collected.first_failure(chosen, announce) else End.SURVIVED
+        if collected.first_failure(chosen, announce):
+            return End.KILLED
+        # What ran before the change was made must run again with it.
+        return End.UNFIT if known.runs_on_import(mutant) else End.SURVIVED
 
     return work
 
