@@ -19,7 +19,7 @@ from controller.scheduling.verbs import Answer, ExtenderVerbs
 from controller.scheduling.wire import Body, encode_error
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.names import Span
-from gpuwarden.telemetry.tracing import span
+from gpuwarden.telemetry.tracing import span_below
 
 INSECURE_HEADER = "Gpuwarden-Insecure"
 _JSON = "application/json"
@@ -101,7 +101,7 @@ class Extender:
     async def _traced(
         self, name: Span, request: web.Request, verb: str, decide: Callable[[Body], Answer]
     ) -> web.Response:
-        with span(name) as active:
+        with span_below(name, _traceparent(request)) as active:
             result, response = await self._answer(request, verb, decide)
             active.set_attribute("result", result)
             return response
@@ -157,6 +157,12 @@ class Extender:
         finally:
             self._receiving -= len(body)
         return body.whole()
+
+
+def _traceparent(request: web.Request) -> str:
+    """Of a caller that traces; which of several is meant nobody can know."""
+    sent = request.headers.getall("traceparent", [])
+    return sent[0] if len(sent) == 1 else ""
 
 
 class _Refuse(asyncio.Protocol):

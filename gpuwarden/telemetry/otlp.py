@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 
 from gpuwarden.telemetry.names import Span
-from gpuwarden.telemetry.tracing import ActiveSpan, Attribute, RoundIds
+from gpuwarden.telemetry.tracing import ActiveSpan, Attribute, RemoteSpan, RoundIds
 
 EXPORT_S: Final = 5.0
 """One batch, retries included."""
@@ -64,10 +64,13 @@ class OtlpTracer:
         self._tracer = self._provider.get_tracer(_SCOPE, version)
 
     def span(
-        self, name: Span, attributes: Mapping[str, Attribute]
+        self, name: Span, attributes: Mapping[str, Attribute], above: RemoteSpan | None = None
     ) -> AbstractContextManager[ActiveSpan]:
         """See `Tracer`."""
-        return _open(self._tracer.start_span(name.value, attributes=dict(attributes)))
+        context = None if above is None else _below(above.trace, above.span, _flag(above.sampled))
+        return _open(
+            self._tracer.start_span(name.value, context=context, attributes=dict(attributes))
+        )
 
     def round(
         self, name: Span, ids: RoundIds, attributes: Mapping[str, Attribute], *, first: bool
@@ -75,15 +78,9 @@ class OtlpTracer:
         """See `Tracer`."""
         if first:
             return OtlpRound(self._first(name, ids, attributes))
-        above = trace.NonRecordingSpan(
-            trace.SpanContext(ids.trace, ids.span, is_remote=True, trace_flags=self._flags(ids))
-        )
+        context = _below(ids.trace, ids.span, self._flags(ids))
         return OtlpRound(
-            self._tracer.start_span(
-                name.value,
-                context=trace.set_span_in_context(above, Context()),
-                attributes=dict(attributes),
-            )
+            self._tracer.start_span(name.value, context=context, attributes=dict(attributes))
         )
 
     def close(self) -> None:
@@ -105,8 +102,7 @@ class OtlpTracer:
     def _flags(self, ids: RoundIds) -> trace.TraceFlags:
         """Whether the other process samples the round, if its sampler is set as ours is."""
         decided = self._provider.sampler.should_sample(Context(), ids.trace, _SCOPE)
-        sampled = decided.decision is Decision.RECORD_AND_SAMPLE
-        return trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else trace.TraceFlags.DEFAULT)
+        return _flag(decided.decision is Decision.RECORD_AND_SAMPLE)
 
 
 class OtlpRound:
@@ -125,6 +121,16 @@ class OtlpRound:
         """See `Round`."""
         self._span.set_attribute("outcome", outcome)
         self._span.end()
+
+
+def _below(trace_id: int, span_id: int, flags: trace.TraceFlags) -> Context:
+    """The context of a span in another process."""
+    remote = trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags)
+    return trace.set_span_in_context(trace.NonRecordingSpan(remote), Context())
+
+
+def _flag(sampled: bool) -> trace.TraceFlags:  # noqa: FBT001 -- the flag itself
+    return trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else trace.TraceFlags.DEFAULT)
 
 
 @contextmanager

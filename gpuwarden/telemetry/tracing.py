@@ -9,8 +9,10 @@ endpoint: the agent must not pay for OpenTelemetry in memory. Spans carry no sec
 and no text of exceptions.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -21,6 +23,7 @@ Attribute = str | bool | int | float
 _TRACE_BYTES: Final = 16
 _SPAN_BYTES: Final = 8
 _DOMAIN: Final = b"gpuwarden round\n"
+_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 class ActiveSpan(Protocol):
@@ -44,9 +47,9 @@ class Tracer(Protocol):
     """Makes spans."""
 
     def span(
-        self, name: Span, attributes: Mapping[str, Attribute]
+        self, name: Span, attributes: Mapping[str, Attribute], above: "RemoteSpan | None" = None
     ) -> AbstractContextManager[ActiveSpan]:
-        """A span for the `with` block, below the one that is open around it."""
+        """A span for the `with` block, below `above` or the one that is open around it."""
 
     def round(
         self, name: Span, ids: "RoundIds", attributes: Mapping[str, Attribute], *, first: bool
@@ -63,6 +66,26 @@ class RoundIds:
         digest = sha256(_DOMAIN + challenge_id.encode()).digest()
         self.trace = int.from_bytes(digest[:_TRACE_BYTES]) or 1
         self.span = int.from_bytes(digest[_TRACE_BYTES : _TRACE_BYTES + _SPAN_BYTES]) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSpan:
+    """A span of whoever asks us, as a `traceparent` header (W3C Trace Context) names it."""
+
+    trace: int
+    span: int
+    sampled: bool
+
+    @classmethod
+    def parse(cls, traceparent: str) -> "RemoteSpan | None":
+        """None for what is no such header: a caller's mistake costs it the link, no more."""
+        found = _TRACEPARENT.fullmatch(traceparent)
+        if found is None:
+            return None
+        trace, above = int(found[1], 16), int(found[2], 16)
+        if not trace or not above:
+            return None
+        return cls(trace, above, bool(int(found[3], 16) & 1))
 
 
 class _NoSpan:
@@ -101,6 +124,16 @@ def span(name: Span, **attributes: Attribute) -> AbstractContextManager[ActiveSp
     """Open a span for the `with` block; `_` in attribute names becomes `.`. No secrets."""
     tracer = _tracing.tracer
     return _NO_SPAN if tracer is None else tracer.span(name, _dotted(attributes))
+
+
+def span_below(
+    name: Span, traceparent: str, **attributes: Attribute
+) -> AbstractContextManager[ActiveSpan]:
+    """As `span`, in the trace of a caller that sent this header; "" where it sent none."""
+    tracer = _tracing.tracer
+    if tracer is None:
+        return _NO_SPAN
+    return tracer.span(name, _dotted(attributes), RemoteSpan.parse(traceparent))
 
 
 def open_round(name: Span, challenge_id: str, **attributes: Attribute) -> Round:

@@ -29,6 +29,9 @@ from tests.fakes.otlp_collector import CollectedSpan, OtlpCollector, silent_addr
 
 PACE = Pace(interval_s=0.4, challenge_ttl_s=1.0, lease_s=2.0)
 GHOST = "ghost-0"
+CALLER_TRACE, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACEPARENT = f"00-{CALLER_TRACE}-{CALLER_SPAN}-01"
+"""What a scheduler sends that traces."""
 SERVICES = {Process.AGENT: "gpuwarden-agent", Process.CONTROLLER: "gpuwarden-controller"}
 ROUND = {
     "controller.round",
@@ -52,18 +55,24 @@ class Seen:
     statuses: dict[str, int]
 
 
-def _request(address: str, method: str, path: str, body: bytes = b"") -> tuple[int, str, str]:
+def _request(
+    address: str, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, str, str]:
     connection = http.client.HTTPConnection(address, timeout=10)
     try:
-        connection.request(method, path, body or None, {"Content-Type": "application/json"})
+        connection.request(
+            method, path, body or None, {"Content-Type": "application/json", **headers}
+        )
         answer = connection.getresponse()
         return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
     finally:
         connection.close()
 
 
-async def _http(address: str, method: str, path: str, body: bytes = b"") -> tuple[int, str, str]:
-    return await asyncio.to_thread(_request, address, method, path, body)
+async def _http(
+    address: str, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, str, str]:
+    return await asyncio.to_thread(_request, address, method, path, body, **headers)
 
 
 async def _until(address: str, path: str, holds: Callable[[int, str], bool], what: str) -> None:
@@ -98,7 +107,9 @@ async def _play(laptop: Laptop) -> tuple[dict[Process, str], set[str]]:
     for address in ops.values():
         await _until(address, "/readyz", lambda status, _: status == 200, "ready")
     for verb in ("filter", "prioritize"):
-        status, _, _ = await _http(laptop.addresses.extender, "POST", f"/{verb}", _arguments())
+        status, _, _ = await _http(
+            laptop.addresses.extender, "POST", f"/{verb}", _arguments(), traceparent=TRACEPARENT
+        )
         assert status == 200
     assert (await _http(laptop.addresses.extender, "POST", "/filter", b"no JSON"))[0] == 400
     swapped = msgspec.structs.replace(
@@ -298,6 +309,19 @@ def test_the_scheduler_s_requests_are_spans(seen: Seen) -> None:
         ("controller.filter", "passed"),
         ("controller.prioritize", "passed"),
     ]
+
+
+def test_a_filter_is_in_the_trace_of_whoever_asked(seen: Seen) -> None:
+    asked = {
+        (span.name, span.attributes["result"]): (span.trace, span.parent)
+        for span in seen.spans
+        if span.name in {"controller.filter", "controller.prioritize"}
+    }
+    theirs = (CALLER_TRACE, CALLER_SPAN)
+    assert asked["controller.filter", "passed"] == theirs
+    assert asked["controller.prioritize", "passed"] == theirs
+    trace, parent = asked["controller.filter", "bad"]  # sent without the header
+    assert (trace == CALLER_TRACE, parent) == (False, "")
 
 
 def test_spans_hold_no_nonce_key_or_exception_text(seen: Seen) -> None:

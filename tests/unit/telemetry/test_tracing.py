@@ -18,6 +18,7 @@ from gpuwarden.telemetry.tracing import (
     join_round,
     open_round,
     span,
+    span_below,
 )
 from tests.fakes.otlp_collector import (
     CollectedSpan,
@@ -62,6 +63,7 @@ def test_without_an_endpoint_spans_cost_nothing() -> None:
     with span(Span.EVIDENCE, node="n1") as active:
         active.set_attribute("code", "ACCEPTED")
     assert span(Span.EVIDENCE) is span(Span.VERIFY)
+    assert span_below(Span.FILTER, f"00-{TRACE}-{PARENT}-01") is span(Span.VERIFY)
     assert open_round(Span.CONTROLLER_ROUND, CHALLENGE) is NO_ROUND
     rounds = Rounds()
     rounds.begin(CHALLENGE, join_round(Span.ROUND, CHALLENGE))
@@ -86,6 +88,48 @@ def test_spans_reach_the_collector(collector: OtlpCollector) -> None:
     assert outer_span.attributes == {"node.name": "n1", "code": "ACCEPTED"}
     assert outer_span.service == "agent"
     assert not outer_span.failed
+
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def test_a_caller_s_trace_goes_on_here(collector: OtlpCollector) -> None:
+    end = _on(collector.endpoint)
+
+    with span_below(Span.FILTER, f"00-{TRACE}-{PARENT}-01") as active, span(Span.RPC):
+        active.set_attribute("result", "passed")
+    with span_below(Span.PRIORITIZE, f"00-{TRACE}-{PARENT}-00"):
+        pass  # whoever asks does not keep it, so neither do we
+    end()
+
+    found = _named(collector.spans())
+    assert (found["controller.filter"].trace, found["controller.filter"].parent) == (TRACE, PARENT)
+    assert found["controller.rpc"].parent == found["controller.filter"].span
+    assert set(found) == {"controller.filter", "controller.rpc"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-01-more",
+        f"00-{TRACE}-{PARENT}-01\n",
+        f"00-{TRACE}-{PARENT}",
+    ],
+)
+def test_what_is_no_trace_begins_one(collector: OtlpCollector, header: str) -> None:
+    end = _on(collector.endpoint)
+
+    with span_below(Span.FILTER, header):
+        pass
+    end()
+
+    [found] = collector.spans()
+    assert (found.parent, found.trace == TRACE) == ("", False)
 
 
 def test_a_span_that_fails_says_so_without_the_text(collector: OtlpCollector) -> None:
