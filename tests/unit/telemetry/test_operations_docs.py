@@ -8,7 +8,7 @@ import pytest
 from gpuwarden.cli.page import cli_page
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.report import configuration_page
-from gpuwarden.telemetry.names import METRICS, Event, MetricType
+from gpuwarden.telemetry.names import METRICS, Event, MetricType, Span
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = ("operations.md", "troubleshooting.md")
@@ -58,7 +58,7 @@ def test_every_setting_exists(page: str) -> None:
     sections = "attestation|agent|audit|limits|listen|extender|clock|store|policy|telemetry"
     keys = set(re.findall(rf"`((?:{sections})\.[a-zA-Z.]+[a-zA-Z])", _text(page)))
     configured = configuration_page()
-    events = {event.value for event in Event}
+    events = {name.value for name in (*Event, *Span)}
     files = {key for key in keys if key.endswith((".json", ".jsonl"))}
     for key in keys - events - files:
         assert f"| `{key}` |" in configured or f"| `{key}." in configured, key
