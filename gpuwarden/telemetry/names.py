@@ -337,6 +337,10 @@ class Event(StrEnum):
         "a collection of the Kubernetes API cannot be followed now; says why",
     )
     KUBE_CACHE_FRESH = "kube.cache.fresh", "a collection is followed again"
+    KUBE_ENROLLMENT_MISSING = (
+        "kube.enrollment.missing",
+        "somebody deleted a NodeEnrollment; it is written again",
+    )
 
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"

@@ -72,7 +72,7 @@ class EnrollmentStoreContract:
             await store.compare_and_set(FULL, replace(FULL, node="gpu-2"))
 
     async def test_of_two_writers_one_wins(self, store: EnrollmentStore) -> None:
-        first, second = replace(FULL, instance="1" * 32), replace(FULL, instance="2" * 32)
+        first, second = FULL.answered_by("1" * 32), FULL.answered_by("2" * 32)
         assert await write(store, None, FULL)
         assert await write(store, FULL, first)
         assert not await write(store, FULL, second)

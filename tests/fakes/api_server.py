@@ -42,6 +42,7 @@ class Fault:
     headers: dict[str, str]
     body: bytes
     matching: str
+    """Part of `verb path?query`."""
 
 
 class FakeApiServer:
@@ -158,7 +159,7 @@ class FakeApiServer:
             await asyncio.sleep(3600)
         self._authenticate(request)
         for fault in self._faults:
-            if fault.matching in str(request.rel_url):
+            if fault.matching in f"{_verb(request, place)} {request.rel_url}":
                 self._faults.remove(fault)
                 return web.Response(status=fault.status, headers=fault.headers, body=fault.body)
         if request.method == "GET" and request.query.get("watch") == "true":

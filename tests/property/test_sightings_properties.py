@@ -1,0 +1,132 @@
+"""Own writes and the watch together never take an object back in time, and end in agreement.
+
+Model: a server with a numbered history per object; requests of ours that take effect at one
+moment and are answered at a later one; a watch that lags; lists asked for and taken later.
+"""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from controller.kube.reflection import Change, Entry
+from controller.kube.sightings import Inquiry, Sightings
+from tests.fakes.api_objects import version_of
+
+KEYS = st.sampled_from(["a", "a", "b"])
+
+
+class Writing(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.now = 0
+        self.objects: dict[str, Entry[int]] = {}
+        self.order: dict[str, int] = {}
+        self.history: list[tuple[int, str, Entry[int] | None]] = []
+        self.watched = 0
+        self.copy: dict[str, Entry[int]] = {}
+        """What the reflection holds: the watch and lists alone."""
+        self.sightings: Sightings[int] = Sightings()
+        self.answers: list[tuple[Inquiry, Entry[int]]] = []
+        self.list_on_its_way: tuple[int, int, dict[str, Entry[int]]] | None = None
+        self.is_list_wanted = False
+        self.newest_known: dict[str, int] = {}
+
+    def write(self, key: str) -> Entry[int]:
+        self.number += 1
+        entry = Entry(version_of(self.number), "uid", self.number)
+        self.order[entry.version] = self.number
+        self.objects[key] = entry
+        self.history.append((self.number, key, entry))
+        return entry
+
+    @rule(key=KEYS)
+    def others_write(self, key: str) -> None:
+        self.write(key)
+
+    @rule(key=KEYS)
+    def others_delete(self, key: str) -> None:
+        if key in self.objects:
+            self.number += 1
+            del self.objects[key]
+            self.history.append((self.number, key, None))
+
+    @rule(key=KEYS, writes=st.booleans())
+    def we_ask(self, key: str, *, writes: bool) -> None:
+        """One at a time per object, as the store does."""
+        if any(inquiry.key == key for inquiry, _ in self.answers):
+            return
+        inquiry = self.sightings.inquire(key)
+        if writes:
+            self.answers.append((inquiry, self.write(key)))
+        elif key in self.objects:
+            self.answers.append((inquiry, self.objects[key]))
+        else:
+            self.sightings.unanswered(inquiry)
+
+    @precondition(lambda self: self.answers)
+    @rule()
+    def we_are_answered(self) -> None:
+        inquiry, entry = self.answers.pop(0)
+        self.now += 1
+        if self.sightings.answered(inquiry, entry, self.now):
+            assert (
+                self.order[self.sightings.known[inquiry.key].version] >= self.order[entry.version]
+            )
+        else:
+            self.we_ask(inquiry.key, writes=False)
+
+    @precondition(lambda self: self.list_on_its_way is None)
+    @rule(count=st.sampled_from([1, 1_000]))
+    def the_watch_tells(self, count: int) -> None:
+        for number, key, entry in [x for x in self.history if x[0] > self.watched][:count]:
+            self.watched = number
+            change = Change(key, self.copy.get(key), entry)
+            if entry is None:
+                self.copy.pop(key, None)
+            else:
+                self.copy[key] = entry
+            self.sightings.told((change,))
+
+    @precondition(lambda self: self.list_on_its_way is None)
+    @rule(is_later=st.booleans())
+    def a_list_is_asked_for(self, *, is_later: bool) -> None:
+        self.now += is_later
+        self.is_list_wanted = False
+        self.list_on_its_way = (self.now, self.number, dict(self.objects))
+
+    @precondition(lambda self: self.list_on_its_way is not None)
+    @rule()
+    def the_list_arrives(self) -> None:
+        assert self.list_on_its_way is not None
+        asked, number, objects = self.list_on_its_way
+        self.list_on_its_way = None
+        self.watched, self.copy = number, dict(objects)
+        _, is_unsure = self.sightings.listed(objects, asked)
+        self.is_list_wanted |= is_unsure
+
+    @rule()
+    def everything_settles(self) -> None:
+        while self.answers:
+            self.we_are_answered()
+        for _ in range(3):
+            if self.list_on_its_way is not None:
+                self.the_list_arrives()
+            if self.is_list_wanted:
+                self.a_list_is_asked_for(is_later=True)
+        assert not self.is_list_wanted
+        self.the_watch_tells(1_000)
+        known = self.sightings.known
+        there = {k: x for k, x in known.items() if k not in self.sightings.missing}
+        assert there == self.objects
+
+    @invariant()
+    def nothing_goes_back_in_time(self) -> None:
+        for key, entry in self.sightings.known.items():
+            number = self.order[entry.version]
+            assert number >= self.newest_known.get(key, 0)
+            self.newest_known[key] = number
+
+
+Writing.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestWriting = Writing.TestCase
