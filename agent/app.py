@@ -65,7 +65,8 @@ _GOODBYE_S: Final = 2.0
 _STEP_S: Final = 0.5
 _NEWS_S: Final = 0.1
 _LOAD_S: Final = 3.0
-_STUCK_POLL_S: Final = 1.0
+_NVML_S: Final = 1.25
+"""A wait for events must end before the library can be closed."""
 
 
 class ExitCode(IntEnum):
@@ -166,6 +167,8 @@ class App:
         self._parts = parts
         self._log = logger("agent")
         self._instance_id = token_hex(16)
+        self._look_s = settings.agent.nvml_timeout.seconds
+        """A call is stuck after several of these."""
         instruments = parts.instruments
         self._standing = Standing(instruments, parts.clock, parts.identity)
         self._gpus = parts.gpus(_known_gpus(state, parts.host.boot_id))
@@ -263,7 +266,7 @@ class App:
                 lambda: self._parts.state_file.keep(state), deadline_s=_STEP_S, name="state"
             )
         with suppress(TimeoutError):
-            async with asyncio.timeout(_STEP_S):
+            async with asyncio.timeout(_NVML_S):
                 await self._gpus.aclose()
         with suppress(TimeoutError):
             await detached(self._parts.identity.close, deadline_s=_STEP_S, name="identity")
@@ -282,7 +285,7 @@ class App:
 
     async def _watch_nvml(self) -> None:
         while (stuck := self._gpus.stuck(time.monotonic())) is None:  # noqa: ASYNC110 -- polled
-            await asyncio.sleep(_STUCK_POLL_S)
+            await asyncio.sleep(self._look_s)
         self._log.error(Event.NVML_STUCK, call=stuck.call, seconds=round(stuck.seconds, 1))
         self.stop(ExitCode.NVML_STUCK, f"{stuck.call} never returned")
 

@@ -38,8 +38,11 @@ class Deadlines:
     """One NVML call (`agent.nvmlTimeout`)."""
     pass_s: float = 10.0
     """All calls of one pass together; below the time to live of a challenge."""
-    wait_s: float = 0.25
-    """One wait for events, which come at once; a new session has to wait for its end."""
+    wait_s: float = 1.0
+    """One wait for events, which come at once; a new session has to wait for its end.
+
+    Each wait is a wake-up: short ones were most of what an idle agent costs.
+    """
 
 
 class NvmlThread:

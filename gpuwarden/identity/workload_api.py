@@ -6,6 +6,7 @@ Translates the library's classes and errors into ours and judges nothing; see
 
 from collections.abc import Callable
 
+import grpc._common
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from spiffe import WorkloadApiClient, X509Bundle, X509Source, X509Svid
@@ -14,6 +15,14 @@ from spiffe.errors import PySpiffeError
 from gpuwarden.identity.offer import Offer, Wanted, choose
 
 _SHOWN_TEXT = 200
+WAKE_S = 10.0
+"""Longest sleep of a thread of the library that waits for an update.
+
+gRPC's blocking calls wake ten times a second, for signals that only the main thread gets,
+and there is no setting. An idle agent would spend most of its time on that. What is waited
+for ends the sleep at once, whatever its length.
+"""
+grpc._common.MAXIMUM_WAIT_TIMEOUT = WAKE_S  # noqa: SLF001 -- see above; a test tells if it moves
 
 
 class WorkloadApiError(Exception):
