@@ -140,6 +140,7 @@ struct event_data {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *entries;
 static int entry_count;
+static long last_event; /* highest number of one */
 static int knobs; /* whether any entry is one: without them a call costs little, as the real one */
 static char loaded_path[4096];
 static struct stat loaded;
@@ -185,6 +186,10 @@ static long number(const char *text, long fallback) {
     return text ? strtol(text, NULL, 0) : fallback;
 }
 
+static long event_number(const struct entry *entry) {
+    return strncmp(entry->key, "event.", 6) == 0 ? strtol(entry->key + 6, NULL, 10) : -1;
+}
+
 static void parse_line(char *line) {
     char *equals = strchr(line, '=');
     line[strcspn(line, "\n")] = 0;
@@ -193,6 +198,7 @@ static void parse_line(char *line) {
     struct entry *entry = &entries[entry_count++];
     snprintf(entry->key, sizeof entry->key, "%.*s", NAME - 1, line);
     snprintf(entry->value, sizeof entry->value, "%.*s", MAX_LINE - 1, equals + 1);
+    if (event_number(entry) > last_event) last_event = event_number(entry);
     if (strstr(line, ".rc.") || strstr(line, ".delay_ms.") || strstr(line, ".hang.")) knobs = 1;
 }
 
@@ -213,6 +219,7 @@ static result reload(void) {
     if (!entries) entries = calloc(MAX_ENTRIES, sizeof *entries);
     char line[NAME + MAX_LINE];
     entry_count = knobs = 0;
+    last_event = -1;
     while (entries && fgets(line, sizeof line, file)) parse_line(line);
     qsort(entries, (size_t)entry_count, sizeof *entries, by_key);
     fstat(fileno(file), &loaded);
@@ -738,10 +745,6 @@ API result nvmlDeviceGetGraphicsRunningProcesses_v2(struct device *device, unsig
 
 /* --- events -------------------------------------------------------------------------- */
 
-static long event_number(const struct entry *entry) {
-    return strncmp(entry->key, "event.", 6) == 0 ? strtol(entry->key + 6, NULL, 10) : -1;
-}
-
 API result nvmlDeviceGetSupportedEventTypes(struct device *device, unsigned long long *out) {
     unsigned types;
     result rc = word(__func__, device, "event_types", &types);
@@ -755,8 +758,7 @@ API result nvmlEventSetCreate(struct event_set **out) {
     struct event_set *set = calloc(1, sizeof *set); /* never freed, like devices */
     if (!set) abort();
     set->session = session;
-    for (int i = 0; i < entry_count; i++)
-        if (event_number(&entries[i]) > set->seen) set->seen = event_number(&entries[i]);
+    if (last_event > set->seen) set->seen = last_event;
     *out = set;
     return leave(OK);
 }
@@ -775,6 +777,7 @@ API result nvmlDeviceRegisterEvents(struct device *device, unsigned long long ty
 /* The oldest undelivered event of a registered device; the caller holds the lock. */
 static int next_event(struct event_set *set, struct event_data *out) {
     const struct entry *next = NULL;
+    if (last_event <= set->seen) return 0;
     for (int i = 0; i < entry_count; i++) {
         long n = event_number(&entries[i]);
         if (n > set->seen && (!next || n < event_number(next))) next = &entries[i];
