@@ -104,11 +104,11 @@ def truth(node: Node, spans: Spans) -> Iterator[Edit]:
 def string(node: Node, spans: Spans) -> Iterator[Edit]:
     """A text or bytes that are data get one more character; texts for people are left alone."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
-        yield spans.instead(node, repr("~" + node.value))
+        yield spans.instead(node, repr("X" + node.value))
     elif isinstance(node, ast.Constant) and isinstance(node.value, bytes):
-        yield spans.instead(node, repr(b"~" + node.value))
+        yield spans.instead(node, repr(b"X" + node.value))
     elif isinstance(node, ast.JoinedStr) and not _for_people(node):
-        yield spans.instead(node, f'("~" + {spans.text(node)})')
+        yield spans.instead(node, f'("X" + {spans.text(node)})')
 
 
 def arithmetic(node: Node, spans: Spans) -> Iterator[Edit]:

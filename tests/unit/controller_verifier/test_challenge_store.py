@@ -110,7 +110,10 @@ def test_the_last_nanosecond_of_the_ttl_still_counts() -> None:
 def test_an_older_challenge_may_be_answered_while_it_lives() -> None:
     older, newer = issued(1), issued(2)
     store = ChallengeStore().issue(older).issue(newer)
-    assert store.pop(answer(older), BOOTTIME_NS)[1] == older
+    store, first = store.pop(answer(older), BOOTTIME_NS)
+    assert first == older
+    assert store.pop(answer(newer), BOOTTIME_NS)[1] == newer
+    assert code_of(store.pop(answer(older), BOOTTIME_NS)[1]) is ReasonCode.NONCE_REUSED
 
 
 def test_the_spare_nonce_lives_beside_the_nonce_and_longer() -> None:

@@ -106,7 +106,15 @@ def test_a_clock_that_is_off_warns_before_it_refuses(skew: int, warns: bool) -> 
         assert warnings == (f"the node's clock is {abs(skew)} s {side} the controller's",)
 
 
-def _skew(scene: Scene, seconds: int) -> None:
+@pytest.mark.parametrize(("skew_ms", "side"), [(1, "ahead of"), (-1, "behind")])
+def test_the_smallest_skew_has_a_side(skew_ms: int, side: str) -> None:
+    scene = Scene(ca=CA)
+    scene.settings = replace(scene.settings, skew_warn_ms=0)
+    scene.between.append(lambda s: _skew(s, skew_ms / 1000))
+    assert accepted(scene.run()).warnings == (f"the node's clock is 0 s {side} the controller's",)
+
+
+def _skew(scene: Scene, seconds: float) -> None:
     wall = scene.wall + timedelta(seconds=seconds)
     scene.evidence["wall_ms"] = str(int(wall.timestamp() * 1000))
 
@@ -173,9 +181,14 @@ def test_reports_make_messages_large_only_where_they_were_asked_for() -> None:
     assert refused(asked.run()).code is ReasonCode.MSG_TOO_LARGE
 
 
-def test_the_longest_signature_is_looked_at() -> None:
-    scene = Scene(ca=CA, message={"signature": b"s" * MAX_SIGNATURE_BYTES})
+@pytest.mark.parametrize("size", [1, MAX_SIGNATURE_BYTES])
+def test_the_shortest_and_the_longest_signature_are_looked_at(size: int) -> None:
+    scene = Scene(ca=CA, message={"signature": b"s" * size})
     assert refused(scene.run()).code is ReasonCode.SIG_INVALID
+
+
+def test_the_shortest_payload_is_looked_at() -> None:
+    assert refused(Scene(ca=CA, message={"payload": b"1"}).run()).code is ReasonCode.SIG_INVALID
 
 
 def test_warnings_of_one_node_are_bounded() -> None:

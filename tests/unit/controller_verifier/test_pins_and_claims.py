@@ -8,9 +8,9 @@ from controller.fleet.enrollment import Candidate, Denial, EnrollmentRecord, Pin
 from controller.fleet.operator_decisions import accepted, show
 from controller.fleet.view import Level
 from controller.policy import NodePool, Policy
-from controller.verifier.result import VANISHED, Accepted, Refused
+from controller.verifier.result import Accepted, Refused
 from controller.verifier.seams import HardwareQuestion, SpireQuestion, Standing
-from gpuwarden.evidence.model import FailedRead, Inventory
+from gpuwarden.evidence.model import FailedRead, Inventory, LostGpu
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import NODE, WALL, Scene
@@ -62,6 +62,7 @@ class TestFirstUse:
         scene = shows(Scene(ca=CA), gpu(0), lost=(lost_gpu(1),))
         first = scene.accepted()
         assert [x.uuid for x in first.lost] == [gpu_uuid(2)]
+        assert first.warnings == ()
         scene.remember(first)
         back = shows(scene, gpu(0), gpu(1)).accepted()
         assert back.enrollment is not None
@@ -79,17 +80,22 @@ class TestLostGpus:
     def test_a_reported_loss_keeps_the_node(self) -> None:
         result = shows(two_gpus(), gpu(0), lost=(lost_gpu(1),)).accepted()
         assert result.lost == (lost_gpu(1),)
-        assert result.enrollment is None
+        assert (result.enrollment, result.warnings) == (None, ())
 
     def test_a_gpu_that_is_simply_absent_is_lost_as_well(self) -> None:
         result = shows(two_gpus(), gpu(1)).accepted()
-        assert [(x.uuid, x.error, x.pci_bus_id) for x in result.lost] == [
-            (gpu_uuid(1), VANISHED, gpu(0).pci_bus_id)
-        ]
+        assert result.lost == (LostGpu(gpu_uuid(1), -1, gpu(0).pci_bus_id, "VANISHED"),)
+
+    def test_a_gpu_that_is_absent_may_have_no_known_place(self) -> None:
+        scene = Scene(ca=CA)
+        pins = (PinnedGpu(gpu_uuid(1), gpu(0).serial), PinnedGpu(gpu_uuid(2)))
+        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, "uid-1", gpus=pins))
+        result = shows(scene, gpu(0)).accepted()
+        assert result.lost == (LostGpu(gpu_uuid(2), -1, "", "VANISHED"),)
 
     def test_what_was_never_pinned_cannot_be_lost(self) -> None:
         result = shows(two_gpus(), gpu(0), gpu(1), lost=(lost_gpu(5),)).accepted()
-        assert result.lost == ()
+        assert (result.lost, result.enrollment) == ((), None)
         assert result.warnings == (f"{gpu_uuid(6)} is reported lost but not pinned here",)
 
     def test_a_lost_gpu_leaves_the_class_as_it_was(self) -> None:
@@ -204,6 +210,17 @@ class TestClaims:
             refused(shows(scene, gpu(0), lost=(lost_gpu(1),))).code is ReasonCode.GPU_CLAIMED_TWICE
         )
 
+    def test_a_gpu_reported_lost_that_was_never_pinned_is_not_claimed(self) -> None:
+        scene = two_gpus()
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(6))))
+        shows(scene, gpu(0), gpu(1), lost=(lost_gpu(5),)).accepted()
+
+    def test_a_pinned_gpu_that_is_reported_lost_is_still_claimed(self) -> None:
+        scene = two_gpus()
+        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(2))))
+        result = refused(shows(scene, gpu(0), lost=(lost_gpu(1),)))
+        assert result.contested == (ContestedClaim(gpu_uuid(2), NODE, OTHER),)
+
     def test_two_nodes_that_pinned_the_same_gpu_have_it_neither(self) -> None:
         scene = two_gpus()
         scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
@@ -218,6 +235,25 @@ class TestClaims:
         loser = two_gpus()
         loser.enrollment = loser.enrollment.with_record(other(replace(pin)))
         assert refused(loser).code is ReasonCode.GPU_CLAIMED_TWICE
+
+    def test_what_was_enrolled_stays_enrolled_when_it_is_completed(self) -> None:
+        pin = PinnedGpu(gpu_uuid(1), None, enrolled=True, complete=False)
+        scene = Scene(ca=CA)
+        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.new.gpus == (
+            PinnedGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id, enrolled=True),
+        )
+
+    def test_what_was_not_enrolled_is_not_by_being_listed_later(self) -> None:
+        pin = PinnedGpu(gpu_uuid(1), None, complete=False)
+        pools = (NodePool("gpu-1", uuids=frozenset({gpu_uuid(1)})),)
+        scene = Scene(ca=CA, policy=Policy(pools=pools))
+        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert not change.new.gpus[0].enrolled
 
     def test_enrolled_for_two_nodes_is_nobodys(self) -> None:
         pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
