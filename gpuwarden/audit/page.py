@@ -3,34 +3,10 @@
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS
 from gpuwarden.audit.record import FORMAT, GENESIS, MAX_RECORD_BYTES, RecordKind
 
-_KINDS = {
-    RecordKind.EVIDENCE_ACCEPTED: "first, changed or regained acceptance of a node",
-    RecordKind.EVIDENCE_REFUSED: "refused evidence; the same refusal again is counted instead",
-    RecordKind.EVIDENCE_ROUND: "rounds or repeated refusals of one node within an hour: `count`",
-    RecordKind.NODE_STATE: "a node became stale, revoked, quarantined; repeats of an hour: `count`",
-    RecordKind.NODE_OPERATOR: "an operator's act, with its reason",
-    RecordKind.SPIRE_STATUS: "what the SPIRE server says about an agent changed",
-    RecordKind.FILTER_DECISION: "an answer to the scheduler; counts per code",
-    RecordKind.BIND_DECISION: "an answer of the binding gate",
-    RecordKind.RESERVATION_RESERVED: "a GPU was reserved",
-    RecordKind.RESERVATION_CONFIRMED: "kubelet or NVML shows the reserved GPU in use",
-    RecordKind.RESERVATION_RELEASED: "the node says that the GPU is free",
-    RecordKind.RESERVATION_EXPIRED: "nobody came for the GPU",
-    RecordKind.RESERVATION_REVOKED: "a reservation was taken back",
-    RecordKind.CONFIG_CHANGE: "settings or policy in force, by digest",
-    RecordKind.LOG_START: "the log was opened; `healed` says what a crash had left behind",
-    RecordKind.LOG_ROTATE: "first record of a further file; `deleted` names files past retention",
-    RecordKind.LOG_STOP: "the log was closed in order",
-    RecordKind.LOG_KEY: "the key of checkpoints changed",
-    RecordKind.LOG_GAP: "records were lost (`lost`), or an outage ended (`cause`)",
-    RecordKind.LOG_ALARM: "an agent accuses a log, with the two checkpoints that it saw",
-    RecordKind.CHECKPOINT: "a signed checkpoint over all records before it",
-}
-
 
 def audit_page() -> str:
     """Return the page."""
-    kinds = "\n".join(f"| `{kind.value}` | {_KINDS[kind]} |" for kind in RecordKind)
+    kinds = "\n".join(f"| `{kind.value}` | {_says(kind)} |" for kind in RecordKind)
     return f"""\
 # Audit log
 
@@ -169,3 +145,7 @@ next group (at most 64 records or 5 ms). When the volume is full, ordinary recor
 `audit.reserve` is spent on the rest. When nothing can be written, grants are refused until the
 log is writable again; a `log.gap` record then says so, and how many records were lost.
 """
+
+
+def _says(kind: RecordKind) -> str:
+    return kind.meaning if kind.written else f"{kind.meaning} (not written by this version)"

@@ -7,7 +7,7 @@ recognised among others in a collected log. Pure: no IO, no clock.
 import re
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -24,32 +24,57 @@ GENESIS = "0" * 64
 
 
 class RecordKind(StrEnum):
-    """What a record is about; a closed set."""
+    """What a record is about, and what it says: a closed set; docs are made from here."""
 
-    EVIDENCE_ACCEPTED = "evidence.accepted"
-    EVIDENCE_REFUSED = "evidence.refused"
-    EVIDENCE_ROUND = "evidence.round"
-    """Unchanged accepted rounds, or repeated refusals, of one node within an hour, as a count."""
-    NODE_STATE = "node.state"
-    NODE_OPERATOR = "node.operator"
-    SPIRE_STATUS = "spire.status"
-    FILTER_DECISION = "filter.decision"
-    BIND_DECISION = "bind.decision"
-    RESERVATION_RESERVED = "reservation.reserved"
-    RESERVATION_CONFIRMED = "reservation.confirmed"
-    RESERVATION_RELEASED = "reservation.released"
-    RESERVATION_EXPIRED = "reservation.expired"
-    RESERVATION_REVOKED = "reservation.revoked"
-    CONFIG_CHANGE = "config.change"
-    LOG_START = "log.start"
-    LOG_ROTATE = "log.rotate"
-    LOG_STOP = "log.stop"
-    LOG_KEY = "log.key"
-    LOG_GAP = "log.gap"
-    """How many records could not be kept since the record before."""
-    LOG_ALARM = "log.alarm"
-    """An agent saw a log that is not what it was."""
-    CHECKPOINT = "checkpoint"
+    meaning: str
+    written: bool
+    """Whether this version writes it; what only a later one writes can be read already."""
+
+    def __new__(cls, value: str, meaning: str, written: bool = True) -> Self:  # noqa: FBT001, FBT002 -- stands beside its name below
+        """Keep the meaning beside the string."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.meaning = meaning
+        kind.written = written
+        return kind
+
+    EVIDENCE_ACCEPTED = "evidence.accepted", "first, changed or regained acceptance of a node"
+    EVIDENCE_REFUSED = (
+        "evidence.refused",
+        "refused evidence; the same refusal again is counted instead",
+    )
+    EVIDENCE_ROUND = (
+        "evidence.round",
+        "rounds or repeated refusals of one node within an hour: `count`",
+    )
+    NODE_STATE = (
+        "node.state",
+        "a node became stale, revoked, quarantined; repeats of an hour: `count`",
+    )
+    NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
+    SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed", False
+    FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"
+    BIND_DECISION = "bind.decision", "an answer of the binding gate", False
+    RESERVATION_RESERVED = "reservation.reserved", "a GPU was reserved", False
+    RESERVATION_CONFIRMED = (
+        "reservation.confirmed",
+        "kubelet or NVML shows the reserved GPU in use",
+        False,
+    )
+    RESERVATION_RELEASED = "reservation.released", "the node says that the GPU is free", False
+    RESERVATION_EXPIRED = "reservation.expired", "nobody came for the GPU", False
+    RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back", False
+    CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
+    LOG_START = "log.start", "the log was opened; `healed` says what a crash had left behind"
+    LOG_ROTATE = (
+        "log.rotate",
+        "first record of a further file; `deleted` names files past retention",
+    )
+    LOG_STOP = "log.stop", "the log was closed in order"
+    LOG_KEY = "log.key", "the key of checkpoints changed"
+    LOG_GAP = "log.gap", "records were lost (`lost`), or an outage ended (`cause`)"
+    LOG_ALARM = "log.alarm", "an agent accuses a log, with the two checkpoints that it saw"
+    CHECKPOINT = "checkpoint", "a signed checkpoint over all records before it"
 
 
 class RecordError(Exception):

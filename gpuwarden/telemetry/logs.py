@@ -10,13 +10,14 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from gpuwarden.redaction import REDACTED, without_secrets
 from gpuwarden.settings.shared import LogFormat, LogLevel
+from gpuwarden.telemetry.names import Event
 
 _MAX_VALUE = 2048
 _MAX_ITEMS = 64
@@ -70,9 +71,25 @@ def configure(
     root.setLevel(max(_LEVEL[level], logging.WARNING))
 
 
-def logger(component: str) -> FilteringBoundLogger:
+class EventLogger(Protocol):
+    """Writes lines of declared events and no others."""
+
+    def debug(self, event: Event, /, **facts: object) -> None:
+        """For whoever looks for a fault."""
+
+    def info(self, event: Event, /, **facts: object) -> None:
+        """What happens as it should."""
+
+    def warning(self, event: Event, /, **facts: object) -> None:
+        """What somebody should know."""
+
+    def error(self, event: Event, /, **facts: object) -> None:
+        """What somebody should act on."""
+
+
+def logger(component: str) -> EventLogger:
     """Return a logger whose lines carry `component`."""
-    return cast("FilteringBoundLogger", structlog.get_logger().bind(component=component))
+    return cast("EventLogger", structlog.get_logger().bind(component=component))
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -1,7 +1,8 @@
 """Everything that is declared in `gpuwarden.telemetry.names` is written, and nothing else is.
 
 Metrics can be made by `Instruments` alone, from the declarations; so what is left is
-that each one is moved somewhere, and that log events and spans are named by members.
+that each one is moved somewhere, and that log events and spans are named by members. The
+type of a logger takes no other event, and structlog is in no module but that of the logger.
 """
 
 import ast

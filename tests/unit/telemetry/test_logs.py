@@ -103,7 +103,7 @@ def test_traceback_is_kept_line_by_line_without_secrets(out: io.StringIO) -> Non
     try:
         refuse(f"{PEM}Bearer MC4CAQAwBQYDK2VwBCIEIHNl")
     except ValueError:
-        logger("x").exception(Event.PROCESS_FAULT)
+        logger("x").error(Event.PROCESS_FAULT, exc_info=True)
 
     trace = entry(out)["exception"]
     assert trace[0] == "Traceback (most recent call last):"
@@ -145,7 +145,7 @@ def test_secret_never_comes_out(
     configure(LogLevel.DEBUG, form, service="agent", stream=out)
 
     logger("x").info(Event.SVID_UPDATED, **wrap(secret))
-    logger("x").info(secret)
+    structlog.get_logger().info(secret)
 
     assert len(out.getvalue().splitlines()) == 2
     assert not [mark for mark in MARKS if mark in out.getvalue()]
@@ -184,7 +184,7 @@ def test_untrusted_text_cannot_forge_a_line(form: LogFormat, text: str, control:
     out = io.StringIO(newline="")
     configure(LogLevel.INFO, form, service="s", stream=out)
 
-    logger("x").info("event", value=f"{text}{control}{text}")
+    logger("x").info(Event.SVID_UPDATED, value=f"{text}{control}{text}")
     structlog.reset_defaults()
     logging.getLogger().handlers.clear()
 
