@@ -295,6 +295,10 @@ class _Controller:
         await self._serve_rpc(local)
         extender = await parts.extender.start()
         await self._first_svid()
+        if parts.spire.poller is not None:
+            following = parts.spire.poller.follow(parts.revocation.carry_out)
+            self._supervisor.watch("spire", following)
+            await parts.spire.first(self._tempo.first_svid_s)
         agents = agents_server(
             address=str(settings.listen.agents),
             credentials=server_credentials(
@@ -354,6 +358,7 @@ class _Controller:
         self._gauges.set_fleet(count_fleet(parts.registry.snapshot(), parts.clock.boottime_ns()))
         self._gauges.set_svid(self._keeper.facts())
         self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
+        self._instruments.gauge(names.SPIRE_AGE).set(parts.spire.age_s(parts.clock.boottime_ns()))
         self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
         certified = parts.audit.published
         self._instruments.gauge(names.AUDIT_CHECKPOINT).set(certified.head.size if certified else 0)

@@ -48,6 +48,9 @@ from controller.settings import (
     ExtenderTlsSettings,
     StoreKind,
 )
+from controller.spire.assembly import SpireParts, spire_parts
+from controller.spire.journal import SpireJournal
+from controller.spire.revocation import Revocation
 from controller.static_hashes import InsecureStaticHashes
 from controller.store.opening import MEMORY_WARNING, ChosenStore, choose_store
 from controller.support.recent_refusals import RecentRefusals
@@ -87,6 +90,8 @@ class Parts:
     fleet: FleetService
     operator: OperatorService
     extender: ExtenderServer
+    spire: SpireParts
+    revocation: Revocation
 
 
 def assemble(
@@ -111,6 +116,7 @@ def assemble(
     registry = FleetRegistry() if file is None else FleetRegistry(file.current)
     policy = PolicyInForce(file, audit=audit, instruments=instruments, changed=registry.set_policy)
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), settings.clock.warn.ns)
+    spire = spire_parts(settings, svids, clock, anchor, SpireJournal(instruments, audit))
     conditions = Conditions(
         times=settings.attestation,
         clock=clock,
@@ -121,6 +127,7 @@ def assemble(
         policy_in_force=policy,
         state=ProcessState(anchor),
         insecure=_insecure(settings, directory),
+        spire=spire.conditions,
     )
     table = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
@@ -136,6 +143,8 @@ def assemble(
             observer=journal,
         )
     )
+    verifier = Verifier(verifier_settings(settings), spire=spire.facts)
+    intake = _intake(verifier, conditions, denials, registry, journal)
     return Parts(
         settings=settings,
         clock=clock,
@@ -158,25 +167,34 @@ def assemble(
         table=table,
         known_fleet=known_fleet,
         attestation=_attestation(
-            settings, conditions, denials, registry=registry, journal=journal, table=table
+            settings, conditions, verifier, intake, journal=journal, table=table
         ),
         fleet=_fleet(conditions, known_fleet, desk, verbs),
         operator=OperatorService(desk),
         extender=_extender(settings, verbs, audit, instruments),
+        spire=spire,
+        revocation=Revocation(
+            trust_domain=settings.trust_domain,
+            path_prefix=settings.path_prefix,
+            spire=spire.facts,
+            fleet=registry,
+            directory=directory,
+            policy=conditions.policy,
+            boottime_ns=clock.boottime_ns,
+            refuser=intake,
+            streams=table,
+        ),
     )
 
 
-def _attestation(
-    settings: ControllerSettings,
+def _intake(
+    verifier: Verifier,
     conditions: Conditions,
     denials: Denials,
-    *,
     registry: FleetRegistry,
     journal: TrustJournal,
-    table: StreamTable,
-) -> AttestationService:
-    verifier = Verifier(verifier_settings(settings))
-    intake = EvidenceIntake(
+) -> EvidenceIntake:
+    return EvidenceIntake(
         IntakePorts(
             verifier=verifier,
             store=conditions.store,
@@ -188,6 +206,17 @@ def _attestation(
             observer=journal,
         )
     )
+
+
+def _attestation(
+    settings: ControllerSettings,
+    conditions: Conditions,
+    verifier: Verifier,
+    intake: EvidenceIntake,
+    *,
+    journal: TrustJournal,
+    table: StreamTable,
+) -> AttestationService:
     return AttestationService(
         SessionPorts(
             verifier=verifier,

@@ -16,6 +16,7 @@ from controller.policy import Policy
 from controller.policy_in_force import PolicyInForce
 from controller.readiness import Readiness, ReadinessFacts, first_round, readiness
 from controller.settings import AttestationSettings
+from controller.spire.condition import NO_SPIRE_SERVER, SpireConditions
 from controller.verifier.context import Now, Snapshots
 from gpuwarden.clock import Clock
 from gpuwarden.identity.svid import SvidSource
@@ -47,6 +48,7 @@ class Conditions:
     state: ProcessState
     insecure: tuple[str, ...]
     """Warnings about stand-ins that are in use."""
+    spire: SpireConditions = NO_SPIRE_SERVER
 
     def now(self) -> Now:
         """This moment on both clocks."""
@@ -85,6 +87,7 @@ class Conditions:
         now_ns = self.clock.boottime_ns()
         audit = self.audit.condition
         pins, nodes = self.store.snapshot(), self.directory.snapshot()
+        spire = self.spire.condition(now_ns)
         return readiness(
             ReadinessFacts(
                 first_round=self.not_ready(),
@@ -96,6 +99,8 @@ class Conditions:
                 clock_suspect=self.state.clock_suspect,
                 draining=self.state.draining,
                 insecure=self.insecure,
+                spire_error=spire.error,
+                spire_warnings=spire.warnings,
             )
         )
 

@@ -38,6 +38,17 @@ class AttestationClass:
 
 
 @dataclass(frozen=True, slots=True)
+class AttestorRules:
+    """What is demanded of nodes whose SPIRE agent attested in one way (level L1)."""
+
+    selectors: tuple[str, ...] | None = None
+    """What each registration entry of our agent must have: `type:value`, or the beginning of
+    one up to a colon. None = what the attestor demands by default."""
+    images: frozenset[str] | None = None
+    """Image digests (`sha256:<hex>`) that our agent may have; None = any."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodePool:
     """Nodes whose names match a pattern (`fnmatch`), their mode and what enrolment demands."""
 
@@ -59,8 +70,8 @@ class Policy:
     denied_drivers: frozenset[str] = frozenset()
     allowed_vbios: frozenset[str] | None = None
     denied_vbios: frozenset[str] = frozenset()
-    attestors: frozenset[str] | None = None
-    agent_images: frozenset[str] | None = None
+    attestors: Mapping[str, AttestorRules] | None = None
+    """Node attestors of SPIRE that count; None = every one that names its node."""
     denied_keys: frozenset[str] = frozenset()
     """GPU UUIDs, serials or identity keys that may not be used (GPU_DENIED)."""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -47,6 +47,13 @@ class VersionsDocument(_Section, frozen=True):
     denied: Annotated[list[_Text], Meta(max_length=1024)] = []
 
 
+class AttestorDocument(_Section, frozen=True):
+    """What is demanded of nodes whose SPIRE agent attested in this way; no `images` = any."""
+
+    selectors: Annotated[list[_Text], Meta(min_length=1, max_length=64)] | None = None
+    images: Annotated[list[_Text], Meta(min_length=1, max_length=1024)] | None = None
+
+
 class PoolDocument(_Section, frozen=True):
     """Nodes by name pattern (`*`, `?`, `[…]`), their mode, and what enrolment demands."""
 
@@ -66,8 +73,7 @@ class PolicyDocument(_Section, frozen=True):
     min_level: _Levels = "L0"
     drivers: VersionsDocument = VersionsDocument()
     vbios: VersionsDocument = VersionsDocument()
-    attestors: Annotated[list[_Text], Meta(min_length=1, max_length=64)] | None = None
-    agent_images: Annotated[list[_Text], Meta(min_length=1, max_length=1024)] | None = None
+    attestors: dict[str, AttestorDocument] | None = None
     denied_keys: Annotated[list[_Text], Meta(max_length=100_000)] = []
     labels: Annotated[dict[str, str], Meta(max_length=1024)] = {}
     pools: Annotated[list[PoolDocument], Meta(max_length=1024)] = []

@@ -5,6 +5,7 @@ force stays. Pure but for `PolicyFile`, which reads one file.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +17,8 @@ import msgspec
 import yaml
 
 from controller.fleet.view import Level, NodeMode
-from controller.policy import AttestationClass, ClassHash, NodePool, Policy
-from controller.policy_document import ClassDocumentEntry, PolicyDocument
+from controller.policy import AttestationClass, AttestorRules, ClassHash, NodePool, Policy
+from controller.policy_document import AttestorDocument, ClassDocumentEntry, PolicyDocument
 from controller.policy_findings import PolicyFinding, document_findings, shown
 from controller.scheduling.device_labels import is_label_name
 from controller.scheduling.finding import WishTextError
@@ -25,8 +26,11 @@ from controller.scheduling.finding import shown as shown_key
 from controller.scheduling.hash_list import is_attestation_hash, is_opaque_hash
 from controller.scheduling.selector import parse_selector
 from controller.scheduling.wish_keys import ASSIGN
+from controller.spire.images import image_digest
+from controller.spire.node_names import ATTESTORS
 
 MAX_BYTES: Final = 1 << 20
+_SELECTOR: Final = re.compile(r"[A-Za-z0-9_-]+(?::[!-~]+)?")
 _TAG_FAULTS = (LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML lets through for values under a wrong explicit tag, and for deep nesting."""
 
@@ -182,6 +186,24 @@ def _meaning(document: PolicyDocument, *, opaque_hashes: bool) -> Iterator[Polic
         if not is_hash(text):
             yield PolicyFinding(f"allowedHashes[{index}]", shown(text), expected)
     yield from _label_faults(document.labels)
+    yield from _attestor_faults(document.attestors)
+
+
+def _attestor_faults(attestors: Mapping[str, AttestorDocument] | None) -> Iterator[PolicyFinding]:
+    if attestors is not None and not attestors:
+        yield PolicyFinding("attestors", "nothing", f"at least one of {_names()}")
+    for name, rules in (attestors or {}).items():
+        path = f"attestors.{shown_key(name)}"
+        if name not in ATTESTORS:
+            yield PolicyFinding(path, shown_key(name), f"a node attestor out of {_names()}")
+        for index, text in enumerate(rules.selectors or ()):
+            if not _SELECTOR.fullmatch(text):
+                expected = "type:value, or its beginning, such as k8s:ns or k8s:ns:gpuwarden"
+                yield PolicyFinding(f"{path}.selectors[{index}]", shown(text), expected)
+        for index, text in enumerate(rules.images or ()):
+            if image_digest(text) is None:
+                expected = "an image by digest: sha256: and 64 hex digits, a name and @ before it"
+                yield PolicyFinding(f"{path}.images[{index}]", shown(text), expected)
 
 
 def _window(where: str, before: str | None, after: str | None) -> Iterator[PolicyFinding]:
@@ -228,8 +250,7 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
         denied_drivers=frozenset(document.drivers.denied),
         allowed_vbios=_set(document.vbios.allowed),
         denied_vbios=frozenset(document.vbios.denied),
-        attestors=_set(document.attestors),
-        agent_images=_set(document.agent_images),
+        attestors=_attestors(document),
         denied_keys=frozenset(document.denied_keys),
         labels=MappingProxyType(dict(document.labels)),
         pools=tuple(
@@ -247,11 +268,33 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
     )
 
 
+def _attestors(document: PolicyDocument) -> Mapping[str, AttestorRules] | None:
+    if document.attestors is None:
+        return None
+    return MappingProxyType(
+        {
+            name: AttestorRules(
+                None if rules.selectors is None else tuple(rules.selectors),
+                None if rules.images is None else frozenset(map(_digest, rules.images)),
+            )
+            for name, rules in document.attestors.items()
+        }
+    )
+
+
 def _class(entry: ClassDocumentEntry) -> AttestationClass:
     hashes = tuple(
         ClassHash(item.hash, _time(item.not_before), _time(item.not_after)) for item in entry.hashes
     )
     return AttestationClass(entry.name, hashes, Level(entry.min_level))
+
+
+def _digest(image: str) -> str:
+    return image_digest(image) or image
+
+
+def _names() -> str:
+    return ", ".join(ATTESTORS)
 
 
 def _set(values: list[str] | None) -> frozenset[str] | None:

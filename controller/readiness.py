@@ -28,6 +28,8 @@ class ReadinessFacts:
     draining: bool
     insecure: tuple[str, ...] = ()
     """Warnings about insecure stand-ins in use."""
+    spire_error: str | None = None
+    spire_warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ def readiness(facts: ReadinessFacts) -> Readiness:
         f"audit: {facts.audit_error}" if facts.audit_error else None,
         f"stores: {facts.stores_error}" if facts.stores_error else None,
         f"directory: {facts.directory_error}" if facts.directory_error else None,
+        f"spire: {facts.spire_error}" if facts.spire_error else None,
     )
-    warnings = list(facts.insecure)
+    warnings = [*facts.insecure, *facts.spire_warnings]
     if facts.clock_suspect:
         warnings.append("CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock")
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))

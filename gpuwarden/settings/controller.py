@@ -23,12 +23,6 @@ class Enrollment(StrEnum):
     REQUIRED = "required"
 
 
-class SpireServer(StrEnum):
-    """Seam for confirmation by a SPIRE server; not available yet, so evidence stays at L0."""
-
-    OFF = "off"
-
-
 class StoreKind(StrEnum):
     """Where enrolments live."""
 
@@ -68,9 +62,24 @@ class SpireSettings:
     """Section `spire`."""
 
     server: Annotated[
-        SpireServer,
-        Spec(kinds.one_of(SpireServer), "confirmation by the SPIRE server (level L1)"),
-    ] = SpireServer.OFF
+        Address | None,
+        Spec(
+            kinds.SERVER_OR_OFF,
+            "SPIRE server that confirms nodes (level L1); without one every level ends at L0",
+        ),
+    ] = None
+    poll: Annotated[
+        Duration,
+        Spec(kinds.duration("100ms", "60s"), "time between two looks at all SPIRE agents"),
+    ] = Duration.parse("10s")
+    grace: Annotated[
+        Duration,
+        Spec(
+            kinds.duration("0s", "1h"),
+            "time for which the last look counts while the SPIRE server is down; at least"
+            " 1.5 x `spire.poll`, so `0s` is strict",
+        ),
+    ] = Duration.parse("300s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

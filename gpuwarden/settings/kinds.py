@@ -58,6 +58,15 @@ class Kind(Generic[T]):
     """Numbers, words and names of ours: no value of this kind can hold a secret."""
 
 
+def _server_or_off(text: str) -> Address | None:
+    if text == "off":
+        return None
+    address = Address.parse(text)
+    if not address.host or not address.port:
+        raise ValueError("a host and a port from 1 to 65535")
+    return address
+
+
 def _boolean(text: str) -> bool:
     if text not in {"true", "false"}:
         raise ValueError("true or false")
@@ -236,6 +245,12 @@ BOOLEAN: Kind[bool] = Kind(
 )
 ADDRESS: Kind[Address] = Kind(
     "host:port, such as :8080, 127.0.0.1:0 or [::1]:8080", Address.parse, closed=True
+)
+SERVER_OR_OFF: Kind[Address | None] = Kind(
+    "host:port of a server, such as spire-server:8081, or off",
+    _server_or_off,
+    shape=Shape.WORD,
+    closed=True,
 )
 PATH: Kind[Path] = Kind("a path", _path)
 ABSOLUTE_PATH: Kind[Path] = Kind("an absolute path", _absolute_path)

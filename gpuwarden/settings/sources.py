@@ -49,9 +49,6 @@ _PLANNED = frozenset(
         "reservation",
         "scheduling",
         "schedulerName",
-        "spire.grace",
-        "spire.policy",
-        "spire.poll",
         "store.path",
     }
 )

@@ -205,6 +205,25 @@ RPC_CALLS = _counter(
     "code",
 )
 
+SPIRE_AVAILABLE = _gauge(
+    "spire_available", _C, "1 while the SPIRE server answers, else 0; 0 where none is configured."
+)
+SPIRE_AGE = _gauge(
+    "spire_snapshot_age_seconds", _C, "Age of what the SPIRE server last said; 0 before its first."
+)
+SPIRE_POLLS = _counter(
+    "spire_polls",
+    _C,
+    "Looks at all SPIRE agents, by result (taken, no-svid, unreachable, denied, slow, unusable).",
+    "result",
+)
+SPIRE_POLL_SECONDS = _histogram(
+    "spire_poll", _C, "Time of a whole look at the SPIRE server.", buckets=SLOW_BUCKETS
+)
+SPIRE_AGENTS = _gauge(
+    "spire_agents", _C, "SPIRE agents in the last look, by state (attested, banned).", "state"
+)
+
 STORE_AVAILABLE = _gauge(
     "store_available", _C, "1 while pins and denials can be read from the store, else 0."
 )
@@ -323,6 +342,15 @@ class Event(StrEnum):
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
 
     SUPPORT_PART_FAILED = "support.part.failed", "a part of a support bundle could not be made"
+    SPIRE_AVAILABLE = "spire.available", "the SPIRE server answers; its agents and our entries"
+    SPIRE_UNAVAILABLE = (
+        "spire.unavailable",
+        "the SPIRE server does not answer or not us; its last word counts for spire.grace",
+    )
+    SPIRE_AGENTS_CHANGED = (
+        "spire.agents.changed",
+        "SPIRE agents were attested, banned, unbanned, evicted or attested otherwise",
+    )
 
     NODE_OPERATOR = "node.operator", "an operator accepted, quarantined or released a node, or not"
     STORE_OPENED = "store.opened", "the store of pins and denials is open; a new one says so"

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
 BANNED_FILES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "types"}
 BANNED_SUFFIXES = ("Manager", "Helper", "Util", "Utils", "Data", "Info", "Impl")
-GENERATED = "wire/v1"
+GENERATED = ("wire/v1", "wire/spire")
 
 
 def sources() -> list[Path]:
@@ -17,7 +17,7 @@ def sources() -> list[Path]:
         path
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        if GENERATED not in path.as_posix()
+        if not any(wire in path.as_posix() for wire in GENERATED)
     )
 
 

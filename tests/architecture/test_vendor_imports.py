@@ -14,6 +14,7 @@ ALLOWED: dict[str, set[str]] = {
     "grpc": {
         "agent/session/client.py",
         "controller/rpc/",
+        "controller/spire/server_client.py",
         "gpuwarden/cli/client.py",
         "gpuwarden/identity/peer.py",
         "gpuwarden/identity/server_credentials.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.view import Level, NodeMode
-from controller.policy import AttestationClass, ClassHash, NodePool, Policy
+from controller.policy import AttestationClass, AttestorRules, ClassHash, NodePool, Policy
 from controller.policy_file import (
     MAX_BYTES,
     PolicyFile,
@@ -18,6 +18,7 @@ from controller.policy_file import (
 )
 from tests.builders.fleet_views import hash_of
 
+IMAGE = "sha256:" + "a" * 64
 HEAD = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: Policy\n"
 FULL = (
     HEAD
@@ -33,8 +34,9 @@ allowedHashes: ["{hash_of("a")}"]
 minLevel: L2
 drivers: {{allowed: ["570.86.10"], denied: [550.54.15]}}
 vbios: {{denied: ["96.00.74.00.11"]}}
-attestors: [k8s_psat]
-agentImages: ["sha256:1"]
+attestors:
+  k8s_psat: {{selectors: [k8s:ns:gpuwarden, k8s:sa], images: ["{IMAGE}", "r.example/a@{IMAGE}"]}}
+  x509pop: {{}}
 deniedKeys: [GPU-bad]
 labels: {{big: "memory>=40Gi"}}
 pools:
@@ -71,8 +73,10 @@ def test_every_key() -> None:
         allowed_drivers=frozenset({"570.86.10"}),
         denied_drivers=frozenset({"550.54.15"}),
         denied_vbios=frozenset({"96.00.74.00.11"}),
-        attestors=frozenset({"k8s_psat"}),
-        agent_images=frozenset({"sha256:1"}),
+        attestors={
+            "k8s_psat": AttestorRules(("k8s:ns:gpuwarden", "k8s:sa"), frozenset({IMAGE})),
+            "x509pop": AttestorRules(),
+        },
         denied_keys=frozenset({"GPU-bad"}),
         labels={"big": "memory>=40Gi"},
         pools=(
@@ -173,6 +177,41 @@ def test_opaque_hashes_only_with_static_hashes() -> None:
     assert faults(HEAD + "allowedHashes: ['a,b']\n", opaque_hashes=True)
 
 
+def test_faults_of_attestors() -> None:
+    text = (
+        HEAD
+        + """
+attestors:
+  join_token: {}
+  k8s_psat: {selectors: ["k8s ns", ""], images: [agent:v1], colour: red}
+"""
+    )
+    assert faults(text) == [
+        (
+            "attestors.k8s_psat.selectors[1]: '', expected a text of 1 to 253 characters"
+            " (quote it if it looks like a number)"
+        ),
+        "attestors.k8s_psat.colour: 'red', expected a key out of selectors, images",
+    ]
+    assert faults(text.replace(', ""', "").replace(", colour: red", "")) == [
+        "attestors.join_token: join_token, expected a node attestor out of k8s_psat, x509pop",
+        (
+            "attestors.k8s_psat.selectors[0]: 'k8s ns', expected type:value, or its beginning,"
+            " such as k8s:ns or k8s:ns:gpuwarden"
+        ),
+        (
+            "attestors.k8s_psat.images[0]: 'agent:v1', expected an image by digest: sha256: and"
+            " 64 hex digits, a name and @ before it"
+        ),
+    ]
+    assert faults(HEAD + "attestors: {}\n") == [
+        "attestors: nothing, expected at least one of k8s_psat, x509pop"
+    ]
+    assert faults(HEAD + "attestors: [k8s_psat]\n") == [
+        "attestors: a list of 1, expected a mapping"
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -183,7 +222,7 @@ def test_opaque_hashes_only_with_static_hashes() -> None:
         (HEAD + "labels: {a: mig=true, a: mig=false}\n", "key 'a' is repeated"),
         (HEAD + "labels: {1: mig=true}\n", "key 1 is not a text"),
         (HEAD + "labels: {? [a] : b}\n", "is not a text"),
-        (HEAD + "attestors: &x [a]\nagentImages: *x\n", "aliases are not allowed"),
+        (HEAD + "deniedKeys: &x [a]\nallowedHashes: *x\n", "aliases are not allowed"),
         (HEAD + "labels: {<<: {a: b}}\n", "labels.<<"),
         (HEAD + "---\n" + HEAD, "expected one YAML document"),
         ("a: [", "expected one YAML document"),
@@ -195,7 +234,7 @@ def test_opaque_hashes_only_with_static_hashes() -> None:
         (HEAD + "minLevel: !!int ''\n", "expected one YAML document"),
         (HEAD + "minLevel: !!bool x\n", "expected one YAML document"),
         (HEAD + "minLevel: !!timestamp x\n", "expected one YAML document"),
-        (HEAD + "attestors: !!set {a}\n", "attestors: {'a'}, expected a list"),
+        (HEAD + "deniedKeys: !!set {a}\n", "deniedKeys: {'a'}, expected a list"),
     ],
 )
 def test_what_is_no_document(text: str | bytes, expected: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 # ruff: noqa: E501 -- one row per mistake and its message
-from gpuwarden.settings.controller import ControllerSettings, Enrollment
+from gpuwarden.settings.controller import ControllerSettings, Enrollment, SpireSettings
 from gpuwarden.settings.finding import Finding, SettingsError
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
 from gpuwarden.settings.shared import LogLevel
@@ -95,6 +95,13 @@ log:
     assert settings.telemetry.otlp == "http://collector:4318"
     assert settings.managed_resources == ("nvidia.com/gpu", "example.org/gpu")
     assert settings.static_hashes == {"node-a": "abc"}
+    assert settings.spire == SpireSettings()
+    on = controller("spire: {server: spire-server:8081, poll: 5s, grace: 0s}\n").settings.spire
+    assert on == SpireSettings(
+        server=Address("spire-server", 8081),
+        poll=Duration.parse("5s"),
+        grace=Duration.parse("0s"),
+    )
     assert (settings.limits.streams, settings.limits.message_bytes) == (7, 1 << 20)
     assert (settings.listen.ops, settings.listen.agents) == (Address("", 0), Address("::1", 9))
 
@@ -163,8 +170,11 @@ def test_every_finding_comes_at_once() -> None:
         ("staticHashes: [a]\n", "got 'a list'; expected a map"),
         ("limits: {streams: 0}\n", "expected a whole number from 1 to 1000000"),
         ("limits: {streams: 0x10}\n", "got '0x10'; expected a whole number"),
-        ("spire: {server: 'unix:/x'}\n", "got 'unix:/x'; expected off (the only one available)"),
-        ("spire: {poll: 10s}\n", "spire.poll (file c.yaml, line 6); expected no such key: it is not available in this version"),
+        ("spire: {server: 'unix:/x'}\n", "got 'unix:/x'; expected host:port of a server, such as"),
+        ("spire: {server: ':8081'}\n", "got ':8081'; expected host:port of a server, such as"),
+        ("spire: {server: 'spire:0'}\n", "got 'spire:0'; expected host:port of a server, such as"),
+        ("spire: {poll: 61s}\n", "got '61s'; expected a duration from 100ms to 60s"),
+        ("spire: {grace: 2h}\n", "got '2h'; expected a duration from 0s to 1h"),
         ("reservation: {maxPending: 10m}\n", "reservation (file c.yaml, line 6); expected no such key"),
         ("store: {kind: etcd}\n", "got 'etcd'; expected sqlite or memory"),
         ("store: {path: ledger.db}\n", "store.path (file c.yaml, line 6): got 'ledger.db'; expected"),

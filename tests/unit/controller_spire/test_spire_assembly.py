@@ -1,0 +1,81 @@
+"""The SPIRE part of a controller: what its settings make of it, and whose clock it believes."""
+
+import asyncio
+from typing import Any
+
+from controller.clock_guard import ClockAnchor
+from controller.settings import ControllerSettings
+from controller.spire.assembly import SpireParts, believed_moment, spire_parts
+from controller.spire.condition import NO_SPIRE_SERVER
+from controller.spire.facts import LiveSpireFacts
+from controller.spire.journal import SpireJournal
+from controller.verifier.seams import NoSpire
+from gpuwarden.settings.loader import CONTROLLER as CONTROLLER_CONFIG
+from gpuwarden.settings.loader import Inputs, load
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.spire import NOW_NS, S, spire_snapshot
+from tests.builders.svids import FakeSvidSource
+from tests.fakes.clock import FakeClock
+from tests.fakes.recording_audit import RecordingAudit
+
+
+def settings(**changes: str) -> ControllerSettings:
+    values = {
+        "trustDomain": "example.org",
+        "cluster": "test",
+        "workloadApi": "unix:///run/spire.sock",
+        **{f"spire.{key}": value for key, value in changes.items()},
+    }
+    flags = tuple((key, value, key) for key, value in values.items())
+    return load(CONTROLLER_CONFIG, Inputs(flags)).settings
+
+
+def parts(**changes: Any) -> SpireParts:
+    clock = FakeClock()
+    anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), S)
+    journal = SpireJournal(Instruments(Process.CONTROLLER, "test"), RecordingAudit())
+    return spire_parts(settings(**changes), FakeSvidSource(), clock, anchor, journal)
+
+
+async def test_without_a_server_nothing_is_asked() -> None:
+    made = parts()
+    assert isinstance(made.facts, NoSpire)
+    assert (made.conditions, made.poller) == (NO_SPIRE_SERVER, None)
+    assert made.age_s(NOW_NS) == 0.0
+    await made.first(0.0)
+
+
+async def test_grace_and_poll_come_from_the_settings() -> None:
+    made = parts(server="spire:8081", poll="4s", grace="0s")
+    assert isinstance(made.facts, LiveSpireFacts)
+    assert made.conditions is made.facts
+    assert made.poller is not None
+    assert made.age_s(NOW_NS) == 0.0
+    made.poller.snapshot = spire_snapshot(agents_ns=NOW_NS - 2 * S)
+    assert made.age_s(NOW_NS) == 2.0
+    assert made.conditions.condition(NOW_NS + 4 * S - 1).error is None
+    assert made.conditions.condition(NOW_NS + 4 * S).error is not None
+
+
+async def test_the_first_snapshot_is_waited_for_but_not_for_ever() -> None:
+    made = parts(server="spire:8081")
+    assert made.poller is not None
+    await made.first(0.01)
+    waiting = asyncio.create_task(made.first(10.0))
+    made.poller.answered.set()
+    async with asyncio.timeout(5):
+        await waiting
+
+
+def test_a_wall_clock_that_jumps_ahead_is_not_believed() -> None:
+    """It would make every SPIRE agent of the fleet look expired, and that revokes."""
+    clock = FakeClock()
+    anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), S)
+    clock.advance(60)
+    honest = believed_moment(clock, anchor)
+    assert (honest.boottime_ns, honest.wall_ns) == (clock.boottime_ns(), clock.wall_ns())
+    clock.wall += 7200 * S
+    assert believed_moment(clock, anchor) == honest
+    clock.wall -= 7300 * S
+    assert believed_moment(clock, anchor).wall_ns == clock.wall_ns()
