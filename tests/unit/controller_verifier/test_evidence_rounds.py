@@ -5,13 +5,14 @@ import msgspec
 import pytest
 
 from controller.fleet.enrollment import Denial, EnrollmentRecord
+from controller.verifier import peer
 from controller.verifier.context import SECOND_NS, WANT_REPORT, StreamState
 from controller.verifier.judging import MAX_WARNINGS
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
 from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest
-from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE, FailedRead
+from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE, FailedRead, WitnessedCheckpoint
 from gpuwarden.evidence.node_identity import decode_node_identity
 from gpuwarden.reasons import Effect, ReasonCode
 from tests.builders.ca import SpiffeCa
@@ -196,6 +197,8 @@ def test_warnings_of_one_node_are_bounded() -> None:
     warnings = accepted(Scene(ca=CA, evidence={"failed_reads": reads}).run()).warnings
     assert len(warnings) == MAX_WARNINGS + 1
     assert warnings[-1] == "and 24 more"
+    one_more = Scene(ca=CA, evidence={"failed_reads": reads[: MAX_WARNINGS + 1]})
+    assert accepted(one_more.run()).warnings[-1] == "and 1 more"
     few = Scene(ca=CA, evidence={"failed_reads": reads[:MAX_WARNINGS]})
     assert len(accepted(few.run()).warnings) == MAX_WARNINGS
 
@@ -207,6 +210,24 @@ def test_failed_reads_outside_class_and_identity_are_warnings() -> None:
     )
     result = accepted(Scene(ca=CA, evidence={"failed_reads": reads}).run())
     assert result.warnings == ("not read: cuda", f"not read: product of {gpu_uuid(1)}")
+
+
+@pytest.mark.parametrize("fact", ["pci", "subsystem"])
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        (gpu_uuid(1), ReasonCode.INVENTORY_INCOMPLETE),
+        (gpu(0).pci_bus_id, ReasonCode.INVENTORY_INCOMPLETE),
+        (gpu_uuid(2), ReasonCode.INVENTORY_INVALID),
+    ],
+)
+def test_a_gpu_without_its_pci_identity_needs_a_failed_read_of_it(
+    fact: str, place: str, code: ReasonCode
+) -> None:
+    read = FailedRead(fact, place, "DeviceGetPciInfo", "UNKNOWN")
+    nameless = inventory(gpu(0, **{fact: None}), gpu(1))
+    scene = Scene(ca=CA, evidence={"inventory": nameless, "failed_reads": (read,)})
+    assert refused(scene.run()).code is code
 
 
 def test_all_findings_stand_beside_the_first() -> None:
@@ -271,6 +292,16 @@ class TestProcesses:
         superseded(scene)
         result = refused(scene.answer(first.stream, 2))
         assert (result.code, result.effect) == (ReasonCode.STREAM_SUPERSEDED, Effect.TRANSIENT)
+
+    def test_that_a_node_is_denied_comes_before_that_its_process_was_superseded(self) -> None:
+        scene = Scene(ca=CA)
+        first = scene.accepted()
+        scene.remember(first)
+        superseded(scene)
+        record = scene.enrollment.records[NODE]
+        denied = replace(record, denial=Denial("X", "thief", "operator", 0))
+        scene.enrollment = scene.enrollment.with_record(denied)
+        assert refused(scene.answer(first.stream, 2)).code is ReasonCode.NODE_DENIED
 
     def test_going_back_to_a_superseded_process_is_a_duplicate(self) -> None:
         scene = Scene(ca=CA)
@@ -366,6 +397,23 @@ def _stale_stores(scene: Scene) -> None:
 def _denied(scene: Scene) -> None:
     record = EnrollmentRecord(NODE, denial=Denial("X", "why", "who", 0))
     scene.enrollment = scene.enrollment.with_record(record)
+
+
+def test_a_stream_remembers_the_checkpoints_that_were_last_named_and_news_name_none() -> None:
+    seen = (WitnessedCheckpoint("log", "checkpoint"),)
+    scene = Scene(ca=CA, evidence={"checkpoints": seen})
+    stream = accepted(scene.run()).stream
+    assert stream.witnessed == seen
+    scene.bad_news, scene.evidence = True, {}
+    news = scene.answer(stream, 2)
+    assert isinstance(news, BadNewsAccepted)
+    assert news.stream.witnessed == seen
+
+
+def test_the_proof_of_a_chain_is_the_answer_to_the_same_question_again() -> None:
+    scene = Scene(ca=CA)
+    stream = scene.opened()
+    assert peer.chain(stream.chain, scene.roots, scene.wall, stream.proof) is stream.proof
 
 
 def test_evidence_is_read_from_the_verified_bytes_only() -> None:

@@ -298,6 +298,18 @@ class TestClaims:
         scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1), "777")))
         scene.accepted()
 
+    def test_a_pin_of_its_own_without_a_serial_does_not_stand_against_a_listed_serial(self) -> None:
+        scene = self.by_serial("777")
+        mine = EnrollmentRecord(NODE, gpus=(PinnedGpu(gpu_uuid(1), None, complete=False),))
+        for record in (mine, other(PinnedGpu(gpu_uuid(1), "777"))):
+            scene.enrollment = scene.enrollment.with_record(record)
+        scene.accepted()
+
+    def test_a_uuid_that_two_pools_list_is_not_kept_from_the_pool_that_asks(self) -> None:
+        uuids = frozenset({gpu_uuid(1)})
+        pools = (NodePool("gpu-1", uuids=uuids), NodePool("x*", uuids=uuids))
+        Scene(ca=CA, policy=Policy(pools=pools)).accepted()
+
     def test_a_listed_serial_does_not_beat_a_uuid_listed_elsewhere(self) -> None:
         scene = self.by_serial("777", NodePool("x*", uuids=frozenset({gpu_uuid(1)})))
         result = refused(scene)
@@ -480,7 +492,7 @@ def test_policy_may_deny_by_identity_key() -> None:
 def test_incomplete_evidence_lists_only_a_few_facts() -> None:
     reads = tuple(FailedRead("vbios", gpu_uuid(n), "V", "UNKNOWN") for n in range(1, 8))
     detail = refused(Scene(ca=CA, evidence={"failed_reads": reads})).detail
-    assert detail.endswith("and 3 more")
+    assert detail.endswith(f"vbios of {gpu_uuid(4)} and 3 more")
     four = refused(Scene(ca=CA, evidence={"failed_reads": reads[:4]})).detail
     assert four.endswith(f"vbios of {gpu_uuid(4)}")
     assert isinstance(Scene(ca=CA).run(), Accepted)
