@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from controller.verifier.challenge import (
-    MEMORY,
     AuditHead,
     ChallengeStore,
     IssuedChallenge,
@@ -153,10 +152,10 @@ def test_the_nonce_of_one_kind_does_not_serve_the_other(spare: bool) -> None:
 
 def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
     store = ChallengeStore()
-    challenges = [issued(number) for number in range(MEMORY + 1)]
+    challenges = [issued(number) for number in range(9)]
     for challenge in challenges:
         store = store.issue(challenge)
-    assert len(store.entries) == MEMORY
+    assert len(store.entries) == 8
     assert code_of(store.pop(answer(challenges[0]), BOOTTIME_NS)[1]) is ReasonCode.CHALLENGE_UNKNOWN
     assert store.pop(answer(challenges[1]), BOOTTIME_NS)[1] == challenges[1]
 

@@ -3,9 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from controller.fleet.enrollment import EnrollmentRecord
+from controller.fleet.enrollment import Denial, EnrollmentRecord
 from controller.verifier.context import StreamState
-from controller.verifier.hello import MAX_HELLO_BYTES
 from controller.verifier.result import Refused
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import ZERO_DIGEST
@@ -124,8 +123,8 @@ def test_ids_of_a_hello_have_a_shape(hello: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("size", "code"),
     [
-        (MAX_HELLO_BYTES, ReasonCode.MSG_MALFORMED),
-        (MAX_HELLO_BYTES + 1, ReasonCode.MSG_TOO_LARGE),
+        (65_536, ReasonCode.MSG_MALFORMED),
+        (65_537, ReasonCode.MSG_TOO_LARGE),
     ],
 )
 def test_a_hello_has_a_size(size: int, code: ReasonCode) -> None:
@@ -142,6 +141,16 @@ def test_a_superseded_process_may_say_hello_and_is_remembered_as_such() -> None:
     record = EnrollmentRecord(NODE, instance=OTHER_INSTANCE, superseded=(INSTANCE,))
     scene.enrollment = scene.enrollment.with_record(record)
     assert scene.opened().superseded_at_open
+
+
+@pytest.mark.parametrize(("actor", "who"), [("controller", "the controller"), ("op\n", "op\\n")])
+def test_a_denial_says_who_and_why(actor: str, who: str) -> None:
+    scene = Scene(ca=CA)
+    record = EnrollmentRecord(NODE, denial=Denial("X", "why " + "y" * 300, actor, 0))
+    scene.enrollment = scene.enrollment.with_record(record)
+    refused = refusal_of(scene)
+    assert refused.code is ReasonCode.NODE_DENIED
+    assert refused.detail == f"denied by {who}: X why {'y' * 193}..."
 
 
 def test_hostile_text_is_escaped_in_details() -> None:
