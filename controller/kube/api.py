@@ -106,12 +106,6 @@ class ApiClient:
         """Create an object and return it as stored; raises ApiError."""
         return await self._call("create", Request("POST", resource.path(namespace), body))
 
-    async def replace(
-        self, resource: Resource, name: str, body: object, namespace: str | None = None
-    ) -> bytes:
-        """Put `body` in the place of an object; its resourceVersion counts. Raises ApiError."""
-        return await self._call("update", Request("PUT", resource.path(namespace, name), body))
-
     async def patch(
         self,
         resource: Resource,

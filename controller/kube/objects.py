@@ -15,6 +15,9 @@ from controller.fleet.directory import KnownNode
 from controller.kube.errors import ApiError, error_from_event
 from controller.kube.reflection import Entry, Event, EventKind
 from controller.kube.resources import NAMESPACES, NODES, PODS, Resource
+from controller.scheduling.pod import Pod, decode_pod
+from controller.scheduling.requirements import RequirementsInvalid, parse_requirements
+from controller.scheduling.wish_keys import WishRules
 
 T = TypeVar("T")
 
@@ -35,17 +38,12 @@ class _Node(msgspec.Struct, gc=False):
     metadata: Metadata
 
 
-class _PodSpec(msgspec.Struct, rename="camel", gc=False):
-    node_name: str = ""
-
-
 class _PodStatus(msgspec.Struct, gc=False):
     phase: str = ""
 
 
 class _Pod(msgspec.Struct, gc=False):
     metadata: Metadata
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
@@ -69,6 +67,10 @@ class KnownPod:
     """Empty until it is bound."""
     has_ended: bool
     """Succeeded or Failed: it holds nothing any more."""
+    asks: bool
+    """It carries a wish, or one that cannot be read."""
+    uses_gpus: bool
+    """In an enforced namespace it would be guarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +132,28 @@ def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
     return found, KnownNode(found.uid)
 
 
-def _read_pod(body: bytes) -> tuple[Metadata, KnownPod]:
-    pod = _POD.decode(body)
-    found = pod.metadata
-    return found, KnownPod(
-        found.namespace,
-        found.name,
-        found.uid,
-        node=pod.spec.node_name,
-        has_ended=pod.status.phase in _ENDED,
-    )
+def pod_kind(rules: WishRules) -> Kind[KnownPod]:
+    """Pods, with what `rules` make of their wishes."""
+
+    def read(body: bytes) -> tuple[Metadata, KnownPod]:
+        head, pod = _POD.decode(body), decode_pod(body)
+        found = head.metadata
+        return found, KnownPod(
+            found.namespace,
+            found.name,
+            found.uid,
+            node=pod.spec.node_name or "",
+            has_ended=head.status.phase in _ENDED,
+            asks=_is_guarded(pod, rules, enforced=False),
+            uses_gpus=_is_guarded(pod, rules, enforced=True),
+        )
+
+    return Kind(PODS, read)
+
+
+def _is_guarded(pod: Pod, rules: WishRules, *, enforced: bool) -> bool:
+    wishes = parse_requirements(pod, rules, enforced=enforced)
+    return isinstance(wishes, RequirementsInvalid) or wishes.guarded
 
 
 def _read_namespace(body: bytes) -> tuple[Metadata, KnownNamespace]:
@@ -153,5 +167,4 @@ def _cause(error: Exception) -> str:
 
 
 NODE_KIND: Final = Kind(NODES, _read_node)
-POD_KIND: Final = Kind(PODS, _read_pod)
 NAMESPACE_KIND: Final = Kind(NAMESPACES, _read_namespace)

@@ -20,7 +20,6 @@ class Verb(StrEnum):
     LIST = "list"
     WATCH = "watch"
     CREATE = "create"
-    UPDATE = "update"
     PATCH = "patch"
 
 
@@ -71,7 +70,7 @@ CALLS: Final = (
     ),
     Call(Verb.CREATE, LEASES, own_namespace=True),
     Call(Verb.GET, LEASES, own_namespace=True, name=LEASE_NAME),
-    Call(Verb.UPDATE, LEASES, own_namespace=True, name=LEASE_NAME),
+    Call(Verb.PATCH, LEASES, own_namespace=True, name=LEASE_NAME),
     Call(Verb.CREATE, EVENTS),
     Call(Verb.PATCH, EVENTS),
 )

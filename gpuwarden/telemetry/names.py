@@ -283,6 +283,14 @@ KUBE_WATCH_ENDS = _counter(
     "cause",
 )
 
+LEADER = _gauge("leader", _C, "1 while this replica does what only one replica may do.")
+KUBE_EVENTS = _counter(
+    "kube_events",
+    _C,
+    "Kubernetes Events, by what became of them (queued, merged, dropped, written, failed).",
+    "result",
+)
+
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
 )
@@ -369,6 +377,10 @@ class Event(StrEnum):
         "kube.enrollment.missing",
         "somebody deleted a NodeEnrollment; it is written again",
     )
+
+    KUBE_EVENT_FAILED = "kube.event.failed", "the API server did not take an Event"
+    LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
+    LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"
 
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"

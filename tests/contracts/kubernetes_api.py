@@ -22,16 +22,13 @@ def fresh_name(prefix: str = "contract") -> str:
     return f"{prefix}-{secrets.token_hex(4)}"
 
 
-def lease(name: str, holder: str, version: str | None = None) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def lease(name: str, holder: str) -> dict[str, Any]:
+    return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
     }
-    if version is not None:
-        body["metadata"]["resourceVersion"] = version
-    return body
 
 
 def namespace(name: str) -> dict[str, Any]:
@@ -65,17 +62,23 @@ class KubernetesApiContract:
         assert found.value.is_conflict
         assert found.value.reason == "AlreadyExists"
 
-    async def test_replacing_wants_the_present_version(self, api: ApiClient) -> None:
+    async def test_a_merge_patch_with_a_version_wants_the_present_one(self, api: ApiClient) -> None:
         name = fresh_name()
         first = version(await api.create(LEASES, lease(name, "me"), NAMESPACE))
-        second = version(await api.replace(LEASES, name, lease(name, "you", first), NAMESPACE))
+
+        def patch(holder: str) -> dict[str, Any]:
+            return {"metadata": {"resourceVersion": first}, "spec": {"holderIdentity": holder}}
+
+        second = version(await api.patch(LEASES, name, patch("you"), NAMESPACE))
         assert second != first
         with pytest.raises(ApiError) as found:
-            await api.replace(LEASES, name, lease(name, "them", first), NAMESPACE)
+            await api.patch(LEASES, name, patch("them"), NAMESPACE)
         assert found.value.is_conflict
         assert found.value.reason == "Conflict"
+        read = json.loads(await api.get(LEASES, name, NAMESPACE))
+        assert read["spec"] == {"holderIdentity": "you", "leaseDurationSeconds": 15}
 
-    async def test_a_patch_with_a_version_wants_the_present_one(self, api: ApiClient) -> None:
+    async def test_a_json_patch_with_a_version_wants_the_present_one(self, api: ApiClient) -> None:
         name = fresh_name()
         first = version(await api.create(LEASES, lease(name, "me"), NAMESPACE))
 

@@ -10,11 +10,12 @@ from controller.kube.errors import ApiError, error_from_answer
 from controller.kube.objects import (
     NAMESPACE_KIND,
     NODE_KIND,
-    POD_KIND,
     KnownNamespace,
     KnownPod,
+    pod_kind,
 )
 from controller.kube.reflection import Entry, EventKind
+from controller.scheduling.wish_keys import WishRules
 
 METADATA = {"name": "n", "uid": "u", "resourceVersion": "v", "annotations": {"x": "y" * 9}}
 
@@ -37,8 +38,28 @@ def test_a_pod(phase: str, *, has_ended: bool) -> None:
         "spec": {"nodeName": "gpu-1", "containers": [{}]},
         "status": {"phase": phase, "conditions": None},
     }
-    pod = KnownPod("ns", "n", "u", "gpu-1", has_ended)
-    assert POD_KIND.entry(json.dumps(body).encode()) == ("ns/n", Entry("v", "u", pod))
+    pod = KnownPod("ns", "n", "u", "gpu-1", has_ended, asks=False, uses_gpus=False)
+    assert pod_kind(WishRules()).entry(json.dumps(body).encode()) == ("ns/n", Entry("v", "u", pod))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "limits", "asks", "uses_gpus"),
+    [
+        ({}, {}, False, False),
+        ({}, {"nvidia.com/gpu": "1"}, False, True),
+        ({"gpuwarden.dev/min-level": "L1"}, {}, True, True),
+        ({"gpuwarden.dev/min-level": "none of them"}, {}, True, True),
+    ],
+)
+def test_the_wishes_of_a_pod(
+    annotations: dict[str, str], limits: dict[str, str], *, asks: bool, uses_gpus: bool
+) -> None:
+    body = {
+        "metadata": {**METADATA, "annotations": annotations},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+    }
+    _, entry = pod_kind(WishRules()).entry(json.dumps(body).encode())
+    assert (entry.value.asks, entry.value.uses_gpus) == (asks, uses_gpus)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""Which pods with a wish run where: an index that follows the copy of the pods. Pure."""
+
+from collections.abc import Callable, Iterator
+
+from controller.kube.objects import KnownPod
+from controller.kube.reflection import Change
+
+
+class PodsByNode:
+    """`is_enforced` says whether a namespace makes every GPU pod in it guarded."""
+
+    def __init__(self, is_enforced: Callable[[str], bool]) -> None:
+        self._is_enforced = is_enforced
+        self._pods: dict[str, dict[str, KnownPod]] = {}
+
+    def observe(self, changes: tuple[Change[KnownPod], ...], _asked_ns: int | None) -> None:
+        """The copy changed."""
+        for change in changes:
+            if change.old is not None:
+                self._remove(change.key, change.old.value)
+            if change.new is not None and _runs(change.new.value):
+                self._pods.setdefault(change.new.value.node, {})[change.key] = change.new.value
+
+    def guarded(self, node: str) -> Iterator[KnownPod]:
+        """Guarded pods that are bound to `node` and have not ended."""
+        for pod in self._pods.get(node, {}).values():
+            if pod.asks or (pod.uses_gpus and self._is_enforced(pod.namespace)):
+                yield pod
+
+    def _remove(self, key: str, pod: KnownPod) -> None:
+        there = self._pods.get(pod.node)
+        if there is not None and there.pop(key, None) is not None and not there:
+            del self._pods[pod.node]
+
+
+def _runs(pod: KnownPod) -> bool:
+    return bool(pod.node) and not pod.has_ended
