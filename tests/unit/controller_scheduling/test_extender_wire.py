@@ -90,7 +90,14 @@ def test_nodes_win_over_an_empty_list_of_names() -> None:
         (b'{"pod":{},"POD":{},"nodenames":[]}', "repeated in another case"),
         (b'{"NodeNames":["n"],"Nodes":null}', "missing pod in args"),
         (b'{"Pod":null,"NodeNames":["n"],"Nodes":null}', "missing pod in args"),
-        (json.dumps({"Pod": {}, "NodeNames": ["n" * 300]}).encode(), "longer than 253"),
+        (json.dumps({"Pod": {}, "NodeNames": ["n" * 254]}).encode(), "length <= 253"),
+        (json.dumps({"pod": {}, "nodenames": ["n" * 254]}).encode(), "length <= 253"),
+        (
+            json.dumps(
+                {"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "n" * 254}}]}}
+            ).encode(),
+            "length <= 253",
+        ),
         (json.dumps({"Pod": {}, "NodeNames": ["n"] * 100_001}).encode(), "more than 100000"),
     ],
 )
