@@ -152,11 +152,7 @@ def diff(left: ClassDocument, right: ClassDocument) -> list[Difference]:
     GPU profiles are compared as sets. A profile that only one side has is set against
     the other side's when each has just one with that PCI identity.
     """
-    outside = [
-        Difference(path, a, b)
-        for (path, a), (_, b) in zip(_without_gpus(left), _without_gpus(right), strict=True)
-        if a != b
-    ]
+    outside = _unequal(_without_gpus(left), _without_gpus(right))
     return [*outside, *_profile_differences(set(left.gpus), set(right.gpus))]
 
 
@@ -170,15 +166,21 @@ def _profile_differences(left: set[GpuProfile], right: set[GpuProfile]) -> list[
     for pci in sorted({x.pci for x in ours | theirs}):
         mine = sorted((x for x in ours if x.pci == pci), key=canonical_json)
         other = sorted((x for x in theirs if x.pci == pci), key=canonical_json)
-        if len(mine) == len(other) == 1:
-            pairs = zip(_fields("", mine[0]), _fields("", other[0]), strict=True)
-            differences += [
-                Difference(f"gpus[{pci}].{name}", a, b) for (name, a), (_, b) in pairs if a != b
-            ]
-        else:
-            differences += [Difference(f"gpus[{pci}]", _text(x), None) for x in mine]
-            differences += [Difference(f"gpus[{pci}]", None, _text(x)) for x in other]
+        match mine, other:
+            case [one], [two]:
+                place = f"gpus[{pci}]."
+                differences += _unequal(_fields(place, one), _fields(place, two))
+            case _:
+                differences += [Difference(f"gpus[{pci}]", _text(x), None) for x in mine]
+                differences += [Difference(f"gpus[{pci}]", None, _text(x)) for x in other]
     return differences
+
+
+def _unequal(
+    left: Iterable[tuple[str, Scalar]], right: Iterable[tuple[str, Scalar]]
+) -> list[Difference]:
+    """Where two lists of the same paths have other values."""
+    return [Difference(path, a, b) for (path, a), (_, b) in zip(left, right, strict=True) if a != b]
 
 
 def _fields(prefix: str, part: Document) -> list[tuple[str, Scalar]]:

@@ -72,6 +72,9 @@ def _below(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place]]:
             yield from [(node.value, place)] if node.value else []
         case ast.Call(func=ast.Name(id=name)) if name in _TYPE_CALLS:
             yield from ((x, place) for x in node.args[1:])
+        case ast.Call(func=ast.Name(id="zip")):
+            # `strict` only says that the lengths are equal.
+            yield from ((x, place) for x in node.args)
         case ast.Subscript() if not place.outermost:
             # On import a subscript is a type, save where a value is computed with a slice.
             yield node.value, place

@@ -95,6 +95,7 @@ def test_what_an_operator_changes(operator: str, source: str, expected: list[str
         "if TYPE_CHECKING:\n    x = 1",
         "T = TypeVar('T')",
         "x = cast('A', b)",
+        "x = zip(a, b, strict=True)",
         "x = 'a text for people'",
         "x = f'{a} for people'",
     ],

@@ -1,12 +1,13 @@
 """Canonical JSON: RFC 8785 for strings, booleans, null, integers; everything else is refused."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 
 import msgspec
 import pytest
 
-from gpuwarden.evidence.canonical import canonical_json, sha256_hex, tagged_digest
+from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex, tagged_digest
 from gpuwarden.evidence.errors import CanonicalError
 from gpuwarden.evidence.model import WitnessedCheckpoint
 
@@ -17,6 +18,10 @@ class Level(StrEnum):
 
 class Number(IntEnum):
     ONE = 1
+
+
+class Box(msgspec.Struct):
+    inside: object
 
 
 def test_a_struct_is_written_with_its_wire_names() -> None:
@@ -50,6 +55,8 @@ def test_enumerations_are_their_values() -> None:
     ("value", "message"),
     [
         ({"a": 1.0}, "a float has no canonical form"),
+        (Box(1.0), "a float has no canonical form"),
+        (Box({1, 2}), "a set has no canonical form"),
         ({"a": [float("nan")]}, "a float has no canonical form"),
         ({"a": b"x"}, "a bytes has no canonical form"),
         ({"a": {1, 2}}, "a set has no canonical form"),
@@ -77,6 +84,16 @@ def test_nesting_is_bounded() -> None:
     assert canonical_json(value)
     with pytest.raises(CanonicalError, match="nested deeper than 32"):
         canonical_json([value])
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"a": x}, Box], ids=["mapping", "struct"])
+def test_nesting_of_objects_is_bounded(wrap: Callable[[object], CanonicalValue]) -> None:
+    value: CanonicalValue = None
+    for _ in range(32):
+        value = wrap(value)
+    assert canonical_json(value).count(b"{") == 32
+    with pytest.raises(CanonicalError, match="nested deeper than 32"):
+        canonical_json(wrap(value))
 
 
 def test_digests() -> None:

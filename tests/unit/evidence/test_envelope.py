@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from gpuwarden.evidence.envelope import (
-    MAX_SIGNATURE_BYTES,
     SigningKey,
     evidence_digest,
     pae,
@@ -88,7 +87,7 @@ def test_p384_with_the_hash_of_p256_does_not_verify() -> None:
         verify(certify(key), TYPE, PAYLOAD, signature)
 
 
-@pytest.mark.parametrize("signature", [b"", b"\x30", b"x" * 64, b"x" * (MAX_SIGNATURE_BYTES + 1)])
+@pytest.mark.parametrize("signature", [b"", b"\x30", b"x" * 64, b"x" * 1025])
 def test_garbage_does_not_verify(signature: bytes) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     with pytest.raises(SignatureInvalidError):
@@ -99,6 +98,8 @@ def test_the_size_of_a_signature_is_bounded() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     with pytest.raises(SignatureInvalidError, match="longer than 1024 bytes"):
         verify(certify(key), TYPE, PAYLOAD, b"x" * 1025)
+    with pytest.raises(SignatureInvalidError, match="does not verify"):
+        verify(certify(key), TYPE, PAYLOAD, b"x" * 1024)
 
 
 def test_a_signature_and_its_twin_are_the_same_evidence() -> None:
@@ -118,6 +119,8 @@ def test_other_curves_may_not_sign(curve: ec.EllipticCurve) -> None:
         sign(key, TYPE, PAYLOAD)
     with pytest.raises(AlgorithmDeniedError, match="P-256 or P-384 is expected"):
         verify(certify(key), TYPE, PAYLOAD, b"")
+    with pytest.raises(AlgorithmDeniedError, match=curve.name):
+        verifying_key(certify(key))
 
 
 def test_small_rsa_keys_may_not_sign() -> None:
@@ -128,11 +131,17 @@ def test_small_rsa_keys_may_not_sign() -> None:
         verify(certify(key), TYPE, PAYLOAD, b"")
 
 
-def test_huge_rsa_keys_may_not_sign() -> None:
+@pytest.mark.parametrize(
+    ("bits", "allowed"), [(2047, False), (2048, True), (8192, True), (8193, False)]
+)
+def test_sizes_of_rsa_keys_are_exact(bits: int, allowed: bool) -> None:
     # Public numbers are enough: any odd modulus of the size will do.
-    numbers = rsa.RSAPublicNumbers(65537, (1 << 8200) | 1)
-    with pytest.raises(AlgorithmDeniedError, match="8201 bits"):
-        verify(holding(numbers.public_key()), TYPE, PAYLOAD, b"")
+    key = rsa.RSAPublicNumbers(65537, (1 << bits - 1) | 1).public_key()
+    if allowed:
+        assert verifying_key(holding(key)) == key
+    else:
+        with pytest.raises(AlgorithmDeniedError, match=f"{bits} bits"):
+            verify(holding(key), TYPE, PAYLOAD, b"")
 
 
 def test_ed25519_may_not_sign() -> None:

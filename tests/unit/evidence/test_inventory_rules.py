@@ -173,8 +173,16 @@ def test_counts_are_bounded_and_what_is_beyond_is_not_looked_at() -> None:
     )
 
 
+def test_a_node_may_be_as_full_as_the_bounds_say() -> None:
+    devices = tuple(mig_device(i) for i in range(1, 57))
+    links = tuple(link(link=i) for i in range(64))
+    cards = (gpu(0, mig_devices=devices, nvlinks=links), *(gpu(i) for i in range(1, 64)))
+    lost = tuple(lost_gpu(i) for i in range(64, 128))
+    assert inventory_findings(inventory(*cards, lost=lost)) == ()
+
+
 def test_mig_devices_and_links_are_bounded() -> None:
-    devices = tuple(mig_device(i) for i in range(1, 58))
+    devices = tuple(mig_device(i, profile="a b" if i == 57 else "a") for i in range(1, 58))
     links = tuple(link(link=i) for i in range(65))
     assert inventory_findings(inventory(gpu(mig_devices=devices, nvlinks=links))) == (
         "gpus[0].nvlinks: 65 entries, at most 64 are allowed",
