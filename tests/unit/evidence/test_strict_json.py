@@ -124,7 +124,9 @@ def test_a_hostile_key_is_quoted_short_and_escaped() -> None:
 def test_quote_keeps_short_text_and_cuts_the_rest() -> None:
     assert quote("plain") == "plain"
     assert quote("é\n") == "\\xe9\\n"
+    assert quote("x" * 80) == "x" * 80
     assert quote("x" * 81) == "x" * 77 + "..."
+    assert quote("\n" * 40) == "\\n" * 40
     assert quote("\n" * 80) == "\\n" * 38 + "\\..."
 
 
