@@ -11,7 +11,7 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 from sandbox.demo.run import CHECKS
 from sandbox.demo.run import run as run_demo
 from sandbox.fleet.plan import Rates
-from sandbox.fleet.run import MAX_INTERVAL_S, FleetOptions
+from sandbox.fleet.run import EXIT_INTERRUPTED, MAX_INTERVAL_S, FleetOptions
 from sandbox.fleet.run import run as run_fleet
 
 _ABOUT: Final = (
@@ -22,7 +22,6 @@ _DEMO: Final = "the trust path, step by step, each step checked"
 _FLEET: Final = "thousands of simulated agents against one controller, and what happens to nodes"
 _MIN_INTERVAL_S: Final = 0.1
 _MAX_NODES: Final = 100_000
-_EXIT_INTERRUPTED: Final = 130
 DEFAULT_RATES = Rates(drop=0.05, restart=0.02, rotate=0.05, upgrade=0.1)
 
 
@@ -38,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             return asyncio.run(run_demo(keep=parsed.keep, only=parsed.only))
         return run_fleet(_fleet_options(parsed))
     except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:

@@ -26,6 +26,8 @@ from sandbox.fleet.watch import ControllerLook, look_at
 from sandbox.laptop import Laptop, Pace
 
 ELIGIBLE: Final = "eligible"
+EXIT_INTERRUPTED: Final = 130
+"""Ended by Ctrl-C, which is no fault."""
 EXPECTED: Final = frozenset({ReasonCode.STREAM_SUPERSEDED.value})
 """What a healthy fleet is told: the older of two streams of one agent has to go."""
 _LINE_S: Final = 5.0
@@ -71,8 +73,10 @@ def run(options: FleetOptions) -> int:
         finally:
             for share in shares:
                 share.close()
+    except KeyboardInterrupt:
+        status = EXIT_INTERRUPTED
     finally:
-        if status == 0:
+        if status in {0, EXIT_INTERRUPTED}:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             print(f"logs are kept in {folder}")

@@ -67,6 +67,7 @@ def imported(module: str, requirements: str) -> set[str]:
     [
         ("agent.app", "agent.txt"),
         ("agent.__main__", "agent.txt"),
+        ("agent.support_bundle", "agent.txt"),
         ("controller.app", "controller.txt"),
         ("controller.__main__", "controller.txt"),
         ("gpuwarden.cli.__main__", "controller.txt"),

@@ -4,7 +4,11 @@ The second test is the program itself, processes and all.
 """
 
 import asyncio
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +22,7 @@ from sandbox.demo.stage import Stage
 from sandbox.fleet.hardware import NEXT_DRIVER, fleet_hardware
 from sandbox.fleet.node import Surroundings
 from sandbox.fleet.plan import Happening, Kind
+from sandbox.fleet.run import EXIT_INTERRUPTED
 from sandbox.fleet.share import AT_THE_DOOR, Share
 from sandbox.fleet.tally import Tally
 from sandbox.laptop import ROOT, Laptop, Pace
@@ -181,3 +186,24 @@ def hashes(nodes: dict[str, pb.Node]) -> set[str]:
 
 def names(share: Share, numbers: range) -> set[str]:
     return {share.nodes[number].name for number in numbers}
+
+
+def test_an_interrupted_fleet_leaves_nothing_behind() -> None:
+    with tempfile.TemporaryDirectory(prefix="gw-") as folder:
+        fleet = subprocess.Popen(
+            [sys.executable, "-m", "sandbox", "fleet", "--nodes", "5", "--interval", "5"],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with fleet:
+            assert fleet.stdout is not None
+            assert any("stands" in line for line in fleet.stdout)
+            os.killpg(fleet.pid, signal.SIGINT)
+            fleet.stdout.read()
+            assert fleet.wait() == EXIT_INTERRUPTED
+        assert list(Path(folder).iterdir()) == []
+        with pytest.raises(ProcessLookupError):
+            os.killpg(fleet.pid, 0)

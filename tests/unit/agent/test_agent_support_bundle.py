@@ -1,6 +1,9 @@
 """`gpuwarden-agent support-bundle`: what is told of this node's agent, as its flags say."""
 
+import io
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,15 @@ def test_a_listener_on_any_free_port_has_to_be_named(
 ) -> None:
     assert collect(tmp_path / "bundle", "--listen.ops=127.0.0.1:0") == 0
     assert "see --ops" in capsys.readouterr().err
+
+
+def test_it_goes_through_a_pipe_out_of_a_pod_without_a_disk() -> None:
+    command = [sys.executable, "-I", "-m", "agent", "support-bundle", "--output", "-"]
+    done = subprocess.run(
+        [*command, *FLAGS, "--listen.ops=127.0.0.1:0"], capture_output=True, timeout=50, check=True
+    )
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+        assert any(name.endswith("/local/settings.json") for name in tar.getnames())
 
 
 def test_settings_that_are_wrong_end_it_as_they_end_the_agent(tmp_path: Path) -> None:
