@@ -16,6 +16,7 @@ from gpuwarden.evidence.model import Gpu, GpuProcess, LostGpu
 from gpuwarden.evidence.node_identity import serial
 
 _MIB_SHIFT = 20
+_NO_PROCESSES: Mapping[str, int] = MappingProxyType({})
 
 
 def acceptance_of(
@@ -135,8 +136,8 @@ def _lost_view(position: int, bus_id: str, lost: LostGpu, known: GpuView | None)
     )
 
 
-def _processes(processes: Iterable[GpuProcess]) -> Mapping[str, int]:
-    return MappingProxyType(dict(Counter(x.gpu for x in processes)))
+def _processes(processes: tuple[GpuProcess, ...]) -> Mapping[str, int]:
+    return MappingProxyType(dict(Counter(x.gpu for x in processes))) if processes else _NO_PROCESSES
 
 
 def _mebibytes(count: str | None) -> int | None:

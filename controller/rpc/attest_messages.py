@@ -13,13 +13,14 @@ _U32: Final = 2**32 - 1
 
 def received(evidence: pb.Evidence) -> ReceivedMessage:
     """The message with its bytes as they came."""
+    envelope = evidence.envelope
     return ReceivedMessage(
         stream_id=evidence.stream_id,
         challenge_id=evidence.challenge_id,
         nonce=evidence.nonce,
-        payload=evidence.envelope.payload,
-        payload_type=evidence.envelope.payload_type,
-        signature=evidence.envelope.signature,
+        payload=envelope.payload,
+        payload_type=envelope.payload_type,
+        signature=envelope.signature,
     )
 
 

@@ -29,6 +29,7 @@ from controller.rpc.failure import abort_with
 from controller.rpc.peer_usage import PeerUsage
 from controller.rpc.request_reader import RequestReader
 from controller.rpc.stream_table import StreamTable
+from controller.rpc.wakeup import Wakeup
 from controller.verifier import peer as peer_steps
 from controller.verifier.challenge import ChallengeStore
 from controller.verifier.context import Now, Snapshots, StreamFacts, StreamState
@@ -41,6 +42,8 @@ from gpuwarden.wire.v1 import attestation_pb2 as pb
 
 _NS: Final = 1_000_000_000
 _JITTER: Final = 0.1
+_GRAIN_S: Final = 0.001
+"""Of the event loop's timers: what is waited for must have come when one fires."""
 
 Context = aio.ServicerContext[pb.AttestRequest, pb.AttestResponse]
 
@@ -115,8 +118,9 @@ class AttestSession:
         self._peer = peer
         self._facts = facts
         self._node: str | None = None
-        self._ending: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
-        self._reader = RequestReader(context)
+        self._ending: _End | None = None
+        self._wakeup = Wakeup()
+        self._reader = RequestReader(context, self._wakeup.ring)
         self._peer_left = False
         self._challenges = ChallengeStore()
         self._rounds = Rounds()
@@ -126,9 +130,9 @@ class AttestSession:
 
     def end(self, refusal: Refusal | None, /) -> None:
         """End soon with this reason; None is an orderly end because the controller stops."""
-        if self._ending.done():
-            return
-        self._ending.set_result(_drained() if refusal is None else _refusal_end(refusal))
+        if self._ending is None:
+            self._ending = _drained() if refusal is None else _refusal_end(refusal)
+            self._wakeup.ring()
 
     async def run(self) -> None:
         """Converse until the end; raises only what ends a gRPC call."""
@@ -279,13 +283,12 @@ class AttestSession:
     async def _receive(self, until_ns: int) -> pb.AttestRequest | None:
         """The next message; None at `until_ns`, or at the peer's end (`_peer_left`)."""
         reading = self._reader.pending()
-        seconds = max(0, until_ns - self._ports.now().boottime_ns) / _NS
-        done, _ = await asyncio.wait(
-            {reading, self._ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-        )
-        if self._ending in done:
-            raise self._ending.result()
-        if reading not in done:
+        if self._ending is None and not reading.done():
+            seconds = max(0, until_ns - self._ports.now().boottime_ns) / _NS
+            await self._wakeup.wait(seconds + _GRAIN_S)
+        if self._ending is not None:
+            raise self._ending
+        if not reading.done():
             return None
         try:
             message = self._reader.take()

@@ -53,6 +53,8 @@ class AuditHeads:
 
 def _size_to_prove_from(note: str, published: Published) -> int | None:
     """None where there is nothing to prove, or no way to: then the agent has to see that."""
+    if not note:
+        return None
     try:
         known = unverified_checkpoint(note)
     except NoteError:

@@ -59,13 +59,19 @@ class Challenger:
         payload, issued = build_challenge(
             self._settings,
             stream,
-            Nonces(self._draw(ID_BYTES), self._draw(NONCE_BYTES), self._draw(NONCE_BYTES)),
+            self._nonces(),
             issued_ns=now.boottime_ns,
             wall=now.wall,
             interval_ns=interval_ns,
             audit=self._head(stream),
         )
         return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
+
+    def _nonces(self) -> Nonces:
+        """Of one draw, because each is a system call."""
+        drawn = self._draw(ID_BYTES + 2 * NONCE_BYTES)
+        rest = drawn[ID_BYTES:]
+        return Nonces(drawn[:ID_BYTES], rest[:NONCE_BYTES], rest[NONCE_BYTES:])
 
     def _signed(self, payload: bytes, svid: Svid) -> pb.Challenge:
         return pb.Challenge(

@@ -8,7 +8,7 @@ itself when the call does. (Cancelling one did no harm to gRPC in a run under va
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol
 
 from grpc import aio
@@ -28,14 +28,20 @@ _LEFT: Final[set[asyncio.Task[Any]]] = set()
 class RequestReader:
     """One reader for one call."""
 
-    def __init__(self, context: ReadableContext) -> None:
+    def __init__(
+        self, context: ReadableContext, ended: Callable[[object], None] | None = None
+    ) -> None:
+        """`ended` is called when a read is over."""
         self._context = context
+        self._ended = ended
         self._reading: asyncio.Task[Any] | None = None
 
     def pending(self) -> asyncio.Task[Any]:
         """The read that runs now, begun if there is none; never cancel it."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._context.read())
+            if self._ended is not None:
+                self._reading.add_done_callback(self._ended)
         return self._reading
 
     def take(self) -> Any:  # noqa: ANN401 - any message, or grpc.aio.EOF

@@ -44,11 +44,12 @@ class VerifierSettings:
     skew_warn_ms: int = 30_000
     skew_refuse_ms: int = 300_000
     limits: Limits = field(default_factory=Limits)
+    audience: str = field(init=False)
+    """The identity that evidence must be addressed to: this controller's."""
 
-    @property
-    def audience(self) -> str:
-        """The identity that evidence must be addressed to: this controller's."""
-        return str(controller_id(self.trust_domain, self.path_prefix))
+    def __post_init__(self) -> None:
+        audience = str(controller_id(self.trust_domain, self.path_prefix))
+        object.__setattr__(self, "audience", audience)  # frozen from here on
 
 
 @dataclass(frozen=True, slots=True)
