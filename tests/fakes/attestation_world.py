@@ -24,14 +24,17 @@ from controller.rpc.operator_service import OperatorService
 from controller.rpc.peer_usage import PeerUsage, Rate
 from controller.rpc.server import RpcServer, agents_server
 from controller.rpc.stream_table import StreamTable
+from controller.rpc.support_service import SupportService
+from controller.support.desk import SupportDesk
 from controller.verifier.context import Now, Snapshots, StreamState, VerifierSettings
 from controller.verifier.verifier import Verifier
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
-from gpuwarden.wire.v1 import operator_pb2_grpc
+from gpuwarden.wire.v1 import operator_pb2_grpc, support_pb2_grpc
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
+from tests.builders.support_scene import SupportScene
 from tests.builders.svids import FakeSvidSource
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.recording_audit import RecordingAudit
@@ -213,6 +216,9 @@ class World:
                 lambda s: pb_grpc.add_AttestationServiceServicer_to_server(self.service, s),
                 lambda s: operator_pb2_grpc.add_OperatorServiceServicer_to_server(
                     OperatorService(self.desk), s
+                ),
+                lambda s: support_pb2_grpc.add_SupportServiceServicer_to_server(
+                    SupportService(SupportDesk(SupportScene().ports()).parts), s
                 ),
             ),
             max_calls=1000,
