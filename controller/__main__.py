@@ -1,14 +1,14 @@
 """`python -m controller`: the controller in a cluster.
 
-Reads settings, and needs a node directory to run with. The directory that asks the
-Kubernetes API comes with the Kubernetes support; until then this program says so and
-ends, because a controller that knows no nodes could accept nobody, and one that
+Reads settings, and takes the nodes from the Kubernetes API. Where that is not used it says
+so and ends, because a controller that knows no nodes could accept nobody, and one that
 believed any name would be a hole. `python -m sandbox.controller_main` runs the same
 controller with a stand-in.
 """
 
+import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
@@ -16,7 +16,9 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 # isort: split
 import uvloop
 
-from controller.app import EXIT_FAULT, StartError
+from controller.app import EXIT_FAULT, StartError, run
+from controller.settings import ControllerSettings, KubernetesUse
+from gpuwarden.clock import SystemClock
 from gpuwarden.settings.loader import CONTROLLER
 from gpuwarden.settings.start import settings_or_exit
 
@@ -25,13 +27,26 @@ PROGRAM: Final = "gpuwarden-controller"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
-    settings_or_exit(PROGRAM, CONTROLLER, sys.argv[1:] if argv is None else argv)
-    sys.stderr.write(
-        f"{PROGRAM}: no node directory: the one that asks the Kubernetes API comes with the"
-        " Kubernetes support; on a laptop, `python -m sandbox.controller_main` runs this"
-        " controller with a list of nodes\n"
-    )
-    return EXIT_FAULT
+    arguments = sys.argv[1:] if argv is None else argv
+    loaded = settings_or_exit(PROGRAM, CONTROLLER, arguments)
+    if not uses_kubernetes(loaded.settings, os.environ):
+        sys.stderr.write(
+            f"{PROGRAM}: no node directory: this is no pod with a service account, and"
+            " kubernetes.api names no other way to the Kubernetes API; on a laptop,"
+            " `python -m sandbox.controller_main` runs this controller with a list of nodes\n"
+        )
+        return EXIT_FAULT
+    from controller.kube.opening import open_transport  # noqa: PLC0415 - brings the client library
+
+    exchange = open_transport(loaded.settings.kubernetes, os.environ, SystemClock())
+    return run_to_end(PROGRAM, lambda: run(loaded, exchange=exchange))
+
+
+def uses_kubernetes(settings: ControllerSettings, environ: Mapping[str, str]) -> bool:
+    """Whether this process has a Kubernetes API to use (KUBERNETES_SERVICE_HOST in a pod)."""
+    if settings.kubernetes.api is KubernetesUse.AUTO:
+        return bool(environ.get("KUBERNETES_SERVICE_HOST"))
+    return settings.kubernetes.api is not KubernetesUse.OFF
 
 
 def run_to_end(program: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from controller.assembly import Parts, assemble
+from controller.assembly import NodesUnknownError, Parts, assemble
 from controller.audit.record import Record
 from controller.denial_follower import LOOK_SECONDS
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.fleet_gauges import FleetGauges, count_fleet
+from controller.kube.api import Exchange
 from controller.ops import OpsServer, ops_app
 from controller.policy_file import PolicyInvalidError
 from controller.rpc.caller import owner_of_socket
@@ -47,6 +48,7 @@ from controller.scheduling.extender import ListenRefusedError
 from controller.scheduling.serving_tls import TlsFilesError
 from controller.settings import ControllerSettings
 from controller.static_hashes import StaticHashesError
+from controller.store.opening import StoreMissingError
 from controller.supervision import Supervisor
 from controller.support.desk import SupportDesk
 from controller.support.ports import SupportPorts
@@ -101,6 +103,14 @@ class Tempo:
     first_svid_s: float = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the nodes come from; one of both at least."""
+
+    directory: NodeDirectory | None
+    exchange: Exchange | None
+
+
 class StartError(Exception):
     """The controller cannot start; one line for people, and the exit status."""
 
@@ -112,7 +122,8 @@ class StartError(Exception):
 async def run(
     loaded: Loaded[ControllerSettings],
     *,
-    directory: NodeDirectory,
+    directory: NodeDirectory | None = None,
+    exchange: Exchange | None = None,
     announce: Callable[[Addresses], None] = lambda _addresses: None,
     stop: asyncio.Event | None = None,
     clock: Clock | None = None,
@@ -120,6 +131,7 @@ async def run(
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stop`; returns the exit status.
 
+    The nodes come from `directory`, or from the Kubernetes API behind `exchange`.
     `announce` is told the addresses once all listeners are open. Raises StartError.
     """
     settings = loaded.settings
@@ -131,7 +143,11 @@ async def run(
         headers=settings.telemetry.otlp_headers,
     )
     controller = _Controller(
-        loaded, directory, stop or asyncio.Event(), clock or SystemClock(), tempo
+        loaded,
+        Sources(directory, exchange),
+        stop or asyncio.Event(),
+        clock or SystemClock(),
+        tempo,
     )
     disobey_signals = controller.obey_signals()
     try:
@@ -150,7 +166,7 @@ class _Controller:
     def __init__(
         self,
         loaded: Loaded[ControllerSettings],
-        directory: NodeDirectory,
+        sources: Sources,
         stop: asyncio.Event,
         clock: Clock,
         tempo: Tempo,
@@ -170,7 +186,8 @@ class _Controller:
         self._parts = _assembled(
             lambda: assemble(
                 settings,
-                directory=directory,
+                directory=sources.directory,
+                exchange=sources.exchange,
                 svids=self._keeper,
                 instruments=self._instruments,
                 clock=clock,
@@ -193,10 +210,9 @@ class _Controller:
         self._announce_settings()
         self._audit_open = True
         await parts.audit.open()
-        try:
-            await parts.denials.begin()
-        except EnrollmentUnavailableError as error:
-            raise StartError(f"store: {error}", EXIT_FAULT) from error
+        for name, task in ({} if parts.cluster is None else parts.cluster.tasks()).items():
+            self._supervisor.watch(name, task)
+        await self._read_store()
         self._log.info(Event.STORE_OPENED, **parts.store.facts())
         self._keeper.subscribe(self._svid_changed)
         self._keeper.start()
@@ -214,6 +230,17 @@ class _Controller:
         for listener, address in asdict(self.addresses).items():
             self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
         self._log.info(Event.PROCESS_STARTED, version=__version__)
+
+    async def _read_store(self) -> None:
+        """Raises StartError unless the store may come later: nothing is accepted until then."""
+        denials = self._parts.denials
+        if self._parts.store.may_come_later:
+            await denials.look()
+            return
+        try:
+            await denials.begin()
+        except EnrollmentUnavailableError as error:
+            raise StartError(f"store: {error}", EXIT_FAULT) from error
 
     async def _first_svid(self) -> None:
         """Wait a little for an SVID, so that the first handshakes succeed, but not for ever."""
@@ -269,6 +296,8 @@ class _Controller:
                 Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"
             )
         await parts.store.close()
+        if parts.cluster is not None:
+            await parts.cluster.close()
         await self._ops.stop()
         await asyncio.to_thread(self._keeper.close)
         self._log.info(Event.PROCESS_STOPPED, status=self._status)
@@ -357,6 +386,8 @@ class _Controller:
         parts = self._parts
         self._gauges.set_fleet(count_fleet(parts.registry.snapshot(), parts.clock.boottime_ns()))
         self._gauges.set_svid(self._keeper.facts())
+        if parts.cluster is not None:
+            parts.cluster.set_gauges()
         self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
         self._instruments.gauge(names.SPIRE_AGE).set(parts.spire.age_s(parts.clock.boottime_ns()))
         self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
@@ -441,6 +472,8 @@ def _assembled(make: Callable[[], Parts]) -> Parts:
         StaticHashesError,
         ListenRefusedError,
         TlsFilesError,
+        StoreMissingError,
+        NodesUnknownError,
     ) as error:
         raise StartError(str(error), EXIT_BAD_CONFIGURATION) from error
 

@@ -19,6 +19,8 @@ from controller.fleet.denials import Denials
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import GpuView, NodeView
+from controller.kube.api import Exchange
+from controller.kube.cluster import Cluster
 from controller.operator_desk import DeskPorts, OperatorDesk
 from controller.policy import Policy
 from controller.policy_in_force import PolicyInForce, policy_file
@@ -69,12 +71,18 @@ _SPARE_MESSAGES: Final = 4.0
 """Messages a second that a peer may send beyond what its challenges ask for."""
 
 
+class NodesUnknownError(Exception):
+    """There is no node directory: a controller that knows no nodes could accept nobody."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """A controller, not yet started."""
 
     settings: ControllerSettings
     clock: Clock
+    cluster: Cluster | None
+    """The Kubernetes side; None without one."""
     conditions: Conditions
     audit: DurableLog
     store: ChosenStore
@@ -97,20 +105,25 @@ class Parts:
 def assemble(
     settings: ControllerSettings,
     *,
-    directory: NodeDirectory,
+    directory: NodeDirectory | None,
+    exchange: Exchange | None = None,
     svids: SvidSource,
     instruments: Instruments,
     clock: Clock,
 ) -> Parts:
-    """Make the parts and connect them.
+    """Make the parts and connect them; the nodes come from `directory`, or from the cluster.
 
-    Raises PolicyInvalidError, StaticHashesError, ListenRefusedError or TlsFilesError for
-    settings that name something that cannot be used.
+    Raises PolicyInvalidError, StaticHashesError, ListenRefusedError, TlsFilesError,
+    StoreMissingError or NodesUnknownError for what cannot be used.
     """
+    cluster = None if exchange is None else _cluster(settings, exchange, clock, instruments)
+    directory = _directory(directory, cluster)
     audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
     refusals = RecentRefusals(clock.wall_ns)
-    journal = TrustJournal(instruments, audit, refusals)
-    store = choose_store(settings.store, clock)
+    journal = TrustJournal(
+        instruments, audit, refusals, _nobody if cluster is None else cluster.tell
+    )
+    store = choose_store(settings.store, clock, None if cluster is None else cluster.enrollments)
     denials = Denials(store.store)
     file = policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
     registry = FleetRegistry() if file is None else FleetRegistry(file.current)
@@ -127,11 +140,12 @@ def assemble(
         policy_in_force=policy,
         state=ProcessState(anchor),
         insecure=_insecure(settings, directory),
+        namespaces=None if cluster is None else cluster.namespaces,
         spire=spire.conditions,
     )
     table = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
-    verbs = _verbs(settings, conditions, registry)
+    verbs = _verbs(settings, conditions, registry, cluster)
     desk = OperatorDesk(
         DeskPorts(
             store=store.store,
@@ -148,6 +162,7 @@ def assemble(
     return Parts(
         settings=settings,
         clock=clock,
+        cluster=cluster,
         conditions=conditions,
         audit=audit,
         store=store,
@@ -252,8 +267,49 @@ def _fleet(
     )
 
 
+def _cluster(
+    settings: ControllerSettings, exchange: Exchange, clock: Clock, instruments: Instruments
+) -> Cluster:
+    return Cluster(
+        settings.kubernetes,
+        exchange,
+        replica=settings.replica,
+        rules=_rules(settings),
+        clock=clock,
+        instruments=instruments,
+    )
+
+
+def _rules(settings: ControllerSettings) -> WishRules:
+    return WishRules(
+        hash_keys=settings.required_hash_keys,
+        managed_resources=settings.managed_resources,
+        opaque_hashes=settings.insecure_static_hashes,
+    )
+
+
+def _directory(directory: NodeDirectory | None, cluster: Cluster | None) -> NodeDirectory:
+    if directory is not None:
+        return directory
+    if cluster is None:
+        raise NodesUnknownError("nobody says which nodes exist")
+    return cluster.nodes
+
+
+def _nobody(_changes: object) -> None:
+    """Without a cluster there is nobody to tell in Events."""
+
+
+def _nowhere(_namespace: str) -> bool:
+    """Without a cluster no namespace is enforced."""
+    return False
+
+
 def _verbs(
-    settings: ControllerSettings, conditions: Conditions, registry: FleetRegistry
+    settings: ControllerSettings,
+    conditions: Conditions,
+    registry: FleetRegistry,
+    cluster: Cluster | None,
 ) -> ExtenderVerbs:
     return ExtenderVerbs(
         Surroundings(
@@ -262,12 +318,9 @@ def _verbs(
             clock=conditions.clock,
             not_ready=conditions.not_ready,
             use=NoGpuUse(),
-            rules=WishRules(
-                hash_keys=settings.required_hash_keys,
-                managed_resources=settings.managed_resources,
-                opaque_hashes=settings.insecure_static_hashes,
-            ),
+            rules=_rules(settings),
             static=InsecureStaticHashes(settings.static_hashes),
+            is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
         )
     )
 

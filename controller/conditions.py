@@ -6,7 +6,7 @@ Collects from sources that answer from memory, at each question anew. Must not d
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from controller.audit.durable_log import DurableLog
 from controller.clock_guard import ClockAnchor
@@ -22,6 +22,13 @@ from gpuwarden.clock import Clock
 from gpuwarden.identity.svid import SvidSource
 
 _NS: Final = 1e9
+
+
+class NamespaceCopy(Protocol):
+    """The cluster's namespaces, as far as their age goes."""
+
+    def fresh_until_ns(self) -> int:
+        """CLOCK_BOOTTIME from which they are too old."""
 
 
 @dataclass(slots=True)
@@ -48,6 +55,8 @@ class Conditions:
     state: ProcessState
     insecure: tuple[str, ...]
     """Warnings about stand-ins that are in use."""
+    namespaces: NamespaceCopy | None = None
+    """Where namespaces say which pods are guarded; None without a cluster."""
     spire: SpireConditions = NO_SPIRE_SERVER
 
     def now(self) -> Now:
@@ -95,7 +104,8 @@ class Conditions:
                 svid_state=self.svids.state(),
                 audit_error=None if audit.available else audit.reason,
                 stores_error=_stale("pins and denials", pins.fresh_until_ns, now_ns),
-                directory_error=_stale("the list of nodes", nodes.fresh_until_ns, now_ns),
+                directory_error=_stale("the list of nodes", nodes.fresh_until_ns, now_ns)
+                or self._namespaces_error(now_ns),
                 clock_suspect=self.state.clock_suspect,
                 draining=self.state.draining,
                 insecure=self.insecure,
@@ -103,6 +113,11 @@ class Conditions:
                 spire_warnings=spire.warnings,
             )
         )
+
+    def _namespaces_error(self, now_ns: int) -> str | None:
+        if self.namespaces is None:
+            return None
+        return _stale("the list of namespaces", self.namespaces.fresh_until_ns(), now_ns)
 
 
 def _stale(what: str, fresh_until_ns: int, now_ns: int) -> str | None:

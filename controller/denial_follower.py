@@ -94,6 +94,7 @@ class DenialFollower:
             self._tell(str(error))
             return
         self._tell("")
+        self._available.set(1)
         self._sync(snapshot, counts)
         await self._denials.retry()
 

@@ -4,7 +4,7 @@ Implements the observers that the gRPC edge declares. Must not decide anything, 
 must return at once: records are noted, never waited for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from controller.audit.log import AuditLog
@@ -52,8 +52,16 @@ class RefusalMemory(Protocol):
 class TrustJournal:
     """One for the process."""
 
-    def __init__(self, instruments: Instruments, audit: AuditLog, refusals: RefusalMemory) -> None:
+    def __init__(
+        self,
+        instruments: Instruments,
+        audit: AuditLog,
+        refusals: RefusalMemory,
+        tell: Callable[[Changes], None],
+    ) -> None:
+        """`tell` is handed every change besides; it must return at once."""
         self._audit = audit
+        self._tell = tell
         self._refusals = refusals
         self._log = logger("attestation")
         self._evidence = instruments.counter(names.EVIDENCE)
@@ -118,6 +126,7 @@ class TrustJournal:
             )
         for record in _records(changes, actor):
             self._audit.note(record)
+        self._tell(changes)
 
     def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
         """An operator decided about a node."""

@@ -70,6 +70,9 @@ class Exchange(Protocol):
     def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
         """Send and give the answer with its body unread; raises ApiError."""
 
+    async def close(self) -> None:
+        """Close all connections."""
+
 
 class Page(msgspec.Struct, gc=False):
     """meta/v1 ListMeta and the items, each as it came."""

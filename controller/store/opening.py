@@ -21,20 +21,33 @@ class ChosenStore:
     store: EnrollmentStore
     close: Callable[[], Awaitable[None]]
     facts: Callable[[], Mapping[str, str | int | bool]]
+    may_come_later: bool = False
+    """Whether to start without it: it is another process's, and nothing is accepted until then."""
 
 
-def choose_store(settings: StoreSettings, clock: Clock) -> ChosenStore:
-    """The store of this process."""
+class StoreMissingError(Exception):
+    """The settings name a store that this process cannot have."""
+
+
+def choose_store(
+    settings: StoreSettings, clock: Clock, kubernetes: EnrollmentStore | None = None
+) -> ChosenStore:
+    """The store of this process; `kubernetes` where its API is used. Raises StoreMissingError."""
+    if settings.kind is StoreKind.KUBERNETES and kubernetes is None:
+        raise StoreMissingError("store.kind is kubernetes, but the Kubernetes API is not used here")
+    if kubernetes is not None and settings.kind in {StoreKind.AUTO, StoreKind.KUBERNETES}:
+        facts_of_it = {"kind": StoreKind.KUBERNETES.value}
+        return ChosenStore(kubernetes, _nothing, lambda: facts_of_it, may_come_later=True)
     if settings.kind is StoreKind.MEMORY:
         return ChosenStore(MemoryEnrollmentStore(), _nothing, lambda: {"kind": settings.kind.value})
     store = SqliteEnrollmentStore(settings.path, clock)
 
     def facts() -> Mapping[str, str | int | bool]:
         found = {} if store.facts is None else asdict(store.facts)
-        return {"kind": settings.kind.value, **found}
+        return {"kind": StoreKind.SQLITE.value, **found}
 
     return ChosenStore(store, store.close, facts)
 
 
 async def _nothing() -> None:
-    """Memory needs no end."""
+    """Memory needs no end, and the API client is closed by whoever opened it."""

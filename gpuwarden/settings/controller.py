@@ -26,6 +26,8 @@ class Enrollment(StrEnum):
 class StoreKind(StrEnum):
     """Where enrolments live."""
 
+    AUTO = "auto"
+    KUBERNETES = "kubernetes"
     SQLITE = "sqlite"
     MEMORY = "memory"
 
@@ -175,6 +177,55 @@ class ControllerListenSettings:
     ] = Path("/run/gpuwarden/fleet.sock")
 
 
+class KubernetesUse(StrEnum):
+    """Whether the Kubernetes API is used, and how it is reached."""
+
+    AUTO = "auto"
+    OFF = "off"
+    IN_CLUSTER = "inCluster"
+    KUBECONFIG = "kubeconfig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """Section `kubernetes`."""
+
+    api: Annotated[
+        KubernetesUse,
+        Spec(
+            kinds.one_of(KubernetesUse),
+            "how the Kubernetes API is reached; `auto` is `inCluster` in a pod with a service"
+            " account and `off` elsewhere",
+        ),
+    ] = KubernetesUse.AUTO
+    kubeconfig: Annotated[
+        Path | None, Spec(kinds.ABSOLUTE_PATH, "kubeconfig file, for `kubernetes.api: kubeconfig`")
+    ] = None
+    context: Annotated[
+        str | None,
+        Spec(kinds.CONTEXT, "context of the kubeconfig; without it the current one"),
+    ] = None
+    namespace: Annotated[
+        str,
+        Spec(
+            kinds.NAMESPACE,
+            "namespace of our own objects, such as the Lease",
+            default_from="POD_NAMESPACE",
+        ),
+    ] = "gpuwarden-system"
+    stale_after: Annotated[
+        Duration,
+        Spec(
+            kinds.duration("45s", "10m"),
+            "silence of the API server after which nothing is accepted by what it last said"
+            " (DIRECTORY_STALE, ENROLLMENT_STALE)",
+        ),
+    ] = Duration.parse("90s")
+    events: Annotated[
+        bool, Spec(kinds.BOOLEAN, "whether changes of trust become Events on nodes and pods")
+    ] = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """Section `store`."""
@@ -183,9 +234,10 @@ class StoreSettings:
         StoreKind,
         Spec(
             kinds.one_of(StoreKind),
-            "where pins, denials and instance ids live; `memory` forgets them and is for tests",
+            "where pins, denials and instance ids live; `auto` is `kubernetes` where the"
+            " Kubernetes API is used, else `sqlite`; `memory` forgets them and is for tests",
         ),
-    ] = StoreKind.SQLITE
+    ] = StoreKind.AUTO
     path: Annotated[
         Path,
         Spec(
@@ -293,6 +345,7 @@ class ControllerSettings:
     clock: ClockSettings = field(default_factory=ClockSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     listen: ControllerListenSettings = field(default_factory=ControllerListenSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)

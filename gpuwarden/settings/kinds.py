@@ -27,6 +27,7 @@ _ANNOTATION_KEY = re.compile(
 )
 _PATH_PREFIX = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,8}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PRINTABLE = re.compile(r"[!-~]{1,253}")
 
 
@@ -262,6 +263,11 @@ IDENTIFIER: Kind[str] = Kind(
     closed=True,
 )
 NODE_NAME: Kind[str] = Kind("a node name (RFC 1123 subdomain)", _node_name, closed=True)
+NAMESPACE: Kind[str] = Kind("a namespace (RFC 1123 label)", lambda text: _matching(_LABEL, text))
+CONTEXT: Kind[str] = Kind(
+    "the name of a context, 1 to 253 printable characters without blanks",
+    lambda text: _matching(_PRINTABLE, text),
+)
 PATH_PREFIX: Kind[str] = Kind(
     "a SPIFFE path prefix such as /gpuwarden",
     lambda text: _matching(_PATH_PREFIX, text),

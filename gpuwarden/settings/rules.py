@@ -4,7 +4,7 @@ from itertools import combinations
 
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.settings.agent import AgentSettings
-from gpuwarden.settings.controller import ControllerSettings
+from gpuwarden.settings.controller import ControllerSettings, KubernetesUse, StoreKind
 from gpuwarden.settings.finding import Finding
 from gpuwarden.settings.values import Address, Duration
 
@@ -30,6 +30,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_extender(settings),
         *_static_hashes(settings),
         *_listeners(settings),
+        *_kubernetes(settings),
     ]
 
 
@@ -73,6 +74,21 @@ def _static_hashes(settings: ControllerSettings) -> list[Finding]:
     expected = "--insecure-static-hashes with it: a static hash is no evidence"
     count = f"{len(settings.static_hashes)} nodes"
     return [Finding("staticHashes", "", count, expected)]
+
+
+def _kubernetes(settings: ControllerSettings) -> list[Finding]:
+    section, findings = settings.kubernetes, []
+    if (section.api is KubernetesUse.KUBECONFIG) is not (section.kubeconfig is not None):
+        shown = "nothing" if section.kubeconfig is None else str(section.kubeconfig)
+        expected = "a file with kubernetes.api: kubeconfig, and without it none"
+        findings.append(Finding("kubernetes.kubeconfig", "", shown, expected))
+    if section.context is not None and section.kubeconfig is None:
+        expected = "nothing without kubernetes.kubeconfig"
+        findings.append(Finding("kubernetes.context", "", section.context, expected))
+    if settings.store.kind is StoreKind.KUBERNETES and section.api is KubernetesUse.OFF:
+        expected = "another store with kubernetes.api: off"
+        findings.append(Finding("store.kind", "", settings.store.kind.value, expected))
+    return findings
 
 
 def _listeners(settings: ControllerSettings) -> list[Finding]:

@@ -283,6 +283,15 @@ KUBE_WATCH_ENDS = _counter(
     "cause",
 )
 
+KUBE_OBJECTS = _gauge(
+    "kube_objects", _C, "Objects in the copies of the Kubernetes API's collections.", "resource"
+)
+KUBE_AGE = _gauge(
+    "kube_age_seconds",
+    _C,
+    "Seconds since a copy was last known to be what the API server has.",
+    "resource",
+)
 LEADER = _gauge("leader", _C, "1 while this replica does what only one replica may do.")
 KUBE_EVENTS = _counter(
     "kube_events",

@@ -82,6 +82,11 @@ def test_the_agent_starts_without_server_terminal_and_telemetry_libraries() -> N
     assert imported("agent.app", "agent.txt") & heavy == set()
 
 
+def test_the_controller_imports_the_kubernetes_client_only_where_it_is_used() -> None:
+    assert "kubernetes" not in imported("controller.__main__", "controller.txt")
+    assert "kubernetes" in imported("controller.kube.opening", "controller.txt")
+
+
 def test_no_installed_distribution_owns_our_names() -> None:
     owners = packages_distributions()
     ours = {"agent", "controller", "gpuwarden", "sandbox"}

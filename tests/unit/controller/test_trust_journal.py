@@ -26,7 +26,8 @@ class Desk:
         self.audit = RecordingAudit()
         self.refusals = RecentRefusals(lambda: 7)
         self.instruments = Instruments(Process.CONTROLLER, "0")
-        self.journal = TrustJournal(self.instruments, self.audit, self.refusals)
+        self.told: list[object] = []
+        self.journal = TrustJournal(self.instruments, self.audit, self.refusals, self.told.append)
         self.extender = ExtenderJournal(self.instruments)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -88,6 +89,7 @@ def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded
     )
     assert lost.refs["gpu"] == "GPU-1"
     assert len(str(lost.refs["detail"])) == 300
+    assert desk.told == [changes]
 
 
 def test_streams_and_challenges_are_counted() -> None:

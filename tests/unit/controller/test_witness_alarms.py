@@ -66,8 +66,14 @@ def test_what_nodes_say_fills_no_log() -> None:
 
 def test_accepted_evidence_tells_the_journal() -> None:
     audit = RecordingAudit()
-    journal = TrustJournal(Instruments(Process.CONTROLLER, "0"), audit, RecentRefusals(lambda: 0))
+    journal = TrustJournal(
+        Instruments(Process.CONTROLLER, "0"), audit, RecentRefusals(lambda: 0), _nobody
+    )
     accepted = Scene(evidence={"log_alarms": (alarm(),)}).accepted()
     journal.appraised(accepted, grant=False, seconds=0.0)
     (record,) = audit.noted
     assert record.refs["node"] == NODE
+
+
+def _nobody(_changes: object) -> None:
+    """Nobody is told of changes."""

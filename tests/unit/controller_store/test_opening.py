@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import pytest
+
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.settings import StoreKind, StoreSettings
-from controller.store.opening import choose_store
+from controller.store.opening import StoreMissingError, choose_store
 from controller.store.sqlite_enrollment import SqliteEnrollmentStore
 from tests.contracts.enrollment_store import FULL
 from tests.fakes.clock import FakeClock
 
 
 async def test_sqlite_unless_told_otherwise(tmp_path: Path) -> None:
-    assert StoreSettings().kind is StoreKind.SQLITE
+    assert StoreSettings().kind is StoreKind.AUTO
     assert StoreSettings().path == Path("/var/lib/gpuwarden/ledger.db")
     chosen = choose_store(StoreSettings(path=tmp_path / "l.db"), FakeClock())
     assert isinstance(chosen.store, SqliteEnrollmentStore)
@@ -28,3 +30,25 @@ async def test_memory_on_request() -> None:
     assert isinstance(chosen.store, MemoryEnrollmentStore)
     assert chosen.facts() == {"kind": "memory"}
     await chosen.close()
+
+
+@pytest.mark.parametrize("kind", [StoreKind.AUTO, StoreKind.KUBERNETES])
+async def test_the_clusters_where_there_is_one(kind: StoreKind) -> None:
+    resources = MemoryEnrollmentStore()
+    chosen = choose_store(StoreSettings(kind=kind), FakeClock(), resources)
+    assert chosen.store is resources
+    assert chosen.facts() == {"kind": "kubernetes"}
+    assert chosen.may_come_later
+    await chosen.close()
+
+
+def test_another_one_in_a_cluster_on_request(tmp_path: Path) -> None:
+    settings = StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "l.db")
+    chosen = choose_store(settings, FakeClock(), MemoryEnrollmentStore())
+    assert isinstance(chosen.store, SqliteEnrollmentStore)
+    assert not chosen.may_come_later
+
+
+def test_no_cluster_no_resources() -> None:
+    with pytest.raises(StoreMissingError, match="not used here"):
+        choose_store(StoreSettings(kind=StoreKind.KUBERNETES), FakeClock())

@@ -176,7 +176,7 @@ def test_every_finding_comes_at_once() -> None:
         ("spire: {poll: 61s}\n", "got '61s'; expected a duration from 100ms to 60s"),
         ("spire: {grace: 2h}\n", "got '2h'; expected a duration from 0s to 1h"),
         ("reservation: {maxPending: 10m}\n", "reservation (file c.yaml, line 6); expected no such key"),
-        ("store: {kind: etcd}\n", "got 'etcd'; expected sqlite or memory"),
+        ("store: {kind: etcd}\n", "got 'etcd'; expected auto or kubernetes or sqlite or memory"),
         ("store: {path: ledger.db}\n", "store.path (file c.yaml, line 6): got 'ledger.db'; expected"),
         ("audit: {dir: audit}\n", "expected an absolute path"),
         ("policy: {file: ''}\n", "expected a path"),

@@ -1,0 +1,152 @@
+"""The Kubernetes side of a controller, put together: copies, enrolments, leadership, Events.
+
+Opens nothing by itself: the connection comes in as an `Exchange`, so that a controller
+without a cluster never imports the client library. `tasks` run for ever; what they fail at
+is seen by how old the copies are.
+"""
+
+import random
+import secrets
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from controller.fleet.node_trust import TrustChange
+from controller.kube.api import ApiClient, Exchange
+from controller.kube.cluster_nodes import ClusterNodes
+from controller.kube.enforced_namespaces import EnforcedNamespaces
+from controller.kube.enrollment_store import KubernetesEnrollmentStore
+from controller.kube.event_recorder import EventRecorder
+from controller.kube.leadership import Leadership
+from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
+from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, pod_kind
+from controller.kube.pods_by_node import PodsByNode
+from controller.kube.trust_notices import trust_notices
+from controller.scheduling.wish_keys import WishRules
+from controller.settings import KubernetesSettings
+from gpuwarden.clock import Clock
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import Instruments
+
+T = TypeVar("T")
+_NS = 1e9
+
+
+class Aged(Protocol):
+    """A copy, as its gauges see it."""
+
+    @property
+    def fresh_at_ns(self) -> int | None:
+        """CLOCK_BOOTTIME when it was last known to be right."""
+
+    @property
+    def objects(self) -> Mapping[str, object]:
+        """What it holds."""
+
+
+class Cluster:
+    """One per process; used from one event loop."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        exchange: Exchange,
+        *,
+        replica: str,
+        rules: WishRules,
+        clock: Clock,
+        instruments: Instruments,
+        pace: Pace = DEFAULT_PACE,
+    ) -> None:
+        self._exchange = exchange
+        self._clock = clock
+        self._instruments = instruments
+        self._pace = pace
+        self._says_events = settings.events
+        self._api = api = ApiClient(exchange, instruments)
+        stale_after_ns = settings.stale_after.ns
+        nodes = self._followed(NODE_KIND)
+        namespaces = self._followed(NAMESPACE_KIND)
+        self.nodes = ClusterNodes(nodes.reflection, stale_after_ns)
+        self.namespaces = EnforcedNamespaces(namespaces.reflection, stale_after_ns)
+        self._pods = PodsByNode(self.namespaces.is_enforced)
+        pods = self._followed(pod_kind(rules), self._pods.observe)
+        self.enrollments = KubernetesEnrollmentStore(
+            api,
+            clock=clock,
+            instruments=instruments,
+            stale_after_ns=stale_after_ns,
+            pace=pace,
+            jitter=_jitter,
+        )
+        self.leadership = Leadership(
+            api,
+            namespace=settings.namespace,
+            identity=f"{replica}_{secrets.token_hex(8)}",
+            clock=clock,
+            instruments=instruments,
+            jitter=_jitter,
+        )
+        self._events = EventRecorder(
+            api,
+            reporter=replica,
+            clock=clock,
+            instruments=instruments,
+            leads=self.leadership.leads,
+            draw_name=lambda: secrets.token_hex(8),
+        )
+        self._watchers: Mapping[str, ListWatch[Any]] = {
+            "nodes": nodes,
+            "namespaces": namespaces,
+            "pods": pods,
+            "nodeenrollments": self.enrollments.watcher,
+        }
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
+        """What has to run, each once."""
+        return {
+            **{f"kube {name}": watcher.follow() for name, watcher in self._watchers.items()},
+            "kube leadership": self.leadership.follow(),
+            "kube events": self._events.follow(),
+        }
+
+    def tell(self, changes: Iterable[TrustChange]) -> None:
+        """Say in Events what happened to nodes; returns at once."""
+        if self._says_events:
+            notices = trust_notices(changes, self.nodes.snapshot(), self._pods.guarded)
+            self._events.say(notices)
+
+    def set_gauges(self) -> None:
+        """Show how large and how old the copies are."""
+        objects, age = (
+            self._instruments.gauge(names.KUBE_OBJECTS),
+            self._instruments.gauge(names.KUBE_AGE),
+        )
+        now_ns = self._clock.boottime_ns()
+        for name, watcher in self._watchers.items():
+            copy: Aged = watcher.reflection
+            objects.labels(name).set(len(copy.objects))
+            if copy.fresh_at_ns is not None:
+                age.labels(name).set(max(0, now_ns - copy.fresh_at_ns) / _NS)
+
+    async def close(self) -> None:
+        """Give the Lease back and close connections; the tasks have ended before."""
+        await self.leadership.release()
+        await self._exchange.close()
+
+    def _followed(
+        self, kind: Kind[T], observe: Observe[T] = lambda _changes, _asked: None
+    ) -> ListWatch[T]:
+        return ListWatch(
+            self._api,
+            kind,
+            clock=self._clock,
+            instruments=self._instruments,
+            jitter=_jitter,
+            pace=self._pace,
+            observe=observe,
+        )
+
+
+def _jitter() -> float:
+    """For back-off: no secret depends on it."""
+    return random.random()  # noqa: S311 - spreads retries, protects nothing
