@@ -23,9 +23,10 @@ from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
+from gpuwarden.support.part import CONTROLLER_PARTS
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
-from gpuwarden.wire.v1 import operator_pb2, operator_pb2_grpc
+from gpuwarden.wire.v1 import operator_pb2, operator_pb2_grpc, support_pb2, support_pb2_grpc
 from sandbox.insecure_static_nodes import InsecureStaticNodes
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.eventually import DEADLINE_S, eventually
@@ -414,4 +415,9 @@ async def test_the_whole_listener_keeps_to_the_table_of_roles(
             if kind in {CallerKind.INSPECTOR, CallerKind.OPERATOR}:
                 fleet: Any = pb_grpc.FleetServiceStub(channel)
                 answer = await fleet.ListNodes(pb.ListNodesRequest(), timeout=DEADLINE_S)
-                assert answer.not_ready.startswith("first round")
+                assert [node.name for node in answer.nodes] == ["node-1"]
+                support: Any = support_pb2_grpc.SupportServiceStub(channel)
+                told = support.Collect(support_pb2.CollectRequest(), timeout=DEADLINE_S)
+                assert [(one.part, one.missing) async for one in told] == [
+                    (name, "") for name in CONTROLLER_PARTS
+                ]
