@@ -84,8 +84,9 @@ class ChainVerifier:
         self.accepted: Accepted = lambda _record, _line: None
         """Hears of each record that fits, in order."""
         self._expect = expect
-        self._before = _Place(BEFORE_FIRST, 0)
-        self._last = _Place(BEFORE_FIRST, 0)
+        self._before = BEFORE_FIRST
+        self._head = BEFORE_FIRST
+        self._line = 0
         self._suspect: _Place | None = None
         self._records = 0
         self._first_seq = 0
@@ -95,7 +96,7 @@ class ChainVerifier:
     @property
     def head(self) -> Head:
         """Last record that fits."""
-        return self._last.head
+        return self._head
 
     @property
     def records(self) -> int:
@@ -121,7 +122,7 @@ class ChainVerifier:
     def finish(self) -> Verified | Broken:
         """Say how it went, after the last line."""
         if self.fault is None and self._suspect is not None:
-            self._accuse(self._last, "changed, or the link to it was")
+            self._accuse("changed, or the link to it was")
         if self.fault is None:
             self._compare_with_expected()
         return self.fault or Verified(
@@ -139,7 +140,7 @@ class ChainVerifier:
             if self._suspect is None:
                 self._break(self._due, number, f"not a record: {error}")
             else:
-                self._accuse(self._last, "changed, or the link to it was")
+                self._accuse("changed, or the link to it was")
             return
         if self._suspect is not None:
             self._settle(self._suspect, record)
@@ -158,8 +159,7 @@ class ChainVerifier:
         if (record.seq == 1) is not (record.prev == GENESIS):
             self._break(1, place.line, f"record {record.seq} cannot be first with this link")
             return
-        if record.seq > 1:
-            self._last = _Place(Head(record.seq - 1, record.prev), 0)
+        self._head = Head(record.seq - 1, record.prev)
         self._accept(place)
 
     def _continue(self, record: LogRecord, place: _Place) -> None:
@@ -176,18 +176,19 @@ class ChainVerifier:
         if self._expect and place.head.seq == self._expect.seq and place.head != self._expect:
             self._break(place.head.seq, place.line, "digest differs from the expected head")
             return
-        self._before, self._last = self._last, place
+        self._before, self._head, self._line = self._head, place.head, place.line
         self._records += 1
 
     def _settle(self, suspect: _Place, following: LogRecord) -> None:
         if following.prev == suspect.head.digest:
-            self._accuse(self._last, "changed after it was written")
+            self._accuse("changed after it was written")
         else:
             self._break(suspect.head.seq, suspect.line, "changed after it was written")
 
-    def _accuse(self, place: _Place, what: str) -> None:
-        self._last = self._before
-        self._break(place.head.seq, place.line, what)
+    def _accuse(self, what: str) -> None:
+        """Blame the last record that seemed to fit."""
+        accused, self._head = self._head, self._before
+        self._break(accused.seq, self._line, what)
 
     def _break(self, seq: int, line: int, what: str) -> None:
         self.fault = Broken(seq, line, what, self.head)
@@ -197,7 +198,7 @@ class ChainVerifier:
             return
         if self._expect.seq > self.head.seq:
             what = f"log ends at {self.head.seq}, but record {self._expect.seq} was expected"
-            self._break(self._due, self._last.line, what)
+            self._break(self._due, self._line, what)
         elif self._expect != BEFORE_FIRST:
             what = f"log starts at {self._first_seq}, after the expected head"
             self._break(self._expect.seq, 0, what)

@@ -53,12 +53,9 @@ class Checkpoint:
         origin, *lines = text.split("\n")
         if len(lines) < 4 or lines.pop() or not _ORIGIN.fullmatch(origin) or "" in lines:  # noqa: PLR2004 -- size, root, log id, and what follows the last line feed
             raise NoteError("not a checkpoint: origin, size, root and log id are expected")
-        return cls(
-            origin,
-            _only(_LOG, lines[2:])[0],
-            _tree_head(lines[0], lines[1]),
-            _prev(lines[2:]),
-        )
+        size, root, *extensions = lines
+        (log,) = _only(_LOG, extensions)
+        return cls(origin, log, _tree_head(size, root), _prev(extensions))
 
     def text(self) -> str:
         """What is signed."""
@@ -107,17 +104,18 @@ def _prev(extensions: list[str]) -> TreeHead | None:
 
 
 def _only(pattern: re.Pattern[str], lines: list[str]) -> tuple[str, ...]:
-    found = [match for line in lines if (match := pattern.fullmatch(line))]
-    if len(found) != 1:
-        raise NoteError(f"a checkpoint must have one line like {pattern.pattern!r}")
-    return found[0].groups()
+    match [match for line in lines if (match := pattern.fullmatch(line))]:
+        case [found]:
+            return found.groups()
+        case _:
+            raise NoteError(f"a checkpoint must have one line like {pattern.pattern!r}")
 
 
 def _tree_head(size: str, root: str) -> TreeHead:
     if not _SIZE.fullmatch(size) or int(size) > MAX_SIZE:
         raise NoteError("the size of a checkpoint is not a number in range")
     try:
-        decoded = b64decode(root, validate=True)
+        decoded = b64decode(root)
     except ValueError:
         decoded = b""
     if len(decoded) != HASH_BYTES or _encoded(decoded) != root:

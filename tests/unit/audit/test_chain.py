@@ -35,6 +35,15 @@ def test_log_whose_older_files_were_deleted_says_where_it_starts() -> None:
     assert (result.first_seq, result.records, result.head.seq) == (5, 5, 9)
 
 
+@pytest.mark.parametrize("kept", [1, 4])
+def test_log_that_starts_later_is_intact_up_to_the_link_of_its_first_record(kept: int) -> None:
+    lines = log(9)
+    left = [lines[kept].replace(b"eligible", b"eligiblE"), *lines[kept + 1 :]]
+
+    intact = Head(kept, digest(lines[kept - 1]))
+    assert broken(left) == Broken(kept + 1, 1, "changed after it was written", intact)
+
+
 @pytest.mark.parametrize("index", range(4))
 def test_changed_record_is_named(index: int) -> None:
     lines = log(5)
@@ -71,6 +80,7 @@ def test_unreadable_line_after_a_wrong_link_accuses_the_pair() -> None:
     lines[1] = lines[1].replace(b"eligible", b"refused")
 
     assert broken(lines).seq == 2
+    assert broken([*lines, line(4, "a" * 64)]).seq == 2
 
 
 def test_first_record_must_start_the_chain() -> None:
@@ -141,7 +151,10 @@ def test_cut_off_tail_is_found_only_with_a_head_noted_elsewhere() -> None:
     head = Head(5, digest(lines[4]))
 
     assert verified(lines[:3]).head.seq == 3
-    assert broken(lines[:3], head).seq == 4
+    cut = Broken(4, 3, "log ends at 3, but record 5 was expected", Head(3, digest(lines[2])))
+    assert broken(lines[:3], head) == cut
+    nothing = Broken(1, 0, "log ends at 0, but record 5 was expected", BEFORE_FIRST)
+    assert broken([], head) == nothing
     assert verified(lines, head).head == head
 
 
@@ -151,7 +164,9 @@ def test_changed_last_record_is_found_only_with_a_head_noted_elsewhere() -> None
     lines[2] = lines[2].replace(b"eligible", b"refused!")
 
     assert verified(lines).head.seq == 3
-    assert (broken(lines, head).seq, broken(lines, head).intact.seq) == (3, 2)
+    intact = Head(2, digest(lines[1]))
+    found = Broken(3, 3, "digest differs from the expected head", intact)
+    assert broken(lines, head) == found
 
 
 def test_log_may_have_grown_since_the_head_was_noted() -> None:
@@ -163,7 +178,9 @@ def test_log_may_have_grown_since_the_head_was_noted() -> None:
 def test_head_older_than_what_is_left_cannot_be_compared() -> None:
     lines = log(5)
 
-    assert broken(lines[3:], Head(2, digest(lines[1]))).seq == 2
+    result = broken(lines[3:], Head(2, digest(lines[1])))
+    assert (result.seq, result.line) == (2, 0)
+    assert result.what == "log starts at 4, after the expected head"
     assert verified(lines[3:], BEFORE_FIRST).records == 2
     assert verified(lines, BEFORE_FIRST).records == 5
 
@@ -174,6 +191,7 @@ def test_nothing_after_a_fault_changes_the_finding() -> None:
     lines[4] = b"y\n"
 
     assert broken(lines).seq == 2
+    assert broken(lines, Head(9, "a" * 64)) == broken(lines)
 
 
 def test_head_is_written_and_read_the_same() -> None:
@@ -227,6 +245,27 @@ def test_record_that_needs_care_is_a_record_all_the_same(refs: dict[str, object]
 
 def test_timestamp_is_rfc_3339_with_milliseconds() -> None:
     assert format_timestamp(1_772_366_400_123_999_999) == "2026-03-01T12:00:00.123Z"
+
+
+def test_progress_can_be_asked_for_without_listening() -> None:
+    verifier = ChainVerifier()
+    assert (verifier.records, verifier.origin, verifier.head) == (0, "", BEFORE_FIRST)
+    for number, text in enumerate(log(2), start=1):
+        verifier.feed(text, number)
+    assert (verifier.records, verifier.origin) == (2, "lab/controller-0")
+    assert verifier.head == Head(2, digest(log(2)[1]))
+
+
+@pytest.mark.parametrize(
+    "verifier", [ChainVerifier(), ChainVerifier(Head(1, "e" * 64))], ids=["first", "expected"]
+)
+def test_nothing_is_said_of_a_record_that_does_not_fit(verifier: ChainVerifier) -> None:
+    heard: list[int] = []
+    verifier.accepted = lambda record, _line: heard.append(record.seq)
+    first = 2 if verifier._expect is None else 1
+    verifier.feed(log(1, first=first)[0], 1)
+    assert verifier.fault is not None
+    assert (heard, verifier.records) == ([], 0)
 
 
 def test_nothing_is_said_after_a_fault() -> None:

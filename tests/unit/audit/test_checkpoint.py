@@ -6,7 +6,6 @@ from hashlib import sha256
 import pytest
 
 from gpuwarden.audit.checkpoint import (
-    MAX_CHECKPOINT,
     Checkpoint,
     TreeHead,
     log_id,
@@ -14,7 +13,7 @@ from gpuwarden.audit.checkpoint import (
     unverified_checkpoint,
 )
 from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange, sign_change, successor
-from gpuwarden.audit.merkle import EMPTY_ROOT, MAX_SIZE
+from gpuwarden.audit.merkle import EMPTY_ROOT
 from gpuwarden.audit.note import MAX_NOTE, NoteError, VerifierKey, open_note, sign_note
 from tests.builders.log_keys import ORIGIN, checkpoint, signer
 
@@ -132,7 +131,7 @@ def test_where_a_lost_log_had_ended_is_said() -> None:
         f"{ORIGIN}\n5\n{ROOT}\n",
         f"with space\n5\n{ROOT}\nlog {'1f' * 16}\n",
         f"{ORIGIN}\n05\n{ROOT}\nlog {'1f' * 16}\n",
-        f"{ORIGIN}\n{MAX_SIZE + 1}\n{ROOT}\nlog {'1f' * 16}\n",
+        f"{ORIGIN}\n{2**53 + 1}\n{ROOT}\nlog {'1f' * 16}\n",
         f"{ORIGIN}\n5\n{ROOT[:-2]}=\nlog {'1f' * 16}\n",
         f"{ORIGIN}\n5\n!{ROOT[1:]}\nlog {'1f' * 16}\n",
         f"{ORIGIN}\n5\n{ROOT[:-2]}J=\nlog {'1f' * 16}\n",
@@ -147,6 +146,12 @@ def test_where_a_lost_log_had_ended_is_said() -> None:
 )
 def test_what_is_no_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(NoteError):
+        Checkpoint.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", f"{ORIGIN}\n5\n", f"{ORIGIN}\n5\n{ROOT}\n"])
+def test_a_checkpoint_that_lacks_lines_says_which_there_are(text: str) -> None:
+    with pytest.raises(NoteError, match="origin, size, root and log id are expected"):
         Checkpoint.parse(text)
 
 
@@ -166,9 +171,16 @@ def test_a_key_speaks_for_its_own_log_only() -> None:
 
 
 def test_a_checkpoint_is_bounded() -> None:
-    long = sign_note(f"{TEXT}{'x' * MAX_CHECKPOINT}\n", [ONE])
-    with pytest.raises(NoteError, match="at most"):
-        unverified_checkpoint(long)
+    short = sign_note(f"{TEXT}x\n", [ONE])
+    longest = sign_note(f"{TEXT}{'x' * (4096 - len(short) + 1)}\n", [ONE])
+    assert len(longest) == 4096
+    assert unverified_checkpoint(longest) == checkpoint()
+    with pytest.raises(NoteError, match="at most 4096"):
+        unverified_checkpoint(sign_note(f"{TEXT}{'x' * (4097 - len(short) + 1)}\n", [ONE]))
+
+
+def test_the_largest_size_of_a_checkpoint() -> None:
+    assert Checkpoint.parse(TEXT.replace("\n5\n", f"\n{2**53}\n")).head.size == 2**53
 
 
 def test_the_id_of_a_log_comes_from_its_first_record() -> None:

@@ -60,6 +60,18 @@ def test_collectors_wrapping_is_taken_off(wrap: Callable[[bytes], bytes]) -> Non
     assert isinstance(one(verify_collected([wrap(text) for text in log(3)])), Verified)
 
 
+def test_lines_of_eight_times_the_size_of_a_record_are_looked_at() -> None:
+    [text] = log(1)
+    longest = b" " * (8 * 4096 - len(text)) + text
+    assert isinstance(one(verify_collected([longest])), Verified)
+    assert verify_collected([b" " + longest]) == {}
+
+
+def test_text_that_is_no_unicode_is_no_record() -> None:
+    wrapped = json.dumps({"log": 'gpuwarden.dev/audit/v1 {"\ud800":1}'}).encode() + b"\n"
+    assert isinstance(one(verify_collected([wrapped, *log(1)])), Verified)
+
+
 def test_late_and_repeated_delivery_is_put_right() -> None:
     lines = log(4)
 

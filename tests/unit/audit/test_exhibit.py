@@ -3,6 +3,7 @@
 from base64 import b64encode
 from dataclasses import replace
 from datetime import timedelta
+from hashlib import sha256
 
 import msgspec
 import pytest
@@ -38,6 +39,20 @@ def test_the_digest_of_a_bundle_knows_no_order() -> None:
     assert bundle_digest(roots) == bundle_digest(roots[::-1]) != bundle_digest(SCENE.roots)
 
 
+def test_the_digest_of_a_bundle_is_that_of_the_sorted_digests_of_its_roots() -> None:
+    roots = (*SCENE.roots, *OTHER.roots)
+    digests = sorted(sha256(x.public_bytes(Encoding.DER)).hexdigest() for x in roots)
+    text = f"{digests[0]}\n{digests[1]}\n"
+    assert bundle_digest(roots) == sha256(text.encode()).hexdigest()
+
+
+def test_the_leaf_of_a_longer_chain_is_the_signer() -> None:
+    scene = Scene(ca=SpiffeCa(at=WALL, intermediate=True))
+    kept = exhibit(scene)
+    assert len(kept.chain) > 1
+    assert reverify(kept, kept.digest, WALL) == agent_uri()
+
+
 def test_it_is_judged_by_the_time_it_came() -> None:
     for days, code in ((400, "SVID_EXPIRED"), (-400, "SVID_NOT_YET_VALID")):
         with pytest.raises(ExhibitError, match=code):
@@ -50,7 +65,10 @@ def test_no_change_of_it_passes() -> None:
     for changed, expected in (
         (replace(GOOD, payload=GOOD.payload.replace(b"gpu", b"GPU", 1)), "has the digest"),
         (replace(GOOD, payload_type="other"), "has the digest"),
-        (replace(GOOD, signature=GOOD.signature[:-1] + b"x"), "does not verify"),
+        (
+            replace(GOOD, signature=GOOD.signature[:-1] + bytes([GOOD.signature[-1] ^ 1])),
+            "does not verify",
+        ),
         (replace(GOOD, roots=OTHER.roots), "CHAIN_INVALID"),
         (replace(GOOD, chain=encoded), "CHAIN_INVALID"),
         (replace(GOOD, chain=encoded, roots=OTHER.roots), "does not verify"),

@@ -7,7 +7,6 @@ import pytest
 
 from gpuwarden.audit.merkle import (
     EMPTY_ROOT,
-    MAX_PROOF,
     Frontier,
     ProofError,
     consistency_proof,
@@ -135,6 +134,10 @@ def test_a_larger_tree_is_no_prefix_of_a_smaller_one() -> None:
         consistency_proof(4, 3, node)
     with pytest.raises(ProofError, match="no prefix"):
         verify_consistency(4, b"a" * 32, 3, b"b" * 32, ())
+    with pytest.raises(ValueError, match="no prefix"):
+        consistency_proof(-1, 3, node)
+    with pytest.raises(ProofError, match="no prefix"):
+        verify_consistency(-1, b"a" * 32, 3, b"b" * 32, [b"a" * 32])
 
 
 @pytest.mark.parametrize("old", range(9))
@@ -175,6 +178,37 @@ def test_every_change_of_a_proof_of_inclusion_is_noticed(size: int) -> None:
             verify_inclusion(b"x" * 32, index, size, root, whole)
 
 
+A, B, C, D = (bytes([x]) * 32 for x in range(4))
+
+
+def test_a_proof_of_inclusion_has_its_length_even_where_the_root_fits() -> None:
+    """Otherwise an inner node passes as a record, or a record of another tree as one of this."""
+    with pytest.raises(ProofError, match="too short"):
+        verify_inclusion(node_hash(A, B), 0, 2, node_hash(A, B), [])
+    with pytest.raises(ProofError, match="too long"):
+        verify_inclusion(A, 0, 1, node_hash(B, A), [B])
+
+
+def test_a_proof_of_consistency_has_its_length_even_where_the_roots_fit() -> None:
+    with pytest.raises(ProofError, match="too short"):
+        verify_consistency(3, A, 4, node_hash(A, B), [A, B])
+    with pytest.raises(ProofError, match="too short"):
+        verify_consistency(3, A, 4, node_hash(A, B), [])
+    old, new = node_hash(C, A), node_hash(C, node_hash(A, B))
+    verify_consistency(3, old, 4, new, [A, B, C])
+    with pytest.raises(ProofError, match="too long"):
+        verify_consistency(3, node_hash(D, old), 4, node_hash(D, new), [A, B, C, D])
+
+
+def test_sizes_of_a_frontier_are_bounded() -> None:
+    assert Frontier.restore(2**53, [A]).size == 2**53
+    for size, peaks in ((2**53 + 1, [A, B]), (-1, [A]), (2, [A, B]), (3, [A])):
+        with pytest.raises(ValueError, match="peaks"):
+            Frontier.restore(size, peaks)
+
+
 def test_a_proof_is_bounded() -> None:
     with pytest.raises(ProofError, match="at most"):
-        verify_inclusion(b"a" * 32, 0, 2, b"b" * 32, [b"c" * 32] * (MAX_PROOF + 1))
+        verify_inclusion(b"a" * 32, 0, 2, b"b" * 32, [b"c" * 32] * 64)
+    with pytest.raises(ProofError, match="too long"):
+        verify_inclusion(b"a" * 32, 0, 2, b"b" * 32, [b"c" * 32] * 63)
