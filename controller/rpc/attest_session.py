@@ -162,6 +162,7 @@ class AttestSession:
             message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
             if message is not None:
                 state = await self._judge_in_its_round(state, message)
+                del message  # it would be held until the next comes
             elif self._peer_left:
                 return
             else:

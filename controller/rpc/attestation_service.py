@@ -26,7 +26,8 @@ class AttestationService(pb_grpc.AttestationServiceServicer):
         peer = peer_key(auth)
         occupancy = self._ports.usage.open(peer, self._ports.now().boottime_ns)
         try:
-            session = AttestSession(self._ports, context, peer, stream_facts(auth, occupancy))
-            await session.run()
+            facts = stream_facts(auth, occupancy)
+            del auth  # what gRPC says of the peer would be kept for as long as the stream
+            await AttestSession(self._ports, context, peer, facts).run()
         finally:
             self._ports.usage.close(peer)
