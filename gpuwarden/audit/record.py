@@ -52,7 +52,7 @@ class RecordKind(StrEnum):
         "a node became stale, revoked, quarantined; repeats of an hour: `count`",
     )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
-    SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed", False
+    SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed"
     FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"
     BIND_DECISION = "bind.decision", "an answer of the binding gate", False
     RESERVATION_RESERVED = "reservation.reserved", "a GPU was reserved", False

@@ -24,6 +24,9 @@ DECODER: Final = "tests/property/test_evidence_properties.py"
 PINS: Final = "tests/unit/controller_verifier/test_pins_and_claims.py"
 ROUNDS: Final = "tests/unit/controller_verifier/test_evidence_rounds.py"
 ADMISSION: Final = "tests/unit/controller_verifier/test_stream_admission.py"
+SPIRE: Final = "tests/unit/controller_spire/test_spire_judgement.py"
+SPIRE_TRUST: Final = "tests/integration/test_spire_confirmation.py"
+SPIRE_API: Final = "tests/contracts/test_spire_server_contract.py"
 CHALLENGES: Final = "tests/unit/controller_verifier/test_challenge_store.py"
 ORDER: Final = "tests/unit/controller_verifier/test_verification_order.py"
 TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
@@ -623,6 +626,42 @@ WEAKENINGS: Final = (
         "if now_ns >= known.enrollment.fresh_until_ns:",
         "if False:",
         f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
+    ),
+    _one(
+        "spire-revokes",
+        "controller/spire/revocation.py",
+        "            if view.acceptance is not None and view.blocked is None:",
+        "            if view.acceptance is None:",
+        f"{SPIRE_TRUST}::test_the_next_look_ends_trust_and_streams_while_the_svid_is_valid",
+    ),
+    _one(
+        "spire-node",
+        "controller/spire/judgement.py",
+        "if text := mismatch(agent, question.node_name, question.node.uid):",
+        "if text := '':",
+        f"{SPIRE}::test_selectors_that_name_another_node",
+        f"{SPIRE}::test_the_directory_has_another_uid",
+    ),
+    _one(
+        "spire-entries",
+        "controller/spire/judgement.py",
+        "            if not _has(entry, wanted):",
+        "            if not any(_has(x, wanted) for x in entries):",
+        f"{SPIRE}::test_one_weak_entry_is_enough",
+    ),
+    _one(
+        "spire-age",
+        "controller/spire/judgement.py",
+        "    if agents_ns < limits.age_ns and entries_ns < max(limits.age_ns, ENTRIES_AGE_NS):",
+        "    if agents_ns >= 0:",
+        f"{SPIRE}::test_the_last_snapshot_counts_for_the_grace_and_no_longer",
+    ),
+    _one(
+        "spire-server-identity",
+        "gpuwarden/identity/tunnel.py",
+        "if found != self.expected:",
+        "if False:",
+        f"{SPIRE_API}::test_another_workload_of_the_trust_domain",
     ),
     _one(
         "log-chain",

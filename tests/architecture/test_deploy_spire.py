@@ -1,0 +1,77 @@
+"""deploy/spire: the authorization table lets a reader do what the code calls, and nothing else."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from controller.policy_file import decode_policy
+from gpuwarden.identity.spiffe_id import Role, parse_spiffe_id, peer_name
+from gpuwarden.wire.spire import agents_pb2, entries_pb2
+from tests.architecture.test_names import ROOT
+
+FOLDER = ROOT / "deploy" / "spire"
+NEVER_CALLED = "CountAgents"
+"""Only to find out whether we may: then we have more rights than we need."""
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    return json.loads((FOLDER / "authorization.json").read_text())
+
+
+def test_readers_may_call_exactly_what_we_declare(table: Any) -> None:
+    declared = {
+        f"/{service.full_name}/{method.name}"
+        for module in (agents_pb2, entries_pb2)
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if method.name != NEVER_CALLED
+    }
+    assert set(table["gpuwarden"]["methods"]) == declared
+
+
+def test_the_reader_is_a_controller(table: Any) -> None:
+    for reader in table["gpuwarden"]["readers"]:
+        name = peer_name(parse_spiffe_id(reader), "/gpuwarden")
+        assert name is not None
+        assert name.role is Role.CONTROLLER
+
+
+def test_what_we_call_is_open_to_nobody_else_over_the_network(table: Any) -> None:
+    for method in table["gpuwarden"]["methods"]:
+        assert table["methods"][method] == ["admin", "local"]
+    kinds = {kind for kinds in table["methods"].values() for kind in kinds}
+    assert kinds == {"admin", "agent", "anyone", "downstream", "local"}
+    anyone = {method for method, kinds in table["methods"].items() if "anyone" in kinds}
+    assert anyone == {
+        "/spire.api.server.agent.v1.Agent/AttestAgent",
+        "/spire.api.server.bundle.v1.Bundle/GetBundle",
+    }
+
+
+def test_entries_name_the_identities_of_the_code() -> None:
+    documents = list(yaml.safe_load_all((FOLDER / "clusterspiffeids.yaml").read_text()))
+    assert {x["kind"] for x in documents} == {"ClusterSPIFFEID"}
+    for document in documents:
+        template = document["spec"]["spiffeIDTemplate"]
+        text = re.sub(r"{{ \.TrustDomain }}", "example.org", template)
+        text = re.sub(r"{{ \.PodSpec\.NodeName }}", "gpu-1", text)
+        assert peer_name(parse_spiffe_id(text), "/gpuwarden") is not None
+        assert "admin" not in document["spec"]
+        assert {"k8s:ns", "k8s:sa"} <= {
+            x.rpartition(":")[0] for x in document["spec"]["workloadSelectorTemplates"]
+        }
+
+
+def test_the_policy_of_the_readme_is_one() -> None:
+    readme = (FOLDER / "README.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+    lines = [line.removeprefix("   ") for line in example.splitlines()]
+    head = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: Policy\n"
+    text = head + "\n".join(lines).replace("DIGEST", "a" * 64)
+    policy = decode_policy(text.encode())
+    assert policy.attestors is not None
+    assert policy.attestors["k8s_psat"].images == frozenset({"sha256:" + "a" * 64})
