@@ -33,7 +33,8 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-FIRST_READ_SECONDS: Final = 10.0
+FIRST_READ_SECONDS: Final = 3.0
+"""A start goes on without; nothing is accepted until the first list is in."""
 _AT_ONCE: Final = 16
 _MOST_RACES: Final = 4
 _MOST_REPAIRS: Final = 16

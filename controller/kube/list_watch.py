@@ -24,6 +24,9 @@ Observe = Callable[[tuple[Change[T], ...], int | None], None]
 """Told what changed, and for a list when it was asked for; must return at once."""
 
 
+_NS: Final = 1_000_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How long a watch lasts on the server's side, what silence ends it, and how long to wait."""
@@ -74,7 +77,7 @@ class ListWatch(Generic[T]):
         while True:
             try:
                 wanted = self.reflection.wanted()
-                if isinstance(wanted, WantWatch):
+                if isinstance(wanted, WantWatch) and not self._is_old():
                     await self._watch(wanted.version)
                 else:
                     await self._list()
@@ -83,6 +86,11 @@ class ListWatch(Generic[T]):
                 self._watches.labels(self._resource, _end(error)).inc()
             self._tell()
             await asyncio.sleep(self.reflection.pause_s(self._jitter()) * self._pace.pause_factor)
+
+    def _is_old(self) -> bool:
+        """After an outage: a list proves at once what a watch's bookmark would prove at its end."""
+        fresh_at_ns = self.reflection.fresh_at_ns or 0
+        return self._clock.boottime_ns() - fresh_at_ns >= self._pace.watch_s * _NS
 
     async def _list(self) -> None:
         asked_ns = self._clock.boottime_ns()

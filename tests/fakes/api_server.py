@@ -153,7 +153,7 @@ class FakeApiServer:
             )
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        place = _place(request.path)
+        place = place_of(request.path)
         self.requests.append((_verb(request, place), str(request.rel_url)))
         if self.is_stalled:
             await asyncio.sleep(3600)
@@ -276,7 +276,7 @@ class FakeApiServer:
             raise RefusedError(401, "Unauthorized", "Unauthorized")
 
 
-def _place(path: str) -> Place:
+def place_of(path: str) -> Place:
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     namespace = None

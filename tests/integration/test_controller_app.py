@@ -119,6 +119,7 @@ async def _running(
     workload_api: str,
     directory: Any = None,
     clock: Clock | None = None,
+    exchange: Any = None,
     **changes: str,
 ) -> AsyncIterator[Running]:
     stop = asyncio.Event()
@@ -132,7 +133,8 @@ async def _running(
     task = asyncio.create_task(
         run(
             _loaded(folder, workload_api, **changes),
-            directory=directory or Directory(),
+            directory=None if exchange else directory or Directory(),
+            exchange=exchange,
             announce=announce,
             stop=stop,
             clock=clock,
