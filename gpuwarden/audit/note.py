@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 MAX_NOTE: Final = 16 * 1024
 MAX_SIGNATURES: Final = 16
 _ED25519: Final = b"\x01"
+_ID_BYTES: Final = 4
+"""Of a key id, which begins a signature."""
 _NAME: Final = r"[!-*,-~]{1,520}"
 """A key's name: printable ASCII without space and plus."""
 _VERIFIER_KEY: Final = re.compile(rf"({_NAME})\+([0-9a-f]{{8}})\+([A-Za-z0-9+/=]{{44}})")
@@ -59,7 +61,7 @@ class VerifierKey:
     @property
     def key_id(self) -> bytes:
         """Four bytes that tell keys of one name apart; nothing is proven by them."""
-        return sha256(self.name.encode() + b"\n" + _ED25519 + self.public).digest()[:4]
+        return sha256(self.name.encode() + b"\n" + _ED25519 + self.public).digest()[:_ID_BYTES]
 
     @property
     def digest(self) -> str:
@@ -100,7 +102,9 @@ def open_note(note: str, *keys: VerifierKey) -> str:
     """
     text, signatures = _parts(note)
     for key in keys:
-        mine = [blob[4:] for name, blob in signatures if (name, blob[:4]) == _hint(key)]
+        mine = [
+            blob[_ID_BYTES:] for name, blob in signatures if (name, blob[:_ID_BYTES]) == _hint(key)
+        ]
         if not mine:
             raise NoteError(f"not signed by the key {key.name}+{key.key_id.hex()}")
         if not all(key.verifies(text, signature) for signature in mine):
@@ -125,7 +129,7 @@ def _parts(note: str) -> tuple[str, list[tuple[str, bytes]]]:
 def _signature(line: str) -> tuple[str, bytes]:
     match = _SIGNATURE.fullmatch(line)
     blob = _decoded(match[2]) if match else None
-    if match is None or blob is None or len(blob) <= len(b"\0" * 4):
+    if match is None or blob is None or len(blob) <= _ID_BYTES:
         raise NoteError("a signature line is not as it should be")
     return match[1], blob
 
@@ -133,7 +137,7 @@ def _signature(line: str) -> tuple[str, bytes]:
 def _decoded(text: str) -> bytes | None:
     """Base64 in its one canonical form."""
     try:
-        decoded = b64decode(text, validate=True)
+        decoded = b64decode(text)
     except ValueError:
         return None
     return decoded if b64encode(decoded).decode() == text else None

@@ -109,10 +109,10 @@ class VerifiedLog:
 
     def _computed(self, compute: Callable[[Node], T]) -> T:
         """Run `compute` with the hashes that it asks for, found in one pass over the files."""
-        asked: dict[tuple[int, int], bytes] = {}
+        asked: set[tuple[int, int]] = set()
 
         def ask(level: int, offset: int) -> bytes:
-            asked[level, offset] = b""
+            asked.add((level, offset))
             return b"\0" * HASH_BYTES
 
         compute(ask)
@@ -124,7 +124,7 @@ class VerifiedLog:
         frontier, at = None, 0
         for line in lines_of(self._paths):
             if frontier is None:
-                frontier = _before(line.rstrip(b"\n"))
+                frontier = _before(line[:-1])
                 at = stored_count(frontier.size)
                 peaks = zip(peaks_of(frontier.size), frontier.peaks, strict=True)
                 found = {stored_index(*where): peak for where, peak in peaks}

@@ -14,12 +14,14 @@ from gpuwarden.audit.checkpoint import (
 )
 from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange, sign_change, successor
 from gpuwarden.audit.merkle import EMPTY_ROOT
-from gpuwarden.audit.note import MAX_NOTE, NoteError, VerifierKey, open_note, sign_note
+from gpuwarden.audit.note import NoteError, VerifierKey, open_note, sign_note
 from tests.builders.log_keys import ORIGIN, checkpoint, signer
 
 ONE, TWO, THREE = signer(1), signer(2), signer(3)
 ROOT = b64encode(b"r" * 32).decode()
 TEXT = f"{ORIGIN}\n5\n{ROOT}\nlog {'1f' * 16}\n"
+
+NO_TEXT = len(sign_note("\n", [ONE]))
 
 GO_KEY = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
 GO_NOTE = (
@@ -87,16 +89,30 @@ def test_every_flipped_character_of_a_note_is_noticed() -> None:
         "text\n\nno signature\n",
         "text\n\n\u2014 name !\n",
         "text\n\n\u2014 name AAAA\n",
+        "text\n\n\u2014 name AAAAAA==\n",
         "text\n\n\u2014 name AAAAAAAB\n\u2014 name AAAAAA\n",
         sign_note("text\n", [ONE]) + "more",
         sign_note("text\twith a tab\n", [ONE]),
         sign_note("text\n", [ONE] * 17),
-        sign_note("x" * MAX_NOTE + "\n", [ONE]),
+        sign_note("x" * (16 * 1024 + 1 - NO_TEXT) + "\n", [ONE]),
     ],
 )
 def test_what_is_no_note_is_refused(note: str) -> None:
     with pytest.raises(NoteError):
         open_note(note)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "text\n\n\u2014 name AAAAAAA=\n",
+        sign_note("text\n", [ONE] * 16),
+        sign_note("x" * (16 * 1024 - NO_TEXT) + "\n", [ONE]),
+    ],
+    ids=["shortest-signature", "most-signatures", "longest"],
+)
+def test_a_note_may_be_as_large_as_the_bounds_say(note: str) -> None:
+    assert note.startswith(open_note(note))
 
 
 def test_signatures_of_others_are_passed_over() -> None:

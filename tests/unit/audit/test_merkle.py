@@ -178,6 +178,22 @@ def test_every_change_of_a_proof_of_inclusion_is_noticed(size: int) -> None:
             verify_inclusion(b"x" * 32, index, size, root, whole)
 
 
+def test_every_proof_of_a_larger_tree_holds() -> None:
+    _, hashes = grown([b"%d" % number for number in range(40)])
+
+    def larger(level: int, offset: int) -> bytes:
+        return hashes[stored_index(level, offset)]
+
+    roots = [root_at(size, larger) for size in range(41)]
+    for new in range(41):
+        for old in range(new + 1):
+            found = consistency_proof(old, new, larger)
+            verify_consistency(old, roots[old], new, roots[new], found)
+        for index in range(new):
+            path = inclusion_proof(index, new, larger)
+            verify_inclusion(larger(0, index), index, new, roots[new], path)
+
+
 A, B, C, D = (bytes([x]) * 32 for x in range(4))
 
 

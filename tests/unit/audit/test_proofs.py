@@ -13,7 +13,7 @@ from gpuwarden.audit.merkle import (
     verify_inclusion,
 )
 from gpuwarden.audit.proofs import NoProofError, VerifiedLog
-from tests.builders.audit_log import log
+from tests.builders.audit_log import line, log
 from tests.builders.certified_log import CertifiedLog, rechained
 from tests.builders.log_trees import naive_root
 
@@ -98,6 +98,17 @@ def test_part_of_a_log_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / file_name(3)).write_bytes(b"".join(log(5)[2:]))
     with pytest.raises(NoProofError, match="record 3 does not say"):
         VerifiedLog(log_files(tmp_path)).consistency(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "refs"), [("log.rotate", {}), ("log.start", {"frontier": ["AA=="]})]
+)
+def test_only_a_rotation_says_what_the_tree_before_it_was(
+    tmp_path: Path, kind: str, refs: dict[str, object]
+) -> None:
+    (tmp_path / file_name(3)).write_bytes(line(3, "a" * 64, kind=kind, refs=refs))
+    with pytest.raises(NoProofError, match="record 3 does not say"):
+        VerifiedLog(log_files(tmp_path)).consistency(3, 3)
 
 
 def test_an_empty_log_has_an_empty_proof(tmp_path: Path) -> None:
