@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from gpuwarden.audit.chain import BEFORE_FIRST, Broken, ChainVerifier, Head, Verified, verify_lines
@@ -15,6 +17,13 @@ def verified(lines: list[bytes], expect: Head | None = None) -> Verified:
     result = verify_lines(lines, expect=expect)
     assert isinstance(result, Verified), result
     return result
+
+
+def nested(times: int, wrap: Callable[[object], object]) -> dict[str, object]:
+    value: object = 1
+    for _ in range(times):
+        value = wrap(value)
+    return {"x": value}
 
 
 def test_whole_log_verifies_and_names_its_head() -> None:
@@ -220,6 +229,10 @@ def test_bad_head_says_what_was_expected(text: str) -> None:
         ({"seq": "1"}, "seq"),
         ({"extra": 1}, "extra"),
         ({"refs": {"x": 1.5}}, "integer"),
+        ({"refs": {'x"': 1.5, 'y"': 1}}, "integer"),
+        ({"refs": nested(40, lambda x: [x])}, "nested deeper"),
+        ({"refs": nested(40, lambda x: {"x": x})}, "nested deeper"),
+        ({"refs": nested(20, lambda x: {"x": [x]})}, "nested deeper"),
         ({"refs": {"x": "y" * 5000}}, "at most 4096"),
     ],
 )
