@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
         "gpuwarden/identity/peer.py",
         "gpuwarden/identity/server_credentials.py",
         "gpuwarden/identity/tunnel.py",
+        "gpuwarden/identity/workload_api.py",
         "sandbox/",
     },
     "grpc_health": {"controller/rpc/"},
