@@ -16,7 +16,12 @@ def main() -> int:
         run = subprocess.run(
             [sys.executable, "-m", "tests.mutation.in_copy", *sys.argv[1:]],
             cwd=root,
-            env={"PATH": os.defpath, "PYTHONPATH": str(root), "HOME": str(root)},
+            env={
+                "PATH": os.defpath,
+                "PYTHONPATH": str(root),
+                "HOME": str(root),
+                "GRPC_VERBOSITY": "NONE",
+            },
             check=False,
         )
     return run.returncode

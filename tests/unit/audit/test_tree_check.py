@@ -1,6 +1,7 @@
 """What the chain cannot show: a log that was rewritten as a whole, or that another key signed."""
 
 from base64 import b64encode
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,9 @@ from gpuwarden.audit.checkpoint import Checkpoint, TreeHead
 from gpuwarden.audit.collected import verify_collected
 from gpuwarden.audit.key_change import sign_change
 from gpuwarden.audit.merkle import Frontier
-from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeFacts, Wanted
-from tests.builders.audit_log import log
+from gpuwarden.audit.record import decode_record
+from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeCheck, TreeFacts, TreeFault, Wanted
+from tests.builders.audit_log import GENESIS, line, log
 from tests.builders.certified_log import CertifiedLog, rechained
 from tests.builders.log_keys import ORIGIN, signer
 from tests.builders.log_trees import naive_root
@@ -126,9 +128,10 @@ def test_a_later_file_stands_for_itself() -> None:
     assert facts.root == log.tree.root()
     kept = Checkpoint(ORIGIN, log.log, TreeHead(8, naive_root([x[:-1] for x in log.lines[:8]])))
     verified(log.lines[8:], Wanted(checkpoint=kept))
-    early = Checkpoint(ORIGIN, log.log, TreeHead(3, b"x" * 32))
-    fault = broken(log.lines[8:], Wanted(checkpoint=early))
-    assert "log starts at 9, after the expected checkpoint" in fault.what
+    for size in (3, 7):
+        early = Checkpoint(ORIGIN, log.log, TreeHead(size, b"x" * 32))
+        fault = broken(log.lines[8:], Wanted(checkpoint=early))
+        assert "log starts at 9, after the expected checkpoint" in fault.what
 
 
 def test_a_log_cut_in_the_middle_of_a_file_has_no_root_until_the_next() -> None:
@@ -177,10 +180,40 @@ def test_what_contradicts_is_named(log: CertifiedLog, seq: int, what: str) -> No
     assert what in fault.what
 
 
-@pytest.mark.parametrize("frontier", [[], ["!"], ["AAAA"], "x", [7]])
+@pytest.mark.parametrize("frontier", [[], ["!"], ["AAAA"], "x", [7], 7, None])
 def test_a_frontier_that_does_not_fit_is_named(frontier: object) -> None:
     lines = CertifiedLog().records(3).rotate(frontier=frontier).records(1).lines
     assert broken(lines[4:]).seq == 5
+
+
+@pytest.mark.parametrize("change", [lambda x: x + "\n", lambda x: "!" + x])
+def test_a_frontier_is_base64_and_nothing_else(change: Callable[[str], str]) -> None:
+    log = CertifiedLog().records(3)
+    peaks = [change(b64encode(peak).decode()) for peak in log.tree.peaks]
+    assert broken(log.rotate(frontier=peaks).lines[4:]).seq == 5
+
+
+def test_a_frontier_is_not_believed_where_the_records_are_there() -> None:
+    log = CertifiedLog().records(3).rotate(frontier=[b64encode(b"x" * 32).decode()]).records(1)
+    assert verified(log.lines).tree.root == log.tree.root()
+
+
+def test_a_start_of_an_earlier_version_names_no_key() -> None:
+    log = CertifiedLog().add("log.start").records(1)
+    assert verified(log.lines).tree.keys == (ONE.key,)
+
+
+def test_an_empty_log_ends_before_what_is_expected() -> None:
+    check = TreeCheck(Wanted(checkpoint=Checkpoint(ORIGIN, "1f" * 16, TreeHead(5, b"x" * 32))))
+    what = "log ends at 0, but the expected checkpoint has 5 records"
+    assert check.finish() == TreeFault(1, what)
+
+
+def test_the_first_fault_is_the_one_that_is_told() -> None:
+    check = TreeCheck(Wanted(checkpoint=Checkpoint(ORIGIN, "1f" * 16, TreeHead(0, b"x" * 32))))
+    text = line(1, GENESIS, kind="checkpoint")[:-1]
+    check.take(decode_record(text), text)
+    assert check.fault == TreeFault(1, "a checkpoint before any key is named")
 
 
 def test_a_frontier_with_another_root_is_named() -> None:
