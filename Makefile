@@ -9,14 +9,16 @@ SOURCES := agent controller gpuwarden sandbox tests
 JOBS ?= auto
 NODES ?= 500
 FUZZ_SECONDS ?= 60
+K ?=
 FUZZ_TARGETS ?= evidence envelope extender configuration
+OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs lab e2e e2e-long clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(SETUP) $(NVML) ## Virtual environment from the hashed files, and the fake NVML library
 
@@ -82,6 +84,19 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 	  $(BIN)/python -m tests.fuzz.run $$target build/fuzz/$$target --seconds $(FUZZ_SECONDS); \
 	done
+
+lab: setup ## A real Kubernetes cluster that stays up until Ctrl-C (KUBERNETES=1.34.4: the older one)
+	$(BIN)/python -m tests.e2e.lab.build --for-tests
+	$(BIN)/python -m tests.e2e.lab $(ARGS)
+
+e2e: setup ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
+	$(BIN)/python -m tests.e2e.lab.build --for-tests
+	$(BIN)/python -m pytest -n0 -o timeout=300 -m "not long" $(if $(K),-k "$(K)") tests/e2e $(ARGS)
+
+e2e-long: setup ## The tests that take minutes, then everything on the older Kubernetes
+	$(BIN)/python -m tests.e2e.lab.build --for-tests
+	$(BIN)/python -m pytest -n0 -o timeout=1800 -m long $(if $(K),-k "$(K)") tests/e2e $(ARGS)
+	$(MAKE) e2e KUBERNETES=$(OLDER_KUBERNETES)
 
 proto: $(SETUP) ## Generate the protobuf code again
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.architecture.generate_proto .

@@ -14,12 +14,13 @@ import msgspec
 
 from tests.bench import agent_rows, audit_rows, core_rows, filter_rows, ingest_rows, ready_rows
 from tests.bench.child import ROOT
-from tests.bench.go_peers import NoGoError, build_peers
+from tests.bench.go_peers import build_peers
 from tests.bench.growth import growth
 from tests.bench.machine import describe
 from tests.bench.page import merged, page, table
 from tests.bench.plot import svg
 from tests.bench.results import Report, Row
+from tests.go_toolchain import NoGoError
 
 DOCS = ROOT / "docs"
 PAGE, NUMBERS, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks.json", "benchmarks-growth.svg"

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.bench.go_peers import go_version
+from tests.go_toolchain import find_go, go_version
 
 _GIB = 1 << 20
 
@@ -20,7 +20,7 @@ def describe(cache: Path) -> dict[str, str]:
         "memory": f"{int(memory[1]) / _GIB:.0f} GiB" if memory else "unknown",
         "system": f"Linux {'.'.join(platform.release().split('.')[:2])}",
         "Python": sys.version.split()[0],
-        "Go": go_version(cache),
+        "Go": go_version(find_go(cache)),
     }
 
 

@@ -1,0 +1,73 @@
+"""The cluster that all tests of a run share; what was left out and why; logs of failed tests.
+
+Nothing here is collected unless a path below tests/e2e is asked for: `make e2e`.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
+
+KEPT = Path(__file__).resolve().parents[2] / "build" / "e2e"
+_LAB = pytest.StashKey[Lab]()
+_SIZES = pytest.StashKey[Mapping[Path, int]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes minutes; run by `make e2e-long`")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    del collection_path
+    asked = any("e2e" in Path(argument.partition("::")[0]).parts for argument in config.args)
+    return None if asked else True
+
+
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A cluster with a real node where one can run, else the control plane alone."""
+    with Lab.control_plane_only() if why_no_node() else Lab.whole() as running:
+        request.config.stash[_LAB] = running
+        yield running
+        del request.config.stash[_LAB]
+
+
+@pytest.fixture(scope="session")
+def real_node() -> None:
+    """For tests that need a real node: left out where none can run."""
+    if reasons := why_no_node():
+        pytest.skip(f"no real node: {'; '.join(reasons)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Know what each log held before the test."""
+    running = item.config.stash.get(_LAB, None)
+    item.stash[_SIZES] = {} if running is None else running.log_sizes()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what was written to the logs during a test that failed, under the test's name."""
+    report = yield
+    running = item.config.stash.get(_LAB, None)
+    if report.failed and running is not None:
+        folder = KEPT / item.name.replace("/", "-")
+        running.keep_logs(folder, item.stash[_SIZES])
+        report.sections.append(("logs of the lab", f"kept in {folder}"))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each test that was left out."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    terminalreporter.write_line(f"Kubernetes {chosen_kubernetes().version}")
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        terminalreporter.write_line(f"left out: {report.nodeid}: {reason}")

@@ -1,0 +1,128 @@
+"""containerd with runc and the CNI plugins, in the node's namespaces; images are imported."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.e2e.lab.addresses import AddressPlan
+from tests.e2e.lab.capsule import Capsule, CapsuleError
+from tests.e2e.lab.images import Image, write_archive
+from tests.e2e.lab.kubeconfig import written
+from tests.e2e.lab.program import Program, Site
+
+SOCKET = "/run/containerd/containerd.sock"
+CDI = "/var/lib/containerd/cdi"
+"""Where CDI specifications are looked for, inside the node."""
+_NAMESPACE = "k8s.io"
+
+
+class Containerd(Program):
+    """`sandbox` is the image of every pod's first container."""
+
+    def __init__(self, site: Site, capsule: Capsule, plan: AddressPlan, sandbox: str) -> None:
+        super().__init__(site, "containerd")
+        self._capsule = capsule
+        self._plan = plan
+        self._sandbox = sandbox
+
+    def arguments(self) -> Sequence[str]:
+        network = self.data / "cni"
+        network.mkdir(exist_ok=True)
+        written(network / "10-lab.conflist", network_configuration(self._plan))
+        configuration = self.data / "config.toml"
+        plugins = self.site.programs["bridge"].parent
+        runc = self.site.programs["runc"]
+        configuration.write_text(configuration_text(self._sandbox, runc, plugins, network))
+        return (str(self.site.programs["containerd"]), f"--config={configuration}")
+
+    def environment(self) -> dict[str, str]:
+        """The shim lies beside containerd."""
+        folder = self.site.programs["containerd-shim-runc-v2"].parent
+        return {"PATH": f"{folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+    def is_ready(self) -> bool:
+        try:
+            self.ctr("version")
+        except CapsuleError:
+            return False
+        return True
+
+    def ctr(self, *arguments: str) -> str:
+        """Run containerd's own client to its end; its standard output."""
+        program = str(self.site.programs["ctr"])
+        return self._capsule.run(program, "-a", SOCKET, "-n", _NAMESPACE, *arguments)
+
+    def load(self, image: Image) -> None:
+        """Make an image and import it."""
+        archive = self.data / f"{image.name.replace('/', '-').replace(':', '-')}.tar"
+        write_archive(image, archive)
+        self.load_archive(archive)
+        archive.unlink()
+
+    def load_archive(self, archive: Path) -> None:
+        """Import a docker or OCI archive."""
+        self.ctr("images", "import", str(archive))
+
+
+def network_configuration(plan: AddressPlan) -> dict[str, object]:
+    """A bridge in the node with an address per pod; host ports."""
+    return {
+        "cniVersion": "1.0.0",
+        "name": "lab",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": True,
+                "ipMasq": False,
+                "hairpinMode": True,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": str(plan.pods)}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+def configuration_text(sandbox: str, runc: Path, plugins: Path, network: Path) -> str:
+    """containerd's config.toml, version 3."""
+    return f"""
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+
+[grpc]
+address = "{SOCKET}"
+
+[ttrpc]
+address = "{SOCKET}.ttrpc"
+
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "overlayfs"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{sandbox}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+enable_cdi = true
+cdi_spec_dirs = ["{CDI}"]
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+SystemdCgroup = false
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{plugins}"]
+conf_dir = "{network}"
+"""

@@ -1,0 +1,65 @@
+"""What the lab needs from this machine, what of it is missing, and how to get it.
+
+Looks only; installs nothing.
+"""
+
+import ctypes.util
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that a part of the lab needs."""
+
+    name: str
+    is_met: Callable[[], bool]
+    remedy: str
+
+
+def _on_path(program: str) -> Callable[[], bool]:
+    return lambda: shutil.which(program) is not None
+
+
+def _has_seccomp() -> bool:
+    headers = Path("/usr/include/seccomp.h")
+    return headers.exists() and ctypes.util.find_library("seccomp") is not None
+
+
+def _has_cgroups() -> bool:
+    return os.access(CGROUPS, os.W_OK) and any(
+        (CGROUPS / name).exists() for name in ("cgroup.controllers", "memory")
+    )
+
+
+NEEDS = {
+    need.name: need
+    for need in (
+        Need("root", lambda: os.geteuid() == 0, "run as root (the node makes namespaces)"),
+        Need("gcc", _on_path("gcc"), "Debian: apt-get install gcc libc6-dev"),
+        Need("libseccomp", _has_seccomp, "Debian: apt-get install libseccomp-dev"),
+        Need("iptables", _on_path("iptables"), "Debian: apt-get install iptables"),
+        Need("conntrack", _on_path("conntrack"), "Debian: apt-get install conntrack"),
+        Need("unshare", _on_path("unshare"), "Debian: apt-get install util-linux"),
+        Need("nsenter", _on_path("nsenter"), "Debian: apt-get install util-linux"),
+        Need("ip", _on_path("ip"), "Debian: apt-get install iproute2"),
+        Need("cgroups", _has_cgroups, "mount cgroups (v1 or v2) writable at /sys/fs/cgroup"),
+        Need(
+            "overlayfs",
+            lambda: "\toverlay\n" in Path("/proc/filesystems").read_text(),
+            "load the kernel module: modprobe overlay",
+        ),
+    )
+}
+NODE_NEEDS = ("root", "cgroups", "overlayfs", "unshare", "nsenter", "ip", "iptables", "conntrack")
+
+
+def missing(names: Iterable[str]) -> list[str]:
+    """One line for each need that is not met, with its remedy."""
+    needs = [NEEDS[name] for name in names]
+    return [f"{need.name}: {need.remedy}" for need in needs if not need.is_met()]

@@ -1,0 +1,3 @@
+module gpuwarden.dev/lab/probe
+
+go 1.24

@@ -1,0 +1,157 @@
+"""Labs beside each other, and what is left of a lab that ended: nothing, however it ended."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.lab import cgroups
+from tests.e2e.lab.addresses import AddressPlan
+from tests.e2e.lab.claim import Claim, labs_folder
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.pods import pod
+from tests.e2e.lab.selection import why_no_node
+from tests.e2e.lab.sweep import processes_of
+from tests.e2e.lab.waiting import NeverError, until
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_S = 120
+
+
+class Kept:
+    """`make lab` in a process of its own, with a pod running where there is a node."""
+
+    def __init__(self, log: Path) -> None:
+        self._known = set(labs_folder().glob("*-*"))
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.e2e.lab"],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        until("make lab is ready", self._says_ready, timeout_s=READY_S)
+        (self.folder,) = set(labs_folder().glob("*-*")) - self._known
+        self.plan = AddressPlan(int(self.folder.name.partition("-")[0]))
+        self.processes = {*processes_of(self.folder), *contained(self.plan)}
+
+    def _says_ready(self) -> bool:
+        said = self.log.read_text()
+        assert self.process.poll() is None, said
+        return "is ready after" in said
+
+    def end(self, how: signal.Signals) -> None:
+        self.process.send_signal(how)
+        self.process.wait(60)
+
+    def keeper(self) -> int:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"tests.e2e.lab.keeper" in words and str(self.folder).encode() in words:
+                    return int(entry.name)
+        raise AssertionError("the lab has no keeper")
+
+    def remains(self) -> list[str]:
+        """What is left for good; the kernel takes a moment to free a killed program's memory."""
+        try:
+            until("nothing is left", lambda: not self.leftovers(), timeout_s=5)
+        except NeverError:
+            return self.leftovers()
+        return []
+
+    def leftovers(self) -> list[str]:
+        """Whatever of it is still on this machine."""
+        found = [f"process {pid}" for pid in self.processes if runs(pid)]
+        found += [f"process {pid}" for pid in processes_of(self.folder)]
+        found += [f"cgroup {path}" for path in groups(self.plan)]
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        found += [f"mount {line}" for line in mounts if str(self.folder) in line]
+        places = (self.folder, Path("/sys/class/net") / self.plan.link)
+        return found + [str(path) for path in places if path.exists()]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path / "log")
+    yield running
+    if running.process.poll() is None:
+        running.end(signal.SIGKILL)
+
+
+def test_a_lab_that_runs_is_seen(kept: Kept) -> None:
+    """So that the other tests here would find what was left."""
+    assert kept.folder.is_dir()
+    assert len(kept.processes) >= 4
+    if not why_no_node():
+        assert contained(kept.plan)
+        assert (Path("/sys/class/net") / kept.plan.link).exists()
+    assert kept.leftovers()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_an_asked_end_leaves_nothing(kept: Kept, how: signal.Signals) -> None:
+    kept.end(how)
+    assert kept.process.returncode == 0
+    assert kept.remains() == []
+
+
+def test_a_killed_lab_is_cleaned_up_by_its_keeper(kept: Kept) -> None:
+    kept.end(signal.SIGKILL)
+    until("the keeper has swept", lambda: not kept.folder.exists())
+    assert kept.remains() == []
+
+
+def test_a_lab_killed_with_its_keeper_is_cleaned_up_by_the_next(kept: Kept) -> None:
+    os.kill(kept.keeper(), signal.SIGKILL)
+    kept.end(signal.SIGKILL)
+    assert kept.remains()
+    following = Claim.take()
+    try:
+        assert following.plan == kept.plan
+        assert kept.remains() == []
+    finally:
+        following.release()
+
+
+def test_two_labs_side_by_side_do_not_meet(lab: Lab) -> None:
+    has_node = not why_no_node()
+    with Lab.whole() if has_node else Lab.control_plane_only() as other:
+        assert other.plan.number != lab.plan.number
+        document = pod("same-name", "say", "hello") if has_node else pod("same-name", kind="fake")
+        for one in (lab, other):
+            one.pods.create(document)
+        other.pods.create(pod("other", kind="fake"))
+        assert lab.api.found(f"{lab.pods.path}/pods/other") is None
+        if has_node:
+            for one in (lab, other):
+                one.pods.says("same-name", "hello")
+    if has_node:
+        lab.pods.says("same-name", "hello")
+        assert lab.pods.get("same-name")["status"]["phase"] == "Running"
+    lab.api.delete(f"{lab.pods.path}/pods/same-name", grace_s=0)
+
+
+def runs(pid: int) -> bool:
+    """Whether the process lives; one whose parent was killed may be a zombie for a while."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def groups(plan: AddressPlan) -> list[Path]:
+    return [path for h in cgroups.hierarchies() if (path := h / plan.cgroup).exists()]
+
+
+def contained(plan: AddressPlan) -> list[int]:
+    """The processes of the lab's pods."""
+    files = [path for group in groups(plan) for path in group.rglob("cgroup.procs")]
+    return sorted({int(pid) for path in files for pid in path.read_text().split()})
