@@ -195,6 +195,12 @@ class TestAgent:
         assert code(pop, uid=None) is None
         assert code(pop) is R.SPIRE_NODE_MISMATCH
 
+    def test_two_uids_are_none(self) -> None:
+        agent = x509pop_agent(POP)
+        twice = replace(agent, selectors=agent.selectors | {"x509pop:san:node-uid:uid-2"})
+        snapshot = spire_snapshot(twice, entries={PEER: (spire_entry(POP),)})
+        assert code(snapshot) is R.SPIRE_NODE_MISMATCH
+
     def test_the_id_of_a_k8s_psat_agent_ends_with_the_uid(self) -> None:
         """With `use_pod_uid_for_agent_id` it names the pod instead."""
         parent = f"spiffe://{TD}/spire/agent/k8s_psat/prod/pod/pod-uid"
