@@ -13,9 +13,9 @@ and run together by `make e2e`. `make docs` writes this page from those modules.
 
 _FOOT = """
 "Node" is the real node of the lab: its own processes, mounts and network, cgroup version 1 or 2 as
-the machine has it. The older Kubernetes runs the control-plane tests: `KUBERNETES={older} make e2e`,
-which `make e2e-long` does as well. CoreDNS is built with the plugins `errors`, `kubernetes` and
-`ready` alone.
+the machine has it. The older Kubernetes runs the control-plane tests:
+`KUBERNETES={older} make e2e`, which `make e2e-long` does as well.
+CoreDNS is built with the plugins `errors`, `kubernetes` and `ready` alone.
 
 Agents and controllers run on Python 3.11 or newer on Linux.
 """

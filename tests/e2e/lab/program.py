@@ -30,7 +30,7 @@ class Site:
         self.place = place
         self.logs = folder / "logs"
         """One file per program."""
-        self.logs.mkdir()
+        self.logs.mkdir(parents=True)
         self.started: list[Program] = []
 
     def close(self) -> None:
