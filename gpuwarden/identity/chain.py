@@ -132,7 +132,8 @@ def spiffe_id_of(leaf: x509.Certificate) -> SpiffeId:
     uris = uri_sans(leaf)
     if len(uris) != 1:
         raise SpiffeIdError(f"certificate must have exactly one URI SAN, has {len(uris)}")
-    return parse_spiffe_id(uris[0])
+    [uri] = uris
+    return parse_spiffe_id(uri)
 
 
 def _check_key(certificate: x509.Certificate) -> None:
@@ -173,7 +174,8 @@ def _verify_path(
         .build_client_verifier()
     )
     try:
-        verifier.verify(chain[0], list(chain[1:]))
+        leaf, *above = chain
+        verifier.verify(leaf, above)
     except verification.VerificationError as error:
         raise ChainInvalidError(f"no path to a root: {_brief(error)}") from error
 

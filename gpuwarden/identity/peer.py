@@ -67,13 +67,11 @@ def _certificates(values: Iterable[bytes]) -> tuple[bytes, ...]:
 
 def _blocks(text: str) -> Iterator[bytes]:
     for _ in range(_MAX_SHOWN_CERTIFICATES):
-        begin = text.find(_BEGIN)
-        end = text.find(_END, begin)
-        if begin < 0 or end < 0:
+        _, _, behind = text.partition(_BEGIN)
+        body, end, text = behind.partition(_END)
+        if not end:
             return
-        end += len(_END)
-        yield ssl.PEM_cert_to_DER_cert(text[begin:end])
-        text = text[end:]
+        yield ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{body}{_END}")
 
 
 def _uris(values: Iterable[bytes]) -> tuple[str, ...]:

@@ -75,6 +75,9 @@ def _below(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place]]:
         case ast.Call(func=ast.Name(id="zip")):
             # `strict` only says that the lengths are equal.
             yield from ((x, place) for x in node.args)
+        case ast.Call(func=ast.Attribute(attr="Thread")):
+            # Its name is for people.
+            yield from ((x.value, place) for x in node.keywords if x.arg != "name")
         case ast.Subscript() if not place.outermost:
             # On import a subscript is a type, save where a value is computed with a slice.
             yield node.value, place

@@ -96,6 +96,7 @@ def test_what_an_operator_changes(operator: str, source: str, expected: list[str
         "T = TypeVar('T')",
         "x = cast('A', b)",
         "x = zip(a, b, strict=True)",
+        "x = threading.Thread(target=f, name='short')",
         "x = 'a text for people'",
         "x = f'{a} for people'",
     ],

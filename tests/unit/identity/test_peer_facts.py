@@ -34,6 +34,27 @@ def test_a_leaf_that_is_repeated_in_the_chain_counts_once() -> None:
     assert peer_facts(context(x509_pem_cert_chain=[LEAF + ABOVE])).chain == ISSUED.chain_der
 
 
+def test_what_stands_behind_the_leaf_in_its_place_is_not_looked_at() -> None:
+    assert peer_facts(context(x509_pem_cert=[LEAF + ABOVE])).chain == ISSUED.chain_der
+
+
+def test_a_chain_may_come_in_parts() -> None:
+    assert peer_facts(context(x509_pem_cert_chain=[ABOVE[:99], ABOVE[99:]])) == peer_facts(
+        context()
+    )
+
+
+def test_what_comes_behind_the_bound_is_not_looked_at() -> None:
+    bound = 6 * 16_384 * 2
+    for before, chain in ((bound - len(LEAF), ISSUED.chain_der), (bound, ())):
+        assert peer_facts(context(x509_pem_cert=[b" " * before + LEAF])).chain == chain
+
+
+def test_the_version_of_tls_is_short_text() -> None:
+    facts = peer_facts(context(ssl_tls_version=[b"TLS\xff", b"x" * 40]))
+    assert facts.tls_version == "TLS\ufffd " + "x" * 27
+
+
 def test_no_client_certificate_means_no_chain() -> None:
     facts = peer_facts({"transport_security_type": [b"ssl"]})
     assert facts == PeerFacts((), (), resumed=True, tls_version="")

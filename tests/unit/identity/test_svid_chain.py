@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from gpuwarden.identity.chain import (
-    MAX_CERTIFICATE_BYTES,
     ChainError,
     ChainInvalidError,
     SvidExpiredError,
     SvidNotYetValidError,
+    _brief,
     parse_chain,
     spiffe_id_of,
     uri_sans,
@@ -120,13 +120,24 @@ def test_a_leaf_without_extended_key_usage_is_accepted() -> None:
         [b"\x30\x82\xff\xff"],
         [ROOT.issue(AGENT).chain_der[0] + b"\0"],
         [ROOT.issue(AGENT).chain_der[0], b"junk"],
-        [b"\x30" * (MAX_CERTIFICATE_BYTES + 1)],
+        [b"\x30" * 16_385],
     ],
     ids=["none", "empty", "truncated", "trailing byte", "junk intermediate", "huge"],
 )
 def test_bytes_that_are_no_chain_are_refused(chain: Sequence[bytes]) -> None:
     with pytest.raises(ChainInvalidError):
         verify_chain(chain, [ROOT.certificate], NOW)
+
+
+def test_the_size_of_a_certificate_is_bounded() -> None:
+    with pytest.raises(ChainInvalidError, match="a certificate is larger than 16384 bytes"):
+        parse_chain([b"\x30" * 16_385])
+    with pytest.raises(ChainInvalidError, match="cannot be read"):
+        parse_chain([b"\x30" * 16_384])
+
+
+def test_what_a_library_says_about_a_hostile_certificate_is_one_short_line() -> None:
+    assert _brief(ValueError("a\n" + "b" * 300)) == "a\\n" + "b" * 198
 
 
 def test_each_flipped_byte_of_a_leaf_is_refused_and_never_leaks_another_error() -> None:
@@ -190,6 +201,9 @@ def test_certificates_that_are_never_valid_together_are_invalid() -> None:
     chain = short.issue(AGENT, not_before=NOW + timedelta(minutes=10)).chain_der
     with pytest.raises(ChainInvalidError, match="never valid together"):
         verify_chain(chain, [ROOT.certificate], NOW)
+    moment = NOW + timedelta(minutes=5)
+    touching = short.issue(AGENT, not_before=moment).chain_der
+    verify_chain(touching, [ROOT.certificate], moment)
 
 
 def test_an_expired_root_vouches_for_nothing() -> None:
@@ -244,6 +258,7 @@ def test_a_proof_covers_the_same_question_until_something_ends() -> None:
     assert proof.covers(chain, list(both), NOW)
     assert proof.covers(list(chain), both, half_hour - timedelta(seconds=1))
     assert not proof.covers(chain, both, half_hour), "a root of the bundle ends"
+    assert verify_chain(chain, both, half_hour).until == half_hour
     assert not proof.covers(chain, both, NOW - timedelta(seconds=1)), "nobody looked at that"
     assert not proof.covers(chain, both[:1], NOW), "other roots"
     assert not proof.covers(root.issue(AGENT).chain_der, both, NOW), "another chain"

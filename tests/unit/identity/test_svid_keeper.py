@@ -69,7 +69,7 @@ def test_the_first_turn_brings_the_svid() -> None:
     facts = stage.keeper.facts()
     assert (facts.svid_expires_seconds, facts.generation, facts.rebuilds) == (3600.0, 1, 1)
     assert (facts.failures, facts.watching) == (0, True)
-    assert stage.notified == 1
+    assert (stage.notified, stage.api.fetches) == (1, 1)
 
 
 def test_an_update_is_a_new_generation_and_a_repetition_is_not() -> None:
@@ -90,11 +90,12 @@ def test_who_unsubscribed_is_not_told_and_a_failing_subscriber_stops_nobody(
     def broken() -> None:
         raise RuntimeError("subscriber")
 
-    stage.unsubscribe()
+    told: list[str] = []
     stage.keeper.subscribe(broken)
-    stage.keeper.subscribe(stage.notify)
+    stage.keeper.subscribe(lambda: told.append("other"))
+    stage.unsubscribe()
     stage.turn()
-    assert stage.notified == 1
+    assert (stage.notified, told) == (0, ["other"])
     assert "a subscriber failed" in caplog.text
 
 
@@ -110,6 +111,13 @@ def test_an_expired_svid_is_not_served_even_before_the_keeper_has_noticed() -> N
     stage.turn()
     assert stage.notified == 2
     assert stage.keeper.facts().svid_expires_seconds == 0.0
+    assert stage.keeper.state() == "no SVID: connection refused"
+
+
+def test_nobody_is_told_about_a_loss_before_there_was_anything() -> None:
+    stage = Stage(DOWN)
+    stage.turn()
+    assert stage.notified == 0
 
 
 def test_an_outage_costs_nothing_until_the_svid_expires() -> None:
@@ -175,14 +183,40 @@ def test_a_watch_that_died_in_silence_is_found_by_two_probes() -> None:
 def test_a_renewal_that_is_overdue_rebuilds_even_if_every_probe_agrees() -> None:
     stage = Stage()
     stage.turn()
-    for _ in range(46):
+    for _ in range(44):
         stage.turn(60)
+    assert stage.keeper.facts().rebuilds == 1
+    stage.turn(60)
+    stage.turn(60)
     rebuilds = stage.keeper.facts().rebuilds
     assert rebuilds > 1
+    assert len(stage.api.open_watches) == 1
     stage.api.answer = stage.offer()
     stage.turn(60)
     assert stage.generation() == 2
     assert stage.keeper.facts().rebuilds == rebuilds + 1
+
+
+def test_a_short_lifetime_is_asked_for_more_often() -> None:
+    stage = Stage()
+    stage.api.answer = stage.offer(ttl=timedelta(seconds=310))  # it began 10 s ago
+    stage.turn()
+    stage.turn(231)
+    assert stage.keeper.facts().rebuilds == 2
+    stage.turn(19)
+    assert stage.keeper.facts().rebuilds == 2
+    stage.turn(1)
+    assert stage.keeper.facts().rebuilds == 3
+
+
+def test_a_watch_that_could_not_be_replaced_is_none() -> None:
+    stage = Stage()
+    stage.turn()
+    stage.api.answer = DENIED
+    stage.clock.advance(46 * 60)
+    stage.turn()
+    assert not stage.keeper.facts().watching
+    assert stage.api.open_watches == []
 
 
 def test_a_redacted_identity_is_dropped_after_the_second_denial() -> None:
@@ -274,4 +308,9 @@ def test_an_update_is_taken_when_it_comes_and_not_at_the_next_tick() -> None:
         changed.clear()
         stage.api.watches[0].update(stage.offer())
         assert changed.wait(Limits().tick / 2)
+        assert not stage.keeper._wake.is_set(), "it would look again and again"
     assert stage.generation() == 2
+
+
+def test_a_keeper_that_nobody_closes_holds_no_process() -> None:
+    assert Stage().keeper._thread.daemon

@@ -81,6 +81,22 @@ def test_another_identity_is_a_withdrawal_that_names_what_was_offered() -> None:
         appraise(made, WANTED, NOW, DAY, 1)
 
 
+@pytest.mark.parametrize(("count", "more"), [(8, ""), (9, " and 1 more")])
+def test_eight_identities_are_shown(count: int, more: str) -> None:
+    made = replace(offer(spiffe_id=OTHER), offered=tuple(f"id-{x}" for x in range(count)))
+    with pytest.raises(IdentityWithdrawnError) as caught:
+        appraise(made, WANTED, NOW, DAY, 1)
+    listed = ", ".join(f"id-{x}" for x in range(8))
+    assert str(caught.value) == f"configured identity not offered, only {listed}{more}"
+
+
+def test_an_svid_may_live_as_long_as_is_allowed() -> None:
+    made = offer(CA.issue(AGENT, not_before=NOW, ttl=timedelta(hours=2)))
+    appraise(made, WANTED, NOW, timedelta(hours=2), 1)
+    with pytest.raises(OfferRefusedError, match="at most 1:59:59"):
+        appraise(made, WANTED, NOW, timedelta(hours=2) - timedelta(seconds=1), 1)
+
+
 def test_a_short_list_of_identities_is_shown_whole() -> None:
     with pytest.raises(IdentityWithdrawnError, match=f"only {OTHER}$"):
         appraise(offer(spiffe_id=OTHER), WANTED, NOW, DAY, 1)
@@ -114,7 +130,9 @@ def test_the_same_material_is_recognised_and_any_other_is_not() -> None:
     assert not is_same(svid, replace(made, roots=(CA.certificate, authority().certificate)))
 
 
-@pytest.mark.parametrize(("minutes", "stale"), [(0, False), (44, False), (46, True), (61, True)])
+@pytest.mark.parametrize(
+    ("minutes", "stale"), [(0, False), (44, False), (45, False), (46, True), (61, True)]
+)
 def test_a_renewal_is_overdue_after_three_quarters_of_the_lifetime(
     minutes: int, stale: bool
 ) -> None:
@@ -133,11 +151,32 @@ def test_the_first_certificate_to_end_ends_the_svid() -> None:
     [
         (offer(CA.issue(AGENT, not_before=NOW)), False),
         (offer(CA.issue(AGENT, not_before=NOW + timedelta(minutes=10))), False),
+        (offer(CA.issue(AGENT, not_before=NOW + timedelta(minutes=11))), False),
+        (offer(CA.issue(AGENT, not_before=NOW + timedelta(minutes=12))), True),
         (offer(CA.issue(AGENT, not_before=NOW + timedelta(minutes=15))), True),
         (replace(offer(), roots=(CA.certificate, authority().certificate)), True),
         (offer(spiffe_id=OTHER), True),
     ],
-    ids=["same age", "a little newer", "much newer", "other bundle", "other identity"],
+    ids=[
+        "same age",
+        "a little newer",
+        "nearly a quarter",
+        "a quarter",
+        "much newer",
+        "other bundle",
+        "other identity",
+    ],
 )
 def test_a_watch_is_behind_a_fetch_that_it_should_have_seen(fresh: Offer, behind: bool) -> None:
     assert is_behind(offer(CA.issue(AGENT, not_before=NOW)), fresh) is behind
+
+
+def test_what_counts_is_the_leaf_and_not_what_vouches_for_it() -> None:
+    old = authority(issuer=CA, ttl=timedelta(minutes=50))
+    new = InsecureCa("example.org", now=lambda: NOW + timedelta(minutes=30), issuer=CA)
+    early, late = (CA.issue(AGENT, not_before=NOW + timedelta(minutes=x)) for x in (0, 30))
+    above_old, above_new = old.issue(AGENT).chain[1:], new.issue(AGENT).chain[1:]
+    seen = replace(offer(early), chain=(early.chain[0], *above_old))
+    assert not is_behind(seen, replace(offer(early), chain=(early.chain[0], *above_new)))
+    assert is_behind(seen, replace(offer(late), chain=(late.chain[0], *above_old)))
+    assert is_behind(replace(seen, chain=(early.chain[0], *above_new)), offer(late))
