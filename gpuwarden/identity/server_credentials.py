@@ -20,7 +20,7 @@ One port per credentials. Nothing here touches an event loop.
 import contextlib
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import grpc
@@ -153,15 +153,15 @@ def _closed_configuration() -> _Configuration:
     """A key that no client trusts and a root whose key is forgotten: no handshake completes."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([])
-    end = datetime(2000, 1, 2, tzinfo=UTC)
+    past = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(end - timedelta(days=1))
-        .not_valid_after(end)
+        .not_valid_before(past)
+        .not_valid_after(past)
         .sign(key, SHA256())
     )
     return _configuration_of(key, (certificate,), (certificate,))
