@@ -95,6 +95,12 @@ def test_node_names_are_rfc_1123_subdomains(name: str, valid: bool) -> None:
     assert is_node_name(name) is valid
 
 
+def test_a_node_name_has_at_most_253_characters() -> None:
+    longest = ".".join(["a" * 62] * 4) + ".b"
+    assert (len(longest), is_node_name(longest)) == (253, True)
+    assert not is_node_name(longest + "b")
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -107,6 +113,8 @@ def test_node_names_are_rfc_1123_subdomains(name: str, valid: bool) -> None:
         ("/gpuwarden/agent/n1/x", None),
         ("/gpuwarden/root/x", None),
         ("/gpuwardenx/agent/n1", None),
+        ("/gpuwarder/agent/n1", None),
+        ("/otherteam/controller", None),
         ("/agent/n1", None),
         ("", None),
     ],
