@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.fleet.acceptance import acceptance_of
@@ -36,6 +37,20 @@ def test_the_same_inventory_has_the_very_same_documents() -> None:
     assert second.identity_document is first.identity_document
     assert second.evidence_digest != first.evidence_digest
     assert second.evidence.seq == first.evidence.seq + 1
+
+
+def test_the_same_inventory_in_other_bytes_is_the_same_inventory() -> None:
+    scene = Scene()
+    first = scene.answer(scene.opened())
+    assert isinstance(first, Accepted)
+    scene.remember(first)
+    document = scene.document(first.stream, scene.challenge(first.stream, 2))
+    spaced = msgspec.json.format(msgspec.json.encode(document), indent=1)
+    scene.payload = spaced
+    second = scene.answer(first.stream, 2)
+    assert isinstance(second, Accepted), second
+    assert second.evidence.inventory is first.evidence.inventory
+    assert second.class_document is first.class_document
 
 
 @pytest.mark.parametrize(
