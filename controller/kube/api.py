@@ -135,6 +135,16 @@ class ApiClient:
             yield page
             token = page.metadata.continue_
 
+    async def version_now(self, resource: Resource) -> str:
+        """The version of a collection at a moment no earlier than now; raises ApiError.
+
+        Asks for an object that cannot be, so no object comes back. Since Kubernetes 1.31 it
+        also makes the server catch up with its store, so that open watches get a bookmark.
+        """
+        path = with_query(resource.path(), fieldSelector="metadata.name=-")
+        page = _decoded(await self._call("list", Request("GET", path)))
+        return page.metadata.resource_version
+
     @contextlib.asynccontextmanager
     async def watch(
         self, resource: Resource, version: str, *, seconds: int, silence_s: float

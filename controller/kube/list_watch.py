@@ -1,10 +1,14 @@
 """Keeps a reflection by talking to the API server for ever. The machine decides what comes next.
 
-Each watch is short, so that the server says something (a bookmark before its end) well
-within the time after which a copy counts as stale; a watch that says nothing is broken off.
+Each watch is short and ends with a bookmark, well within the time after which a copy counts
+as stale. The server sends one only if its version has moved, which in a quiet collection it
+does when somebody asks for the newest; so a copy that heard nothing asks. If there is
+still no word at the end of the watch, everything is listed. A watch that neither says
+anything nor ends is broken off.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, NoReturn, TypeVar
@@ -33,6 +37,8 @@ class Pace:
 
     watch_s: int = 25
     """The API server sends a bookmark 2 s before the end."""
+    ask_s: float = 10.0
+    """Silence after which the newest version is asked for."""
     silence_s: float = 30.0
     pause_factor: float = 1.0
     """Tests wait less after a failure."""
@@ -88,7 +94,7 @@ class ListWatch(Generic[T]):
             await asyncio.sleep(self.reflection.pause_s(self._jitter()) * self._pace.pause_factor)
 
     def _is_old(self) -> bool:
-        """After an outage: a list proves at once what a watch's bookmark would prove at its end."""
+        """After an outage, or a watch without a word: only a list can prove anything now."""
         fresh_at_ns = self.reflection.fresh_at_ns or 0
         return self._clock.boottime_ns() - fresh_at_ns >= self._pace.watch_s * _NS
 
@@ -106,6 +112,23 @@ class ListWatch(Generic[T]):
             self.synced.set()
 
     async def _watch(self, version: str) -> None:
+        asking = asyncio.create_task(self._ask_in_silence())
+        try:
+            await self._hear(version)
+        finally:
+            asking.cancel()
+        self._watches.labels(self._resource, "over").inc()
+
+    async def _ask_in_silence(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(self._pace.ask_s)
+            asked_ns = self._clock.boottime_ns()
+            if asked_ns - (self.reflection.fresh_at_ns or 0) >= self._pace.ask_s * _NS:
+                with contextlib.suppress(ApiError):
+                    version = await self._api.version_now(self._kind.resource)
+                    self.reflection.proven(version, asked_ns)
+
+    async def _hear(self, version: str) -> None:
         async with self._api.watch(
             self._kind.resource,
             version,
@@ -120,7 +143,6 @@ class ListWatch(Generic[T]):
                 if isinstance(self.reflection.wanted(), WantWatch):
                     continue
                 break  # whoever observes wants a list
-        self._watches.labels(self._resource, "over").inc()
 
     def _tell(self) -> None:
         """Once per trouble."""

@@ -6,7 +6,9 @@ it is listed anew the old copy stands, so nothing vanishes in between. resourceV
 are opaque: kept, compared for equality, handed back.
 
 `fresh_at_ns` is the last moment at which the copy was known to be what the server has:
-when a list that was taken was asked for, or when the watch last said something.
+when a list that was taken was asked for, when the watch last said something, or when a
+read past the copy gave the copy's own version. Silence proves nothing: a watch from a
+version that the server does not have yet (its history went backwards) is silent too.
 """
 
 from collections.abc import Mapping
@@ -133,6 +135,11 @@ class Reflection(Generic[T]):
             return ()
         self.objects = self.objects.put(event.key, event.entry)
         return _change(event.key, old, event.entry)
+
+    def proven(self, version: str, asked_ns: int) -> None:
+        """The collection had `version` at a moment no earlier than `asked_ns`."""
+        if version and version == self._version:
+            self._well(asked_ns)
 
     def failed(self, error: ApiError) -> None:
         """The step failed: a watch is asked for again where that can help, else a list."""

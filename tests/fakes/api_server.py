@@ -64,6 +64,8 @@ class FakeApiServer:
         self._news = asyncio.Event()
         self._drop = asyncio.Event()
         self._error: bytes | None = None
+        self._progress = 0
+        """How far the server knows that it is; as a real one, it does not look by itself."""
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -200,6 +202,9 @@ class FakeApiServer:
             if at < objects.oldest:
                 raise RefusedError(410, "Expired", "the continue token is too old")
         found = self._as_of(place.collection, at)
+        if selector := request.query.get("fieldSelector"):
+            found = {k: x for k, x in found.items() if selector == f"metadata.name={k}"}
+            self._progress = at
         keys = sorted(k for k in found if k > start)
         limit = int(request.query.get("limit") or len(keys) or 1)
         metadata: Object = {"resourceVersion": version_of(at)}
@@ -227,16 +232,16 @@ class FakeApiServer:
         number = self.objects.number_of(request.query["resourceVersion"])
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        drop, self._error = self._drop, None
+        drop, self._error, sent = self._drop, None, [number]
         self.open_watches[place.collection] += 1
         try:
             with contextlib.suppress(TimeoutError, ConnectionError):
                 seconds = float(request.query["timeoutSeconds"])
                 async with asyncio.timeout(None if self.do_watches_outstay else seconds):
-                    await self._stream(response, place, number, drop)
+                    await self._stream(response, place, sent, drop)
                     return response
-            if not self.are_watches_silent:
-                await response.write(_bookmark(self.objects.number))
+            if not self.are_watches_silent and self._progress > sent[0]:
+                await response.write(_bookmark(self._progress))
         finally:
             self.open_watches[place.collection] -= 1
             if drop.is_set() and request.transport is not None:
@@ -244,12 +249,12 @@ class FakeApiServer:
         return response
 
     async def _stream(
-        self, response: web.StreamResponse, place: Place, number: int, drop: asyncio.Event
+        self, response: web.StreamResponse, place: Place, sent: list[int], drop: asyncio.Event
     ) -> None:
         while not drop.is_set():
             news = self._news
-            for happening in self.objects.after(place.collection, number):
-                number = happening.number
+            for happening in self.objects.after(place.collection, sent[0]):
+                sent[0] = happening.number
                 if not self.are_watches_silent:
                     line = {"type": happening.type, "object": happening.object}
                     await response.write(json.dumps(line).encode() + b"\n")

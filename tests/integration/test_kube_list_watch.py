@@ -85,8 +85,9 @@ def follow(server: FakeApiServer, tmp_path: Path) -> Follow:
 
 
 def lists(server: FakeApiServer) -> int:
-    """Lists begun: further pages carry a token."""
-    return sum(1 for verb, path in server.requests if verb == "list" and "continue" not in path)
+    """Lists begun: further pages carry a token, questions for the version select a name."""
+    paths = [path for verb, path in server.requests if verb == "list"]
+    return sum("continue" not in path and "fieldSelector" not in path for path in paths)
 
 
 async def test_it_lists_by_pages_and_then_only_watches(
@@ -105,20 +106,47 @@ async def test_it_lists_by_pages_and_then_only_watches(
 async def test_a_watch_that_ends_goes_on_from_its_bookmark(
     follow: Follow, server: FakeApiServer
 ) -> None:
-    async with follow(replace(PACE, watch_s=1)) as following:
+    async with follow(replace(PACE, watch_s=2, ask_s=0.3)) as following:
         await following.equals("first list")
         before = following.watcher.reflection.fresh_at_ns or 0
         server.create("namespaces", node("elsewhere"))
+
+        async def bookmarked() -> bool | None:
+            return (following.watcher.reflection.fresh_at_ns or 0) > before + 2 * _SECOND or None
+
+        await eventually(bookmarked, "a watch later")
         server.objects.compact()
-
-        async def second_watch() -> bool | None:
-            return sum(verb == "watch" for verb, _ in server.requests) >= 3 or None
-
-        await eventually(second_watch, "watches one after the other")
         server.create("nodes", node("d"))
         await following.equals("after the watch ended")
         assert lists(server) == 1
-        assert (following.watcher.reflection.fresh_at_ns or 0) > before
+
+
+async def test_where_nothing_happens_at_all_the_version_itself_proves_it(
+    follow: Follow, server: FakeApiServer
+) -> None:
+    async with follow(replace(PACE, ask_s=0.1)) as following:
+        await following.equals("first list")
+        before = following.watcher.reflection.fresh_at_ns or 0
+
+        async def proven() -> bool | None:
+            return (following.watcher.reflection.fresh_at_ns or 0) > before or None
+
+        await eventually(proven, "the copy has the newest version")
+        assert lists(server) == 1
+
+
+async def test_a_history_that_went_backwards_is_found_by_a_list(
+    follow: Follow, server: FakeApiServer
+) -> None:
+    """The server waits in silence for a version that it had before it was restored."""
+    async with follow(replace(PACE, watch_s=1, ask_s=0.2)) as following:
+        await following.equals("first list")
+        server.objects.is_restored = True
+        server.objects.restart_elsewhere()
+        server.drop_watches()
+        server.objects.delete("nodes", "a")
+        await following.equals("after the server was restored")
+        assert lists(server) == 2
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,19 @@ class TestWatches:
         assert copy.fresh_at_ns == 900
 
 
+class TestProof:
+    def test_the_newest_version_proves_the_copy(self, copy: Reflection[str]) -> None:
+        copy.proven("v1", 700)
+        assert copy.fresh_at_ns == 700
+
+    @pytest.mark.parametrize("version", ["v2", ""])
+    def test_another_version_proves_nothing(self, copy: Reflection[str], version: str) -> None:
+        copy.proven(version, 700)
+        copy.relist()
+        copy.proven("", 700)
+        assert copy.fresh_at_ns == 100
+
+
 class TestFailures:
     @pytest.mark.parametrize("status", [0, 401, 403, 429, 500, 503])
     def test_a_watch_is_asked_for_again_where_that_may_help(
