@@ -131,7 +131,6 @@ class Tunnel:
         """Take no more connections, end those that are open, remove the socket."""
         if self._server is not None:
             self._server.close()
-            self._server = None
         for task in self._connections:
             task.cancel()
         if self._connections:
@@ -149,8 +148,6 @@ class Tunnel:
         self._connections.add(task)
         try:
             await self._serve(reader, writer)
-        except asyncio.CancelledError:
-            pass  # only `close` cancels, and it waits for this task
         finally:
             self._connections.discard(task)
             writer.transport.abort()
@@ -158,16 +155,13 @@ class Tunnel:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             self._check_local(writer)
-            remote = await self._dial()
+            far_reader, far_writer = await self._dial()
+            try:
+                await self._forward((reader, writer), (far_reader, far_writer))
+            finally:
+                far_writer.transport.abort()
         except DialError as error:
             self._note(error)
-            return
-        try:
-            await self._forward((reader, writer), remote)
-        except DialError as error:
-            self._note(error)
-        finally:
-            remote[1].transport.abort()
 
     def _note(self, error: DialError) -> None:
         if self.last_error is None or str(self.last_error) != str(error):
@@ -187,7 +181,7 @@ class Tunnel:
     async def _dial(self) -> "_Ends":
         try:
             async with asyncio.timeout(self._timeouts.dial):
-                remote = await asyncio.open_connection(
+                reader, writer = await asyncio.open_connection(
                     self._host, self._port, ssl=self._context, server_hostname="", limit=_BUFFER
                 )
         except TimeoutError as error:
@@ -199,11 +193,11 @@ class Tunnel:
         except OSError as error:
             raise DialError(DialFailure.UNREACHABLE, str(error)) from error
         try:
-            self._check_server(remote[1].get_extra_info("ssl_object"))
+            self._check_server(writer.get_extra_info("ssl_object"))
         except BaseException:
-            remote[1].transport.abort()
+            writer.transport.abort()
             raise
-        return remote
+        return reader, writer
 
     def _check_server(self, tls: ssl.SSLObject) -> None:
         """The chain has been verified by now; which workload it is has not."""
@@ -221,18 +215,19 @@ class Tunnel:
 
     async def _forward(self, local: "_Ends", remote: "_Ends") -> None:
         """Copy both ways until both have ended, or one for `half_closed` seconds."""
+        (reader, writer), (far_reader, far_writer) = local, remote
         ways = {
-            asyncio.create_task(self._receive(remote[0], local[1])),
-            asyncio.create_task(_copy(local[0], remote[1])),
+            asyncio.create_task(self._receive(far_reader, writer)),
+            asyncio.create_task(_copy(reader, far_writer)),
         }
         try:
-            done, open_ways = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            if open_ways and not any(way.exception() for way in done):
-                done |= (await asyncio.wait(ways, timeout=self._timeouts.half_closed))[0]
-            for way in done:
-                way.result()
-        except OSError:
-            return  # the connection broke after the handshake: gRPC sees that by itself
+            # A connection that breaks after the handshake is gRPC's to see, and it does.
+            with contextlib.suppress(OSError):
+                done, open_ways = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                if open_ways and not any(way.exception() for way in done):
+                    done, _ = await asyncio.wait(ways, timeout=self._timeouts.half_closed)
+                for way in done:
+                    way.result()
         finally:
             for way in ways:
                 way.cancel()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import ssl
 import struct
@@ -24,8 +25,9 @@ from gpuwarden.identity.tls_context import client_context
 from gpuwarden.identity.tunnel import DialError, DialFailure, Tunnel, TunnelTimeouts
 from gpuwarden.wire.transport import client_options, server_options
 from sandbox.spiffe.ca import InsecureCa, IssuedSvid
-from tests.builders.svids import FakeSvidSource, new_svid, svid_of
+from tests.builders.svids import FakeSvidSource, new_svid
 from tests.fakes.echo_service import EchoServer, call, stream
+from tests.fakes.tls_server import server_side
 
 CONTROLLER = "spiffe://example.org/gpuwarden/controller"
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
@@ -52,25 +54,13 @@ async def refused(tunnel: Tunnel) -> DialFailure:
         return tunnel.last_error.failure
 
 
-def server_side(issued: IssuedSvid, alpn: str = "h2") -> ssl.SSLContext:
-    """A TLS server that presents whatever it is given and asks for nothing."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    svid = svid_of(issued, CONTROLLER, [ROOT.certificate])
-    descriptor = os.memfd_create("test")
-    with os.fdopen(descriptor, "wb", buffering=0) as memory:
-        memory.write(issued.key_pem + issued.chain_pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    context.set_alpn_protocols([alpn])
-    assert svid.leaf == issued.chain[0]
-    return context
-
-
 class Impostor:
     """A TLS server that notes every byte that it gets."""
 
     def __init__(self, issued: IssuedSvid, alpn: str = "h2") -> None:
         self._context = server_side(issued, alpn)
         self.received = b""
+        self.ended = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._handle, "127.0.0.1", 0, ssl=self._context)
@@ -87,7 +77,21 @@ class Impostor:
         except OSError:
             pass
         finally:
+            self.ended.set()
             writer.transport.abort()
+
+
+def test_the_socket_is_in_memory_where_there_is_such_a_place() -> None:
+    memory = Path("/dev/shm")  # noqa: S108 -- nothing is made there
+    parent = Tunnel(CLIENT, "127.0.0.1", 1, EXPECTED)._parent
+    assert parent == (memory if memory.is_dir() else None)
+
+
+async def test_a_tunnel_that_was_never_opened_is_closed_without_harm() -> None:
+    tunnel = Tunnel(CLIENT, "127.0.0.1", 1, EXPECTED)
+    with pytest.raises(RuntimeError, match="not open"):
+        _ = tunnel.target
+    await tunnel.close()
 
 
 async def test_the_expected_server_is_reached_with_our_identity(server: EchoServer) -> None:
@@ -95,6 +99,7 @@ async def test_the_expected_server_is_reached_with_our_identity(server: EchoServ
         async with tunnel.channel() as channel:
             assert await call(channel)(b"hello", timeout=10) == b"hello"
         assert tunnel.last_error is None
+        assert tunnel.svid is CLIENT
     [facts] = server.seen
     assert facts.uri_sans == (AGENT,)
     assert facts.leaf_der == ROOTED_LEAF
@@ -167,6 +172,8 @@ async def test_no_byte_reaches_a_server_that_is_not_the_expected_one(
         tunnel = Tunnel(CLIENT, "127.0.0.1", impostor.port, EXPECTED)
         assert await refused(tunnel) is failure
         assert told in str(tunnel.last_error)
+        if failure is DialFailure.WRONG_IDENTITY:
+            await asyncio.wait_for(impostor.ended.wait(), 10)
     assert impostor.received == b""
 
 
@@ -241,6 +248,7 @@ async def test_closing_the_tunnel_ends_streams_and_leaves_nothing_behind(
     tunnel = Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED, directory=tmp_path)
     async with tunnel:
         [directory] = contents(tmp_path)
+        assert directory.name.startswith("gpuwarden-")
         assert directory.stat().st_mode & 0o777 == 0o700
         [path] = contents(directory)
         assert path.stat().st_mode & 0o777 == 0o600
@@ -249,12 +257,20 @@ async def test_closing_the_tunnel_ends_streams_and_leaves_nothing_behind(
         echo = stream(channel)
         await echo.write(b"x")
         assert await echo.read() == b"x"
+        assert len(tunnel._connections) == 1
+    assert tunnel._connections == set()
     with pytest.raises(grpc.aio.AioRpcError):
         await echo.read()
     await channel.close()
     assert contents(tmp_path) == []
     with pytest.raises(RuntimeError, match="not open"):
         _ = tunnel.target
+
+
+async def test_a_directory_that_is_gone_already_does_not_matter(tmp_path: Path) -> None:
+    async with Tunnel(CLIENT, "127.0.0.1", 1, EXPECTED, directory=tmp_path):
+        shutil.rmtree(contents(tmp_path)[0])
+    assert contents(tmp_path) == []
 
 
 async def test_a_directory_that_cannot_hold_a_socket_is_an_error_that_leaves_nothing(
@@ -285,16 +301,14 @@ async def test_another_process_at_the_socket_gets_nothing(server: EchoServer) ->
     assert server.seen == []
 
 
-async def test_a_connection_too_many_is_refused(
-    server: EchoServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with (
-        Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED) as tunnel,
-        contextlib.AsyncExitStack() as stack,
-    ):
+async def test_a_connection_too_many_is_refused(server: EchoServer) -> None:
+    failures: list[DialFailure] = []
+    tunnel = Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED, on_failure=failures.append)
+    async with tunnel, contextlib.AsyncExitStack() as stack:
         ends = [await stack.enter_async_context(knocking(tunnel)) for _ in range(9)]
         assert await ends[-1][0].read() == b""
-        assert "more than 8 connections" in caplog.text
+        assert failures == [DialFailure.LOCAL]
+        assert str(tunnel.last_error) == "local: more than 8 connections"
 
 
 async def test_the_same_failure_is_logged_once_and_counted_each_time(
@@ -304,11 +318,18 @@ async def test_the_same_failure_is_logged_once_and_counted_each_time(
         port = closed.getsockname()[1]
     failures: list[DialFailure] = []
     async with Tunnel(CLIENT, "127.0.0.1", port, EXPECTED, on_failure=failures.append) as tunnel:
-        for _ in range(3):
+
+        async def knock() -> None:
             async with knocking(tunnel) as (reader, _writer):
                 assert await reader.read() == b""
-    assert caplog.text.count("unreachable") == 1
-    assert failures == [DialFailure.UNREACHABLE] * 3
+
+        for _ in range(3):
+            await knock()
+        assert caplog.text.count("unreachable") == 1
+        assert failures == [DialFailure.UNREACHABLE] * 3
+        tunnel.last_error = DialError(DialFailure.REFUSED, "another one in between")
+        await knock()
+        assert caplog.text.count("unreachable") == 2
 
 
 async def test_closing_twice_is_harmless(server: EchoServer) -> None:
