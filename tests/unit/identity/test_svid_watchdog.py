@@ -1,5 +1,7 @@
 """The watchdog's decisions, over hours in microseconds."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +88,63 @@ def test_a_watch_is_rebuilt_when_it_is_behind_twice_in_a_row() -> None:
     twice = once.probed(165.0, behind=True)
     assert twice.step(165.0, overdue=False) is Step.BUILD
     assert once.probed(165.0, behind=False) == BUILT.probed(165.0, behind=False)
+
+
+BUSY = Watchdog(
+    LIMITS, watching=True, failures=3, build_at=1.0, probe_at=2.0, denials=1, doubted=True
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (BUSY.built(10.0, 225.0), Watchdog(LIMITS, watching=True, build_at=70.0, probe_at=70.0)),
+        (BUSY.ended(), replace(BUSY, watching=False)),
+        (
+            BUSY.failed(10.0, 0.5),
+            replace(BUSY, watching=False, failures=4, doubted=False, build_at=10.8),
+        ),
+        (
+            replace(BUSY, denials=0).denied(10.0, 0.5),
+            replace(BUSY, denials=1, build_at=15.0, probe_at=15.0),
+        ),
+        (
+            BUSY.denied(10.0, 0.5),
+            replace(
+                BUSY,
+                watching=False,
+                failures=4,
+                denials=2,
+                doubted=False,
+                build_at=10.8,
+                probe_at=15.0,
+            ),
+        ),
+        (
+            BUSY.probed(10.0, behind=False),
+            replace(BUSY, denials=0, doubted=False, probe_at=70.0),
+        ),
+        (
+            replace(BUSY, doubted=False).probed(10.0, behind=True),
+            replace(BUSY, denials=0, doubted=True, probe_at=15.0),
+        ),
+        (
+            BUSY.probed(10.0, behind=True),
+            replace(BUSY, watching=False, denials=0, doubted=False, build_at=10.0),
+        ),
+    ],
+    ids=["built", "ended", "failed", "denied", "denied again", "fine", "behind", "behind again"],
+)
+def test_an_event_changes_this_and_nothing_else(after: Watchdog, expected: Watchdog) -> None:
+    assert after == expected
+
+
+def test_what_is_waited_for_is_what_can_be_due() -> None:
+    soon = START.built(100.0, 2.0)
+    assert soon.wait_seconds(100.0, overdue=False) == 5.0
+    assert soon.wait_seconds(100.0, overdue=True) == 2.0
+    gone = replace(BUSY, watching=False, build_at=12.0, probe_at=0.0)
+    assert gone.wait_seconds(10.0, overdue=False) == 2.0
 
 
 EVENTS = st.sampled_from(["built", "failed", "denied", "behind", "fine", "ended"])
