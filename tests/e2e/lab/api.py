@@ -1,11 +1,14 @@
-"""The lab's API server as plain JSON over HTTPS: one request, one answer, no cache.
+"""The lab's API server as plain JSON over HTTPS: no cache, no retries.
 
 For tests and set-up only; the product talks through its own client.
 """
 
+import copy
 import http.client
 import json
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +38,7 @@ class Api:
 
     def __init__(self, server: str, ca: Path, pair: Pair | None = None) -> None:
         self.server = server
+        self._kept: http.client.HTTPSConnection | None = None
         self._context = ssl.create_default_context(cafile=str(ca))
         if pair is not None:
             self._context.load_cert_chain(pair.certificate, pair.key)
@@ -80,6 +84,20 @@ class Api:
             return False
         return True
 
+    @contextmanager
+    def kept_open(self) -> Iterator["Api"]:
+        """The same client on one connection, for many requests of one thread."""
+        client = copy.copy(self)
+        client._kept = self._connection()
+        try:
+            yield client
+        finally:
+            client._kept.close()
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        place = urlsplit(self.server).netloc
+        return http.client.HTTPSConnection(place, context=self._context, timeout=30)
+
     def _document(
         self, method: str, path: str, body: Document | None = None, kind: str = JSON
     ) -> Document:
@@ -87,15 +105,16 @@ class Api:
         return document
 
     def _answer(self, method: str, path: str, body: Document | None, kind: str) -> bytes:
-        connection = http.client.HTTPSConnection(
-            urlsplit(self.server).netloc, context=self._context, timeout=30
-        )
+        connection = self._kept or self._connection()
         try:
             content = None if body is None else json.dumps(body).encode()
             connection.request(method, path, content, {"Content-Type": kind})
             answer = connection.getresponse()
             text = answer.read()
-        finally:
+        except BaseException:
+            connection.close()  # a kept one opens itself again
+            raise
+        if connection is not self._kept:
             connection.close()
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
             raise _refusal(answer.status, text)

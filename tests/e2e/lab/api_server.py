@@ -60,6 +60,7 @@ class ApiServer(Program):
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
             "--shutdown-delay-duration=0s",
+            "--shutdown-watch-termination-grace-period=2s",  # else it waits for who watches
             *self._layout,
             *self.extra,
         )

@@ -5,7 +5,9 @@ real one would, after the controller manager's grace period.
 """
 
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from http.client import HTTPException
 
 from tests.e2e.lab.api import Api, ApiError, Document
 
@@ -29,15 +31,29 @@ class FakeNodes:
     def add(
         self, name: str, *, gpus: int = 8, pods: int = 110, labels: dict[str, str] | None = None
     ) -> Document:
-        """Create a ready node."""
-        all_labels = {KIND_LABEL: "fake", "kubernetes.io/hostname": name, **(labels or {})}
-        self._api.post("/api/v1/nodes", node_object(name, all_labels))
-        self._api.post(_LEASES, lease_object(name, _now()))
-        self._api.patch(f"/api/v1/nodes/{name}/status", node_status(_now(), gpus=gpus, pods=pods))
-        self._names.append(name)
+        """Create a ready node; the object as the server has it."""
+        self.add_all([name], gpus=gpus, pods=pods, labels=labels)
+        return self._api.get(f"/api/v1/nodes/{name}")
+
+    def add_all(
+        self,
+        names: Iterable[str],
+        *,
+        gpus: int = 8,
+        pods: int = 110,
+        labels: dict[str, str] | None = None,
+    ) -> None:
+        """Create many ready nodes that differ by their names."""
         if not self._thread.is_alive():
             self._thread.start()
-        return self._api.get(f"/api/v1/nodes/{name}")
+        with self._api.kept_open() as api:
+            for name in names:
+                own = {KIND_LABEL: "fake", "kubernetes.io/hostname": name, **(labels or {})}
+                api.post("/api/v1/nodes", node_object(name, own))
+                api.post(_LEASES, lease_object(name, _now()))
+                status = node_status(_now(), gpus=gpus, pods=pods)
+                api.patch(f"/api/v1/nodes/{name}/status", status)
+                self._names.append(name)
 
     def silence(self, name: str) -> None:
         """Renew this node's lease no longer."""
@@ -56,14 +72,15 @@ class FakeNodes:
             self._thread.join()
 
     def _renew(self) -> None:
-        while not self._stopped.wait(_HEARTBEAT_S):
-            for name in tuple(self._names):
-                try:
-                    self._api.patch(f"{_LEASES}/{name}", {"spec": {"renewTime": _now()}})
-                except (OSError, ApiError):
-                    continue  # the API server is down: tests do that; the next round comes
-                if self._stopped.is_set():
-                    return
+        with self._api.kept_open() as api:
+            while not self._stopped.wait(_HEARTBEAT_S):
+                for name in tuple(self._names):
+                    if self._stopped.is_set():
+                        return
+                    try:
+                        api.patch(f"{_LEASES}/{name}", {"spec": {"renewTime": _now()}})
+                    except (OSError, HTTPException, ApiError):
+                        continue  # the API server is down: tests do that; the next round comes
 
 
 def node_object(name: str, labels: dict[str, str]) -> Document:
