@@ -286,6 +286,12 @@ def test_only_finished_files_past_their_time_are_deleted(tmp_path: Path) -> None
     assert reopened(folder).head == HEADS[3]
 
 
+def test_the_disk_reserves_just_what_is_asked_for(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        SystemDisk().reserve(file.fileno(), 8192)
+        assert os.fstat(file.fileno()).st_size == 8192
+
+
 def test_reserve_holds_blocks_and_gives_them_back_in_steps(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, 2 * STEP_BYTES, SystemDisk())
     reserve.fill()

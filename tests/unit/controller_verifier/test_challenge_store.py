@@ -79,6 +79,16 @@ def test_without_an_audit_log_nothing_is_claimed_about_it() -> None:
     assert (document.checkpoint, document.consistency_proof) == (None, ())
     assert (document.log_key, document.log_key_changes) == (None, ())
     assert document.interval_ms == 25_000
+    assert document.want == ("inventory",)
+
+
+def test_times_are_whole_milliseconds() -> None:
+    settings = replace(SETTINGS, challenge_ttl_ns=1_999_999)
+    payload, _ = build_challenge(
+        settings, STREAM, nonces(1), issued_ns=0, wall=WALL, interval_ns=2_000_000
+    )
+    document = decode(payload, Challenge, max_bytes=4096)
+    assert (document.ttl_ms, document.interval_ms) == (1, 2)
 
 
 def test_a_challenge_is_answered_once() -> None:

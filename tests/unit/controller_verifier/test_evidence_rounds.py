@@ -1,12 +1,13 @@
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
 
 from controller.fleet.enrollment import Denial, EnrollmentRecord
 from controller.verifier import peer
-from controller.verifier.context import SECOND_NS, WANT_REPORT, StreamState
+from controller.verifier.context import SECOND_NS, StreamState
 from controller.verifier.result import Accepted, BadNewsAccepted, Refused
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
@@ -106,6 +107,17 @@ def test_a_clock_that_is_off_warns_before_it_refuses(skew: int, warns: bool) -> 
         assert warnings == (f"the node's clock is {abs(skew)} s {side} the controller's",)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_skew_is_judged_to_the_millisecond(sign: int) -> None:
+    for skew_ms, warns in ((30_000, False), (30_001, True), (300_000, True)):
+        scene = Scene(ca=CA)
+        scene.between.append(partial(_skew, seconds=sign * skew_ms / 1000))
+        assert bool(accepted(scene.run()).warnings) is warns
+    scene = Scene(ca=CA)
+    scene.between.append(lambda s: _skew(s, sign * 300.001))
+    assert refused(scene.run()).code is ReasonCode.CLOCK_SKEW
+
+
 @pytest.mark.parametrize(("skew_ms", "side"), [(1, "ahead of"), (-1, "behind"), (999, "ahead of")])
 def test_the_smallest_skew_has_a_side(skew_ms: int, side: str) -> None:
     scene = Scene(ca=CA)
@@ -116,7 +128,7 @@ def test_the_smallest_skew_has_a_side(skew_ms: int, side: str) -> None:
 
 def _skew(scene: Scene, seconds: float) -> None:
     wall = scene.wall + timedelta(seconds=seconds)
-    scene.evidence["wall_ms"] = str(int(wall.timestamp() * 1000))
+    scene.evidence["wall_ms"] = str(round(wall.timestamp() * 1000))
 
 
 def test_boot_time_may_stand_still_but_not_go_back() -> None:
@@ -179,7 +191,9 @@ def test_reports_make_messages_large_only_where_they_were_asked_for() -> None:
     largest = Scene(ca=CA, message={"payload": b"x" * 256 * 1024})
     assert refused(largest.run()).code is ReasonCode.SIG_INVALID
     large = b"x" * (256 * 1024 + 1)
-    asked = Scene(ca=CA, message={"payload": large}, issued={"want": (WANT_REPORT,)})
+    asked = Scene(ca=CA, message={"payload": large}, issued={"want": ("hardware-report",)})
+    assert refused(asked.run()).code is ReasonCode.SIG_INVALID
+    asked.message["payload"] = b"x" * (16 * 1024 * 1024)
     assert refused(asked.run()).code is ReasonCode.SIG_INVALID
     asked.message["payload"] = b"x" * (16 * 1024 * 1024 + 1)
     assert refused(asked.run()).code is ReasonCode.MSG_TOO_LARGE

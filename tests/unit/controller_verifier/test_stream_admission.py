@@ -4,14 +4,14 @@ from datetime import timedelta
 import pytest
 
 from controller.fleet.enrollment import Denial, EnrollmentRecord
-from controller.verifier.context import StreamState
+from controller.verifier.context import Limits, StreamState, VerifierSettings
 from controller.verifier.result import Refused
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import ZERO_DIGEST
 from gpuwarden.reasons import Effect, ReasonCode
 from tests.builders.ca import SpiffeCa
 from tests.builders.defects import OTHER_INSTANCE
-from tests.builders.evidence import INSTANCE, NODE, WALL, Scene, agent_uri, with_fields
+from tests.builders.evidence import INSTANCE, NODE, SETTINGS, WALL, Scene, agent_uri, with_fields
 
 CA = SpiffeCa(at=WALL)
 
@@ -51,6 +51,23 @@ def test_a_chain_with_an_intermediate_is_followed() -> None:
 def test_limits_are_exact(facts: dict[str, int], admitted: bool) -> None:
     result = Scene(ca=CA, facts=facts).open()
     assert isinstance(result, StreamState) is admitted
+
+
+@pytest.mark.parametrize("limits", [Limits(streams=1), Limits(streams_per_peer=1)])
+def test_a_stream_does_not_count_itself(limits: Limits) -> None:
+    scene = Scene(ca=CA, settings=replace(SETTINGS, limits=limits))
+    assert isinstance(scene.open(), StreamState)
+    none = replace(limits, streams=limits.streams - 1, streams_per_peer=limits.streams_per_peer - 1)
+    scene.settings = replace(SETTINGS, limits=none)
+    refused = refusal_of(scene)
+    assert (refused.code, refused.evidence_digest) == (ReasonCode.LIMIT_STREAMS, "")
+
+
+def test_times_are_those_of_the_protocol() -> None:
+    settings = VerifierSettings("example.org", "lab")
+    assert settings.interval_ns == 25_000_000_000
+    assert settings.lease_ns == 90_000_000_000
+    assert settings.challenge_ttl_ns == 15_000_000_000
 
 
 def test_the_certificate_counts_to_its_last_moment() -> None:
