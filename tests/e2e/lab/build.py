@@ -14,8 +14,16 @@ from pathlib import Path
 
 from tests.e2e.lab.cache import Shelf, cache_folder, key, sources
 from tests.e2e.lab.machine import missing
-from tests.e2e.lab.selection import needed, why_no_node
-from tests.e2e.lab.upstreams import CONTROL_PLANE, NODE, UPSTREAMS, Upstream, least_go, upstream
+from tests.e2e.lab.selection import needed, why_no_node, why_no_spire
+from tests.e2e.lab.upstreams import (
+    CONTROL_PLANE,
+    NODE,
+    SPIRE,
+    UPSTREAMS,
+    Upstream,
+    least_go,
+    upstream,
+)
 from tests.go_toolchain import NoGoError, find_go
 
 _BUILD_S = 1800
@@ -98,7 +106,8 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = arguments.project or [*CONTROL_PLANE, *NODE]
     if arguments.for_tests:
-        chosen = needed(has_node=not why_no_node())
+        spire = () if why_no_spire() else (SPIRE,)
+        chosen = [*needed(has_node=not why_no_node()), *spire]
     if unknown := set(chosen) - {*names, "all"}:
         parser.error(f"no such project: {', '.join(sorted(unknown))}")
     failed = 0

@@ -3,7 +3,15 @@
 import os
 
 from tests.e2e.lab.machine import NODE_NEEDS, missing
-from tests.e2e.lab.upstreams import CONTROL_PLANE, KUBERNETES, NODE, Upstream, kubernetes, upstream
+from tests.e2e.lab.upstreams import (
+    CONTROL_PLANE,
+    KUBERNETES,
+    NODE,
+    SPIRE,
+    Upstream,
+    kubernetes,
+    upstream,
+)
 
 
 def why_no_node() -> list[str]:
@@ -12,6 +20,16 @@ def why_no_node() -> list[str]:
     reasons += [line for name in NODE for line in missing(upstream(name).needs)]
     if chosen_kubernetes().folder != KUBERNETES:
         reasons.append(f"KUBERNETES={chosen_kubernetes().version} is tested without a node")
+    return reasons
+
+
+def why_no_spire() -> list[str]:
+    """What keeps SPIRE's tests from running here, one line each; empty where they can."""
+    reasons = missing(upstream(SPIRE).needs)
+    if chosen_kubernetes().folder != KUBERNETES:
+        reasons.append(
+            f"SPIRE is tested once, not again for Kubernetes {chosen_kubernetes().version}"
+        )
     return reasons
 
 

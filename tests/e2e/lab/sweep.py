@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.e2e.lab import cgroups
 from tests.e2e.lab.addresses import AddressPlan
 
-MARK = "GPUWARDEN_LAB"
+MARK = "LAB_OF_GPUWARDEN"
 """Environment variable that holds the folder of the lab that a process belongs to."""
 _NODE = "node.mark"
 _PROC = Path("/proc")

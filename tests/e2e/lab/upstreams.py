@@ -11,6 +11,7 @@ from tests.go_toolchain import Version, parsed
 
 MODULES = Path(__file__).with_name("modules")
 KUBERNETES = "kubernetes-1.35"
+SPIRE = "spire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ UPSTREAMS = (
     ),
     Upstream("coredns", "github.com/coredns/coredns", ("coredns",), is_ours=True),
     Upstream(
-        "spire",
+        SPIRE,
         "github.com/spiffe/spire",
         ("spire-agent", "spire-server"),
         cgo=True,

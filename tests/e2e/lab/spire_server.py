@@ -1,0 +1,172 @@
+"""SPIRE server: real, with sqlite, keys on disk, and the authorization policy of deploy/spire."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.lab.program import Program, Site
+
+TRUST_DOMAIN = "example.org"
+_DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "spire"
+_CLI_S = 30
+
+
+class SpireServer(Program):
+    """One server. Whatever administers it goes through its private socket, as its CLI does."""
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        node_ca: Path,
+        svid_ttl: str = "1h",
+        agent_ttl: str = "1h",
+        ca_ttl: str = "24h",
+        policy: bool = True,
+        admin_ids: Sequence[str] = (),
+        name: str = "spire-server",
+    ) -> None:
+        """`node_ca`: PEM file of the CA whose certificates nodes may attest with."""
+        super().__init__(site, name, usual_port=8081)
+        self.socket = self.data / "api.sock"
+        self._node_ca = node_ca
+        self._ttls = svid_ttl, agent_ttl, ca_ttl
+        self._policy = policy
+        self._admin_ids = admin_ids
+
+    @property
+    def address(self) -> str:
+        """Where agents and the controller dial."""
+        return f"{self.site.place.address}:{self.port}"
+
+    def arguments(self) -> Sequence[str]:
+        config = self.data / "server.conf"
+        config.write_text(self._config())
+        return (str(self.site.programs["spire-server"]), "run", "-config", str(config))
+
+    def is_ready(self) -> bool:
+        done = subprocess.run(
+            [self.site.programs["spire-server"], "healthcheck", "-socketPath", self.socket],
+            capture_output=True,
+            timeout=_CLI_S,
+            check=False,
+        )
+        return done.returncode == 0
+
+    def cli(self, *arguments: str) -> str:
+        """What the server's own command line answers; raises CalledProcessError."""
+        done = subprocess.run(
+            [self.site.programs["spire-server"], *arguments, "-socketPath", str(self.socket)],
+            capture_output=True,
+            text=True,
+            timeout=_CLI_S,
+            check=True,
+        )
+        return done.stdout
+
+    def asked(self, *arguments: str) -> Any:
+        """The same, as JSON."""
+        return json.loads(self.cli(*arguments, "-output", "json"))
+
+    def bundle(self) -> str:
+        """The trust bundle, PEM."""
+        return self.cli("bundle", "show", "-format", "pem")
+
+    def agents(self) -> list[str]:
+        """SPIFFE IDs of the attested agents."""
+        return [_id(agent["id"]) for agent in self.asked("agent", "list")["agents"]]
+
+    def ban(self, agent_id: str) -> None:
+        self.cli("agent", "ban", "-spiffeID", agent_id)
+
+    def evict(self, agent_id: str) -> None:
+        self.cli("agent", "evict", "-spiffeID", agent_id)
+
+    def register(self, spiffe_id: str, parent_id: str, *selectors: str, admin: bool = False) -> str:
+        """Create a registration entry; returns its id."""
+        arguments = ["entry", "create", "-spiffeID", spiffe_id, "-parentID", parent_id]
+        for selector in selectors:
+            arguments += ["-selector", selector]
+        if admin:
+            arguments.append("-admin")
+        results = self.asked(*arguments)["results"]
+        created: str = results[0]["entry"]["id"]
+        return created
+
+    def unregister(self, entry_id: str) -> None:
+        self.cli("entry", "delete", "-entryID", entry_id)
+
+    def join_token(self) -> str:
+        """A token that one agent may attest with."""
+        token: str = self.asked("token", "generate")["value"]
+        return token
+
+    def rotate_ca(self) -> None:
+        """A new X.509 authority signs from now on; the old one stays in the bundle."""
+        prepared = self.asked("localauthority", "x509", "prepare")
+        self.cli(
+            "localauthority",
+            "x509",
+            "activate",
+            "-authorityID",
+            prepared["prepared_authority"]["authority_id"],
+        )
+
+    def retire_ca(self) -> None:
+        """The authority before is tainted (whoever has an SVID of it renews), then revoked."""
+        old = self.asked("localauthority", "x509", "show")["old"]["authority_id"]
+        self.cli("localauthority", "x509", "taint", "-authorityID", old)
+        self.cli("localauthority", "x509", "revoke", "-authorityID", old)
+
+    def _config(self) -> str:
+        svid_ttl, agent_ttl, ca_ttl = self._ttls
+        return f"""
+server {{
+  bind_address = "{self.site.place.address}"
+  bind_port = "{self.port}"
+  socket_path = "{self.socket}"
+  trust_domain = "{TRUST_DOMAIN}"
+  data_dir = "{self.data}"
+  log_level = "INFO"
+  default_x509_svid_ttl = "{svid_ttl}"
+  agent_ttl = "{agent_ttl}"
+  ca_ttl = "{ca_ttl}"
+  admin_ids = {json.dumps(list(self._admin_ids))}
+  experimental {{
+    cache_reload_interval = "1s"
+    {self._engine() if self._policy else ""}
+  }}
+}}
+plugins {{
+  DataStore "sql" {{
+    plugin_data {{
+      database_type = "sqlite3"
+      connection_string = "{self.data}/datastore.sqlite3"
+    }}
+  }}
+  KeyManager "disk" {{
+    plugin_data {{ keys_path = "{self.data}/keys.json" }}
+  }}
+  NodeAttestor "x509pop" {{
+    plugin_data {{ ca_bundle_path = "{self._node_ca}" }}
+  }}
+  NodeAttestor "join_token" {{
+    plugin_data {{}}
+  }}
+}}
+"""
+
+    def _engine(self) -> str:
+        return f"""
+    auth_opa_policy_engine {{
+      local {{
+        rego_path = "{_DEPLOY}/authorization.rego"
+        policy_data_path = "{_DEPLOY}/authorization.json"
+      }}
+    }}"""
+
+
+def _id(message: dict[str, str]) -> str:
+    return f"spiffe://{message['trust_domain']}{message['path']}"

@@ -1,0 +1,228 @@
+"""Level L1 on real SPIRE: whatever happens there reaches the fleet in time, and no more."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.e2e.lab.program import ProgramError
+from tests.e2e.lab.selection import why_no_spire
+from tests.e2e.lab.waiting import until
+from tests.e2e.spire_world import (
+    CONTROLLER,
+    HOME,
+    SELECTOR,
+    WEAK_SELECTOR,
+    SpireWorld,
+    agent_id,
+)
+
+pytestmark = pytest.mark.skipif(bool(why_no_spire()), reason="; ".join(why_no_spire()))
+BAN_S = 15.0
+"""A ban must be effective by then, at the default interval."""
+
+
+def polls(world: SpireWorld) -> float:
+    """Snapshots that were taken so far."""
+    return world.controller.metric('gpuwarden_spire_polls_total{result="taken"}')
+
+
+NEWCOMER = {"SPIRE_ENTRY_NOT_FOUND"}
+"""An agent that is faster than our look at its entry."""
+
+
+def refusals_of(world: SpireWorld, node: str) -> float:
+    """Streams of the node that were refused so far: a refusal that repeats is counted."""
+    code = 'gpuwarden_evidence_total{code="SPIRE_AGENT_BANNED"}'
+    assert world.controller.node(node).code == "SPIRE_AGENT_BANNED"
+    return world.controller.metric(code)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SpireWorld]:
+    """At the default interval of 10 s."""
+    with SpireWorld("spire-trust", spire={"poll": "10s"}) as world:
+        yield world
+
+
+def test_a_confirmed_node_is_l1(world: SpireWorld) -> None:
+    world.add("gpu-0")
+    node = world.eligible("gpu-0")
+    assert node.level == "L1"
+    assert set(world.controller.refusals("gpu-0")) <= NEWCOMER
+
+
+def test_a_ban_revokes_in_time_while_the_svid_is_valid(world: SpireWorld) -> None:
+    world.add("gpu-1")
+    world.eligible("gpu-1")
+    world.server.ban(world.parents["gpu-1"])
+    assert world.in_state("gpu-1", "revoked", within_s=BAN_S).code == "SPIRE_AGENT_BANNED"
+    # Its SVID still gets through TLS and chain: only step 8 keeps it out from now on.
+    before = refusals_of(world, "gpu-1")
+    until("it comes again", lambda: refusals_of(world, "gpu-1") > before)
+    assert set(world.controller.refusals("gpu-1")) <= {*NEWCOMER, "SPIRE_AGENT_BANNED"}
+
+
+def test_an_evicted_agent_is_gone_until_it_attests_again(world: SpireWorld) -> None:
+    world.add("gpu-2")
+    world.eligible("gpu-2")
+    world.spire_agents["gpu-2"].stop()  # else it attests again within a second
+    world.server.evict(world.parents["gpu-2"])
+    assert world.in_state("gpu-2", "revoked", within_s=BAN_S).code == "SPIRE_AGENT_NOT_FOUND"
+    with suppress(ProgramError):  # it finds out, drops its SVID and ends; who supervises it
+        world.spire_agents["gpu-2"].resume_service()
+    world.spire_agents["gpu-2"].resume_service()  # starts it again
+    assert world.eligible("gpu-2").level == "L1"
+
+
+def test_an_entry_with_other_selectors_is_enough_to_refuse(world: SpireWorld) -> None:
+    world.add("gpu-3")
+    world.eligible("gpu-3")
+    weak = world.server.register(agent_id("gpu-3"), world.parents["gpu-3"], WEAK_SELECTOR)
+    assert world.in_state("gpu-3", "revoked", within_s=BAN_S).code == "SPIRE_ENTRY_WEAK"
+    world.server.unregister(weak)
+    world.eligible("gpu-3")
+    privileged = world.server.register(
+        agent_id("gpu-3"), world.parents["gpu-3"], SELECTOR, "unix:gid:0", admin=True
+    )
+    assert world.in_state("gpu-3", "revoked", within_s=BAN_S).code == "SPIRE_ENTRY_PRIVILEGED"
+    world.server.unregister(privileged)
+
+
+def test_an_entry_below_the_agent_of_another_node(world: SpireWorld) -> None:
+    """Node X's SPIRE agent would hand out node Y's identity: it attested as X."""
+    world.attest("gpu-4")
+    world.parents["gpu-5"] = world.parents["gpu-4"]
+    world.spire_agents["gpu-5"] = world.spire_agents["gpu-4"]
+    world.server.register(agent_id("gpu-5"), world.parents["gpu-4"], SELECTOR)
+    world.start_agent("gpu-5")
+    world.refused("gpu-5", "SPIRE_NODE_MISMATCH")
+
+
+def test_a_node_that_attested_by_join_token(world: SpireWorld) -> None:
+    world.add("gpu-6", join_token=True)
+    world.refused("gpu-6", "SPIRE_ATTESTOR_DENIED")
+
+
+def test_a_restarted_spire_agent_costs_nothing(world: SpireWorld) -> None:
+    world.add("gpu-7")
+    world.eligible("gpu-7")
+    before = world.controller.refusals("gpu-7")
+    world.spire_agents["gpu-7"].kill()
+    world.spire_agents["gpu-7"].resume_service()
+    rounds = world.controller.node("gpu-7").accepted_at
+    until(
+        "another round",
+        lambda: world.controller.node("gpu-7").accepted_at != rounds,
+    )
+    assert world.eligible("gpu-7", within_s=1.0).level == "L1"
+    assert world.controller.refusals("gpu-7") == before
+
+
+def test_the_ca_is_rotated_under_everybody(world: SpireWorld) -> None:
+    """A new authority, the old one tainted and revoked: everybody renews, nobody is refused."""
+    world.add("gpu-8")
+    world.eligible("gpu-8")
+    before = world.controller.refusals("gpu-8")
+    world.server.rotate_ca()
+    world.server.retire_ca()
+    ends = time.monotonic() + 20.0
+    while time.monotonic() < ends:
+        assert world.controller.node("gpu-8").state == "eligible"
+        time.sleep(0.5)
+    assert world.controller.refusals("gpu-8") == before
+    assert world.controller.metric("gpuwarden_spire_available") == 1
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[SpireWorld]:
+    """Grace of 8 s at an interval of a second."""
+    with SpireWorld("spire-outage", spire={"poll": "1s", "grace": "8s"}) as world:
+        world.add("gpu-0")
+        yield world
+
+
+class TestOutage:
+    def test_a_server_that_is_down_for_less_than_the_grace(self, brief: SpireWorld) -> None:
+        brief.eligible("gpu-0")
+        before = brief.controller.refusals("gpu-0")
+        brief.server.kill()
+        until(
+            "the outage is a warning",
+            lambda: any("SPIRE server: unreachable" in x for x in brief.controller.warnings()),
+        )
+        assert brief.controller.reasons() == []
+        brief.server.resume_service()
+        until("it answers", lambda: brief.controller.metric("gpuwarden_spire_available") == 1)
+        assert brief.controller.node("gpu-0").state == "eligible"
+        assert brief.controller.refusals("gpu-0") == before
+
+    def test_a_server_that_answers_nothing_for_longer(self, brief: SpireWorld) -> None:
+        brief.eligible("gpu-0")
+        brief.server.pause()
+        try:
+            brief.refused("gpu-0", "SPIRE_STATUS_STALE", within_s=30.0)
+            brief.in_state("gpu-0", "stale", within_s=15.0)
+            assert any(x.startswith("spire: ") for x in brief.controller.reasons())
+        finally:
+            brief.server.resume()
+        assert brief.eligible("gpu-0").level == "L1"
+        until("ready", lambda: not brief.controller.reasons())
+
+    def test_a_restarted_server(self, brief: SpireWorld) -> None:
+        brief.eligible("gpu-0")
+        brief.server.restart()
+        before = polls(brief)
+        until("it answers", lambda: polls(brief) > before)
+        assert brief.eligible("gpu-0").level == "L1"
+
+    def test_a_controller_that_starts_while_the_server_is_down(self, brief: SpireWorld) -> None:
+        brief.server.stop()
+        brief.controller.restart()
+        until(
+            "it says why it is not ready",
+            lambda: any(x.startswith("spire: unreachable") for x in brief.controller.reasons()),
+        )
+        brief.server.resume_service()
+        until("ready", lambda: not brief.controller.reasons())
+
+
+def test_an_agent_whose_svid_has_expired() -> None:
+    """Its SPIRE agent is gone; the SVID that it has handed out lives on."""
+    with SpireWorld("spire-expiry", agent_ttl="20s", svid_ttl="1h") as world:
+        world.add("gpu-0")
+        world.eligible("gpu-0")
+        world.spire_agents["gpu-0"].kill()
+        assert world.in_state("gpu-0", "revoked", within_s=60.0).code == "SPIRE_AGENT_EXPIRED"
+        world.spire_agents["gpu-0"].resume_service()
+        assert world.eligible("gpu-0").level == "L1"
+
+
+def test_hours_of_rotation_in_a_minute() -> None:
+    """An SVID of 20 s is renewed every 10 s: as many rotations as in three hours at 1 h."""
+    with SpireWorld("spire-rotation", svid_ttl="20s", agent_ttl="1h") as world:
+        world.add("gpu-0")
+        world.eligible("gpu-0")
+        before = world.controller.refusals("gpu-0")
+        begin = world.controller.metric('gpuwarden_svid_updates_total{result="taken"}')
+        ends = time.monotonic() + 65.0
+        while time.monotonic() < ends:
+            assert world.controller.node("gpu-0").state == "eligible"
+            time.sleep(0.25)
+        taken = world.controller.metric('gpuwarden_svid_updates_total{result="taken"}')
+        assert taken - begin >= 5
+        assert world.controller.refusals("gpu-0") == before
+
+
+def test_the_controllers_own_agent_and_its_rights() -> None:
+    """The admin fallback works and warns; a ban of the own SPIRE agent makes it unready."""
+    with SpireWorld("spire-admin", policy=False, admin_ids=[CONTROLLER]) as world:
+        world.add("gpu-0")
+        assert world.eligible("gpu-0").level == "L1"
+        assert any("do more than read" in x for x in world.controller.warnings())
+        world.server.ban(world.parents[HOME])
+        until(
+            "the own agent is banned",
+            lambda: any("own SPIRE agent" in x for x in world.controller.reasons()),
+        )
