@@ -50,7 +50,7 @@ class Bench:
             Reporting(self.instruments, None),
             **{"rotate_bytes": self.settings.rotate_bytes, "grant_seconds": 20.0, **changes},
         )
-        await log.open()
+        assert await log.open() is log
         try:
             yield log
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.audit.durable_log import LAG_NS
+from controller.audit.durable_log import Condition
 from controller.audit.log import AuditUnavailableError
 from controller.audit.opening import audit_log
 from controller.audit.rounds import HOUR_NS
@@ -29,7 +29,8 @@ async def test_granted_record_is_durable_when_grant_returns(folder: Path) -> Non
         await audit.grant(ACCEPTED)
 
         assert bench.kinds() == ["log.start", "evidence.accepted"]
-        assert audit.condition.available
+        assert audit.condition == Condition(available=True, low=False, reason="")
+        assert audit._thread.daemon
     assert bench.kinds() == ["log.start", "evidence.accepted", "log.stop"]
     record = bench.uncertified()[1]
     assert record["refs"] == {"level": "L0"}
@@ -87,18 +88,23 @@ async def test_writers_in_many_tasks_make_one_chain(folder: Path) -> None:
 
 async def test_slow_disk_refuses_the_grant_and_lag_refuses_the_next_at_once(folder: Path) -> None:
     bench = Bench(folder)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, error: errors.append(error))
     async with bench.open(grant_seconds=0.05) as audit:
         bench.disk.gate.clear()
         with pytest.raises(AuditUnavailableError, match=r"not durable within 0\.05 s"):
             await audit.grant(ACCEPTED)
         audit.note(STATE)
-        bench.clock.advance(LAG_NS / 1e9 + 1)
+        bench.clock.advance(1)
+        assert audit.condition.reason == ""
+        bench.clock.advance(1e-3)
         with pytest.raises(AuditUnavailableError, match="lags behind"):
             await audit.grant(ACCEPTED)
         assert not audit.condition.available
         bench.disk.gate.set()
         await until(lambda: audit.condition.available)
         audit.note(STATE)
+    assert errors == []
 
 
 async def test_grant_that_was_given_up_while_it_waited_is_not_written(folder: Path) -> None:

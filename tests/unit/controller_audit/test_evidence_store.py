@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from controller.audit import evidence_store
 from controller.audit.evidence_store import EvidenceStore
 from controller.audit.opening import audit_log
 from controller.audit.record import Record
@@ -86,6 +85,7 @@ def test_what_is_too_old_goes_with_its_day(folder: Path) -> None:
     Kept(folder, days=2).take(ONE, later(1, 2))
     kept = Kept(folder, days=2).take(later(3, 3))
     assert kept.names() == [name(later(1, 2)), name(later(3, 3))]
+    assert not (kept.folder / day(ONE)).exists()
 
 
 def test_the_oldest_goes_when_there_is_too_much(folder: Path) -> None:
@@ -99,7 +99,57 @@ def test_the_oldest_goes_when_there_is_too_much(folder: Path) -> None:
     assert kept.lost == 0
 
     alone = Kept(folder, limit=SIZE + 200).take(later(2, 6), later(2, 7))
-    assert alone.names() == [name(later(2, 7))]
+    assert (alone.names(), alone.lost) == ([name(later(2, 7))], 0)
+
+
+def size(one: Exhibit) -> int:
+    return len(one.encoded())
+
+
+def test_as_much_is_kept_as_is_allowed(folder: Path) -> None:
+    two = later(0, 2)
+    kept = Kept(folder, limit=SIZE).take(ONE)
+    assert (kept.names(), kept.lost) == ([name(ONE)], 0)
+    both = Kept(folder, limit=SIZE + size(two)).take(two)
+    assert both.names() == sorted([name(ONE), name(two)])
+
+
+def test_a_sixteenth_is_made_free_at_once(folder: Path) -> None:
+    many = [later(number, number) for number in range(17)]
+    kept = Kept(folder, limit=sum(map(size, many[:16]))).take(*many)
+    assert kept.names() == sorted(map(name, many[2:]))
+
+
+def test_no_more_than_a_sixteenth_is_made_free(folder: Path) -> None:
+    one, two, three = (later(number, number) for number in (1, 2, 3))
+    goal = size(two) + size(three)
+    limit = next(x for x in range(goal, 2 * goal) if x - x // 16 == goal)
+    kept = Kept(folder, limit=limit).take(one, two, three)
+    assert kept.names() == sorted(map(name, (two, three)))
+
+
+def test_what_else_lies_there_is_left_alone(folder: Path) -> None:
+    (folder / "evidence").mkdir(parents=True)
+    (folder / "evidence" / "README").touch()
+    assert Kept(folder).take(ONE).kept == 1
+
+
+def test_nothing_is_written_through_a_link(folder: Path) -> None:
+    target = folder / "target"
+    path = folder / "evidence" / name(ONE)
+    path.parent.mkdir(parents=True)
+    path.with_suffix(".new").symlink_to(target)
+    assert Kept(folder).take(ONE).lost == 1
+    assert not target.exists()
+
+
+def test_evidence_is_written_when_it_comes(folder: Path) -> None:
+    kept = Kept(folder)
+    assert kept.store._thread.daemon
+    kept.store.put(ONE)
+    while not kept.kept:
+        threading.Event().wait(0.005)
+    kept.store.close(20)
 
 
 def test_what_is_larger_than_everything_is_lost(folder: Path) -> None:
@@ -131,7 +181,6 @@ def test_what_does_not_fit_leaves_nothing_behind(folder: Path) -> None:
 
 
 def test_too_much_that_waits_is_lost(folder: Path) -> None:
-    size = evidence_store.MAX_WAITING
     slow = threading.Event()
 
     class Slow(Exhibit):
@@ -141,14 +190,21 @@ def test_too_much_that_waits_is_lost(folder: Path) -> None:
             slow.wait(20)
             return b"{}"
 
+    def held(size: int) -> Exhibit:
+        return Slow("type", b"x" * size, b"", (), (), ONE.received_ms)
+
     kept = Kept(folder)
-    held = Slow("type", b"x" * (size - 10), b"", (), (), ONE.received_ms)
-    kept.store.put(held)
-    kept.store.put(held)
+    kept.store.put(held((32 << 20) + 1))
     assert kept.lost == 1
+    kept.store.put(held(32 << 20))
+    kept.store.put(held(1))
+    assert kept.lost == 2
     slow.set()
+    while kept.store._waiting_bytes:
+        threading.Event().wait(0.005)
+    kept.store.put(held(32 << 20))
     kept.store.close(20)
-    assert kept.kept == 1
+    assert (kept.kept, kept.lost) == (2, 2)
 
 
 def refused(one: Exhibit) -> Record:
