@@ -17,7 +17,7 @@ from controller.denial_follower import DenialFollower
 from controller.extender_journal import ExtenderJournal
 from controller.fleet.denials import Denials
 from controller.fleet.directory import NodeDirectory
-from controller.fleet.registry import FleetRegistry
+from controller.fleet.registry import Changes, FleetRegistry
 from controller.fleet.view import GpuView, NodeView
 from controller.kube.api import Exchange
 from controller.kube.cluster import Cluster
@@ -120,9 +120,6 @@ def assemble(
     directory = _directory(directory, cluster)
     audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
     refusals = RecentRefusals(clock.wall_ns)
-    journal = TrustJournal(
-        instruments, audit, refusals, _nobody if cluster is None else cluster.tell
-    )
     store = choose_store(settings.store, clock, None if cluster is None else cluster.enrollments)
     denials = Denials(store.store)
     file = policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
@@ -143,6 +140,7 @@ def assemble(
         namespaces=None if cluster is None else cluster.namespaces,
         spire=spire.conditions,
     )
+    journal = TrustJournal(instruments, audit, refusals, _tell(cluster, conditions))
     table = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     verbs = _verbs(settings, conditions, registry, cluster)
@@ -296,8 +294,20 @@ def _directory(directory: NodeDirectory | None, cluster: Cluster | None) -> Node
     return cluster.nodes
 
 
-def _nobody(_changes: object) -> None:
-    """Without a cluster there is nobody to tell in Events."""
+def _tell(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes], None]:
+    """Whom changes of trust concern in the cluster.
+
+    Until the first round is over nothing is decided, so pods are tried anew without us.
+    """
+
+    def tell(changes: Changes) -> None:
+        if cluster is None:
+            return
+        cluster.tell(changes)
+        if conditions.not_ready() is None:
+            cluster.wake(changes)
+
+    return tell
 
 
 def _nowhere(_namespace: str) -> bool:

@@ -18,6 +18,7 @@ from controller.kube.enrollment_store import KubernetesEnrollmentStore
 from controller.kube.event_recorder import EventRecorder
 from controller.kube.leadership import Leadership
 from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
+from controller.kube.node_toucher import NodeToucher
 from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, pod_kind
 from controller.kube.pods_by_node import PodsByNode
 from controller.kube.trust_notices import trust_notices
@@ -94,6 +95,13 @@ class Cluster:
             leads=self.leadership.leads,
             draw_name=lambda: secrets.token_hex(8),
         )
+        self._toucher = NodeToucher(
+            api,
+            replica=replica,
+            pods_wait=self._pods.any_waits,
+            clock=clock,
+            instruments=instruments,
+        )
         self._watchers: Mapping[str, ListWatch[Any]] = {
             "nodes": nodes,
             "namespaces": namespaces,
@@ -107,6 +115,7 @@ class Cluster:
             **{f"kube {name}": watcher.follow() for name, watcher in self._watchers.items()},
             "kube leadership": self.leadership.follow(),
             "kube events": self._events.follow(),
+            "kube touches": self._toucher.follow(),
         }
 
     def tell(self, changes: Iterable[TrustChange]) -> None:
@@ -114,6 +123,10 @@ class Cluster:
         if self._says_events:
             notices = trust_notices(changes, self.nodes.snapshot(), self._pods.guarded)
             self._events.say(notices)
+
+    def wake(self, changes: Iterable[TrustChange]) -> None:
+        """Have the scheduler try pods anew that `changes` may help; returns at once."""
+        self._toucher.wake(changes)
 
     def set_gauges(self) -> None:
         """Show how large and how old the copies are."""

@@ -1,4 +1,4 @@
-"""Which pods with a wish run where: an index that follows the copy of the pods. Pure."""
+"""Which guarded pods run where, and which wait: an index that follows the pods' copy. Pure."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,14 +18,18 @@ class PodsByNode:
         for change in changes:
             if change.old is not None:
                 self._remove(change.key, change.old.value)
-            if change.new is not None and _runs(change.new.value):
+            if change.new is not None and _counts(change.new.value):
                 self._pods.setdefault(change.new.value.node, {})[change.key] = change.new.value
 
     def guarded(self, node: str) -> Iterator[KnownPod]:
-        """Guarded pods that are bound to `node` and have not ended."""
+        """Guarded pods that are bound to `node` and have not ended; `""`: that are not bound."""
         for pod in self._pods.get(node, {}).values():
             if pod.asks or (pod.uses_gpus and self._is_enforced(pod.namespace)):
                 yield pod
+
+    def any_waits(self) -> bool:
+        """Whether a guarded pod is not bound."""
+        return next(self.guarded(""), None) is not None
 
     def _remove(self, key: str, pod: KnownPod) -> None:
         there = self._pods.get(pod.node)
@@ -33,5 +37,5 @@ class PodsByNode:
             del self._pods[pod.node]
 
 
-def _runs(pod: KnownPod) -> bool:
-    return bool(pod.node) and not pod.has_ended
+def _counts(pod: KnownPod) -> bool:
+    return not pod.has_ended and (pod.asks or pod.uses_gpus)

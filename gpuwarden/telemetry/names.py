@@ -299,6 +299,12 @@ KUBE_EVENTS = _counter(
     "Kubernetes Events, by what became of them (queued, merged, dropped, written, failed).",
     "result",
 )
+KUBE_TOUCHES = _counter(
+    "kube_touches",
+    _C,
+    "Nodes touched so that the scheduler tries waiting pods anew (touched, failed).",
+    "result",
+)
 
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
@@ -388,6 +394,10 @@ class Event(StrEnum):
     )
 
     KUBE_EVENT_FAILED = "kube.event.failed", "the API server did not take an Event"
+    KUBE_TOUCH_FAILED = (
+        "kube.touch.failed",
+        "the API server did not take a note on a node; waiting pods are tried later",
+    )
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"
 

@@ -298,3 +298,23 @@ async def test_events_can_be_switched_off(
         await eventually(stale, "the lease has ended")
         await asyncio.sleep(0.05)
     assert api.objects.all("events") == {}
+
+
+async def test_a_node_is_touched_when_its_evidence_helps_a_waiting_pod(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    waiting = pod(**{"gpuwarden.dev/min-level": "L0"})
+    async with world(tmp_path, api, workload_api) as here, here.client() as node:
+        here.clock.ahead_ns += 43_000_000_000
+        await here.reason("list of", wanted=False)
+        await here.passes(waiting, [], "the node has shown nothing yet")
+        await node.accepted()
+        assert "annotations" not in api.objects.get("nodes", "node-1")["metadata"]
+        api.create("pods", waiting)
+
+        async def touched() -> bool | None:
+            metadata = api.objects.get("nodes", "node-1")["metadata"]
+            return "gpuwarden.dev/touched" in metadata.get("annotations", {}) or None
+
+        await eventually(touched, "the node is touched")
+        await here.passes(waiting, ["node-1"], "placement")

@@ -81,8 +81,10 @@ class TestPodsByNode:
         pods = PodsByNode(lambda _namespace: False)
         unbound, bound = entry(pod(node="")), entry(pod())
         pods.observe((Change("team/p", None, unbound),), None)
-        assert list(pods.guarded("")) == []
+        assert list(pods.guarded("")) == [unbound.value]
+        assert pods.any_waits()
         pods.observe((Change("team/p", unbound, bound),), None)
+        assert not pods.any_waits()
         assert list(pods.guarded("gpu-1")) == [bound.value]
         ended = entry(pod(has_ended=True))
         pods.observe((Change("team/p", bound, ended),), None)
