@@ -125,7 +125,7 @@ class EvidenceStore:
 def _write(path: Path, data: bytes) -> None:
     """All of it or nothing: a full disk keeps no part of what did not fit."""
     fresh = path.with_suffix(".new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
             file.write(data)

@@ -142,8 +142,7 @@ class FileStore:
                 self.healed = Healed(self._path.name, len(scan.torn), sha256_hex(scan.torn))
             if scan.records:
                 return
-            if files:  # a crash while this file was begun: it never held a record
-                self._path.unlink()
+            self._path.unlink()  # a crash while this file was begun: it never held a record
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(PATTERN))
@@ -155,7 +154,7 @@ class FileStore:
         self._disk.sync(descriptor)
 
     def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -163,4 +162,4 @@ class FileStore:
 
     @staticmethod
     def _open_file(path: Path, flags: int) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)

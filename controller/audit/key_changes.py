@@ -29,7 +29,7 @@ class KeyChanges:
             return
         self.statements = (*self.statements, statement)[-MAX_CHANGES:]
         fresh = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
             json.dump(self.statements, file)
             file.flush()

@@ -62,7 +62,7 @@ def log_keys(path: Path | None, folder: Path, origin: str) -> LogKeys:
 
 
 def _keys(path: Path, origin: str) -> LogKeys:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o007:
             raise LogKeyError(f"audit.key: {path} is open to everybody; chmod o= it")
@@ -93,7 +93,7 @@ def _make(path: Path) -> None:
     fresh = path.with_suffix(".new")
     with suppress(FileNotFoundError):
         fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
         file.flush()

@@ -33,7 +33,7 @@ class Reserve:
         """Take up what is missing, if the file system has more than that to spare."""
         if self.complete:
             return
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         with suppress(OSError):
             descriptor = os.open(self._path, flags, 0o600)
             try:

@@ -113,7 +113,7 @@ class TreeFile:
 
     def _open(self) -> None:
         if self._descriptor < 0:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             self._descriptor = os.open(self._path, flags, 0o600)
 
     def _at(self, at: int) -> bytes:

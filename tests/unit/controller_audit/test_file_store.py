@@ -292,6 +292,28 @@ def test_the_disk_reserves_just_what_is_asked_for(tmp_path: Path) -> None:
         assert os.fstat(file.fileno()).st_size == 8192
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path, disk: FaultyDisk) -> None:
+    folder = tmp_path / "not" / "there"
+    before = descriptors()
+    store = FileStore(folder, ORIGIN, disk)
+    with pytest.raises(OSError, match="in use by another process"):
+        FileStore(folder, ORIGIN, disk)
+    store.append(LINES[0], HEADS[0])
+    store.recover()
+    store.rotate(LINES[1], HEADS[1])
+    disk.room = 0
+    with pytest.raises(OSError, match="No space left"):
+        store.rotate(LINES[2], HEADS[2])
+    assert descriptors() == before + 2
+    store.close()
+    store.close()
+    assert descriptors() == before
+
+
 def test_reserve_holds_blocks_and_gives_them_back_in_steps(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, 2 * STEP_BYTES, SystemDisk())
     reserve.fill()
