@@ -1,8 +1,9 @@
 """Who may do what only one replica may do: decisions over a coordination.k8s.io/v1 Lease. Pure.
 
 Times in the Lease are other machines' and only shown to people. A holder is taken to be
-gone when its entry has not changed for its own duration on *this* machine's boot clock
-(as client-go does), so that no clock that is wrong elsewhere matters. A leader stops
+gone when the Lease has not changed for its own duration on *this* machine's boot clock,
+so that no clock that is wrong elsewhere matters, not even one that stands still and renews
+with the same time. A leader stops
 believing in itself before anybody else may: by the renew deadline, counted from before
 its last successful write was sent.
 """
@@ -89,8 +90,8 @@ class Candidate:
     def __init__(self, identity: str, terms: Terms = DEFAULT_TERMS) -> None:
         self._identity = identity
         self._terms = terms
-        self._observed: tuple[_Spec, int] | None = None
-        """What others' entry was, and when we first saw it."""
+        self._observed: tuple[str, int] | None = None
+        """Version of another's Lease, and when we first saw it."""
         self._held_until_ns = 0
 
     def is_leader(self, now_ns: int) -> bool:
@@ -125,8 +126,8 @@ class Candidate:
     def _is_free(self, lease: Lease, now_ns: int) -> bool:
         if not lease.spec.holder_identity:
             return True
-        if self._observed is None or self._observed[0] != lease.spec:
-            self._observed = (lease.spec, now_ns)
+        if self._observed is None or self._observed[0] != lease.version:
+            self._observed = (lease.version, now_ns)
         duration_s = lease.spec.lease_duration_seconds or self._terms.duration_s
         bounded_s = min(max(duration_s, self._terms.duration_s), _LONGEST_S)
         return now_ns - self._observed[1] >= bounded_s * _SECOND

@@ -63,6 +63,12 @@ class Electing(RuleBasedStateMachine):
             self.candidates[n].wrote(asked)
 
     @rule(n=REPLICAS)
+    def tries_undisturbed(self, n: int) -> None:
+        self.reads(n)
+        self.decides(n, 0)
+        self.the_write_arrives(n, is_answered=True)
+
+    @rule(n=REPLICAS)
     def restarts(self, n: int) -> None:
         self.started += 1
         self.candidates[n] = Candidate(f"replica-{self.started}")

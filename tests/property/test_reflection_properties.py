@@ -44,7 +44,7 @@ class Copying(RuleBasedStateMachine):
         self.past: list[tuple[int, dict[str, Entry[int]]]] = []
         """Every state of the server, and the moment at which it ended."""
         self.lists = 0
-        self.steps_of_failure = 0
+        self.newest = 0
 
     def server_state(self) -> dict[str, Entry[int]]:
         return {key: entry(x) for key, x in self.server.all("things").items()}
@@ -168,9 +168,11 @@ class Copying(RuleBasedStateMachine):
 
     @invariant()
     def the_copy_is_some_state_of_the_server(self) -> None:
+        """Never of an earlier one than before."""
         mine = dict(self.copy.objects)
         states = [*(state for _, state in self.past), self.server_state()]
-        assert mine in states or not self.lists
+        if self.lists:
+            self.newest = next(n for n in range(self.newest, len(states)) if states[n] == mine)
 
     @invariant()
     def the_changes_tell_the_whole_story(self) -> None:
@@ -182,5 +184,5 @@ class Copying(RuleBasedStateMachine):
         assert isinstance(wanted, WantList) or wanted.version not in {"", "0", "None"}
 
 
-Copying.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Copying.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestCopying = Copying.TestCase
