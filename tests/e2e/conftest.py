@@ -13,6 +13,7 @@ from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "e2e"
 _LAB = pytest.StashKey[Lab]()
+_READY_S = pytest.StashKey[float]()
 _SIZES = pytest.StashKey[Mapping[Path, int]]()
 
 
@@ -31,6 +32,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A cluster with a real node where one can run, else the control plane alone."""
     with Lab.control_plane_only() if why_no_node() else Lab.whole() as running:
         request.config.stash[_LAB] = running
+        request.config.stash[_READY_S] = running.ready_s
         yield running
         del request.config.stash[_LAB]
 
@@ -64,10 +66,15 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name each test that was left out."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Say what was run on, and name each test that was left out."""
+    del exitstatus
     skipped = terminalreporter.stats.get("skipped", [])
-    terminalreporter.write_line(f"Kubernetes {chosen_kubernetes().version}")
+    seconds = config.stash.get(_READY_S, None)
+    ready = "" if seconds is None else f", ready after {seconds:.1f} s"
+    terminalreporter.write_line(f"Kubernetes {chosen_kubernetes().version}{ready}")
     for report in skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         terminalreporter.write_line(f"left out: {report.nodeid}: {reason}")

@@ -15,10 +15,10 @@ def is_v2(root: Path = ROOT) -> bool:
 
 
 def hierarchies(root: Path = ROOT) -> list[Path]:
-    """The folders below which a group has to be made."""
+    """The folders below which a group has to be made; v1 may have v2's one beside its own."""
     if is_v2(root):
         return [root]
-    return sorted({path.resolve() for path in root.iterdir() if (path / "tasks").exists()})
+    return sorted({path.resolve() for path in root.iterdir() if (path / "cgroup.procs").exists()})
 
 
 def create(name: str, root: Path = ROOT) -> None:

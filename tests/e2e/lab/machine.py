@@ -48,6 +48,8 @@ NEEDS = {
         Need("unshare", _on_path("unshare"), "Debian: apt-get install util-linux"),
         Need("nsenter", _on_path("nsenter"), "Debian: apt-get install util-linux"),
         Need("ip", _on_path("ip"), "Debian: apt-get install iproute2"),
+        Need("buildah", _on_path("buildah"), "Debian: apt-get install buildah"),
+        Need("debootstrap", _on_path("debootstrap"), "Debian: apt-get install debootstrap"),
         Need("cgroups", _has_cgroups, "mount cgroups (v1 or v2) writable at /sys/fs/cgroup"),
         Need(
             "overlayfs",

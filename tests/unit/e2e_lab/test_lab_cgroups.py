@@ -7,12 +7,12 @@ from tests.e2e.lab import cgroups
 
 @pytest.fixture
 def v1(tmp_path: Path) -> Path:
-    for name in ("memory", "cpuset"):
+    for name in ("memory", "cpuset", "unified"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "tasks").write_text("1\n")
+        (tmp_path / name / "cgroup.procs").write_text("1\n")
     (tmp_path / "cpuset/cpuset.cpus").write_text("0-1\n")
     (tmp_path / "cpuset/cpuset.mems").write_text("0\n")
-    (tmp_path / "unified").mkdir()
+    (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cpu").symlink_to("memory")
     return tmp_path
 
@@ -25,10 +25,10 @@ def v2(tmp_path: Path) -> Path:
 
 def test_v1_gets_a_group_in_each_hierarchy_once(v1: Path) -> None:
     assert not cgroups.is_v2(v1)
-    assert [path.name for path in cgroups.hierarchies(v1)] == ["cpuset", "memory"]
+    assert [path.name for path in cgroups.hierarchies(v1)] == ["cpuset", "memory", "unified"]
     cgroups.create("lab", v1)
     assert (v1 / "memory/lab").is_dir()
-    assert not (v1 / "unified/lab").exists()
+    assert not (v1 / "elsewhere/lab").exists()
 
 
 def test_v1_processes_may_enter(v1: Path) -> None:
