@@ -50,10 +50,11 @@ def identity(facts: StreamFacts, trust_domain: str) -> SpiffeId | Refusal:
         return Refusal(
             ReasonCode.PEER_ID_INVALID, f"{len(facts.uri_sans)} URI SANs, exactly one is expected"
         )
-    if facts.peer_spiffe_id != facts.uri_sans[0]:
+    [uri] = facts.uri_sans
+    if facts.peer_spiffe_id != uri:
         return Refusal(ReasonCode.PEER_ID_INVALID, "TLS and certificate name different peers")
     try:
-        peer = parse_spiffe_id(facts.uri_sans[0])
+        peer = parse_spiffe_id(uri)
     except SpiffeIdError as error:
         return Refusal(ReasonCode.PEER_ID_INVALID, quote(str(error), _SHOWN))
     if peer.trust_domain != trust_domain:

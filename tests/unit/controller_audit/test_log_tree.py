@@ -446,9 +446,31 @@ def test_key_changes_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None
     for _ in range(2):
         changes.add(sign_change(signer(1), signer(2)))
     assert len(KeyChanges(tmp_path).statements) == 1
-    for text in ("", "{}", "[1]", '["no note"]'):
+    for text in ("", "{}", "7", "[1]", '["no note"]'):
         (tmp_path / "key-changes").write_text(text)
         assert KeyChanges(tmp_path).statements == ()
+
+
+def test_key_changes_are_private_and_the_latest_sixteen(tmp_path: Path) -> None:
+    changes = KeyChanges(tmp_path)
+    statements = [sign_change(signer(x), signer(x + 1)) for x in range(1, 19)]
+    for statement in statements:
+        changes.add(statement)
+    assert list(changes.statements) == statements[2:]
+    assert KeyChanges(tmp_path).statements == changes.statements
+    assert (tmp_path / "key-changes").stat().st_mode & 0o777 == 0o600
+
+
+def test_key_changes_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "key-changes.new").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        KeyChanges(tmp_path).add(sign_change(signer(1), signer(2)))
+    assert not (tmp_path / "target").exists()
+
+
+def test_up_to_eight_keys_are_read(tmp_path: Path) -> None:
+    keys = log_keys(key_file(tmp_path / "key.pem", *range(1, 9)), tmp_path, ORIGIN)
+    assert len(keys.former) == 7
 
 
 def encrypted(path: Path) -> bytes:
@@ -488,9 +510,10 @@ def test_a_key_that_cannot_be_used_is_refused(
     assert "BEGIN" not in str(caught.value)
 
 
-def test_a_key_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o601])
+def test_a_key_that_is_open_to_everybody_is_refused(tmp_path: Path, mode: int) -> None:
     path = key_file(tmp_path / "key.pem", 1)
-    path.chmod(0o644)
+    path.chmod(mode)
     with pytest.raises(LogKeyError, match="open to everybody"):
         log_keys(path, tmp_path, ORIGIN)
 

@@ -50,6 +50,29 @@ def test_grant_is_taken_without_waiting_for_company() -> None:
     assert subjects(taken[0]) == ["s1"]
 
 
+def test_a_record_that_nobody_waits_for_is_taken_as_well() -> None:
+    mailbox = Mailbox(10)
+    taken: list[list[Letter]] = []
+    thread = threading.Thread(target=lambda: taken.append(mailbox.take(30)))
+    thread.start()
+    while not mailbox._changed._waiters:  # type: ignore[attr-defined] # says that it sleeps
+        threading.Event().wait(0.001)
+
+    mailbox.put(letter(1))
+    thread.join(10)
+
+    assert subjects(taken[0]) == ["s1"]
+
+
+def test_only_a_grant_is_urgent() -> None:
+    mailbox = Mailbox(10)
+    mailbox.put(letter(1))
+    assert not mailbox._urgent
+    mailbox.put(letter(2, waits=True))
+    mailbox.put(letter(3))
+    assert mailbox._urgent
+
+
 def test_grant_left_behind_in_the_queue_is_still_urgent() -> None:
     mailbox = Mailbox(1000)
     for number in range(GROUP_RECORDS):

@@ -365,6 +365,12 @@ class TestBadNews:
         scene.bad_news = False
         assert isinstance(scene.answer(news.stream, 3), Accepted)
 
+    @pytest.mark.parametrize("kind", ["xid", "gpu-lost", "driver-reload", "nvml-unavailable"])
+    def test_each_kind_is_heard(self, kind: str) -> None:
+        result = Scene(ca=CA, bad_news=True, evidence={"kind": kind}).run()
+        assert isinstance(result, BadNewsAccepted)
+        assert result.news.kind == kind
+
     def test_the_payload_type_is_under_the_signature(self) -> None:
         scene = Scene(ca=CA, bad_news=True)
         stream = scene.opened()

@@ -36,7 +36,11 @@ def test_an_admitted_stream_is_fixed_to_its_session() -> None:
 
 
 def test_a_chain_with_an_intermediate_is_followed() -> None:
-    assert isinstance(Scene(ca=SpiffeCa(at=WALL, intermediate=True)).open(), StreamState)
+    scene = Scene(ca=SpiffeCa(at=WALL, intermediate=True))
+    stream = scene.opened()
+    assert len(stream.chain) > 1
+    assert stream.leaf == scene.chain[0]
+    assert stream.leaf_sha256 == sha256_hex(stream.chain[0])
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,14 @@ def test_an_unknown_field_of_our_protocol_is_malformed() -> None:
 )
 def test_ids_of_a_hello_have_a_shape(hello: dict[str, str]) -> None:
     assert refusal_of(Scene(ca=CA, hello=hello)).code is ReasonCode.MSG_MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [("boot_id", "bootId"), ("agent_version", "agentVersion")]
+)
+def test_what_has_no_shape_is_named(field: str, name: str) -> None:
+    detail = refusal_of(Scene(ca=CA, hello={field: " "})).detail
+    assert detail == f"Hello: {name} is not 1 to 128 printable ASCII characters"
 
 
 @pytest.mark.parametrize(
