@@ -59,7 +59,7 @@ def may_be_long(data: bytes) -> bool:
 
 @cache
 def _decoder(type_: type[T]) -> msgspec.json.Decoder[T]:
-    return msgspec.json.Decoder(type_, strict=True)
+    return msgspec.json.Decoder(type_)
 
 
 @cache

@@ -23,7 +23,7 @@ class _Outline(Evidence, frozen=True):
     inventory: msgspec.Raw  # type: ignore[assignment] # in the place of the parent's
 
 
-_DECODER: Final = msgspec.json.Decoder(_Outline, strict=True)
+_DECODER: Final = msgspec.json.Decoder(_Outline)
 _NOTHING: Final = msgspec.Raw(b"null")
 
 

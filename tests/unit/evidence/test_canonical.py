@@ -35,6 +35,23 @@ def test_a_struct_is_written_with_its_wire_names() -> None:
     )
 
 
+class Row(msgspec.Struct, array_like=True):
+    a: int = 1
+
+
+class Sparse(msgspec.Struct, omit_defaults=True):
+    a: int = 1
+
+
+class Tagged(msgspec.Struct, tag="kind"):
+    a: int = 1
+
+
+@pytest.mark.parametrize("odd", [Row(), Sparse(), Tagged()])
+def test_a_struct_has_its_fields_however_the_library_would_write_it(odd: msgspec.Struct) -> None:
+    assert canonical_json(odd) == b'{"a":1}'
+
+
 def test_keys_are_sorted_by_utf16_units() -> None:
     # RFC 8785, section 3.2.3: the surrogates of U+1F600 sort before U+FB33.
     value = {"\ufb33": 1, "\U0001f600": 2, "\u20ac": 3, "a": 4}
