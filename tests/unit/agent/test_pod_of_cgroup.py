@@ -30,14 +30,32 @@ CONTAINER = "cri-containerd-" + "ab" * 32
             f"pod{UID}/{CONTAINER}\n1:name=systemd:/kubepods/burstable/pod{UID}/{CONTAINER}\n0::/\n"
         ),
         f"0::/kubepods/pod{UID}/x/kubepods/pod{'0' * 8}-0000-0000-0000-{'0' * 12}/y",
+        f"0::/lab/kubepods/burstable/pod{UID}/{'ab' * 32}",
+        f"0::/../../pod{UID}/{'ab' * 32}",
+        f"0::/../../../besteffort/pod{UID}/{'ab' * 32}",
+        f"0::/../../../pod{UID}/x/pod{'0' * 8}-0000-0000-0000-{'0' * 12}/y",
+        f"0::/../../kubepods-pod{SLICE_UID}.slice/{CONTAINER}.scope",
+        f"0::/../kubepods-besteffort.slice/kubepods-besteffort-pod{SLICE_UID}.slice/{CONTAINER}.scope",
+        (
+            f"11:devices:/system.slice/containerd.service/kubepods-burstable-pod{SLICE_UID}.slice"
+            f":cri-containerd:{'ab' * 32}\n"
+        ),
     ],
 )
 def test_the_pod_of_both_drivers_and_versions(text: str) -> None:
     assert pod_uid(text) == UID
 
 
-def test_a_static_pod_has_a_hash() -> None:
-    assert pod_uid(f"0::/kubepods/burstable/pod{STATIC}/x") == STATIC
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"kubepods/burstable/pod{STATIC}/x",
+        f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{STATIC}.slice/x.scope",
+        f"../../pod{STATIC}/x",
+    ],
+)
+def test_a_static_pod_has_a_hash(path: str) -> None:
+    assert pod_uid(f"0::/{path}") == STATIC
 
 
 @pytest.mark.parametrize(
@@ -48,6 +66,11 @@ def test_a_static_pod_has_a_hash() -> None:
         "nonsense",
         "0::/user.slice/user-1000.slice/session-2.scope",
         f"0::/user.slice/pod{UID}/x",
+        f"0::/../../user.slice/pod{UID}/x",
+        f"0::/../{'ab' * 32}/pod{UID}",
+        f"0::/besteffort/pod{UID}/x",
+        f"0::/x/../pod{UID}/x",
+        f"0::/kubepods/pod{UID}:other:{'ab' * 32}/x",
         f"0::/system.slice/docker-{'ab' * 32}.scope",
         f"0::/kubepods/pod{UID}0/x",
         f"0::/kubepods/pod{UID.upper()}/x",
