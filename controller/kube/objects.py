@@ -138,14 +138,15 @@ def pod_kind(rules: WishRules) -> Kind[KnownPod]:
     def read(body: bytes) -> tuple[Metadata, KnownPod]:
         head, pod = _POD.decode(body), decode_pod(body)
         found = head.metadata
+        asks = _is_guarded(pod, rules, enforced=False)
         return found, KnownPod(
             found.namespace,
             found.name,
             found.uid,
             node=pod.spec.node_name or "",
             has_ended=head.status.phase in _ENDED,
-            asks=_is_guarded(pod, rules, enforced=False),
-            uses_gpus=_is_guarded(pod, rules, enforced=True),
+            asks=asks,
+            uses_gpus=asks or _is_guarded(pod, rules, enforced=True),
         )
 
     return Kind(PODS, read)
