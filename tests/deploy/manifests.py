@@ -1,0 +1,50 @@
+"""The files of deploy/kustomize, as they are and as kustomize puts them together."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+KUSTOMIZE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
+BASE = KUSTOMIZE / "base"
+Object = dict[str, Any]
+
+
+def objects(folder: Path = BASE) -> list[Object]:
+    """Every Kubernetes object of the folder's own files."""
+    files = sorted(set(folder.glob("*.yaml")) - {folder / "kustomization.yaml"})
+    return [found for file in files for found in yaml.safe_load_all(file.read_text())]
+
+
+def rendered(folder: Path) -> list[Object]:
+    """What would be applied; skips the test where there is no kubectl."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH; it puts the files together")
+    done = subprocess.run(
+        [kubectl, "kustomize", folder], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def one(found: list[Object], kind: str, name: str) -> Object:
+    """The object; it is there once."""
+    (only,) = [x for x in found if (x["kind"], x["metadata"]["name"]) == (kind, name)]
+    return only
+
+
+def pod_of(workload: Object) -> Object:
+    """A workload's pod."""
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def container_of(workload: Object) -> Object:
+    """The pod's only container."""
+    (only,) = pod_of(workload)["containers"]
+    found: Object = only
+    return found
