@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.audit.record import Record
-from controller.audit.sealing import LogIdentity, Sealer, encode_refs
+from controller.audit.record import Json, Record
+from controller.audit.sealing import LogIdentity, Sealer, encode_refs, summarised
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified, verify_lines
-from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordKind, decode_record
+from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordKind, decode_record
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 
 SEALER = Sealer(LogIdentity("lab/controller-0", "boot", "instance"))
@@ -140,6 +140,71 @@ def test_long_name_is_cut_and_told_apart_by_a_digest() -> None:
 
     assert all(len(subject) <= 300 for subject in subjects)
     assert subjects[0] != subjects[1]
+
+
+def sealed(**changes: Any) -> LogRecord:
+    return decode_record(SEALER.seal(record(**changes), WALL, BEFORE_FIRST).line)
+
+
+def cut(text: str, length: int) -> str:
+    return f"{text[:length]}~{sha256_hex(text.encode())[:16]}"
+
+
+def test_names_and_words_have_their_lengths() -> None:
+    assert sealed(subject="n" * 298).subject == "n" * 298
+    assert sealed(subject="n" * 299).subject == cut("n" * 299, 281)
+    assert sealed(decision="d" * 62).decision == "d" * 62
+    assert sealed(decision="d" * 63).decision == cut("d" * 63, 45)
+    assert sealed(codes=("C" * 62, "C" * 63)).codes == ("C" * 62, cut("C" * 63, 45))
+
+
+def test_what_is_cut_takes_one_byte_a_character() -> None:
+    text = ' !"#[\\]^_`~\x7f\n\u00e9' + "n" * 300
+    shown = sealed(subject=text).subject
+    assert shown == " !?#[?]^_`~???" + "n" * 267 + cut(text, 0)
+
+
+def test_sixteen_codes_are_shown() -> None:
+    codes = tuple(f"CODE_{n}" for n in range(16))
+    assert sealed(codes=codes).codes == codes
+    assert sealed(codes=(*codes, "ONE_MORE")).codes == (*codes[:15], "+2")
+
+
+def test_refs_that_just_fit_stay_as_they_are() -> None:
+    refs = {"text": "x" * 300}
+    size = len(canonical_json(refs))
+    assert decoded(refs, size) == refs
+    assert set(decoded(refs, size - 1)["text"]) == {"bytes", "digest"}
+
+
+def test_as_few_as_possible_are_summarised() -> None:
+    refs: dict[str, Json] = {"long": ["x" * 10] * 60, "less": ["y" * 10] * 50}
+    one = canonical_json({**refs, "long": summarised(refs["long"])})
+    assert decoded(refs, len(one)) == json.loads(one)
+    both = {key: summarised(value) for key, value in refs.items()}
+    assert decoded(refs, len(one) - 1) == json.loads(canonical_json(both))
+
+
+def test_a_summary_is_no_longer_than_what_it_stands_for() -> None:
+    assert summarised([1, 2, 3]) == [1, 2, 3]
+    assert summarised("x" * 86) == "x" * 86
+    text = "x" * 87
+    assert summarised(text) == {"bytes": 89, "digest": sha256_hex(canonical_json(text))}
+
+
+def test_short_lists_may_be_kept() -> None:
+    names: list[Json] = ["n" * 100] * 3
+    assert summarised(names, keep=3) == names
+    assert isinstance(summarised(names, keep=2), dict)
+    assert isinstance(summarised(tuple(names), keep=2), dict)
+
+
+def test_a_sample_has_at_most_256_bytes() -> None:
+    fits = ["x" * 82, "x" * 82, "x" * 82, *["y"] * 90]
+    assert len(canonical_json(fits[:3])) == 256
+    assert decoded({"a": fits}, 450)["a"]["first"] == fits[:3]
+    larger = ["x" * 83, *fits[1:]]
+    assert "first" not in decoded({"a": larger}, 450)["a"]
 
 
 def test_many_codes_are_counted() -> None:
