@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.audit.chain import Broken, Verified, verify_lines
+from gpuwarden.audit.chain import BEFORE_FIRST, Broken, Verified, verify_lines
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead
 from gpuwarden.audit.collected import verify_collected
 from gpuwarden.audit.key_change import sign_change
@@ -207,6 +207,8 @@ def test_an_empty_log_ends_before_what_is_expected() -> None:
     check = TreeCheck(Wanted(checkpoint=Checkpoint(ORIGIN, "1f" * 16, TreeHead(5, b"x" * 32))))
     what = "log ends at 0, but the expected checkpoint has 5 records"
     assert check.finish() == TreeFault(1, what)
+    fault = broken([], Wanted(checkpoint=check._wanted.checkpoint))
+    assert fault == Broken(1, 0, what, BEFORE_FIRST)
 
 
 def test_the_first_fault_is_the_one_that_is_told() -> None:

@@ -94,3 +94,10 @@ def test_other_bytes_of_the_same_identity_are_refused(change: str) -> None:
     }[change]
     with pytest.raises(DecodeError, match="not in canonical form"):
         decode_node_identity(data)
+
+
+def test_the_size_of_an_identity_is_bounded() -> None:
+    with pytest.raises(DecodeError, match="at most 65536"):
+        decode_node_identity(b" " * 65_537)
+    with pytest.raises(DecodeError, match="not JSON"):
+        decode_node_identity(b" " * 65_536)
