@@ -35,8 +35,8 @@ def _row(project: Upstream) -> str:
 
 
 def _role(project: Upstream) -> str:
-    if project.folder in CONTROL_PLANE:
+    if project.folder in (*CONTROL_PLANE, "spire"):
         return "every run"
     if project.folder in NODE:
         return "node"
-    return "not yet" if project.folder == "spire" else "control plane"
+    return "control plane"
