@@ -191,6 +191,13 @@ def test_checkpoints_are_shown_a_second_apart() -> None:
     assert len(desk.tree.flushes) == flushes, "nothing waits, so nothing is made"
 
 
+def test_the_first_checkpoint_is_shown_at_once_even_right_after_the_boot() -> None:
+    desk = Desk()
+    desk.clock.boottime = 0
+    desk.grow(1)
+    assert desk.publish().note == desk.shown.note
+
+
 def test_a_proof_that_was_asked_for_comes_with_the_next_tick() -> None:
     desk = Desk()
     desk.grow(9)

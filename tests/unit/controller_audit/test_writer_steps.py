@@ -314,6 +314,16 @@ def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
     )
 
 
+def test_a_finished_file_is_kept_for_the_retention_to_the_second(folder: Path) -> None:
+    desk = Desk(folder, rotate_bytes=1, retention=Duration(3600 * 10**9)).begin()
+    desk.put(STATE).step()
+    first, _ = log_files(folder)
+    moment = desk.clock.wall_ns() // 10**9 - 3600
+    for seconds, gone in ((moment + 0.5, []), (moment, []), (moment - 0.5, [first.name])):
+        os.utime(first, (seconds, seconds))
+        assert desk.writer._open.expire() == gone
+
+
 def test_a_rotation_that_fails_is_tried_again_an_eighth_later(folder: Path) -> None:
     desk = Desk(folder, rotate_bytes=8000).begin()
     size = desk.writer._open.store.size
