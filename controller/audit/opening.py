@@ -167,8 +167,8 @@ def rebuilt(folder: Path, tree: TreeFile) -> LogState:
     """The state of a log whose files are all read anew; raises LogBrokenError."""
     replay, verifier = Replay(tree), ChainVerifier()
     verifier.accepted = replay.take
-    for number, line in enumerate(lines_of(log_files(folder)), start=1):
-        verifier.feed(line, number)
+    for line in lines_of(log_files(folder)):
+        verifier.feed(line, 0)
     result = verifier.finish()
     if isinstance(result, Broken):
         raise LogBrokenError(f"{folder} is broken at record {result.seq}: {result.what}")
@@ -183,7 +183,8 @@ def prev_log(folder: Path, keys: LogKeys) -> str | None:
     Raises LogKeyError unless one of our keys has signed it.
     """
     try:
-        note = (folder / PREV_LOG).read_bytes()[: MAX_CHECKPOINT + 1].decode("utf-8", "replace")
+        # A checkpoint is bounded in characters, of which some have several bytes.
+        note = (folder / PREV_LOG).read_bytes()[: 2 * MAX_CHECKPOINT].decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     for signer in (keys.current, *keys.former):
