@@ -326,6 +326,46 @@ def test_reserve_holds_blocks_and_gives_them_back_in_steps(tmp_path: Path) -> No
     assert reserve.complete
 
 
+def test_reserve_is_private_and_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = descriptors()
+    reserve = Reserve(tmp_path, STEP_BYTES, SystemDisk())
+    assert not reserve.release()
+    reserve.fill()
+    reserve.fill()
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    assert descriptors() == before
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).symlink_to(tmp_path / "target")
+    Reserve(tmp_path, STEP_BYTES, SystemDisk()).fill()
+    assert not (tmp_path / "target").exists()
+
+
+def test_reserve_gives_back_a_mebibyte_at_a_time(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path, (1 << 20) + 4096, SystemDisk())
+    reserve.fill()
+    assert reserve.release()
+    assert (tmp_path / NAME).stat().st_size == 4096
+    assert not reserve.complete
+    assert reserve.release()
+    assert (tmp_path / NAME).stat().st_size == 0
+    assert not reserve.release()
+
+
+class TornDisk(FaultyDisk):
+    """Allocates a part, and then has no more."""
+
+    def reserve(self, descriptor: int, size: int) -> None:
+        os.posix_fallocate(descriptor, 0, size // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_reserve_keeps_nothing_of_what_it_could_not_have(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path, STEP_BYTES, TornDisk())
+    reserve.fill()
+    assert not reserve.complete
+    assert (tmp_path / NAME).stat().st_size == 0
+
+
 def test_reserve_is_found_again(tmp_path: Path) -> None:
     Reserve(tmp_path, STEP_BYTES, SystemDisk()).fill()
     again = Reserve(tmp_path, STEP_BYTES, FaultyDisk(reserve_errno=errno.ENOSPC))
