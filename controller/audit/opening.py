@@ -168,7 +168,7 @@ def rebuilt(folder: Path, tree: TreeFile) -> LogState:
     replay, verifier = Replay(tree), ChainVerifier()
     verifier.accepted = replay.take
     for line in lines_of(log_files(folder)):
-        verifier.feed(line, 0)
+        verifier.feed(line)
     result = verifier.finish()
     if isinstance(result, Broken):
         raise LogBrokenError(f"{folder} is broken at record {result.seq}: {result.what}")

@@ -44,7 +44,7 @@ def scan_file(
     """
     verifier = ChainVerifier()
     if older is not None:
-        verifier.feed(_last_line(older), 0)
+        verifier.feed(_last_line(older))
     already = verifier.records
     verifier.accepted = accepted
     durable, torn = _feed(verifier, path)
@@ -64,7 +64,7 @@ def _feed(verifier: ChainVerifier, path: Path) -> tuple[int, bytes]:
     with path.open("rb") as file:
         while verifier.fault is None and (line := file.readline(_LINE_LIMIT)):
             known = verifier.records
-            verifier.feed(line, 0)
+            verifier.feed(line)
             durable += len(line) if verifier.records > known else 0
         file.seek(durable)
         return durable, file.read(MAX_TORN_BYTES + 1)

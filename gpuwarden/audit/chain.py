@@ -108,8 +108,11 @@ class ChainVerifier:
         """Origin of the records so far; empty without any."""
         return self._origin
 
-    def feed(self, line: bytes, number: int) -> None:
-        """Take one line with its LF and its place in the input; does nothing after a fault."""
+    def feed(self, line: bytes, number: int = 0) -> None:
+        """Take one line with its LF; does nothing after a fault.
+
+        `number` is its place in the input, for whoever wants to be told where a fault is.
+        """
         if self.fault is not None:
             return
         if self._torn_bytes:

@@ -117,6 +117,17 @@ def test_cut_at_every_byte_is_healed_and_goes_on(tmp_path: Path) -> None:
         assert verified(folder).records == count + 1
 
 
+def test_a_crash_leaves_a_group_of_records_at_most(tmp_path: Path) -> None:
+    longest = 64 * 4097
+    write(tmp_path / "audit", 1, LINES[0] + b"x" * longest)
+    healed = reopened(tmp_path / "audit").healed
+    assert healed is not None
+    assert healed.bytes == longest
+    write(tmp_path / "audit", 1, LINES[0] + b"x" * (longest + 1))
+    with pytest.raises(LogBrokenError, match="more than a crash can leave behind"):
+        reopened(tmp_path / "audit")
+
+
 def test_healed_names_what_was_cut_off(tmp_path: Path) -> None:
     write(tmp_path / "audit", 1, LINES[0] + b"torn")
 
@@ -364,6 +375,40 @@ def test_reserve_keeps_nothing_of_what_it_could_not_have(tmp_path: Path) -> None
     reserve.fill()
     assert not reserve.complete
     assert (tmp_path / NAME).stat().st_size == 0
+
+
+class AskedDisk(FaultyDisk):
+    """Allocates nothing, and remembers what it was asked for."""
+
+    asked: int | None = None
+
+    def reserve(self, descriptor: int, size: int) -> None:
+        del descriptor
+        self.asked = size
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.45, True), (0.55, False)])
+def test_reserve_leaves_half_of_the_space_to_others(
+    tmp_path: Path, share: float, taken: bool
+) -> None:
+    space = os.statvfs(tmp_path)
+    size = int(space.f_bavail * space.f_frsize * share)
+    disk = AskedDisk()
+    reserve = Reserve(tmp_path, size, disk)
+    reserve.fill()
+    assert (disk.asked, reserve.complete) == ((size, True) if taken else (None, False))
+
+
+def test_what_a_reserve_held_before_is_kept_when_it_gets_no_more(tmp_path: Path) -> None:
+    Reserve(tmp_path, STEP_BYTES, SystemDisk()).fill()
+    reserve = Reserve(tmp_path, 2 * STEP_BYTES, TornDisk())
+    reserve.fill()
+    assert (tmp_path / NAME).stat().st_size == STEP_BYTES
+    assert [reserve.release(), reserve.release()] == [True, False]
+
+
+def test_nothing_is_held_before_it_is_taken(tmp_path: Path) -> None:
+    assert not Reserve(tmp_path, 1, SystemDisk()).complete
 
 
 def test_reserve_is_found_again(tmp_path: Path) -> None:

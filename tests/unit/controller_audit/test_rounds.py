@@ -3,10 +3,11 @@ from dataclasses import replace
 import pytest
 
 from controller.audit.record import Record
-from controller.audit.rounds import HOUR_NS, Rounds
+from controller.audit.rounds import Rounds
 from gpuwarden.audit.record import RecordKind
 
 NOW = 1_772_366_400_000_000_000
+HOUR_NS = 3_600_000_000_000
 ROUND = Record(RecordKind.EVIDENCE_ROUND, "a", "node/n1", "accepted", ("ACCEPTED",), {"seq": 1})
 REFUSED = Record(RecordKind.EVIDENCE_REFUSED, "a", "node/n1", "refused", ("SIG_INVALID",), {"n": 1})
 ACCEPTED = replace(ROUND, kind=RecordKind.EVIDENCE_ACCEPTED)
@@ -30,6 +31,61 @@ def test_rounds_of_an_hour_become_one_record() -> None:
         )
     ]
     assert rounds.due(NOW + 2 * HOUR_NS) == []
+
+
+def test_each_counter_has_an_hour_of_its_own() -> None:
+    rounds = Rounds()
+    other = replace(ROUND, subject="node/n2")
+    rounds.absorb(ROUND, NOW)
+    rounds.absorb(other, NOW + 10)
+    rounds.absorb(ROUND, NOW + 20)
+
+    assert [x.subject for x in rounds.due(NOW + HOUR_NS)] == ["node/n1"]
+    assert rounds.due(NOW + HOUR_NS + 9) == []
+    assert [x.subject for x in rounds.due(NOW + HOUR_NS + 10)] == ["node/n2"]
+    rounds.absorb(ROUND, NOW + 2 * HOUR_NS)
+    assert [x.refs["count"] for x in rounds.due(NOW + 3 * HOUR_NS)] == [1]
+
+
+def test_an_acceptance_ends_repeats_and_not_the_rounds() -> None:
+    rounds = Rounds()
+    rounds.absorb(ROUND, NOW)
+    rounds.absorb(ACCEPTED, NOW)
+
+    assert rounds.due(NOW) == []
+    rounds.absorb(ROUND, NOW)
+    assert [x.refs["count"] for x in rounds.flush()] == [2]
+
+
+def test_what_is_known_is_counted_apart_even_when_no_more_fits() -> None:
+    rounds = Rounds(max_open=2)
+    for record in (ROUND, REFUSED, ROUND, REFUSED, replace(ROUND, subject="node/n2")):
+        rounds.absorb(record, NOW)
+
+    found = [(x.subject, x.refs["count"]) for x in rounds.flush()]
+    assert found == [("node/n1", 2), ("node/n1", 1), ("*", 1)]
+
+
+def test_only_the_way_back_ends_what_is_counted() -> None:
+    rounds = Rounds()
+    rounds.absorb(REFUSED, NOW)
+    assert not rounds.absorb(_state("lease-ended"), NOW)
+    assert rounds.absorb(REFUSED, NOW)
+    assert not rounds.absorb(_state("released"), NOW)
+    assert not rounds.absorb(REFUSED, NOW)
+
+
+def test_a_hundred_thousand_counters_may_be_open() -> None:
+    assert Rounds()._max_open == 100_000
+
+
+def test_nothing_is_remembered_of_what_is_over() -> None:
+    rounds = Rounds()
+    for code in "ab":
+        rounds.absorb(replace(REFUSED, codes=(code,)), NOW)
+    rounds.due(NOW + HOUR_NS)
+
+    assert (rounds._open, rounds._repeating, rounds._ended) == ({}, {}, [])
 
 
 def test_nodes_and_decisions_are_counted_apart() -> None:

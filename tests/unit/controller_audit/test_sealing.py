@@ -164,6 +164,17 @@ def test_what_is_cut_takes_one_byte_a_character() -> None:
     assert shown == " !?#[?]^_`~???" + "n" * 267 + cut(text, 0)
 
 
+def test_a_line_has_at_most_4096_bytes() -> None:
+    def line_with(text: str) -> bytes:
+        return SEALER.seal(record(refs={"text": text}), WALL, BEFORE_FIRST).line
+
+    room = 4096 - len(line_with(""))
+    longest = line_with("x" * room)
+    assert len(longest) == 4096
+    assert decode_record(longest).refs == {"text": "x" * room}
+    assert set(decode_record(line_with("x" * (room + 1))).refs["text"]) == {"bytes", "digest"}
+
+
 def test_sixteen_codes_are_shown() -> None:
     codes = tuple(f"CODE_{n}" for n in range(16))
     assert sealed(codes=codes).codes == codes
