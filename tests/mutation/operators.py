@@ -88,7 +88,7 @@ def number(node: Node, spans: Spans) -> Iterator[Edit]:
     if is_computed_number(node):
         assert isinstance(node, ast.BinOp)
         for change in ("+ 1", "- 1"):
-            yield spans.instead(node, f"({spans.text(node)} {change})")
+            yield spans.instead(node, f"(({spans.text(node)}) {change})")
     elif isinstance(node, ast.Constant) and type(node.value) in {int, float}:
         assert isinstance(node.value, int | float)
         for value in (node.value + 1, node.value - 1):

@@ -46,7 +46,7 @@ def changes(source: str, operator: str) -> list[str]:
         ),
         ("number", "x = 0", ["x = 1", "x = (-1)"]),
         ("number", "x = 1.5", ["x = 2.5", "x = 0.5"]),
-        ("number", "x = 2 * 3**4", ["x = (2 * 3**4 + 1)", "x = (2 * 3**4 - 1)"]),
+        ("number", "x = 2 * 3**4", ["x = ((2 * 3**4) + 1)", "x = ((2 * 3**4) - 1)"]),
         ("arithmetic", "x = 2 * 3**4", []),
         ("arithmetic", "x = 2 * a", ["x = 2 // a"]),
         ("truth", "x = True", ["x = False"]),

@@ -154,7 +154,7 @@ WEAKENINGS: Final = (
             Edit("controller/verifier/peer.py", "len(facts.uri_sans) != 1:", "not facts.uri_sans:"),
             Edit(
                 "controller/verifier/peer.py",
-                "if facts.peer_spiffe_id != facts.uri_sans[0]:",
+                "if facts.peer_spiffe_id != uri:",
                 "if False:",
             ),
         ),

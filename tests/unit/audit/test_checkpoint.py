@@ -12,7 +12,7 @@ from gpuwarden.audit.checkpoint import (
     open_checkpoint,
     unverified_checkpoint,
 )
-from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange, sign_change, successor
+from gpuwarden.audit.key_change import KeyChange, sign_change, successor
 from gpuwarden.audit.merkle import EMPTY_ROOT
 from gpuwarden.audit.note import NoteError, VerifierKey, open_note, sign_note
 from tests.builders.log_keys import ORIGIN, checkpoint, signer
@@ -206,6 +206,7 @@ def test_the_id_of_a_log_comes_from_its_first_record() -> None:
 def test_a_change_of_key_is_signed_by_both() -> None:
     note = sign_change(ONE, TWO)
     assert KeyChange.open(note) == KeyChange(ONE.key, TWO.key)
+    assert note.startswith(f"gpuwarden.dev/log-key/v1\n{ONE.key}\n{TWO.key}\n\n")
     text = note.partition("\n\n")[0] + "\n"
     for signers in ([ONE], [TWO], [THREE]):
         with pytest.raises(NoteError, match="not signed"):
@@ -227,6 +228,13 @@ def test_what_is_no_change_of_key_is_refused(text: str) -> None:
         KeyChange.open(sign_note(text, [ONE, TWO, signer(2, "lab/other")]))
 
 
+def test_the_latest_sixteen_changes_are_followed() -> None:
+    changes = [sign_change(signer(x), signer(x + 1)) for x in range(1, 18)]
+    assert successor(signer(2).key, signer(18).key, changes) == signer(18).key
+    with pytest.raises(NoteError, match="nothing leads to it"):
+        successor(signer(1).key, signer(18).key, changes)
+
+
 def test_a_pinned_key_leads_to_its_successors_only() -> None:
     statements = [sign_change(ONE, TWO), "no note", sign_change(TWO, THREE)]
     assert successor(ONE.key, ONE.key, statements) == ONE.key
@@ -237,7 +245,7 @@ def test_a_pinned_key_leads_to_its_successors_only() -> None:
         (ONE, THREE, statements[:1]),
         (ONE, THREE, statements[2:]),
         (THREE, ONE, statements),
-        (ONE, TWO, [sign_change(ONE, TWO), *["no note"] * MAX_CHANGES]),
+        (ONE, TWO, [sign_change(ONE, TWO), *["no note"] * 16]),
     ):
         with pytest.raises(NoteError, match="nothing leads to it"):
             successor(pinned.key, offered.key, known)

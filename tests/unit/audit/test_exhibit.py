@@ -29,6 +29,7 @@ OTHER = SpiffeCa(at=WALL)
 def test_what_is_kept_comes_back_and_was_valid_then() -> None:
     again = read_exhibit(GOOD.encoded())
     assert again == GOOD
+    assert msgspec.json.decode(GOOD.encoded())["v"] == "gpuwarden.dev/evidence/v1"
     assert (again.digest, again.bundle) == (GOOD.digest, bundle_digest(SCENE.roots))
     assert reverify(again, GOOD.digest, WALL) == agent_uri()
     assert reverify(again, GOOD.digest, WALL, SCENE.roots) == agent_uri()
@@ -97,3 +98,8 @@ def test_what_is_no_stored_evidence_is_refused(changes: dict[str, object]) -> No
         read_exhibit(file)
     with pytest.raises(ExhibitError, match="not stored evidence"):
         read_exhibit(b"{}")
+
+
+def test_the_size_of_stored_evidence_is_bounded() -> None:
+    with pytest.raises(ExhibitError, match="at most 33554432"):
+        read_exhibit(b" " * ((32 << 20) + 1))
