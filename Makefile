@@ -13,9 +13,10 @@ K ?=
 FUZZ_TARGETS ?= evidence envelope extender configuration
 OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
+REVISION ?= unknown
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs lab e2e e2e-long clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -84,6 +85,9 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
 	  $(BIN)/python -m tests.fuzz.run $$target build/fuzz/$$target --seconds $(FUZZ_SECONDS); \
 	done
+
+images: $(SETUP) ## Container images of agent and controller, without a daemon (root; buildah, debootstrap)
+	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images
 
 lab: setup ## A real Kubernetes cluster that stays up until Ctrl-C (KUBERNETES=1.34.4: the older one)
 	$(BIN)/python -m tests.e2e.lab.build --for-tests

@@ -1,25 +1,129 @@
-"""Images hold the programs and nothing that is made for laptops and tests."""
+"""Images hold the programs and nothing that is made for laptops and tests; how they are made."""
 
 import re
+from dataclasses import dataclass
 
 import pytest
 
 from tests.architecture.test_names import ROOT
 
 DOCKERFILES = sorted(path.name for path in ROOT.glob("Dockerfile*"))
-COPIED = {"agent", "controller", "gpuwarden", "LICENSE"}
 LEAVES = {"agent", "controller", "gpuwarden", "requirements", "LICENSE"}
+BASE = "docker.io/library/debian:bookworm-slim"
+PARTS = ("agent", "controller")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: what it starts from, and its instructions on one line each."""
+
+    name: str
+    source: str
+    lines: tuple[str, ...]
+
+    def all(self, instruction: str) -> list[str]:
+        return [x.partition(" ")[2] for x in self.lines if x.startswith(f"{instruction} ")]
+
+
+def stages(part: str) -> dict[str, Stage]:
+    """By name; the last one is `final`."""
+    text = (ROOT / f"Dockerfile.{part}").read_text().replace("\\\n", "")
+    lines = [x for x in text.splitlines() if x and not x.startswith("#")]
+    starts = [n for n, line in enumerate(lines) if line.startswith("FROM ")]
+    found = {}
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        _, source, *named = lines[start].split()
+        name = named[1] if named else "final"
+        found[name] = Stage(name, source, tuple(lines[start + 1 : end]))
+    return found
 
 
 def test_there_are_images() -> None:
-    assert DOCKERFILES == ["Dockerfile.agent", "Dockerfile.controller"]
+    assert [f"Dockerfile.{part}" for part in PARTS] == DOCKERFILES
 
 
-@pytest.mark.parametrize("name", DOCKERFILES)
-def test_an_image_copies_neither_sandbox_nor_tests(name: str) -> None:
-    sources = re.findall(r"^(?:COPY|ADD) (?!--from)(\S+) ", (ROOT / name).read_text(), re.MULTILINE)
-    assert sources
-    assert {source for source in sources if not source.startswith("requirements/")} <= COPIED
+@pytest.mark.parametrize("part", PARTS)
+def test_one_named_debian_and_the_final_image_starts_from_nothing(part: str) -> None:
+    text = (ROOT / f"Dockerfile.{part}").read_text()
+    assert re.findall(r"^ARG BASE=(.*)$", text, re.MULTILINE) == [BASE]
+    sources = {name: stage.source for name, stage in stages(part).items()}
+    assert sources == {
+        "system": "${BASE}",
+        "requirements": "system",
+        "program": "system",
+        "final": "scratch",
+    }
+
+
+def test_debian_is_the_same_layer_in_both() -> None:
+    agent, controller = (stages(part)["system"] for part in PARTS)
+    assert agent == controller
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_layers_go_from_what_changes_least_to_what_changes_most(part: str) -> None:
+    final = stages(part)["final"]
+    assert final.all("COPY") == [
+        "--from=system /system /",
+        "--from=requirements /requirements /",
+        "--from=program /program /",
+    ]
+    assert final.all("RUN") == []
+    assert final.all("ADD") == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_image_copies_its_own_side_and_nothing_else(part: str) -> None:
+    found = stages(part)
+    copied = [x.split()[0] for x in found["program"].all("COPY")]
+    assert copied == ["gpuwarden", part, "LICENSE"]
+    assert found["system"].all("COPY") == []
+    assert [x.split()[0] for x in found["requirements"].all("COPY")] == [f"requirements/{part}.txt"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_requirements_are_held_to_their_hashes(part: str) -> None:
+    runs = [x for stage in stages(part).values() for x in stage.all("RUN") if "pip install" in x]
+    (install,) = runs
+    assert "--require-hashes" in install
+    assert "--only-binary :all:" in install
+    assert f"-r /{part}.txt" in install
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_host_is_written_and_an_index_stays_in_a_stage_that_is_thrown_away(part: str) -> None:
+    text = (ROOT / f"Dockerfile.{part}").read_text()
+    assert "://" not in text
+    takes = {name for name, stage in stages(part).items() if any("PIP_" in x for x in stage.lines)}
+    assert takes == {"requirements"}
+    assert set(stages(part)["requirements"].all("ARG")) == {
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_CERT",
+    }
+
+
+@pytest.mark.parametrize(("part", "user"), [("agent", "0:0"), ("controller", "65532:65532")])
+def test_who_runs_what(part: str, user: str) -> None:
+    final = stages(part)["final"]
+    assert final.all("USER") == [user]
+    assert final.all("ENTRYPOINT") == [f'["/usr/bin/python3", "-I", "-m", "{part}"]']
+    assert final.all("CMD") == []
+    assert final.all("STOPSIGNAL") == ["SIGTERM"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_image_says_what_it_is(part: str) -> None:
+    (labels,) = stages(part)["final"].all("LABEL")
+    names = set(re.findall(r"org\.opencontainers\.image\.([a-z.]+)=", labels))
+    assert names == {"title", "description", "licenses", "base.name", "version", "revision"}
+    assert f'title="gpuwarden-{part}"' in labels
+
+
+def test_nothing_starts_a_shell() -> None:
+    (program,) = stages("controller")["program"].all("RUN")
+    assert re.findall(r"#!\S+", program) == ["#!/usr/bin/python3"]
+    assert "#!" not in "".join(stages("agent")["program"].lines)
 
 
 def test_what_is_sent_to_the_builder_is_listed() -> None:

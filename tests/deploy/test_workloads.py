@@ -221,6 +221,14 @@ def test_the_workload_apis_socket_is_mounted_by_its_folder() -> None:
         assert volume["hostPath"] == {"path": str(socket.parent), "type": "Directory"}
 
 
+def test_kubelets_socket_is_mounted_by_its_folder() -> None:
+    folder = "/var/lib/kubelet/pod-resources"
+    (mount,) = [x for x in container_of(AGENTS)["volumeMounts"] if x["mountPath"] == folder]
+    assert mount["readOnly"] is True
+    (volume,) = [x for x in pod_of(AGENTS)["volumes"] if x["name"] == mount["name"]]
+    assert volume["hostPath"] == {"path": folder, "type": "Directory"}
+
+
 @WORKLOADS
 def test_there_is_time_to_end(workload: Object) -> None:
     assert pod_of(workload)["terminationGracePeriodSeconds"] > max(STOP_S, DRAIN_SECONDS)

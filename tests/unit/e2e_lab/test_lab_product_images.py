@@ -1,0 +1,183 @@
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.lab.containers import Surroundings, UnpackedImage, runtime_specification, unpack
+from tests.e2e.lab.debian_base import BaseImageError, mirror, sources_list
+from tests.e2e.lab.image_builder import Build, build_command
+from tests.e2e.lab.package_index import index_variables
+from tests.e2e.lab.product_images import layer_sizes, sources
+
+
+def test_the_base_gets_this_machines_archives_of_its_release_only() -> None:
+    found = sources_list(
+        [
+            "http://mirror.test/debian-security/ bookworm-security main",
+            "http://mirror.test/debian/ bookworm main",
+            "http://mirror.test/debian/ bookworm main",
+            "http://mirror.test/debian/ bookworm contrib",
+            "http://mirror.test/debian/ trixie main",
+        ]
+    )
+    assert [x.partition("] ")[2] for x in found.splitlines()] == [
+        "http://mirror.test/debian-security/ bookworm-security main",
+        "http://mirror.test/debian/ bookworm main",
+    ]
+    assert all("signed-by=" in x for x in found.splitlines())
+    assert mirror(found) == "http://mirror.test/debian/"
+
+
+def test_without_the_release_it_says_what_to_do() -> None:
+    with pytest.raises(BaseImageError, match="apt-get update"):
+        sources_list(["http://mirror.test/debian-security/ bookworm-security main"])
+
+
+def test_the_package_index_is_pips_own_and_the_environment_wins() -> None:
+    lines = [
+        ":env:.index-url='https://env.test/simple'",
+        "global.index-url='https://file.test/simple'",
+        "global.cert='/etc/ca.pem'",
+        "global.timeout='60'",
+    ]
+    assert index_variables(lines) == {
+        "PIP_INDEX_URL": "https://env.test/simple",
+        "PIP_CERT": "/etc/ca.pem",
+    }
+    assert index_variables([]) == {}
+
+
+def test_a_build_pulls_nothing_and_needs_no_daemon() -> None:
+    build = Build("Dockerfile.x", Path("/src"), "x:1", {"A": "b"}, {Path("/ca.pem"): "/run/ca"})
+    command = build_command(build)
+    assert command[0] == "build"
+    assert command[-1] == "."
+    assert {
+        "--isolation=chroot",
+        "--pull-never",
+        "--layers",
+        "--timestamp=0",
+        "--build-arg=A=b",
+        "--volume=/ca.pem:/run/ca:ro",
+        "--file=Dockerfile.x",
+        "--tag=x:1",
+    } <= set(command)
+
+
+def tree(root: Path) -> Path:
+    for name in ("agent", "controller", "gpuwarden", "requirements", "sandbox"):
+        (root / name).mkdir(parents=True)
+        (root / name / "a.py").write_text(name)
+    for name in ("LICENSE", ".dockerignore", "Dockerfile.agent", "Dockerfile.controller"):
+        (root / name).write_text(name)
+    return root
+
+
+def test_an_image_is_named_after_everything_that_goes_into_it(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    before = sources(root)
+    assert {name for name, _ in before} == {
+        "agent/a.py",
+        "controller/a.py",
+        "gpuwarden/a.py",
+        "requirements/a.py",
+        "LICENSE",
+        ".dockerignore",
+        "Dockerfile.agent",
+        "Dockerfile.controller",
+    }
+    (root / "agent/__pycache__").mkdir()
+    (root / "agent/__pycache__/a.pyc").write_text("compiled")
+    (root / "sandbox/a.py").write_text("changed")
+    assert sources(root) == before
+    (root / "gpuwarden/a.py").write_text("changed")
+    assert sources(root) != before
+
+
+def docker_archive(path: Path) -> Path:
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as files:
+        entry = tarfile.TarInfo("bin/program")
+        entry.size = 3
+        files.addfile(entry, io.BytesIO(b"ELF"))
+    config = {"config": {"Entrypoint": ["/bin/program"], "Env": ["A=b=c"], "User": "7:8"}}
+    contents = {
+        "layer.tar": layer.getvalue(),
+        "config.json": json.dumps(config).encode(),
+        "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(),
+    }
+    with tarfile.open(path, "w") as archive:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_an_archive_is_unpacked_with_what_it_says(tmp_path: Path) -> None:
+    archive = docker_archive(tmp_path / "a.tar")
+    image = unpack(archive, tmp_path / "root")
+    assert (image.root / "bin/program").read_bytes() == b"ELF"
+    assert (image.entrypoint, image.environment, image.user) == (
+        ("/bin/program",),
+        {"A": "b=c"},
+        "7:8",
+    )
+    (size,) = layer_sizes(archive)
+    assert size > 3
+
+
+def specification(**context: Any) -> Any:
+    pod = {
+        "securityContext": {"fsGroup": 9},
+        "containers": [
+            {
+                "args": ["--x"],
+                "env": [
+                    {"name": "A", "value": "mine"},
+                    {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                ],
+                "volumeMounts": [
+                    {"name": "c", "mountPath": "/c", "readOnly": True},
+                    {"name": "d", "mountPath": "/d"},
+                ],
+                "securityContext": {
+                    "readOnlyRootFilesystem": True,
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    **context,
+                },
+            }
+        ],
+    }
+    image = UnpackedImage(Path("/root"), ("/p",), {"A": "image's", "B": "b"}, "7:8")
+    given = Surroundings({"c": Path("/1"), "d": Path("/2")}, {"spec.nodeName": "n"})
+    return runtime_specification(image, pod, given, "name")
+
+
+def test_a_pod_is_run_as_its_manifest_says() -> None:
+    found = specification()
+    process = found["process"]
+    assert process["args"] == ["/p", "--x"]
+    assert process["env"] == ["A=mine", "B=b", "N=n"]
+    assert process["user"] == {"uid": 7, "gid": 8, "additionalGids": [9]}
+    assert set(map(tuple, process["capabilities"].values())) == {()}
+    assert process["noNewPrivileges"] is True
+    assert found["root"] == {"path": "/root", "readonly": True}
+    access = {x["destination"]: x["options"][-1] for x in found["mounts"]}
+    assert (access["/c"], access["/d"]) == ("ro", "rw")
+    assert {"type": "pid"} in found["linux"]["namespaces"]
+
+
+def test_what_a_manifest_gives_is_given() -> None:
+    found = specification(
+        runAsUser=0,
+        readOnlyRootFilesystem=False,
+        capabilities={"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+    )
+    assert found["process"]["user"]["uid"] == 0
+    assert found["root"]["readonly"] is False
+    assert found["process"]["capabilities"]["effective"] == ["CAP_SYS_ADMIN"]
