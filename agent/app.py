@@ -37,6 +37,8 @@ from agent.gpu.reading import InventoryReading
 from agent.gpu.source import NvmlInventorySource, StuckCall
 from agent.gpu.worker import Deadlines
 from agent.health import HealthServer
+from agent.kubelet.pod_resources import KubeletAllocations
+from agent.node_source import AllocationSource, NoAllocations, NodeSource
 from agent.ops import Ops
 from agent.session.client import Dialer, SessionPorts
 from agent.session.dialer import TunnelDialer
@@ -123,6 +125,7 @@ class Parts:
     state_file: StateFile
     clock: Clock
     jitter: Callable[[], float]
+    allocations: AllocationSource = field(default_factory=NoAllocations)
     instruments: Instruments = field(
         default_factory=lambda: Instruments(Process.AGENT, __version__)
     )
@@ -149,6 +152,7 @@ def real_parts(settings: AgentSettings) -> Parts:
         gpus=lambda known: NvmlInventorySource(
             host, ProcessPods(), deadlines=deadlines, known=known
         ),
+        allocations=_allocations(settings),
         identity=SvidKeeper.dialing(settings.workload_api, lambda found: found == wanted, clock),
         dialer=TunnelDialer(parse_spiffe_id(settings.controller_id), count),
         resolver=SystemResolver(),
@@ -182,7 +186,9 @@ class App:
         )
         for alarm in self._witness.alarms():
             self._standing.alarmed(alarm)
-        self._readings = SharedReadings(self._gpus, parts.clock, self)
+        self._readings = SharedReadings(
+            NodeSource(self._gpus, parts.allocations), parts.clock, self
+        )
         self._replicas = self._replica_set(settings)
         ops = Ops(instruments, self._standing, self._gpus, parts.identity)
         self._health = HealthServer(settings.listen.ops, ops.routes())
@@ -268,6 +274,7 @@ class App:
         with suppress(TimeoutError):
             async with asyncio.timeout(_NVML_S):
                 await self._gpus.aclose()
+        await self._parts.allocations.aclose()
         with suppress(TimeoutError):
             await detached(self._parts.identity.close, deadline_s=_STEP_S, name="identity")
         await self._health.close()
@@ -357,6 +364,13 @@ async def _load_state(parts: Parts) -> AgentState | None:
         log.warning(Event.STATE_LOST, detail=f"the disk did not answer within {_LOAD_S:g} s")
         return None
     return state
+
+
+def _allocations(settings: AgentSettings) -> AllocationSource:
+    socket = settings.agent.kubelet_socket
+    if socket is None:
+        return NoAllocations()
+    return KubeletAllocations(socket, settings.agent.gpu_resources)
 
 
 def _known_gpus(state: AgentState | None, boot_id: str) -> tuple[KnownGpu, ...]:

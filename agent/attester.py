@@ -201,10 +201,10 @@ class Attester:
             **msgspec.structs.asdict(header),
             checkpoints=checkpoints,
             inventory=reading.inventory,
-            allocations=None,
+            allocations=reading.allocations.allocations,
             processes=reading.processes,
             hardware_reports=(),
-            failed_reads=reading.failed_reads,
+            failed_reads=(*reading.failed_reads, *reading.allocations.failed_reads),
             log_alarms=alarms,
         )
         message = _signed(stream, header, TYPE_EVIDENCE, canonical_json(document), signer)

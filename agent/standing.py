@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from agent.claims.allocations import NOT_ASKED, AllocationReading
 from agent.gpu.reading import GpuEvent, InventoryReading, NvmlState
 from agent.session.machine import About, End, EndReason, Verdict
 from gpuwarden.clock import Clock
@@ -92,6 +93,7 @@ class Standing:
         self._alarms: list[LogAlarm] = []
         self._reading: InventoryReading | None = None
         self._facts: tuple[int, int, int] | None = None
+        self._kubelet_error: str | None = None
 
     def linked(self, replica: Address) -> None:
         """This replica is to have a stream."""
@@ -215,6 +217,20 @@ class Standing:
             self._log.info(Event.INVENTORY_READ, gpus=gpus, lost=lost, failed_reads=failed)
         self._facts = (gpus, lost, failed)
         self._reading = reading
+        if reading.allocations is not NOT_ASKED:
+            self._asked_kubelet(reading.allocations)
+
+    def _asked_kubelet(self, found: AllocationReading) -> None:
+        """Each change of what is wrong is logged once."""
+        error = found.failed_reads[0].error if found.failed_reads else None
+        self._instruments.counter(names.AGENT_KUBELET_READS).labels(error or "complete").inc()
+        count = len(found.allocations or ())
+        self._instruments.gauge(names.AGENT_ALLOCATIONS).set(count)
+        if error is not None and error != self._kubelet_error:
+            self._log.warning(Event.ALLOCATIONS_UNREAD, error=error, detail=found.detail)
+        if error is None and self._kubelet_error is not None:
+            self._log.info(Event.ALLOCATIONS_READ, allocations=count)
+        self._kubelet_error = error
 
     def told(self, event: GpuEvent) -> None:
         """Bad news came from the driver."""

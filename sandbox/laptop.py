@@ -197,6 +197,7 @@ class Laptop:
                 "nodeName": node,
                 "controllers": [self.addresses.agents],
                 "stateDir": str(self.folder / "state" / node),
+                "kubeletSocket": "off",
             },
             "listen": {"ops": "127.0.0.1:0"},
             **self._telemetry,

@@ -1,1 +1,1 @@
-"""What else the agent claims: facts of the host, and the pods of GPU processes."""
+"""What else the agent claims: facts of the host, allocations, and the pods of GPU processes."""

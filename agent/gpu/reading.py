@@ -6,6 +6,7 @@ Values only. This module must not read anything.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.claims.allocations import NOT_ASKED, AllocationReading
 from gpuwarden.evidence.model import FailedRead, GpuProcess, Inventory
 
 
@@ -39,6 +40,8 @@ class InventoryReading:
     processes: tuple[GpuProcess, ...] | None
     """Null where processes could not be listed on any GPU."""
     state: NvmlState
+    allocations: AllocationReading = NOT_ASKED
+    """Kubelet's account, where it was read beside the GPUs."""
     detail: str = ""
     """For people: why the state is not READY; one line, no secrets."""
 

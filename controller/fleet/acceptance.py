@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from controller.fleet.sharing import shared
 from controller.fleet.view import Acceptance, GpuView
 from controller.verifier.result import Accepted
 from gpuwarden.evidence.model import Gpu, GpuProcess, LostGpu
 from gpuwarden.evidence.node_identity import serial
+
+Use = TypeVar("Use", bound=tuple[Any, ...])
 
 _MIB_SHIFT = 20
 _NO_PROCESSES: Mapping[str, int] = MappingProxyType({})
@@ -47,6 +50,8 @@ def acceptance_of(
         accepted_wall_ns=accepted_wall_ns,
         warnings=accepted.warnings,
         processes_by_gpu=_processes(accepted.evidence.processes or ()),
+        allocations=_kept(before.allocations if before else None, accepted.evidence.allocations),
+        processes=_kept(before.processes if before else None, accepted.evidence.processes),
         inventory=inventory,
     )
 
@@ -134,6 +139,11 @@ def _lost_view(position: int, bus_id: str, lost: LostGpu, known: GpuView | None)
         module_id=None,
         lost=lost,
     )
+
+
+def _kept(before: Use | None, now: Use | None) -> Use | None:
+    """The old object where nothing has changed: a fleet holds each account once, not per round."""
+    return before if before == now else now
 
 
 def _processes(processes: tuple[GpuProcess, ...]) -> Mapping[str, int]:

@@ -243,7 +243,7 @@ def _still_blocked(blocked: PastRefusal | None) -> PastRefusal | None:
 
 
 def _same_facts(before: Acceptance, after: Acceptance) -> bool:
-    """Whether only this round's own values differ: digest, times, processes."""
+    """Whether only this round's own values differ: digest, times, use."""
     return bool(_FACTS(before) == _FACTS(after))
 
 
@@ -254,6 +254,8 @@ _OF_ONE_ROUND: Final = frozenset(
         "fresh_until_ns",
         "accepted_wall_ns",
         "processes_by_gpu",
+        "allocations",
+        "processes",
     }
 )
 _FACTS: Final = attrgetter(

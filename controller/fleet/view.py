@@ -12,7 +12,15 @@ from types import MappingProxyType
 from typing import Final
 
 from controller.fleet.enrollment import Candidate
-from gpuwarden.evidence.model import Host, Inventory, LostGpu, MigDevice, NvLink
+from gpuwarden.evidence.model import (
+    Allocation,
+    GpuProcess,
+    Host,
+    Inventory,
+    LostGpu,
+    MigDevice,
+    NvLink,
+)
 from gpuwarden.reasons import Effect, ReasonCode
 
 
@@ -114,6 +122,10 @@ class Acceptance:
     warnings: tuple[str, ...] = ()
     processes_by_gpu: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """UUID -> number of processes seen on it (in the last evidence)."""
+    allocations: tuple[Allocation, ...] | None = None
+    """Devices that kubelet gave to containers, as of the last evidence; None where not read."""
+    processes: tuple[GpuProcess, ...] | None = None
+    """Processes on GPUs with their pods, likewise."""
     inventory: Inventory | None = field(default=None, compare=False, repr=False)
     """Where `gpus` come from: the very object, to know it again. Not for reading."""
 

@@ -7,7 +7,10 @@ CLOCK_BOOTTIME of this controller.
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from msgspec.structs import astuple
+
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
+from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
@@ -50,6 +53,32 @@ def gpu_messages(node: NodeView, labels_of: LabelsOf = no_labels) -> list[pb.Gpu
     if node.acceptance is None:
         return []
     return [_gpu(node, gpu, labels_of) for gpu in node.acceptance.gpus]
+
+
+def use_message(accepted: Acceptance | None) -> pb.GpuUse | None:
+    """Allocations and processes of the last accepted evidence."""
+    if accepted is None:
+        return None
+    message = pb.GpuUse(
+        allocations_read=accepted.allocations is not None,
+        processes_read=accepted.processes is not None,
+    )
+    message.allocations.extend(
+        pb.Allocation(
+            namespace=one.namespace,
+            pod=one.pod,
+            container=one.container,
+            resource=one.resource,
+            device=one.device,
+            uuid=device_uuid(one.device) or "",
+        )
+        for one in sorted(accepted.allocations or (), key=astuple)
+    )
+    message.processes.extend(
+        pb.GpuProcess(gpu=one.gpu, pid=one.pid, pod_uid=one.pod_uid or "")
+        for one in sorted(accepted.processes or (), key=lambda x: (x.gpu, x.pid))
+    )
+    return message
 
 
 def refusal_messages(refusals: Iterable[PastRefusal]) -> list[pb.PastRefusal]:

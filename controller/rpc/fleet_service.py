@@ -24,6 +24,7 @@ from controller.rpc.fleet_messages import (
     gpu_messages,
     node_message,
     refusal_messages,
+    use_message,
 )
 from controller.rpc.node_findings import findings, pin_document
 from controller.rpc.node_watch import NodeChange, NodeWatch
@@ -102,7 +103,8 @@ class FleetService(pb_grpc.FleetServiceServicer):
         node = await self._node(request.name, context)
         message = node_message(node, self._clock.boottime_ns(), self._reader.labels())
         enrollment = enrollment_message(self._reader.shown(node.name))
-        return pb.GetNodeResponse(node=message, enrollment=enrollment)
+        use = use_message(node.acceptance)
+        return pb.GetNodeResponse(node=message, enrollment=enrollment, use=use)
 
     async def ListGpus(  # noqa: N802 - same
         self, request: pb.ListGpusRequest, context: Context

@@ -24,6 +24,7 @@ from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import Evidence, Gpu
 from gpuwarden.evidence.node_identity import IDENTITY_FACTS, serial
 from gpuwarden.evidence.strict_json import quote
+from gpuwarden.evidence.use_rules import use_findings
 from gpuwarden.reasons import ReasonCode, Refusal
 
 NEEDED_FACTS: Final = CLASS_FACTS | IDENTITY_FACTS
@@ -68,9 +69,14 @@ def inventory_refusals(
     return tuple(sorted(found, key=lambda x: _ORDER[x.code]))
 
 
-def malformed_refusals(evidence: Evidence) -> tuple[Refusal, ...]:
-    """What makes the inventory no inventory: nothing else can be said about it then."""
-    lines = [*inventory_findings(evidence.inventory), *_nameless(evidence)]
+def malformed_refusals(evidence: Evidence, *, has_known_inventory: bool) -> tuple[Refusal, ...]:
+    """What makes the evidence no account of a node: nothing else can be said about it then.
+
+    An inventory that was found well-formed before is not looked at again.
+    """
+    lines = [*use_findings(evidence)]
+    if not has_known_inventory:
+        lines = [*inventory_findings(evidence.inventory), *_nameless(evidence), *lines]
     return tuple(Refusal(ReasonCode.INVENTORY_INVALID, x) for x in lines)
 
 

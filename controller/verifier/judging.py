@@ -31,6 +31,7 @@ from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, c
 from gpuwarden.evidence.model import Evidence, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
 from gpuwarden.evidence.outline import KnownInventory
+from gpuwarden.evidence.use_rules import contradictions
 from gpuwarden.reasons import ReasonCode, Refusal
 
 MAX_WARNINGS: Final = 16
@@ -60,14 +61,15 @@ class Judge:
     def judge(self, opened: Opened, evidence: Evidence) -> Accepted | Refused:
         """Accepted, or refused with all findings of the first step that has any."""
         before = opened.stream.judged
-        if before is not None and before.shows(evidence):
-            if evidence.inventory is not before.known.inventory:
-                evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
-        elif malformed := malformed_refusals(evidence):
+        if before is not None and not before.shows(evidence):
+            before = None
+        if malformed := malformed_refusals(evidence, has_known_inventory=before is not None):
             return _refused(opened, malformed)
-        else:
+        if before is None:
             compact = compacted(evidence.inventory)
-            evidence, before = msgspec.structs.replace(evidence, inventory=compact), None
+            evidence = msgspec.structs.replace(evidence, inventory=compact)
+        elif evidence.inventory is not before.known.inventory:
+            evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
         question = self._question(opened, evidence)
         lost = lost_gpus(evidence.inventory, question.pins)
         contested = contested_claims(question)
@@ -207,6 +209,7 @@ def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
         *((opened.warning,) if opened.warning else ()),
         *warnings_about_reads(question.evidence),
         *unpinned_lost(question.evidence.inventory, question.pins),
+        *contradictions(question.evidence, frozenset(question.pins)),
     )
     more = len(found) - MAX_WARNINGS
     return found if more <= 0 else (*found[:MAX_WARNINGS], f"and {more} more")

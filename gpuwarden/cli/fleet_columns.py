@@ -93,6 +93,20 @@ MIG_DEVICES: Final[tuple[Column[tuple[pb.Gpu, pb.MigDevice]], ...]] = (
     Column("MEMORY", lambda x: memory(x[1].memory_mib)),
 )
 
+ALLOCATIONS: Final[tuple[Column[pb.Allocation], ...]] = (
+    Column("NAMESPACE", lambda x: x.namespace),
+    Column("POD", lambda x: x.pod),
+    Column("CONTAINER", lambda x: x.container),
+    Column("RESOURCE", lambda x: x.resource),
+    Column("DEVICE", lambda x: x.device),
+)
+
+PROCESSES: Final[tuple[Column[pb.GpuProcess], ...]] = (
+    Column("PROCESS", lambda x: str(x.pid)),
+    Column("GPU", lambda x: x.gpu),
+    Column("POD UID", lambda x: x.pod_uid),
+)
+
 CLASSES: Final[tuple[Column[pb.Class], ...]] = (
     Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names)),
     Column("NAMES", lambda x: joined(x.names)),

@@ -40,6 +40,20 @@ class AgentSection:
     state_dir: Annotated[Path, Spec(kinds.ABSOLUTE_PATH, "folder for the agent's own state")] = (
         Path("/var/lib/gpuwarden")
     )
+    kubelet_socket: Annotated[
+        Path | None,
+        Spec(
+            kinds.PATH_OR_OFF,
+            "kubelet's PodResources socket; `off`: allocations are not asked for",
+        ),
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    gpu_resources: Annotated[
+        tuple[str, ...],
+        Spec(
+            kinds.list_of(kinds.RESOURCES),
+            "extended resources and DRA drivers whose devices are GPUs; `*` ends a beginning",
+        ),
+    ] = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "gpu.nvidia.com")
     nvml_timeout: Annotated[
         Duration,
         Spec(kinds.duration("100ms", "60s"), "longest time one NVML call may take"),

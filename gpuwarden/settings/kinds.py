@@ -25,6 +25,7 @@ _MAX_STATIC_NODES = 100_000
 _ANNOTATION_KEY = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
+_RESOURCES = re.compile(r"[a-z0-9][A-Za-z0-9./_-]{0,315}[A-Za-z0-9*./_-]")
 _PATH_PREFIX = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,8}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -66,6 +67,10 @@ def _server_or_off(text: str) -> Address | None:
     if not address.host or not address.port:
         raise ValueError("a host and a port from 1 to 65535")
     return address
+
+
+def _absolute_path_or_off(text: str) -> Path | None:
+    return None if text == "off" else _absolute_path(text)
 
 
 def _boolean(text: str) -> bool:
@@ -255,6 +260,9 @@ SERVER_OR_OFF: Kind[Address | None] = Kind(
 )
 PATH: Kind[Path] = Kind("a path", _path)
 ABSOLUTE_PATH: Kind[Path] = Kind("an absolute path", _absolute_path)
+PATH_OR_OFF: Kind[Path | None] = Kind(
+    "an absolute path, or off", _absolute_path_or_off, shape=Shape.WORD
+)
 TRUST_DOMAIN: Kind[str] = Kind("a trust domain name ([a-z0-9._-])", _trust_domain, closed=True)
 SPIFFE_ID: Kind[str] = Kind("a SPIFFE ID (spiffe://trust-domain/path)", _controller_id, closed=True)
 IDENTIFIER: Kind[str] = Kind(
@@ -283,6 +291,11 @@ HEADERS: Kind[Mapping[str, str]] = Kind(
 ANNOTATION_KEY: Kind[str] = Kind(
     "a Kubernetes annotation or resource name, such as example.org/name",
     lambda text: _matching(_ANNOTATION_KEY, text),
+    closed=True,
+)
+RESOURCES: Kind[str] = Kind(
+    "the name of an extended resource or DRA driver, or the beginning of such names and a '*'",
+    lambda text: _matching(_RESOURCES, text),
     closed=True,
 )
 NODE_MAP: Kind[Mapping[str, str]] = Kind(

@@ -40,7 +40,6 @@ _SERVICE_LINK = re.compile(
 _PLANNED = frozenset(
     {
         "admission",
-        "agent.kubeletSocket",
         "enforcement",
         "extender.idKeys",
         "listen.admission",

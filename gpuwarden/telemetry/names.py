@@ -94,6 +94,15 @@ AGENT_NVML_FAILURES = _counter(
 AGENT_NVML_AVAILABLE = _gauge(
     "agent_nvml_available", _A, "1 while library and driver answer, else 0 (NVML_UNAVAILABLE)."
 )
+AGENT_KUBELET_READS = _counter(
+    "agent_kubelet_reads",
+    _A,
+    "Times kubelet was asked for its allocations, by result (complete, or the error).",
+    "result",
+)
+AGENT_ALLOCATIONS = _gauge(
+    "agent_allocations", _A, "GPU devices that kubelet has given to containers, as last read."
+)
 AGENT_GPU_EVENTS = _counter(
     "agent_gpu_events",
     _A,
@@ -343,6 +352,8 @@ class Event(StrEnum):
     NVML_STUCK = "nvml.stuck", "an NVML call never returned; the process ends itself"
     GPU_EVENT = "gpu.event", "bad news about a GPU (XID, lost, driver reload)"
     INVENTORY_READ = "inventory.read", "the inventory was read; counts and failures"
+    ALLOCATIONS_READ = "allocations.read", "kubelet told its allocations, after it had not"
+    ALLOCATIONS_UNREAD = "allocations.unread", "kubelet did not tell its allocations, or not all"
     STATE_LOST = "state.lost", "the state file was missing or damaged; the agent starts without"
 
     STREAM_OPENED = "stream.opened", "an attestation stream is up"

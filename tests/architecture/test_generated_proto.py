@@ -8,7 +8,7 @@ import pytest
 
 from tests.architecture.generate_proto import ROOT, generate
 
-WIRES = ("gpuwarden/wire/v1", "gpuwarden/wire/spire")
+WIRES = ("gpuwarden/wire/v1", "gpuwarden/wire/spire", "gpuwarden/wire/kubelet")
 
 
 def generated(root: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
 BANNED_FILES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "types"}
 BANNED_SUFFIXES = ("Manager", "Helper", "Util", "Utils", "Data", "Info", "Impl")
-GENERATED = ("wire/v1", "wire/spire")
+GENERATED = ("wire/v1", "wire/spire", "wire/kubelet")
 
 
 def sources() -> list[Path]:

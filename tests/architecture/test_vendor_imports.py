@@ -12,6 +12,7 @@ ALLOWED: dict[str, set[str]] = {
     "pynvml": {"agent/gpu/nvml.py"},
     "spiffe": {"gpuwarden/identity/keeper.py", "gpuwarden/identity/workload_api.py", "sandbox/"},
     "grpc": {
+        "agent/kubelet/pod_resources.py",
         "agent/session/client.py",
         "controller/rpc/",
         "controller/spire/server_client.py",

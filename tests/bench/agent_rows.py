@@ -91,6 +91,7 @@ def _agent(stack: ExitStack, cluster: Cluster, python: Path, replicas: list[Cont
             "nodeName": node.name,
             "controllers": [replica.agents for replica in replicas],
             "stateDir": str(cluster.folder / "state"),
+            "kubeletSocket": "off",
         },
         "listen": {"ops": "127.0.0.1:0"},
     }

@@ -175,6 +175,7 @@ class OurAgent(OurProgram):
                     "nodeName": node,
                     "controllers": [controller],
                     "stateDir": str(site.folder / f"agent-{node}" / "state"),
+                    "kubeletSocket": "off",
                 },
                 "listen": {"ops": "127.0.0.1:0"},
             },

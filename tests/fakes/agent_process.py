@@ -59,6 +59,7 @@ class AgentWorld:
                 "nodeName": NODE,
                 "controllers": [f"127.0.0.1:{self.port}"],
                 "stateDir": str(self.folder / "state"),
+                "kubeletSocket": "off",
                 **agent,
             },
             "listen": {"ops": "127.0.0.1:0"},

@@ -45,6 +45,7 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServ
         self.explanations: dict[str, pb.ExplainNodeResponse] = {}
         self.fit = pb.FitPodResponse()
         self.enrollments: dict[str, pb.Enrollment] = {}
+        self.uses: dict[str, pb.GpuUse] = {}
         self.warnings_of_acts: list[str] = []
         self.support: list[sup.CollectResponse] = []
         self.breaks_support = False
@@ -101,6 +102,7 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServ
         nodes = {node.name: node for node in self.nodes}
         return pb.GetNodeResponse(
             node=_known(nodes, request.name, "node", context),
+            use=self.uses.get(request.name),
             enrollment=self.enrollments.get(request.name),
         )
 

@@ -14,11 +14,13 @@ import pytest
 
 from agent.app import ExitCode
 from agent.state import FILE_NAME, decode_state
+from gpuwarden.evidence.model import Allocation
 from sandbox.nvml.scenario import Faults, Scenario
 from sandbox.spiffe.workload import Fault
 from tests.builders.attesting import AGENT
 from tests.builders.ca import TRUST_DOMAIN
 from tests.fakes.agent_process import ROOT, SCENARIO, AgentWorld, agent_world, listening
+from tests.fakes.kubelet import fake_kubelet, pod_resources
 
 LIB_RM_VERSION_MISMATCH = 18
 
@@ -27,6 +29,26 @@ LIB_RM_VERSION_MISMATCH = 18
 async def world() -> AsyncIterator[AgentWorld]:
     async with agent_world() as made:
         yield made
+
+
+async def test_allocations_of_kubelet_and_that_they_were_not_read(world: AgentWorld) -> None:
+    device = f"{SCENARIO.gpus[1].uuid}::2"
+    async with fake_kubelet(world.folder) as kubelet:
+        kubelet.pods = [pod_resources("team-a", "job", devices=[device])]
+        await world.start(kubeletSocket=str(kubelet.socket))
+        await world.until_ready(200)
+        [evidence] = world.controller.all_evidence
+        held = Allocation("team-a", "job", "main", "nvidia.com/gpu", device)
+        assert (evidence.allocations, evidence.failed_reads) == ((held,), ())
+        _, metrics = await world.get("/metrics")
+        assert "gpuwarden_agent_allocations 1.0" in metrics
+    await world.controller.challenge(world.controller.streams[0])
+    await world.controller.until(lambda: len(world.controller.all_evidence) == 2)
+    evidence = world.controller.all_evidence[1]
+    assert evidence.allocations is None
+    assert [(x.fact, x.error) for x in evidence.failed_reads] == [("allocations", "UNAVAILABLE")]
+    assert len(evidence.inventory.gpus) == len(SCENARIO.gpus)
+    assert [x["error"] for x in world.logged("allocations.unread")] == ["UNAVAILABLE"]
 
 
 async def test_from_start_to_sigterm(world: AgentWorld) -> None:

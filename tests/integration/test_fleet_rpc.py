@@ -153,6 +153,7 @@ async def test_get_node(world: World) -> None:
     world.fleet.set(fleet_of(node_view("a")))
     answer = await world.stub.GetNode(pb.GetNodeRequest(name="a"), timeout=DEADLINE)
     assert (answer.node.name, len(answer.node.gpus)) == ("a", 2)
+    assert answer.HasField("use")
 
 
 async def test_list_gpus_of_all_and_of_one(world: World) -> None:

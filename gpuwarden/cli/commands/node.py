@@ -4,7 +4,7 @@ import sys
 
 from gpuwarden.cli.client import ask
 from gpuwarden.cli.enrollment_text import enrollment_text
-from gpuwarden.cli.fleet_columns import GPUS, duration, gpu_count
+from gpuwarden.cli.fleet_columns import ALLOCATIONS, GPUS, PROCESSES, duration, gpu_count
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
 from gpuwarden.cli.terminal import facts, shown, table, visible
@@ -12,7 +12,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 
 def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
-    """Show one node and its GPUs, what is pinned, and what waits for an operator.
+    """Show one node, its GPUs, who uses them, what is pinned, and what waits for an operator.
 
     Parameters
     ----------
@@ -27,12 +27,13 @@ def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection 
     answer = ask(connection, lambda asker: asker.node(node))
     found = answer.node
     if output in STRUCTURED:
-        both = {**plain(found), "enrollment": plain(answer.enrollment)}
-        sys.stdout.write(structured(both, output))
+        parts = {"enrollment": plain(answer.enrollment), "use": plain(answer.use)}
+        sys.stdout.write(structured({**plain(found), **parts}, output))
     elif output is Format.NAME:
         sys.stdout.write(f"{shown(found.name)}\n")
     else:
         sys.stdout.write(node_text(found, wide=output is Format.WIDE))
+        sys.stdout.write(use_text(answer))
         sys.stdout.write(f"\n{enrollment_text(answer.enrollment)}")
 
 
@@ -40,6 +41,20 @@ def node_text(node: pb.Node, *, wide: bool) -> str:
     """A node for people: its facts, then its GPUs."""
     gpus = table(visible(GPUS[1:], wide=wide), node.gpus) if node.gpus else ""
     return facts(node_facts(node)) + (f"\n{gpus}" if gpus else "")
+
+
+def use_text(answer: pb.GetNodeResponse) -> str:
+    """What kubelet has given away and which processes the driver knows, where it was read."""
+    if not answer.HasField("use"):
+        return ""
+    use = answer.use
+    allocations = table(ALLOCATIONS, use.allocations) if use.allocations else "None.\n"
+    processes = table(PROCESSES, use.processes) if use.processes else "None.\n"
+    parts = (
+        ("Allocated by kubelet", allocations if use.allocations_read else "Not read.\n"),
+        ("Processes on GPUs", processes if use.processes_read else "Not read.\n"),
+    )
+    return "".join(f"\n{title}:\n{text}" for title, text in parts)
 
 
 def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:

@@ -335,23 +335,137 @@ class GetNodeResponse(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     ENROLLMENT_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node(self) -> Global___Node: ...
     @_builtins.property
     def enrollment(self) -> Global___Enrollment: ...
+    @_builtins.property
+    def use(self) -> Global___GpuUse:
+        """Who uses the node's GPUs; absent before the first acceptance."""
+
     def __init__(
         self,
         *,
         node: Global___Node | None = ...,
         enrollment: Global___Enrollment | None = ...,
+        use: Global___GpuUse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node", "use", b"use"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enrollment", b"enrollment", "node", b"node", "use", b"use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetNodeResponse: _TypeAlias = GetNodeResponse  # noqa: Y015
+
+@_typing.final
+class GpuUse(_message.Message):
+    """What the last accepted evidence says about the use of GPUs. The node claims it: it is signed,
+    and decides nothing about trust.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOCATIONS_READ_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    PROCESSES_READ_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    allocations_read: _builtins.bool
+    """False where kubelet was not asked or gave no answer; `allocations` says nothing then."""
+    processes_read: _builtins.bool
+    """False where the driver did not list processes."""
+    @_builtins.property
+    def allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Allocation]:
+        """Sorted by namespace, pod, container, resource and device."""
+
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]:
+        """Sorted by GPU and process id."""
+
+    def __init__(
+        self,
+        *,
+        allocations_read: _builtins.bool = ...,
+        allocations: _abc.Iterable[Global___Allocation] | None = ...,
+        processes_read: _builtins.bool = ...,
+        processes: _abc.Iterable[Global___GpuProcess] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "allocations_read", b"allocations_read", "processes", b"processes", "processes_read", b"processes_read"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuUse: _TypeAlias = GpuUse  # noqa: Y015
+
+@_typing.final
+class Allocation(_message.Message):
+    """A device that kubelet gave to a container."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    pod: _builtins.str
+    container: _builtins.str
+    resource: _builtins.str
+    """Extended resource or DRA driver."""
+    device: _builtins.str
+    """As kubelet names it."""
+    uuid: _builtins.str
+    """UUID of the GPU or MIG device, empty where the name tells none."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        pod: _builtins.str = ...,
+        container: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        device: _builtins.str = ...,
+        uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "device", b"device", "namespace", b"namespace", "pod", b"pod", "resource", b"resource", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Allocation: _TypeAlias = Allocation  # noqa: Y015
+
+@_typing.final
+class GpuProcess(_message.Message):
+    """A process that uses a GPU."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    POD_UID_FIELD_NUMBER: _builtins.int
+    gpu: _builtins.str
+    """UUID of the GPU or MIG device."""
+    pid: _builtins.int
+    pod_uid: _builtins.str
+    """UID of the pod that its cgroup names, empty where it names none."""
+    def __init__(
+        self,
+        *,
+        gpu: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        pod_uid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu", b"gpu", "pid", b"pid", "pod_uid", b"pod_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuProcess: _TypeAlias = GpuProcess  # noqa: Y015
 
 @_typing.final
 class Enrollment(_message.Message):

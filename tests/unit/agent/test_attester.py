@@ -13,12 +13,15 @@ from agent.attester import (
     NotChallengedError,
 )
 from agent.challenge import ChallengeDefect, ChallengeRefusal
+from agent.claims.allocations import AllocationReading
+from agent.kubelet.listing import unread
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest, verify
 from gpuwarden.evidence.model import (
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     ZERO_DIGEST,
+    Allocation,
     BadNews,
     Challenge,
     Evidence,
@@ -31,6 +34,7 @@ from sandbox.spiffe.ca import utc_now
 from tests.builders.attesting import AGENT, AT, NODE, SvidSigner, attester, reading, xid
 from tests.builders.ca import SpiffeCa
 from tests.builders.challenges import CONTROLLER, challenge, signed
+from tests.builders.inventory import gpu_uuid
 
 NOW: datetime = utc_now()
 CA = SpiffeCa(at=NOW)
@@ -96,6 +100,19 @@ def test_evidence_answers_its_challenge() -> None:
     assert evidence.failed_reads == failed
     assert evidence.checkpoints == CHECKPOINTS
     assert evidence.allocations is None
+
+
+def test_kubelets_allocations_and_why_there_are_none_are_signed() -> None:
+    held = Allocation("team-a", "job", "main", "nvidia.com/gpu", gpu_uuid(1))
+    vbios = FailedRead(fact="vbios", gpu=None, call="nvmlX", error="UNKNOWN")
+    for found in (AllocationReading((held,)), AllocationReading(()), unread("UNAVAILABLE", "gone")):
+        stream, _ = opened()
+        given = replace(reading(failed=(vbios,)), allocations=found)
+        message = attester().evidence(stream, given, (), signer=SIGNER, at=AT)
+        payload = message.request.evidence.envelope.payload
+        evidence = decode(payload, Evidence, max_bytes=MAX_EVIDENCE_BYTES)
+        assert evidence.allocations == found.allocations
+        assert evidence.failed_reads == (vbios, *found.failed_reads)
 
 
 def test_seq_and_prev_chain_evidence_and_bad_news() -> None:

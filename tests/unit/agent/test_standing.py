@@ -1,18 +1,24 @@
 import json
+from dataclasses import replace
 from http import HTTPStatus
 
+from structlog.testing import capture_logs
+
+from agent.claims.allocations import AllocationReading
 from agent.gpu.reading import NvmlState
 from agent.gpu.source import StuckCall
+from agent.kubelet.listing import unread
 from agent.ops import Ops
 from agent.session.machine import About, End, EndReason, Verdict
 from agent.standing import Condition, Standing
-from gpuwarden.evidence.model import FailedRead, LogAlarm
+from gpuwarden.evidence.model import Allocation, FailedRead, LogAlarm
 from gpuwarden.identity.keeper import KeeperFacts
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.attesting import AGENT, reading, xid
 from tests.builders.ca import SpiffeCa
+from tests.builders.inventory import gpu_uuid
 from tests.fakes.agent_ports import FakeSvids
 from tests.fakes.clock import FakeClock
 
@@ -232,3 +238,27 @@ def test_an_alarm_about_a_log_is_shown_and_takes_no_readiness_away() -> None:
     ]
     assert 'gpuwarden_agent_log_alarms{code="LOG_RESET"} 2.0' in bench.metrics()
     assert 'gpuwarden_agent_log_alarms{code="CHECKPOINT_INCONSISTENT"} 1.0' in bench.metrics()
+
+
+def test_what_kubelet_told_is_counted_and_each_change_logged_once() -> None:
+    bench = Bench()
+    held = Allocation("team-a", "job", "main", "nvidia.com/gpu", gpu_uuid(1))
+    told, failed = AllocationReading((held,)), unread("UNAVAILABLE", "UNAVAILABLE: gone")
+    with capture_logs() as logged:
+        for found in (told, failed, failed, told, told):
+            bench.standing.reading_done(replace(reading(), allocations=found), 0.1)
+        bench.standing.reading_done(reading(), 0.1)
+        metrics = bench.metrics()
+        bench.standing.reading_done(replace(reading(), allocations=failed), 0.1)
+    assert 'gpuwarden_agent_kubelet_reads_total{result="complete"} 3.0' in metrics
+    assert 'gpuwarden_agent_kubelet_reads_total{result="UNAVAILABLE"} 2.0' in metrics
+    assert "gpuwarden_agent_allocations 1.0" in metrics
+    assert 'gpuwarden_agent_inventory_reads_total{result="complete"} 6.0' in metrics
+    assert "gpuwarden_agent_allocations 0.0" in bench.metrics()
+    events = [x for x in logged if x["event"].startswith("allocations.")]
+    assert [(x["event"], x["log_level"]) for x in events] == [
+        ("allocations.unread", "warning"),
+        ("allocations.read", "info"),
+        ("allocations.unread", "warning"),
+    ]
+    assert (events[0]["error"], events[0]["detail"]) == ("UNAVAILABLE", "UNAVAILABLE: gone")

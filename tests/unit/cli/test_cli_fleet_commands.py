@@ -428,3 +428,59 @@ def test_no_answer_in_time(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.hangs = True
     ran = ask("nodes", "--timeout", "0.2")
     assert (ran.code, ran.err) == (124, "gpuwarden: no answer in time; see --timeout\n")
+
+
+def use_message() -> pb.GpuUse:
+    held = {"namespace": "team-a", "container": "main", "resource": "nvidia.com/gpu"}
+    return pb.GpuUse(
+        allocations_read=True,
+        allocations=[pb.Allocation(pod="job-0", device=f"{gpu_uuid(1)}::3", **held)],
+        processes_read=True,
+        processes=[pb.GpuProcess(gpu=gpu_uuid(1), pid=4711), pb.GpuProcess(pod_uid="4f1f6b1c")],
+    )
+
+
+def test_who_uses_a_node_is_shown(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes, fleet.uses = [node_message()], {"gpu-a1": use_message()}
+    lines = ask("node", "show", "gpu-a1").lines
+    at = lines.index("Allocated by kubelet:")
+    assert lines[at + 1].split() == ["NAMESPACE", "POD", "CONTAINER", "RESOURCE", "DEVICE"]
+    assert lines[at + 2].split() == [
+        "team-a", "job-0", "main", "nvidia.com/gpu", f"{gpu_uuid(1)}::3",
+    ]  # fmt: skip
+    at = lines.index("Processes on GPUs:")
+    assert lines[at + 2].split() == ["4711", gpu_uuid(1), "-"]
+    assert lines[at + 3].split()[-1] == "4f1f6b1c"
+
+
+def test_nobody_and_not_read_are_two_things(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message()]
+    assert "kubelet" not in ask("node", "show", "gpu-a1").out
+    for read, text in ((True, "None."), (False, "Not read.")):
+        fleet.uses = {"gpu-a1": pb.GpuUse(allocations_read=read, processes_read=read)}
+        out = ask("node", "show", "gpu-a1").out
+        assert f"Allocated by kubelet:\n{text}\n\nProcesses on GPUs:\n{text}\n" in out
+
+
+def test_use_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes, fleet.uses = [node_message()], {"gpu-a1": use_message()}
+    found = json.loads(ask("node", "show", "gpu-a1", "-o", "json").out)["use"]
+    assert found["allocationsRead"] is True
+    assert found["allocations"][0]["pod"] == "job-0"
+    assert [x["pid"] for x in found["processes"]] == [4711, 0]
+
+
+def test_names_of_pods_cannot_forge_output(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message()]
+    held = pb.Allocation(
+        namespace=HOSTILE, pod=HOSTILE, container=HOSTILE, resource=HOSTILE, device=HOSTILE
+    )
+    process = pb.GpuProcess(gpu=HOSTILE, pod_uid=HOSTILE)
+    fleet.uses = {
+        "gpu-a1": pb.GpuUse(
+            allocations_read=True, processes_read=True, allocations=[held], processes=[process]
+        )
+    }
+    out = ask("node", "show", "gpu-a1").out
+    assert "\x1b" not in out
+    assert not [x for x in out.splitlines() if x.startswith("forged")]

@@ -3,9 +3,16 @@ from dataclasses import replace
 import pytest
 
 from controller.fleet.view import NodeView
-from controller.rpc.fleet_messages import gpu_messages, node_message, refusal_messages, rfc3339
-from gpuwarden.evidence.model import LostGpu, MigDevice, NvLink
+from controller.rpc.fleet_messages import (
+    gpu_messages,
+    node_message,
+    refusal_messages,
+    rfc3339,
+    use_message,
+)
+from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import ReasonCode
+from tests.builders.inventory import gpu_uuid
 from tests.builders.node_views import S, acceptance, gpu_view, node_view, past_refusal
 
 
@@ -163,3 +170,33 @@ def test_a_lease_longer_than_the_field_is_capped() -> None:
 
 def test_rfc3339_keeps_milliseconds() -> None:
     assert rfc3339(1_500_000_000) == "1970-01-01T00:00:01.500Z"
+
+
+def test_use_is_sorted_and_names_hardware() -> None:
+    held = [
+        Allocation("b", "job", "main", "nvidia.com/gpu", f"{gpu_uuid(1)}::3"),
+        Allocation("a", "job", "main", "gpu.nvidia.com", "node-1/gpu-0"),
+    ]
+    pids = (GpuProcess(gpu_uuid(2), 7, None), GpuProcess(gpu_uuid(1), 9, "uid"))
+    accepted = replace(acceptance(), allocations=tuple(held), processes=pids)
+    message = use_message(accepted)
+    assert message is not None
+    assert (message.allocations_read, message.processes_read) == (True, True)
+    assert [(x.namespace, x.device, x.uuid) for x in message.allocations] == [
+        ("a", "node-1/gpu-0", ""),
+        ("b", f"{gpu_uuid(1)}::3", gpu_uuid(1)),
+    ]
+    assert [(x.gpu, x.pid, x.pod_uid) for x in message.processes] == [
+        (gpu_uuid(1), 9, "uid"),
+        (gpu_uuid(2), 7, ""),
+    ]
+
+
+def test_use_that_was_not_read_is_not_none() -> None:
+    assert use_message(None) is None
+    unread = use_message(acceptance())
+    assert unread is not None
+    assert (unread.allocations_read, unread.processes_read) == (False, False)
+    empty = use_message(replace(acceptance(), allocations=(), processes=()))
+    assert empty is not None
+    assert (empty.allocations_read, empty.processes_read) == (True, True)

@@ -413,12 +413,24 @@ class TestAgent:
             ("workloadApi", "tcp:1.2.3.4:80"),
             ("agent_nvmlTimeout", "2m"),
             ("agent_stateDir", "/a\0b"),
+            ("agent_kubeletSocket", "kubelet.sock"),
+            ("agent_kubeletSocket", "none"),
+            ("agent_gpuResources", "nvidia.com/*,*"),
+            ("agent_gpuResources", "nvidia.com/g*u"),
             ("agent_controllers", ",".join(["a:1"] * 65)),
         ],
     )
     def test_bad_value_is_refused(self, key: str, value: str) -> None:
         with pytest.raises(SettingsError, match="expected"):
             self.load(**{key: value})
+
+    def test_kubelet_may_be_left_alone(self) -> None:
+        assert self.load(agent_kubeletSocket="off").agent.kubelet_socket is None
+        assert self.load(agent_kubeletSocket="/k.sock").agent.kubelet_socket == Path("/k.sock")
+
+    def test_resources_may_end_in_a_star(self) -> None:
+        found = self.load(agent_gpuResources="nvidia.com/mig-*,gpu.nvidia.com").agent
+        assert found.gpu_resources == ("nvidia.com/mig-*", "gpu.nvidia.com")
 
     def test_workload_api_over_tcp(self) -> None:
         assert self.load(workloadApi="tcp://127.0.0.1:8000").workload_api == "tcp://127.0.0.1:8000"

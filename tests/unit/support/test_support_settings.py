@@ -28,6 +28,10 @@ WITHHELD = {
     "telemetry.otlp",
     "telemetry.otlpHeaders",
     "agent.stateDir",
+    "agent.kubeletSocket",
+    "kubernetes.context",
+    "kubernetes.kubeconfig",
+    "kubernetes.namespace",
 }
 """Paths, URLs, headers and free text; whoever adds such a key decides here."""
 

@@ -1,0 +1,1 @@
+"""kubelet's account of who was given which device (PodResources API)."""
