@@ -232,9 +232,7 @@ class Writer:
         wanted = [
             letter for letter in letters if letter.ticket is None or not letter.ticket.abandoned
         ]
-        wanted += self._own_records()
-        if wanted:
-            self._append(wanted)
+        self._append([*wanted, *self._own_records()])
         self._rotate_if_due()
 
     def _own_records(self) -> list[Letter]:

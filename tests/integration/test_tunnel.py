@@ -358,6 +358,23 @@ class Handshaken:
         self._server.close()
 
 
+async def test_no_host_name_is_sent() -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x")
+        writer.close()
+
+    named: list[str | None] = []
+    server = Handshaken(greet)
+    server._context.sni_callback = lambda _tls, name, _context: named.append(name)
+    async with (
+        server as port,
+        Tunnel(CLIENT, "127.0.0.1", port, EXPECTED) as tunnel,
+        knocking(tunnel) as (reader, _writer),
+    ):
+        assert await reader.read() == b"x"
+    assert named == [None]
+
+
 async def test_what_the_server_still_sends_arrives_after_it_has_ended() -> None:
     async def say_and_end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"last words")

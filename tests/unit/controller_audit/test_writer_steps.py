@@ -33,6 +33,7 @@ class Heard:
     """An observer that remembers."""
 
     kinds: list[list[str]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     states: list[tuple[str, bool]] = field(default_factory=list)
     lost_records: list[int] = field(default_factory=list)
     closed: int = 0
@@ -40,6 +41,7 @@ class Heard:
     def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
         assert len(lines) == len(kinds)
         assert 0 <= seconds < 60
+        self.seconds.append(seconds)
         self.kinds.append(list(kinds))
 
     def lost(self, records: int) -> None:
@@ -158,13 +160,32 @@ def test_counters_are_asked_once_a_second(folder: Path) -> None:
     desk.step()
     assert desk.asked_ns == [desk.clock.wall_ns()]
     desk.due = [ROUND]
-    desk.step(0.999)
+    desk.clock.boottime += 999_999_999
+    desk.step()
     assert len(desk.asked_ns) == 1
     assert desk.heard.kinds == []
-    desk.step(0.001)
+    desk.clock.boottime += 1
+    desk.step()
     assert desk.heard.kinds == [["evidence.round"]]
     desk.step(0.999)
     assert len(desk.asked_ns) == 2
+
+
+def test_counters_are_asked_a_second_after_the_boot(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.clock.boottime = 999_999_999
+    desk.step()
+    assert desk.asked_ns == []
+    desk.clock.boottime += 1
+    desk.step()
+    assert len(desk.asked_ns) == 1
+
+
+def test_a_stop_wakes_the_writer(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.writer.stop()
+    assert desk.mailbox._urgent
+    assert desk.writer._stopping.is_set()
 
 
 def test_losses_are_admitted_with_the_next_tick(folder: Path) -> None:
@@ -219,6 +240,31 @@ def test_after_an_outage_the_first_record_says_why(folder: Path) -> None:
     assert desk.losses.take() == 0
 
 
+def test_what_could_not_be_cut_off_at_once_is_cut_off_later(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE)
+    [path] = log_files(folder)
+    desk.disk.room = 10
+    path.rename(folder / "elsewhere")
+    desk.step()
+    assert "No such file" in desk.writer.down
+    (folder / "elsewhere").rename(path)
+    desk.disk.room = None
+    desk.writer._begin()
+    assert desk.writer.down == ""
+    desk.step()
+    assert [r["kind"] for r in records_in(folder)][-2:] == ["log.gap", "node.state"]
+
+
+def test_an_end_tries_once_more(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE)
+    desk.disk.sync_errno = errno.EIO
+    desk.step()
+    desk.disk.sync_errno = None
+    desk.writer._finish()
+    kinds = [r["kind"] for r in records_in(folder)]
+    assert kinds[-4:] == ["log.gap", "node.state", "checkpoint", "log.stop"]
+
+
 def test_a_fault_in_a_record_loses_its_group_and_not_the_log(folder: Path) -> None:
     odd: Any = 7
     desk = Desk(folder).begin().put(STATE, replace(STATE, codes=odd))
@@ -254,12 +300,22 @@ def test_the_reserve_is_spent_on_what_counts(folder: Path) -> None:
     desk.grant(FILTER)
     desk.step()
     assert desk.heard.kinds[-1] == ["filter.decision"], "somebody waits for it"
+    desk.step(1)
     assert desk.heard.states == [("", True)], "told once"
 
     desk.disk.reserve_errno = None
     desk.step(1)
     assert desk.heard.states == [("", True), ("", False)]
     assert not desk.writer.low
+
+
+def test_a_reserve_that_could_not_be_had_is_no_shortage(folder: Path) -> None:
+    desk = Desk(folder, reserve=1 << 20)
+    desk.disk.reserve_errno = errno.ENOSPC
+    desk.begin()
+    desk.step(1)
+    assert not desk.writer.low
+    assert desk.heard.states == []
 
 
 def test_other_faults_of_the_disk_do_not_touch_the_reserve(folder: Path) -> None:
@@ -289,15 +345,18 @@ def test_quota_is_space_as_well(folder: Path) -> None:
 def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
     desk = Desk(folder, rotate_bytes=2000, retention=Duration(20 * 365 * 86_400 * 10**9)).begin()
     for _ in range(12):
-        desk.put(STATE).step()
+        desk.put(STATE).step(1)
         if len(log_files(folder)) > 1:
             break
-    assert desk.heard.kinds[-1] == ["log.rotate"]
+    assert (desk.heard.kinds[-1], desk.heard.seconds[-1]) == (["log.rotate"], 0.0)
     first, second = log_files(folder)
     assert first.stat().st_size >= 2000
     [refs] = desk.refs("log.rotate")
     assert (refs["from"], refs["deleted"]) == (first.name, [])
     assert set(refs) == {"from", "deleted", "checkpoint", "frontier", "key"}
+    published = desk.published()
+    assert published is not None
+    assert published.note == refs["checkpoint"]
     os.utime(first, (0, 0))
     for _ in range(12):
         desk.put(STATE).step()
@@ -371,7 +430,9 @@ def test_the_end_says_all_that_is_left(folder: Path) -> None:
     desk = Desk(folder).begin().put(STATE)
     desk.counted = [ROUND]
     desk.losses.add(2)
+    syncs = desk.disk.syncs
     desk.writer._finish()
+    assert desk.disk.syncs - syncs == 4
     assert desk.heard.kinds == [
         ["node.state", "log.gap"],
         ["evidence.round"],

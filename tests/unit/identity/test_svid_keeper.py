@@ -309,6 +309,8 @@ def test_an_update_is_taken_when_it_comes_and_not_at_the_next_tick() -> None:
         stage.api.watches[0].update(stage.offer())
         assert changed.wait(Limits().tick / 2)
         assert not stage.keeper._wake.is_set(), "it would look again and again"
+        while not stage.keeper._wake._cond._waiters:  # type: ignore[attr-defined] # it sleeps
+            threading.Event().wait(0.001)
     assert stage.generation() == 2
 
 
