@@ -41,6 +41,7 @@ class Lab:
         self._capsule: Capsule | None = None
         self._node: Node | None = None
         self._fake_nodes: FakeNodes | None = None
+        self._beside: list[Site] = []
         self.plan = self._claim.plan
         self.folder = self._claim.folder
         self.ready_s = 0.0
@@ -94,6 +95,12 @@ class Lab:
         """The administrator's."""
         return self.control_plane.identities.admin_kubeconfig
 
+    def beside(self, name: str) -> Site:
+        """For programs that run on this machine's loopback and reach the cluster from there."""
+        site = Site(self.folder / name, self.site.programs, Loopback(), lab=self.folder)
+        self._beside.append(site)
+        return site
+
     def start(self) -> None:
         """Ready at the end: pods can be created, and run where there is a node."""
         started = time.monotonic()
@@ -109,7 +116,8 @@ class Lab:
         """Leave nothing. May be called twice."""
         if self._fake_nodes is not None:
             self._fake_nodes.stop()
-        self.site.close()
+        for site in (*self._beside, self.site):
+            site.close()
         self._give_back()
 
     def log_sizes(self) -> dict[Path, int]:
@@ -127,7 +135,8 @@ class Lab:
 
     def _logs(self) -> list[Path]:
         pods = self.folder / "node" / "var-log-pods"
-        return [path for folder in (self.site.logs, pods) for path in folder.rglob("*.log")]
+        logs = [site.logs for site in (self.site, *self._beside)]
+        return [path for folder in (*logs, pods) for path in folder.rglob("*.log")]
 
     def __enter__(self) -> Self:
         try:

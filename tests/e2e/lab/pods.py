@@ -39,17 +39,17 @@ class Namespace:
     """The pods of one namespace."""
 
     def __init__(self, api: Api, name: str = "default") -> None:
-        self._api = api
+        self.api = api
         self.name = name
         self.path = f"/api/v1/namespaces/{name}"
 
     def create(self, document: Document) -> str:
         """Create a pod; its name."""
-        name: str = self._api.post(f"{self.path}/pods", document)["metadata"]["name"]
+        name: str = self.api.post(f"{self.path}/pods", document)["metadata"]["name"]
         return name
 
     def get(self, name: str) -> Document:
-        return self._api.get(f"{self.path}/pods/{name}")
+        return self.api.get(f"{self.path}/pods/{name}")
 
     def node_of(self, name: str, timeout_s: float = 30) -> str:
         """Where the pod was bound."""
@@ -69,7 +69,7 @@ class Namespace:
 
     def log(self, name: str) -> str:
         """What the pod's only container has written."""
-        return self._api.text(f"{self.path}/pods/{name}/log")
+        return self.api.text(f"{self.path}/pods/{name}/log")
 
     def says(self, name: str, text: str, timeout_s: float = 30) -> str:
         """The pod's log as soon as it holds `text`."""
@@ -79,8 +79,8 @@ class Namespace:
 
     def delete(self, name: str) -> None:
         """Delete a pod and wait until it is gone."""
-        self._api.delete(f"{self.path}/pods/{name}")
-        until(f"pod {name} is gone", lambda: self._api.found(f"{self.path}/pods/{name}") is None)
+        self.api.delete(f"{self.path}/pods/{name}")
+        until(f"pod {name} is gone", lambda: self.api.found(f"{self.path}/pods/{name}") is None)
 
     def _log_with(self, name: str, text: str) -> str:
         try:

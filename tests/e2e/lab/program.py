@@ -24,8 +24,17 @@ _PORT_LOST = "address already in use"
 class Site:
     """What programs of one lab share: where they run, what there is to run, where files go."""
 
-    def __init__(self, folder: Path, programs: Mapping[str, Path], place: Place) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        programs: Mapping[str, Path],
+        place: Place,
+        *,
+        lab: Path | None = None,
+    ) -> None:
+        """`lab`: the lab's folder, where `folder` is one within it."""
         self.folder = folder
+        self.lab = lab or folder
         self.programs = programs
         self.place = place
         self.logs = folder / "logs"
@@ -140,7 +149,7 @@ class Program(ABC):
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.site.place.command(self.arguments(), self.data),
-                env={"PATH": os.environ["PATH"], MARK: str(self.site.folder), **self.environment()},
+                env={"PATH": os.environ["PATH"], MARK: str(self.site.lab), **self.environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

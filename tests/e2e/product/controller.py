@@ -1,0 +1,89 @@
+"""Our controller as a program beside the lab: the real process, on the lab's API server."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from gpuwarden.settings.values import Address
+from sandbox.fleet.watch import metrics_of, states_of
+from sandbox.laptop import Pace
+from sandbox.nodes import CLUSTER, TRUST_DOMAIN
+from tests.e2e.lab.program import Program, Site
+from tests.e2e.product.service_address import Endpoint
+
+ROOT = Path(__file__).resolve().parents[3]
+FAST = Pace(interval_s=2, challenge_ttl_s=2, lease_s=6)
+"""Shorter and therefore stricter than production."""
+
+
+class Controller(Program):
+    """One replica; ports stay what they are over restarts."""
+
+    def __init__(
+        self,
+        site: Site,
+        name: str,
+        *,
+        workload_api: str,
+        kubeconfig: Path,
+        tls: Sequence[Path],
+        pace: Pace,
+    ) -> None:
+        """`tls`: certificate, key and client CA of the extender."""
+        super().__init__(site, name)
+        self._workload_api = workload_api
+        self._kubeconfig = kubeconfig
+        self._tls = tls
+        self._pace = pace
+        host = site.place.address
+        self.agents, self._extender, self._ops = (
+            Address(host, site.place.port(0)) for _ in range(3)
+        )
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where its extender is."""
+        return Endpoint(self._extender.host, self._extender.port, str(self._ops))
+
+    def nodes(self, state: str) -> int:
+        """How many nodes it sees in this state."""
+        return states_of(metrics_of(str(self._ops))).get(state, 0)
+
+    def arguments(self) -> Sequence[str]:
+        path = self.data / "controller.yaml"
+        path.write_text(yaml.safe_dump(self._document()))
+        return (sys.executable, "-m", "controller", "--config", str(path))
+
+    def environment(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(ROOT), "HOME": str(self.data), "LANG": "C.UTF-8"}
+
+    def is_ready(self) -> bool:
+        return self.endpoint.is_ready()
+
+    def _document(self) -> dict[str, object]:
+        certificate, key, client_ca = map(str, self._tls)
+        return {
+            "apiVersion": "config.gpuwarden.dev/v1alpha1",
+            "kind": "ControllerConfig",
+            "trustDomain": TRUST_DOMAIN,
+            "cluster": CLUSTER,
+            "replica": self.name,
+            "workloadApi": self._workload_api,
+            "attestation": {
+                "interval": f"{self._pace.interval_s:g}s",
+                "challengeTtl": f"{self._pace.challenge_ttl_s:g}s",
+                "lease": f"{self._pace.lease_s:g}s",
+            },
+            "limits": {"rate": 600, "streamsPerPeer": 8},
+            "listen": {
+                "agents": str(self.agents),
+                "extender": str(self._extender),
+                "ops": str(self._ops),
+                "local": str(self.data / "fleet.sock"),
+            },
+            "extender": {"tls": {"cert": certificate, "key": key, "clientCa": client_ca}},
+            "kubernetes": {"api": "kubeconfig", "kubeconfig": str(self._kubeconfig)},
+            "audit": {"dir": str(self.data / "audit")},
+        }

@@ -1,0 +1,142 @@
+"""gpuwarden on a lab: the shipped objects applied, controllers, agents, schedulers started.
+
+Files of deploy/ are used as they are; replaced are addresses, file names and images.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sandbox.laptop import Pace
+from sandbox.nodes import TRUST_DOMAIN
+from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.builders.web_certificates import WebCa
+from tests.e2e.lab.api import Document
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.scheduler import Scheduler
+from tests.e2e.product.agents import Agents
+from tests.e2e.product.controller import FAST, ROOT, Controller
+from tests.e2e.product.service_address import ServiceAddress
+
+NAMESPACE = "gpuwarden-system"
+DEPLOY = ROOT / "deploy"
+DEDICATED = DEPLOY / "scheduler" / "configuration.yaml"
+CLUSTERS_OWN = DEPLOY / "scheduler" / "cluster-scheduler.yaml"
+
+
+class Installation:
+    """`replicas` controllers behind one address, one dedicated scheduler, no agents yet."""
+
+    def __init__(self, lab: Lab, name: str, *, replicas: int = 1, pace: Pace = FAST) -> None:
+        self.lab = lab
+        self.site = lab.beside(name)
+        self._folder = self.site.folder / "tls"
+        self._folder.mkdir()
+        self._ca = WebCa(self._folder, "extender-ca")
+        self._client = self._ca.issue("scheduler")
+        apply(lab, "kustomize/base")
+        apply(lab, "scheduler")
+        self.workload_api = InsecureWorkloadApi(self._folder, TRUST_DOMAIN)
+        socket = self.workload_api.add(
+            "controller", f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller"
+        )
+        server = (*self._ca.issue("extender", server=True), self._ca.file)
+        self._user = lab.control_plane.identities.user(account("gpuwarden-scheduler"))
+        kubeconfig = lab.control_plane.identities.user(account("gpuwarden-controller"))
+        self.controllers = [
+            Controller(
+                self.site,
+                f"controller-{number}",
+                workload_api=socket,
+                kubeconfig=kubeconfig,
+                tls=server,
+                pace=pace,
+            )
+            for number in range(replicas)
+        ]
+        self.service = ServiceAddress([one.endpoint for one in self.controllers])
+        self.agents = Agents([one.agents for one in self.controllers], self.workload_api.ca)
+        self.scheduler = self.add_scheduler("gpuwarden-scheduler", DEDICATED)
+
+    def start(self) -> None:
+        """Ready at the end: guarded pods can be placed."""
+        for one in (*self.controllers, self.scheduler):
+            one.launch()
+        for one in (*self.controllers, self.scheduler):
+            one.ready()
+
+    def close(self) -> None:
+        """End everything of ours."""
+        self.agents.close()
+        self.site.close()
+        self.service.close()
+        self.workload_api.close()
+
+    def add_scheduler(
+        self,
+        name: str,
+        file: Path,
+        *,
+        profile: str | None = None,
+        extender: Mapping[str, Any] | None = None,
+    ) -> Scheduler:
+        """A scheduler with a shipped configuration, not started; `extender` changes its entry."""
+        settings = yaml.safe_load(file.read_text())
+        certificate, key = map(str, self._client)
+        (entry,) = settings["extenders"]
+        entry["urlPrefix"] = f"https://127.0.0.1:{self.service.port}"
+        entry["tlsConfig"] = {
+            "caFile": str(self._ca.file),
+            "certFile": certificate,
+            "keyFile": key,
+        }
+        entry |= extender or {}
+        if profile is not None:
+            settings["profiles"] = [{"schedulerName": profile}]
+            settings["leaderElection"] = {"leaderElect": False}
+        settings.pop("clientConnection", None)
+        plane = self.lab.control_plane
+        return Scheduler(
+            self.site,
+            self._user,
+            plane.serving(name),
+            plane.identities.pki.ca,
+            name=name,
+            settings=settings,
+        )
+
+
+def account(name: str) -> str:
+    """The user name of a service account of ours: RBAC cannot tell a certificate of that name."""
+    return f"system:serviceaccount:{NAMESPACE}:{name}"
+
+
+def apply(lab: Lab, folder: str) -> None:
+    """Apply a kustomization of deploy/; what would start pods is only checked by the server."""
+    found = [x for x in yaml.safe_load_all(_kubectl(lab, "kustomize", str(DEPLOY / folder))) if x]
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    runs = [x for x in found if x["kind"] in {"Deployment", "StatefulSet", "DaemonSet"}]
+    _applied(lab, [namespace, *(x for x in found if x not in runs)])
+    if runs:
+        _applied(lab, runs, "--dry-run=server")
+
+
+def _applied(lab: Lab, documents: list[Document], *how: str) -> None:
+    text = yaml.safe_dump_all(documents)
+    _kubectl(lab, "apply", "--server-side", "--force-conflicts", *how, "-f", "-", text=text)
+
+
+def _kubectl(lab: Lab, *arguments: str, text: str = "") -> str:
+    command = (
+        str(lab.site.programs["kubectl"]),
+        f"--kubeconfig={lab.kubeconfig}",
+        f"--cache-dir={lab.folder / 'kubectl'}",
+        *arguments,
+    )
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"kubectl {arguments[0]}: {done.stderr}")
+    return done.stdout

@@ -1,0 +1,51 @@
+"""What tests of placement do again and again: pods that go away, controllers that are down."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.e2e.lab.api import Document
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.waiting import until
+from tests.e2e.product.installation import Installation
+
+
+class Stage:
+    """A lab with an installation on it."""
+
+    def __init__(self, lab: Lab, installation: Installation) -> None:
+        self.lab = lab
+        self.gpuwarden = installation
+        self.pods = lab.pods
+
+    def is_bound(self, name: str) -> bool:
+        """Whether the pod has a node by now."""
+        return bool(self.pods.get(name)["spec"].get("nodeName"))
+
+    def remove(self, name: str) -> None:
+        """Delete a pod at once; nobody runs it."""
+        self.lab.api.delete(f"{self.pods.path}/pods/{name}", grace_s=0)
+
+    @contextmanager
+    def created(self, *documents: Document) -> Iterator[list[str]]:
+        """Pods that are gone afterwards."""
+        names: list[str] = []
+        try:
+            for document in documents:
+                names.append(self.pods.create(document))  # noqa: PERF401 - known if one fails
+            yield names
+        finally:
+            for name in names:
+                self.remove(name)
+
+    @contextmanager
+    def without_controllers(self) -> Iterator[None]:
+        """Every controller is down; afterwards they are back and ready."""
+        for one in self.gpuwarden.controllers:
+            one.stop()
+        try:
+            until("nobody is ready", lambda: self.gpuwarden.service.ready == 0)
+            yield
+        finally:
+            for one in self.gpuwarden.controllers:
+                one.resume_service()
+            until("somebody is ready", lambda: self.gpuwarden.service.ready)

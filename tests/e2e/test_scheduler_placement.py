@@ -1,0 +1,195 @@
+"""Guarded pods on a real scheduler, with a real controller and many agents. Needs no root."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.fleet.hardware import NEXT_DRIVER
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.pods import pod
+from tests.e2e.lab.waiting import until
+from tests.e2e.product.hardware import h100_node
+from tests.e2e.product.installation import CLUSTERS_OWN, DEDICATED, Installation
+from tests.e2e.product.pods import GPU, guarded, told
+from tests.e2e.product.stage import Stage
+
+GOOD = ("good-0", "good-1")
+BAD = ("stale-0", "other-0", "unknown-0", "refused-0")
+SET = "test.gpuwarden.dev/set"
+WAKES_S = 20.0
+"""Back-off of a pod included; kube-scheduler's own flush comes after 300 s."""
+
+
+def verified(stage: Stage) -> str:
+    """The class hash of the good nodes."""
+    return stage.gpuwarden.agents.hash_of("good-0")
+
+
+@pytest.fixture(scope="module")
+def stage(lab: Lab) -> Iterator[Stage]:
+    nodes = lab.fake_nodes
+    nodes.add_all(GOOD, labels={SET: "good"})
+    nodes.add_all(BAD, labels={SET: "bad"})
+    installation = Installation(lab, "placement")
+    try:
+        installation.start()
+        agents = installation.agents
+        for name in (*GOOD, "stale-0"):
+            agents.start(h100_node(name))
+            agents.hash_of(name)
+        agents.start(h100_node("other-0", driver=NEXT_DRIVER))
+        agents.start(h100_node("refused-0", shown="good-0"))
+        assert agents.hash_of("other-0") != agents.hash_of("good-0")
+        agents.stop("stale-0")
+        (controller,) = installation.controllers
+        until("stale-0 is stale", lambda: controller.nodes("stale") == 1)
+        yield Stage(lab, installation)
+    finally:
+        installation.close()
+        for name in (*GOOD, *BAD):
+            nodes.delete(name)
+
+
+def test_only_verified_nodes_are_chosen(stage: Stage) -> None:
+    wish = {"required-hash": verified(stage)}
+    documents = [guarded(f"verified-{number}", wish, gpus=4) for number in range(5)]
+    with stage.created(*documents) as names:
+        until(
+            "four of five are bound",
+            lambda: sum(stage.is_bound(name) for name in names) == 4,
+        )
+        (left,) = (name for name in names if not stage.is_bound(name))
+        told(stage.pods, left, "2 Insufficient nvidia.com/gpu", "1 gpuwarden: HASH_MISMATCH")
+        assert {stage.pods.node_of(name) for name in names if name != left} == set(GOOD)
+
+
+def test_every_reason_stands_in_the_events_of_the_pod(stage: Stage) -> None:
+    with stage.created(guarded("why", {"required-hash": verified(stage)}, where={SET: "bad"})):
+        told(
+            stage.pods,
+            "why",
+            "1 gpuwarden: HASH_MISMATCH attestation mismatch",
+            "1 gpuwarden: NODE_STALE attestation is stale",
+            "1 gpuwarden: NODE_NO_EVIDENCE no attestation hash",
+            "1 gpuwarden: NODE_REFUSED evidence refused (GPU_CLAIMED_TWICE)",
+        )
+
+
+def test_a_pod_is_tried_again_when_its_node_is_good_again(stage: Stage) -> None:
+    here = {"kubernetes.io/hostname": "stale-0"}
+    wish = {"required-hash": verified(stage)}
+    with stage.created(guarded("patient", wish, where=here)):
+        told(stage.pods, "patient", "NODE_STALE")
+        stage.gpuwarden.agents.start(h100_node("stale-0"))
+        try:
+            assert stage.pods.node_of("patient", WAKES_S) == "stale-0"
+        finally:
+            stage.gpuwarden.agents.stop("stale-0")
+
+
+def test_without_a_controller_guarded_pods_wait_and_others_do_not(stage: Stage) -> None:
+    ordinary = pod("ordinary", kind="fake")
+    ordinary["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
+    wish = {"required-hash": verified(stage)}
+    try:
+        with stage.without_controllers():
+            stage.pods.create(guarded("waiting", wish))
+            stage.pods.create(ordinary)
+            assert stage.pods.node_of("ordinary") in (*GOOD, *BAD)
+            told(stage.pods, "waiting", f"127.0.0.1:{stage.gpuwarden.service.port}/filter")
+            assert not stage.is_bound("waiting")
+        assert stage.pods.node_of("waiting") in GOOD
+    finally:
+        for name in ("waiting", "ordinary"):
+            stage.remove(name)
+
+
+def test_a_cluster_scheduler_asks_for_gpu_pods_alone(stage: Stage) -> None:
+    scheduler = stage.gpuwarden.add_scheduler("clusters-own", CLUSTERS_OWN, profile="cluster")
+    scheduler.start()
+    wish = {"required-hash": verified(stage)}
+    plain = guarded("no-gpu", {}, gpus=0, scheduler="cluster")
+    with_gpu = guarded("no-wish", {}, scheduler="cluster")
+    asking = guarded("asking", wish, scheduler="cluster", where={SET: "bad"})
+    try:
+        with stage.created(asking):
+            told(stage.pods, "asking", "HASH_MISMATCH", "NODE_NO_EVIDENCE")
+        with stage.without_controllers():
+            stage.pods.create(plain)
+            stage.pods.create(with_gpu)
+            assert stage.pods.node_of("no-gpu")
+            told(stage.pods, "no-wish", "/filter")
+        assert stage.pods.node_of("no-wish")
+    finally:
+        for name in ("no-gpu", "no-wish"):
+            stage.remove(name)
+        scheduler.stop()
+
+
+def test_whole_node_objects_are_answered_alike(stage: Stage) -> None:
+    scheduler = stage.gpuwarden.add_scheduler(
+        "whole-nodes", DEDICATED, profile="whole", extender={"nodeCacheCapable": False}
+    )
+    scheduler.start()
+    wish = {"required-hash": verified(stage)}
+    try:
+        with stage.created(
+            guarded("whole", wish, scheduler="whole"),
+            guarded("whole-not", wish, scheduler="whole", where={SET: "bad"}),
+        ):
+            assert stage.pods.node_of("whole") in GOOD
+            told(stage.pods, "whole-not", "HASH_MISMATCH", "NODE_REFUSED", "NODE_NO_EVIDENCE")
+    finally:
+        scheduler.stop()
+
+
+def test_nobody_is_preempted_for_a_pod_that_attestation_refuses(stage: Stage) -> None:
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    urgent = {"metadata": {"name": "urgent"}, "value": 1000}
+    stage.lab.api.post(classes, urgent)
+    here = {"kubernetes.io/hostname": "other-0"}
+    victim = pod("victim", kind="fake")
+    victim["spec"]["nodeSelector"] |= here
+    wish = {"required-hash": verified(stage)}
+    try:
+        with stage.created(victim, guarded("urgent", wish, where=here, priorityClassName="urgent")):
+            assert stage.pods.node_of("victim") == "other-0"
+            note = told(stage.pods, "urgent", "HASH_MISMATCH", "preemption:")
+            assert "Preemption is not helpful for scheduling" in note
+            assert "nominatedNodeName" not in stage.pods.get("urgent")["status"]
+            assert "deletionTimestamp" not in stage.pods.get("victim")["metadata"]
+    finally:
+        stage.lab.api.delete(f"{classes}/urgent")
+
+
+def test_a_restarted_scheduler_goes_on(stage: Stage) -> None:
+    scheduler = stage.gpuwarden.scheduler
+    wish = {"required-hash": verified(stage)}
+    with stage.created(guarded("before", wish, where={SET: "bad"})):
+        told(stage.pods, "before", "HASH_MISMATCH")
+        scheduler.stop()
+        with stage.created(guarded("meanwhile", wish)):
+            scheduler.resume_service()
+            assert stage.pods.node_of("meanwhile") in GOOD
+            assert not stage.is_bound("before")
+
+
+def test_the_tighter_node_is_chosen_against_the_usual_spreading(stage: Stage) -> None:
+    """The fuller node is the worse one for the scheduler itself."""
+    nodes, agents = stage.lab.fake_nodes, stage.gpuwarden.agents
+    labels = {SET: "scored"}
+    nodes.add("tight-0", gpus=2, labels=labels)
+    nodes.add("loose-0", gpus=8, labels=labels)
+    load = pod("load", kind="fake", nodeName="tight-0")
+    load["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40", "memory": "300Gi"}}
+    try:
+        agents.start(h100_node("tight-0", gpus=2))
+        agents.start(h100_node("loose-0"))
+        for name in ("tight-0", "loose-0"):
+            agents.hash_of(name)
+        with stage.created(load, guarded("choosy", {"min-level": "L0"}, gpus=2, where=labels)):
+            assert stage.pods.node_of("choosy") == "tight-0"
+    finally:
+        for name in ("tight-0", "loose-0"):
+            agents.stop(name)
+            nodes.delete(name)
