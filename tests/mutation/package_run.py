@@ -127,14 +127,18 @@ def _check_import(root: Path, subject: Subject, mutant: Mutant, known: CoverageM
     """A source that is imported with the text that it has must survive."""
     same = replace(mutant, text=(root / mutant.key.path).read_text())
     ends: list[End] = []
-    work = _on_import(root, subject, same, known)
+    work = _on_import(root, subject, same, known, tell=sys.stderr.write)
     forks.run([Job(0, work, heard=True)], 1, lambda _, end: ends.append(end))
     if ends != [End.SURVIVED]:
         raise RunError(f"{subject.package}: the tests fail when {same.key.path} is imported anew")
 
 
 def _on_import(
-    root: Path, subject: Subject, mutant: Mutant, known: CoverageMap
+    root: Path,
+    subject: Subject,
+    mutant: Mutant,
+    known: CoverageMap,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Callable[[Announce, Path], End]:
     def work(announce: Announce, folder: Path) -> End:
         changed_import.change(root, mutant.key.path, mutant.text)
@@ -149,7 +153,9 @@ def _on_import(
                 ends.append(End.KILLED)
                 return
             chosen = [(items[name], warm.limit(known.seconds[name])) for name in names]
-            ends.append(End.KILLED if collected.first_failure(chosen, announce) else End.SURVIVED)
+            failure = collected.first_failure(chosen, announce)
+            tell(failure)
+            ends.append(End.KILLED if failure else End.SURVIVED)
 
         collected.collect(subject.tests, tried)
         # Where a test file cannot be imported, pytest does not get so far.
@@ -159,6 +165,9 @@ def _on_import(
 
 
 def _libraries(root: Path) -> list[str]:
-    """What is loaded from elsewhere than the copy."""
-    files = {name: getattr(x, "__file__", None) for name, x in sorted(sys.modules.items())}
+    """What is loaded from elsewhere than the copy, in the order in which it was.
+
+    In another order some modules end up in halves: `_asyncio` before `asyncio` does.
+    """
+    files = {name: getattr(x, "__file__", None) for name, x in sys.modules.items()}
     return [name for name, file in files.items() if file and not Path(file).is_relative_to(root)]
