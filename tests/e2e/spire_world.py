@@ -116,8 +116,14 @@ class OurController(OurProgram):
                 return float(value)
         return 0.0
 
+    def asked(self, name: str) -> fleet_pb2.GetNodeResponse:
+        """All that `gpuwarden node show` gets."""
+        with grpc.insecure_channel(f"unix:{self.socket}") as channel:
+            stub = fleet_pb2_grpc.FleetServiceStub(channel)
+            return stub.GetNode(fleet_pb2.GetNodeRequest(name=name), timeout=_ASK_S)
+
     def node(self, name: str) -> fleet_pb2.Node:
-        """As `gpuwarden node show` sees it."""
+        """As `gpuwarden nodes` sees it."""
         with grpc.insecure_channel(f"unix:{self.socket}") as channel:
             stub = fleet_pb2_grpc.FleetServiceStub(channel)
             listed = stub.ListNodes(fleet_pb2.ListNodesRequest(), timeout=_ASK_S)
@@ -162,7 +168,10 @@ class OurController(OurProgram):
 class OurAgent(OurProgram):
     """The agent of one node, on the fake NVML library."""
 
-    def __init__(self, site: Site, node: str, workload_api: str, controller: str) -> None:
+    def __init__(
+        self, site: Site, node: str, workload_api: str, controller: str, **agent: str
+    ) -> None:
+        """`agent`: keys of that section."""
         super().__init__(
             site,
             f"agent-{node}",
@@ -176,12 +185,17 @@ class OurAgent(OurProgram):
                     "controllers": [controller],
                     "stateDir": str(site.folder / f"agent-{node}" / "state"),
                     "kubeletSocket": "off",
+                    **agent,
                 },
                 "listen": {"ops": "127.0.0.1:0"},
             },
         )
         self._scenario = self.data / "scenario"
-        write(self._scenario, Scenario(cuda=12080, gpus=(h100_sxm(0, node),)))
+        self.show(Scenario(cuda=12080, gpus=(h100_sxm(0, node),)))
+
+    def show(self, scenario: Scenario) -> None:
+        """The node's hardware from now on."""
+        write(self._scenario, scenario)
 
     def arguments(self) -> Sequence[str]:
         return (sys.executable, "-m", "agent", "--config", str(self.config))
