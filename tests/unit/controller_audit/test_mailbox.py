@@ -116,6 +116,7 @@ def test_chosen_letters_are_taken_out() -> None:
     chosen = mailbox.take_out(lambda item: item.ticket is not None)
 
     assert subjects(chosen) == ["s0", "s2"]
+    assert not mailbox._urgent
     assert subjects(mailbox.take(0)) == ["s1", "s3"]
 
 

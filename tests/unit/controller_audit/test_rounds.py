@@ -47,6 +47,25 @@ def test_each_counter_has_an_hour_of_its_own() -> None:
     assert [x.refs["count"] for x in rounds.due(NOW + 3 * HOUR_NS)] == [1]
 
 
+def test_a_counter_that_has_just_begun_is_not_over() -> None:
+    rounds = Rounds()
+    rounds.absorb(ROUND, NOW)
+    rounds.absorb(replace(ROUND, subject="node/n2"), NOW + HOUR_NS)
+
+    assert [x.subject for x in rounds.due(NOW + HOUR_NS)] == ["node/n1"]
+
+
+def test_an_acceptance_ends_what_is_left_of_several_codes() -> None:
+    rounds = Rounds()
+    other = replace(REFUSED, codes=("SEQ_GAP",))
+    rounds.absorb(REFUSED, NOW)
+    rounds.absorb(other, NOW + 10)
+    rounds.due(NOW + HOUR_NS)
+    rounds.absorb(ACCEPTED, NOW + HOUR_NS)
+
+    assert not rounds.absorb(other, NOW + HOUR_NS)
+
+
 def test_an_acceptance_ends_repeats_and_not_the_rounds() -> None:
     rounds = Rounds()
     rounds.absorb(ROUND, NOW)
@@ -131,6 +150,7 @@ def test_refusal_after_an_acceptance_is_news() -> None:
 
     assert not rounds.absorb(ACCEPTED, NOW + 2)
     assert [summary.refs["count"] for summary in rounds.due(NOW + 3)] == [1]
+    assert rounds.due(NOW + 3) == []
     assert not rounds.absorb(REFUSED, NOW + 4)
 
 
