@@ -138,9 +138,18 @@ def test_nothing_is_written_through_a_link(folder: Path) -> None:
     target = folder / "target"
     path = folder / "evidence" / name(ONE)
     path.parent.mkdir(parents=True)
+    target.write_text("precious")
     path.with_suffix(".new").symlink_to(target)
     assert Kept(folder).take(ONE).lost == 1
-    assert not target.exists()
+    assert target.read_text() == "precious"
+
+
+def test_what_a_crash_left_half_written_is_written_anew(folder: Path) -> None:
+    path = folder / "evidence" / name(ONE)
+    path.parent.mkdir(parents=True)
+    path.with_suffix(".new").write_bytes(b"x" * 2 * SIZE)
+    assert Kept(folder).take(ONE).kept == 1
+    assert read_exhibit(path.read_bytes()) == ONE
 
 
 def test_evidence_is_written_when_it_comes(folder: Path) -> None:
