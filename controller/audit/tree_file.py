@@ -83,8 +83,6 @@ class TreeFile:
 
     def flush(self, *, durable: bool = False) -> None:
         """Write what waits; what cannot be written goes on waiting."""
-        if self._broken:
-            return
         with suppress(OSError):
             os.lseek(self._descriptor, self._written, os.SEEK_SET)
             while self._waiting:
@@ -120,7 +118,7 @@ class TreeFile:
         """From the file, from memory, or across the end of the one."""
         found = b""
         if at < self._written:
-            found = os.pread(self._descriptor, min(HASH_BYTES, self._written - at), at)
+            found = os.pread(self._descriptor, HASH_BYTES, at)
         begin = max(0, at - self._written)
         return found + bytes(self._waiting[begin : begin + HASH_BYTES - len(found)])
 

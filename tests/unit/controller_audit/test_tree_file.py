@@ -71,6 +71,7 @@ def test_eight_mebibytes_may_wait(tmp_path: Path) -> None:
         tree.node(0, 0)
     disk.room = None
     tree.append(b"j" * MIB)
+    assert len(tree._waiting) == 0
     tree.flush()
     assert size(tmp_path) == 8 * MIB, "it has given up"
     tree.begin(Frontier())
@@ -107,6 +108,16 @@ def test_a_tree_that_lacks_its_peaks_gets_them_and_says_so(tmp_path: Path, damag
     assert [tree.node(1, 0), tree.node(0, 2)] == list(frontier.peaks)
     tree.close()
     assert not opened(tmp_path, frontier).lost
+
+
+def test_one_descriptor_is_open_however_often_a_tree_begins(tmp_path: Path) -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    tree = opened(tmp_path)
+    tree.begin(Frontier())
+    assert len(list(descriptors.iterdir())) == before + 1
+    tree.close()
+    assert len(list(descriptors.iterdir())) == before
 
 
 def test_a_hole_is_no_hash(tmp_path: Path) -> None:
