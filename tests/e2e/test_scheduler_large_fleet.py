@@ -10,7 +10,7 @@ from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
-from tests.e2e.product.pods import guarded
+from tests.e2e.product.pods import guarded, refusals
 from tests.e2e.product.stage import Stage
 
 NODES, PODS, RARE, NODES_OF_A_CLASS = 500, 200, 10, 3
@@ -49,6 +49,7 @@ def stage(lab: Lab) -> Iterator[Stage]:
 
 @pytest.mark.long
 def test_pods_find_rare_nodes_among_many(stage: Stage) -> None:
+    """At once: with a sample of the nodes some would be refused first, and wait."""
     assert [len(nodes) >= NODES_OF_A_CLASS for nodes in RARE_NODES.values()] == [True] * RARE
     hashes = {
         driver: stage.gpuwarden.agents.hash_of(min(nodes)) for driver, nodes in RARE_NODES.items()
@@ -66,6 +67,7 @@ def test_pods_find_rare_nodes_among_many(stage: Stage) -> None:
             lambda: all(stage.is_bound(name) for name in names),
             timeout_s=300,
         )
+        assert [name for name in names if refusals(stage.pods, name)] == []
         landed = {name: stage.pods.node_of(name) for name in names}
     assert all(node in RARE_NODES[wanted[name]] for name, node in landed.items())
     assert max(Counter(landed.values()).values()) <= 8
