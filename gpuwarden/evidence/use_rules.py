@@ -41,7 +41,7 @@ def use_findings(evidence: Evidence) -> tuple[str, ...]:
 
 def is_allocation(allocation: Allocation) -> bool:
     """Whether every name in it has the form that Kubernetes gives such names."""
-    return not tuple(_allocation("", allocation))
+    return not tuple(_allocation(allocation))
 
 
 def device_uuid(device: str) -> str | None:
@@ -84,30 +84,30 @@ def _findings(evidence: Evidence) -> Iterator[str]:
     allocations, processes = evidence.allocations or (), evidence.processes or ()
     yield from _count("allocations", len(allocations), MAX_ALLOCATIONS)
     for position, allocation in enumerate(allocations[:MAX_ALLOCATIONS]):
-        yield from _allocation(f"allocations[{position}].", allocation)
+        yield from (f"allocations[{position}].{line}" for line in _allocation(allocation))
     if len(set(allocations)) < len(allocations):
         yield "allocations: one appears more than once"
     yield from _count("processes", len(processes), MAX_PROCESSES)
     for position, process in enumerate(processes[:MAX_PROCESSES]):
-        yield from _process(f"processes[{position}].", process)
+        yield from (f"processes[{position}].{line}" for line in _process(process))
 
 
-def _allocation(at: str, allocation: Allocation) -> Iterator[str]:
-    yield from _match(f"{at}namespace", allocation.namespace, _LABEL, "an RFC 1123 label")
-    yield from _match(f"{at}pod", allocation.pod, _SUBDOMAIN, "an RFC 1123 subdomain")
-    yield from _match(f"{at}container", allocation.container, _LABEL, "an RFC 1123 label")
+def _allocation(allocation: Allocation) -> Iterator[str]:
+    yield from _match("namespace", allocation.namespace, _LABEL, "an RFC 1123 label")
+    yield from _match("pod", allocation.pod, _SUBDOMAIN, "an RFC 1123 subdomain")
+    yield from _match("container", allocation.container, _LABEL, "an RFC 1123 label")
     plain = "1 to 317 printable ASCII characters without blanks"
-    yield from _match(f"{at}resource", allocation.resource, _RESOURCE, plain)
-    yield from _match(f"{at}device", allocation.device, _DEVICE, plain)
+    yield from _match("resource", allocation.resource, _RESOURCE, plain)
+    yield from _match("device", allocation.device, _DEVICE, plain)
 
 
-def _process(at: str, process: GpuProcess) -> Iterator[str]:
+def _process(process: GpuProcess) -> Iterator[str]:
     if not (is_gpu_uuid(process.gpu) or is_mig_uuid(process.gpu)):
-        yield f"{at}gpu: '{quote(process.gpu)}' is no UUID of a GPU or MIG device"
+        yield f"gpu: '{quote(process.gpu)}' is no UUID of a GPU or MIG device"
     if not 0 <= process.pid <= _MAX_PID:
-        yield f"{at}pid: {process.pid} is not between 0 and {_MAX_PID}"
+        yield f"pid: {process.pid} is not between 0 and {_MAX_PID}"
     if process.pod_uid is not None:
-        yield from _match(f"{at}podUid", process.pod_uid, _POD_UID, "a pod's UID")
+        yield from _match("podUid", process.pod_uid, _POD_UID, "a pod's UID")
 
 
 def _match(at: str, value: str, pattern: re.Pattern[str], expected: str) -> Iterator[str]:

@@ -361,6 +361,14 @@ WEAKENINGS: Final = (
         f"{RPC}::test_a_changed_gpu_is_quarantined_and_stays_so_for_new_streams",
     ),
     _one(
+        "form-of-use",
+        "controller/verifier/inventory.py",
+        "    lines = [*use_findings(evidence)]",
+        "    lines = [*(use_findings(evidence) if not has_known_inventory else ())]",
+        "tests/unit/controller_verifier/test_evidence_of_use.py"
+        "::test_malformed_use_is_refused_in_any_round",
+    ),
+    _one(
         "denials-follow-hardware",
         "controller/verifier/inventory.py",
         "elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):",
