@@ -31,6 +31,17 @@ def rendered(folder: Path) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
+def with_extender(folder: Path) -> Path:
+    """An overlay of somebody's own: the base and the component for the extender."""
+    above = Path(*[".."] * len(folder.parts[1:]))  # kustomize takes no absolute paths
+    document = {
+        "resources": [str(above / BASE.relative_to("/"))],
+        "components": [str(above / (KUSTOMIZE / "components/extender").relative_to("/"))],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    return folder
+
+
 def one(found: list[Object], kind: str, name: str) -> Object:
     """The object; it is there once."""
     (only,) = [x for x in found if (x["kind"], x["metadata"]["name"]) == (kind, name)]

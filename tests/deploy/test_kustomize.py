@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
-import yaml
-
 from gpuwarden import __version__
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
-from tests.deploy.manifests import BASE, KUSTOMIZE, container_of, objects, one, pod_of, rendered
+from tests.deploy.manifests import (
+    BASE,
+    KUSTOMIZE,
+    container_of,
+    objects,
+    one,
+    pod_of,
+    rendered,
+    with_extender,
+)
 
 
 def test_rights_and_names_are_what_the_files_say() -> None:
@@ -50,15 +57,7 @@ def test_mig_adds_one_capability_and_one_variable_and_nothing_else() -> None:
 
 
 def test_the_extender_component_opens_it_over_mtls(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    above = Path(*[".."] * len(folder.parts[1:]))
-    document = {
-        "resources": [str(above / BASE.relative_to("/"))],
-        "components": [str(above / (KUSTOMIZE / "components/extender").relative_to("/"))],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    made = rendered(folder)
+    made = rendered(with_extender(tmp_path))
     workload = one(made, "StatefulSet", "gpuwarden-controller")
     container = container_of(workload)
     known = {x["name"]: x["value"] for x in container["env"] if "value" in x}

@@ -222,7 +222,9 @@ def test_the_workload_apis_socket_is_mounted_by_its_folder() -> None:
 
 
 def test_kubelets_socket_is_mounted_by_its_folder() -> None:
-    folder = "/var/lib/kubelet/pod-resources"
+    socket = agent_settings().agent.kubelet_socket
+    assert socket is not None
+    folder = str(socket.parent)
     (mount,) = [x for x in container_of(AGENTS)["volumeMounts"] if x["mountPath"] == folder]
     assert mount["readOnly"] is True
     (volume,) = [x for x in pod_of(AGENTS)["volumes"] if x["name"] == mount["name"]]

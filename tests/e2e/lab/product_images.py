@@ -6,6 +6,7 @@ lab's cache, named after all that went into them. What is missing is said with h
 
 import json
 import os
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -29,6 +30,8 @@ _SENT = ("agent", "controller", "gpuwarden", "requirements", "LICENSE", ".docker
 _CA = "/run/package-index-ca.crt"
 _FORMAT = "1"
 """Raised when what this module does to an image changes."""
+_KEPT = 3
+"""Builds; each is some 400 MB."""
 _MIB = 1 << 20
 
 
@@ -95,6 +98,14 @@ def _build(shelf: Shelf, cache: Path, revision: str) -> None:
             given = {**arguments, "VERSION": __version__, "REVISION": revision}
             builder.build(Build(f"Dockerfile.{part}", ROOT, name, given, mounts))
             builder.export(name, folder / f"{part}.tar")
+    for old in old_builds(shelf.folder.parent, _KEPT):
+        shutil.rmtree(old)
+
+
+def old_builds(folder: Path, kept: int) -> Sequence[Path]:
+    """All builds of images but the newest `kept`."""
+    builds = sorted(folder.glob("images-*"), key=lambda x: x.stat().st_mtime, reverse=True)
+    return builds[kept:]
 
 
 def _index_in_a_container(

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tests.e2e.lab.containers import Surroundings, UnpackedImage, runtime_specif
 from tests.e2e.lab.debian_base import BaseImageError, mirror, sources_list
 from tests.e2e.lab.image_builder import Build, build_command
 from tests.e2e.lab.package_index import index_variables
-from tests.e2e.lab.product_images import layer_sizes, sources
+from tests.e2e.lab.product_images import layer_sizes, old_builds, sources
 
 
 def test_the_base_gets_this_machines_archives_of_its_release_only() -> None:
@@ -95,6 +96,14 @@ def test_an_image_is_named_after_everything_that_goes_into_it(tmp_path: Path) ->
     assert sources(root) == before
     (root / "gpuwarden/a.py").write_text("changed")
     assert sources(root) != before
+
+
+def test_old_builds_are_those_before_the_newest(tmp_path: Path) -> None:
+    for age, name in enumerate(("images-c", "images-a", "images-b", "kubernetes-x")):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (100 - age, 100 - age))
+    assert [x.name for x in old_builds(tmp_path, 2)] == ["images-b"]
+    assert old_builds(tmp_path, 3) == []
 
 
 def docker_archive(path: Path) -> Path:
