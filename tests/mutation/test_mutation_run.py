@@ -82,7 +82,7 @@ from tests.mutation import in_copy, survivors
 from tests.mutation.subjects import Subject
 
 subjects = [Subject("planted", ("planted_tests",))]
-verdicts = in_copy.tried(Path.cwd(), subjects, (), 2)
+verdicts = in_copy.tried(Path.cwd(), subjects, (), 4)
 entries = survivors.listed(Path("list.toml").read_text())
 sys.exit(in_copy.judged(Path.cwd(), subjects, verdicts, entries))
 """

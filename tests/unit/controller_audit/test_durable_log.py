@@ -37,6 +37,12 @@ async def test_granted_record_is_durable_when_grant_returns(folder: Path) -> Non
     assert record["origin"] == "lab/controller-0"
 
 
+def test_a_grant_waits_two_seconds_in_a_queue_of_8192(folder: Path) -> None:
+    bench = Bench(folder)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    assert (audit._grant_seconds, audit._mailbox._limit) == (2.0, 8192)
+
+
 async def test_chain_goes_on_in_the_next_process(folder: Path) -> None:
     bench = Bench(folder)
     for _ in range(3):
@@ -97,7 +103,7 @@ async def test_slow_disk_refuses_the_grant_and_lag_refuses_the_next_at_once(fold
         audit.note(STATE)
         bench.clock.advance(1)
         assert audit.condition.reason == ""
-        bench.clock.advance(1e-3)
+        bench.clock.boottime += 1
         with pytest.raises(AuditUnavailableError, match="lags behind"):
             await audit.grant(ACCEPTED)
         assert not audit.condition.available

@@ -12,7 +12,7 @@ from controller.audit.reserve import NAME, STEP_BYTES, Reserve
 from controller.audit.scan import LogBrokenError
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified
 from gpuwarden.audit.files import file_name, log_files, verify_files
-from tests.builders.audit_log import digest, line, log
+from tests.builders.audit_log import GENESIS, digest, line, log
 from tests.fakes.disk import FaultyDisk
 
 ORIGIN = "lab/controller-0"
@@ -115,6 +115,15 @@ def test_cut_at_every_byte_is_healed_and_goes_on(tmp_path: Path) -> None:
         store.append(LINES[count], HEADS[count])
         store.close()
         assert verified(folder).records == count + 1
+
+
+def test_the_longest_record_is_read(tmp_path: Path) -> None:
+    short = len(line(1, GENESIS, refs={"x": ""}))
+    longest = line(1, GENESIS, refs={"x": "y" * (4097 - short)})
+    assert len(longest) == 4097
+    write(tmp_path / "audit", 1, longest)
+    write(tmp_path / "audit", 2, line(2, digest(longest), refs={"x": "y" * (4097 - short)}))
+    assert reopened(tmp_path / "audit").head.seq == 2
 
 
 def test_a_crash_leaves_a_group_of_records_at_most(tmp_path: Path) -> None:

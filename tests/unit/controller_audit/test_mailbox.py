@@ -1,6 +1,6 @@
 import threading
 
-from controller.audit.mailbox import GROUP_RECORDS, Letter, Mailbox, Ticket
+from controller.audit.mailbox import Letter, Mailbox, Ticket
 from controller.audit.record import Record
 from gpuwarden.audit.record import RecordKind
 
@@ -16,13 +16,13 @@ def subjects(letters: list[Letter]) -> list[str]:
 
 def test_letters_come_out_in_order_in_groups() -> None:
     mailbox = Mailbox(1000)
-    for number in range(GROUP_RECORDS + 10):
+    for number in range(74):
         assert mailbox.put(letter(number))
 
     first, second = mailbox.take(0), mailbox.take(0)
 
-    assert subjects(first + second) == [f"s{n}" for n in range(GROUP_RECORDS + 10)]
-    assert len(first) == GROUP_RECORDS
+    assert subjects(first + second) == [f"s{n}" for n in range(74)]
+    assert len(first) == 64
     assert len(mailbox) == 0
 
 
@@ -75,7 +75,7 @@ def test_only_a_grant_is_urgent() -> None:
 
 def test_grant_left_behind_in_the_queue_is_still_urgent() -> None:
     mailbox = Mailbox(1000)
-    for number in range(GROUP_RECORDS):
+    for number in range(64):
         mailbox.put(letter(number))
     mailbox.put(letter(99, waits=True))
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from controller.audit.record import Json, Record
 from controller.audit.sealing import LogIdentity, Sealer, encode_refs, summarised
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified, verify_lines
+from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordKind, decode_record
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 
@@ -26,6 +27,12 @@ def record(**changes: Any) -> Record:
         "refs": {"hash": "v1:sha256:ab", "gpus": 8},
     }
     return Record(**fields | changes)
+
+
+def test_kept_evidence_is_no_part_of_what_happened() -> None:
+    kept = record(exhibit=Exhibit("type", b"payload", b"", (), (), 0))
+    assert kept == record()
+    assert repr(kept) == repr(record())
 
 
 def test_line_holds_every_field_in_canonical_form() -> None:
@@ -206,6 +213,7 @@ def test_a_summary_is_no_longer_than_what_it_stands_for() -> None:
 def test_short_lists_may_be_kept() -> None:
     names: list[Json] = ["n" * 100] * 3
     assert summarised(names, keep=3) == names
+    assert isinstance(summarised(["n" * 300]), dict)
     assert isinstance(summarised(names, keep=2), dict)
     assert isinstance(summarised(tuple(names), keep=2), dict)
 

@@ -11,6 +11,7 @@ from gpuwarden.identity.workload_api import WorkloadApiDeniedError, _offer, _tra
 def test_an_error_is_one_short_line() -> None:
     told = _translated(PySpiffeError("a\n" + "b" * 300))
     assert str(told) == "a\\n" + "b" * 197
+    assert str(_translated(PySpiffeError("short"))) == "short"
     assert not isinstance(told, WorkloadApiDeniedError)
 
 

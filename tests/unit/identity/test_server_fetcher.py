@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpuwarden.identity.server_credentials import CALM_S, _Fetcher, _utc_now
+from gpuwarden.identity.server_credentials import _Fetcher, _utc_now
 from gpuwarden.identity.svid import Svid, SvidSource
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.svids import FakeSvidSource, new_svid
@@ -62,7 +62,7 @@ def test_a_change_waits_until_handshakes_that_have_passed_are_under_way() -> Non
     source.put(None)
     fetcher()
     fetcher()
-    assert pauses == [CALM_S, CALM_S]
+    assert pauses == [0.1, 0.1]
 
 
 @pytest.mark.parametrize(

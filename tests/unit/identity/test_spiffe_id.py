@@ -129,3 +129,22 @@ def test_our_own_ids_are_read_back_as_their_roles() -> None:
     assert peer_name(agent, "/gpuwarden") == PeerName(Role.AGENT, "n1")
     controller = controller_id("example.org", "/gpuwarden")
     assert peer_name(controller, "/gpuwarden") == PeerName(Role.CONTROLLER, "")
+
+
+def test_an_id_has_at_most_2048_bytes() -> None:
+    begin = "spiffe://example.org/"
+    longest = begin + "a" * (2048 - len(begin))
+    assert str(parse_spiffe_id(longest)) == longest
+    with pytest.raises(SpiffeIdError, match="longer than 2048 bytes"):
+        parse_spiffe_id(longest + "a")
+
+
+def test_a_trust_domain_has_at_most_255_characters() -> None:
+    assert parse_trust_domain("a" * 255) == "a" * 255
+    with pytest.raises(SpiffeIdError, match="trust domain must match"):
+        parse_trust_domain("a" * 256)
+
+
+def test_text_that_is_no_unicode_is_no_id() -> None:
+    with pytest.raises(SpiffeIdError, match="bad path segment"):
+        parse_spiffe_id("spiffe://example.org/\ud800")

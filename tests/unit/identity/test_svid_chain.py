@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -81,6 +82,24 @@ def test_allowed_keys_are_accepted_in_leaf_and_authority(key: PrivateKey) -> Non
 def test_other_keys_are_refused(key: PrivateKey, found: str) -> None:
     with pytest.raises(ChainInvalidError, match=found):
         verify_chain(ROOT.issue(AGENT, key=key).chain_der, [ROOT.certificate], NOW)
+
+
+@pytest.mark.parametrize(
+    ("bits", "allowed"), [(2047, False), (2048, True), (8192, True), (8193, False)]
+)
+def test_sizes_of_rsa_keys_are_exact(bits: int, allowed: bool) -> None:
+    # Public numbers are enough: any odd modulus of the size will do.
+    key = rsa.RSAPublicNumbers(65537, (1 << bits - 1) | 1).public_key()
+    issuer = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([])
+    certificate = (
+        x509.CertificateBuilder(name, name, key, 1, NOW, NOW)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(issuer, SHA256())
+    )
+    told = "lacks extension" if allowed else f"RSA key of {bits} bits"
+    with pytest.raises(ChainInvalidError, match=told):
+        parse_chain([certificate.public_bytes(Encoding.DER)])
 
 
 def test_a_denied_key_in_an_intermediate_is_refused() -> None:

@@ -1,6 +1,7 @@
 """The watchdog's decisions, over hours in microseconds."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,23 @@ from gpuwarden.identity.watchdog import Limits, Step, Watchdog
 LIMITS = Limits()
 START = Watchdog(LIMITS)
 BUILT = START.built(100.0, 225.0)
+
+
+def test_the_timings_of_a_watch() -> None:
+    assert (
+        Limits(
+            fetch_timeout=5.0,
+            first_update_timeout=10.0,
+            tick=5.0,
+            probe_every=60.0,
+            confirm_after=5.0,
+            backoff_base=0.2,
+            backoff_cap=5.0,
+            overdue_retry=60.0,
+            max_lifetime=timedelta(days=1),
+        )
+        == LIMITS
+    )
 
 
 def test_the_first_thing_to_do_is_to_build() -> None:

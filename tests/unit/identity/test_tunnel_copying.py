@@ -124,3 +124,15 @@ async def test_tls_is_closed_as_a_whole() -> None:
         await _copy(source, sink)
         assert sink.is_closing()
         assert await heard == b"last"
+
+
+def test_a_failure_is_named_and_its_text_is_one_short_line() -> None:
+    names = {"unreachable", "untrusted", "wrong-identity", "refused", "local"}
+    assert {x.value for x in DialFailure} == names
+    text = "x\n" + "y" * 300
+    assert str(DialError(DialFailure.REFUSED, text)) == "refused: x\\n" + "y" * 197
+    assert str(DialError(DialFailure.LOCAL, "short")) == "local: short"
+
+
+def test_a_dial_has_ten_seconds_and_what_is_left_of_a_connection_five() -> None:
+    assert TunnelTimeouts() == TunnelTimeouts(dial=10.0, half_closed=5.0)
