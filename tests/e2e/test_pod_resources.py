@@ -59,13 +59,20 @@ def socket_of(lab: Lab) -> Path:
 
 
 def start(lab: Lab, name: str, devices: int) -> None:
-    """A pod that runs until it is deleted and holds so many devices."""
+    """A pod that runs until it is deleted and holds so many devices.
+
+    A kubelet that has just started turns pods away until it has heard of the plugin's devices;
+    whoever owns such a pod makes another one.
+    """
     document = pod(name, "say", "here")
     if devices:
         limits = {"limits": {RESOURCE: str(devices)}}
         document["spec"]["containers"][0]["resources"] = limits
     lab.pods.create(document)
-    lab.pods.phase(name, "Running", timeout_s=60)
+    while lab.pods.phase(name, "Running", "Failed", timeout_s=60) == "Failed":
+        assert lab.pods.get(name)["status"]["reason"] == "UnexpectedAdmissionError"
+        lab.pods.delete(name)
+        lab.pods.create(document)
 
 
 class RealNode(NodeWithDevices):
