@@ -1,17 +1,17 @@
 """A lab's number and folder: ours while we live, swept by whoever finds them after that.
 
-The claim is a locked file, which the kernel unlocks however its owner ends. A keeper process
+The number is held by an abstract unix socket: one holder on the whole machine, whatever its
+user and its folder of labs, and the kernel frees it however its owner ends. A keeper process
 sweeps at once when the owner is gone; should the keeper be gone as well, the next claim does.
 """
 
-import fcntl
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO
 
 from tests.e2e.lab.addresses import LABS, AddressPlan
 from tests.e2e.lab.sweep import sweep
@@ -19,6 +19,7 @@ from tests.e2e.lab.sweep import sweep
 _ROOT = Path(__file__).resolve().parents[3]
 _HIDDEN = ("/run", "/var")
 """The node mounts something else there."""
+_NUMBERS = range(LABS)
 
 
 class ClaimError(RuntimeError):
@@ -40,15 +41,15 @@ def labs_folder() -> Path:
 class Claim:
     """One lab number of this machine, with its folder."""
 
-    def __init__(self, root: Path, number: int, lock: IO[str]) -> None:
+    def __init__(self, root: Path, number: int, hold: socket.socket) -> None:
         self.plan = AddressPlan(number)
-        self._lock = lock
+        self._hold: socket.socket | None = hold
         for left in root.glob(f"{number}-*"):
             sweep(left, self.plan)
         self.folder = root / f"{number}-{secrets.token_hex(3)}"
         self.folder.mkdir(mode=0o700)
         self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.lab.keeper", lock.name, str(self.folder)],
+            [sys.executable, "-m", "tests.e2e.lab.keeper", str(self.folder)],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -57,31 +58,32 @@ class Claim:
         )
 
     @classmethod
-    def take(cls, root: Path | None = None) -> "Claim":
-        """The first free number; leftovers of dead owners that are found on the way are swept."""
+    def take(cls, root: Path | None = None, numbers: range = _NUMBERS) -> "Claim":
+        """The first free number; leftovers of its dead owners below `root` are swept."""
         root = root or labs_folder()
-        for number in range(LABS):
-            lock = (root / f"{number}.lock").open("w")
-            if locked(lock):
-                return cls(root, number, lock)
-            lock.close()
-        raise ClaimError(f"all {LABS} labs of this machine are taken")
+        for number in numbers:
+            if hold := held(number):
+                return cls(root, number, hold)
+        raise ClaimError(f"all {len(numbers)} labs of this machine are taken")
 
     def release(self) -> None:
         """Sweep and give the number back. May be called twice."""
-        if self._lock.closed:
+        if self._hold is None:
             return
         sweep(self.folder, self.plan)
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
         self._keeper.wait()
-        self._lock.close()
+        self._hold.close()
+        self._hold = None
 
 
-def locked(lock: IO[str]) -> bool:
-    """Take the lock where nobody has it."""
+def held(number: int) -> socket.socket | None:
+    """Hold the number until the socket is closed; None where somebody has it."""
+    hold = socket.socket(socket.AF_UNIX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        hold.bind(f"\0gpuwarden-lab-{number}")
+    except OSError:
+        hold.close()
+        return None
+    return hold

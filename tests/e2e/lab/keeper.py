@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.lab.keeper LOCK FOLDER`: waits until its owner is gone, then sweeps.
+"""`python -m tests.e2e.lab.keeper FOLDER`: waits until its owner is gone, then sweeps.
 
 The owner holds the other end of standard input, so that its end is seen even after SIGKILL.
 """
@@ -8,20 +8,21 @@ import time
 from pathlib import Path
 
 from tests.e2e.lab.addresses import AddressPlan
-from tests.e2e.lab.claim import locked
+from tests.e2e.lab.claim import held
 from tests.e2e.lab.sweep import sweep
 
 _POLL_S = 0.05
 
 
 def main() -> int:
-    lock_name, folder = sys.argv[1], Path(sys.argv[2])
+    folder = Path(sys.argv[1])
+    number = int(folder.name.partition("-")[0])
     sys.stdin.read()
-    with Path(lock_name).open("w") as lock:
-        while folder.exists():  # else its owner, or the number's next one, has swept
-            if locked(lock):  # the kernel may unlock a dying owner's file after our input's end
-                sweep(folder, AddressPlan(int(folder.name.partition("-")[0])))
-            time.sleep(_POLL_S)
+    while folder.exists():  # else its owner, or the number's next one, has swept
+        if hold := held(number):  # the kernel may free a dying owner's number after our input's end
+            with hold:
+                sweep(folder, AddressPlan(number))
+        time.sleep(_POLL_S)
     return 0
 
 

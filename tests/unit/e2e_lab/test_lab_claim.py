@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.test_names import ROOT
-from tests.e2e.lab import claim
 from tests.e2e.lab.claim import Claim, ClaimError, labs_folder
 from tests.e2e.lab.sweep import MARK, processes_of
 from tests.e2e.lab.waiting import until
@@ -48,8 +47,7 @@ def test_claims_beside_each_other_have_their_own_number(tmp_path: Path) -> None:
     process, folder = owner(tmp_path)
     try:
         ours = Claim.take(tmp_path)
-        assert (folder.name[:2], ours.folder.name[:2]) == ("0-", "1-")
-        assert ours.plan.number == 1
+        assert number_of(ours.folder) == ours.plan.number != number_of(folder)
         ours.release()
         assert not ours.folder.exists()
         assert folder.is_dir()
@@ -71,20 +69,29 @@ def test_the_next_claim_sweeps_where_the_keeper_was_killed_too(tmp_path: Path) -
     os.kill(keeper_of(folder), signal.SIGKILL)
     end(process)
     assert len(processes_of(folder)) == 1
-    ours = Claim.take(tmp_path)
-    assert ours.plan.number == 0
+    number = number_of(folder)
+    ours = Claim.take(tmp_path, range(number, number + 1))
     assert processes_of(folder) == []
     assert not folder.exists()
     ours.release()
+
+
+def test_a_number_is_had_once_whatever_the_folder(tmp_path: Path) -> None:
+    """Its addresses, link and cgroup are the machine's."""
+    ours = Claim.take(tmp_path)
+    only = range(ours.plan.number, ours.plan.number + 1)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ClaimError, match="all 1 labs of this machine are taken"):
+        Claim.take(tmp_path / "other", only)
+    ours.release()
+    Claim.take(tmp_path / "other", only).release()
 
 
 def test_release_may_come_twice(tmp_path: Path) -> None:
     ours = Claim.take(tmp_path)
     ours.release()
     ours.release()
-    again = Claim.take(tmp_path)
-    assert again.plan.number == 0
-    again.release()
+    assert not ours.folder.exists()
 
 
 def test_other_processes_are_left_alone(tmp_path: Path) -> None:
@@ -111,12 +118,8 @@ def test_a_folder_that_others_can_write_is_refused(
         labs_folder()
 
 
-def test_no_number_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "LABS", 1)
-    ours = Claim.take(tmp_path)
-    with pytest.raises(ClaimError, match="all 1 labs of this machine are taken"):
-        Claim.take(tmp_path)
-    ours.release()
+def number_of(folder: Path) -> int:
+    return int(folder.name.partition("-")[0])
 
 
 def keeper_of(folder: Path) -> int:
