@@ -31,6 +31,19 @@ def test_the_timings_of_a_watch() -> None:
     )
 
 
+def test_a_watch_begins_with_nothing() -> None:
+    nothing = Watchdog(
+        LIMITS,
+        watching=False,
+        failures=0,
+        build_at=0.0,
+        probe_at=0.0,
+        denials=0,
+        doubted=False,
+    )
+    assert nothing == START
+
+
 def test_the_first_thing_to_do_is_to_build() -> None:
     assert START.step(0.0, overdue=True) is Step.BUILD
     assert START.wait_seconds(0.0, overdue=True) == 0.0
