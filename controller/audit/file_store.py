@@ -18,6 +18,9 @@ from gpuwarden.audit.chain import BEFORE_FIRST, Accepted, Head
 from gpuwarden.audit.files import PATTERN, file_name
 from gpuwarden.evidence.canonical import sha256_hex
 
+_CLOSED = -1
+"""In place of a descriptor; closing it is an error that is ignored."""
+
 
 @dataclass(frozen=True, slots=True)
 class Healed:
@@ -42,8 +45,8 @@ class FileStore:
         self._replay = replay
         self._folder = folder
         self._disk = disk
-        self._lock = -1
-        self._descriptor = -1
+        self._lock = _CLOSED
+        self._descriptor = _CLOSED
         self._path = folder
         self._durable = 0
         self.head = BEFORE_FIRST
@@ -113,9 +116,9 @@ class FileStore:
     def close(self) -> None:
         """Let the log go. Everything that counts is on the disk already."""
         for descriptor in (self._descriptor, self._lock):
-            if descriptor >= 0:
+            with suppress(OSError):
                 os.close(descriptor)
-        self._descriptor = self._lock = -1
+        self._descriptor = self._lock = _CLOSED
 
     def _open(self, origin: str) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -19,6 +19,8 @@ WRITE_BYTES = 1 << 20
 """What is gathered while a log is read anew."""
 MAX_WAITING = 8 << 20
 _HOLE = b"\0" * HASH_BYTES
+_CLOSED = -1
+"""In place of a descriptor; closing it is an error that is ignored."""
 
 
 class NoNodeError(Exception):
@@ -47,7 +49,7 @@ class TreeFile:
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._path = folder / NAME
         self._disk = disk
-        self._descriptor = -1
+        self._descriptor = _CLOSED
         self._written = 0
         self._waiting = bytearray()
         self._broken = False
@@ -105,20 +107,18 @@ class TreeFile:
 
     def close(self) -> None:
         """Let the file go."""
-        if self._descriptor >= 0:
+        with suppress(OSError):
             os.close(self._descriptor)
-        self._descriptor = -1
+        self._descriptor = _CLOSED
 
     def _open(self) -> None:
-        if self._descriptor < 0:
+        if self._descriptor == _CLOSED:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             self._descriptor = os.open(self._path, flags, 0o600)
 
     def _at(self, at: int) -> bytes:
         """From the file, from memory, or across the end of the one."""
-        found = b""
-        if at < self._written:
-            found = os.pread(self._descriptor, HASH_BYTES, at)
+        found = os.pread(self._descriptor, HASH_BYTES, at)
         begin = max(0, at - self._written)
         return found + bytes(self._waiting[begin : begin + HASH_BYTES - len(found)])
 

@@ -40,14 +40,23 @@ def say(text: str) -> None:
     os.write(sys.stderr.fileno(), f"mutation: {text}\n".encode())
 
 
-def tried(root: Path, subjects: Sequence[Subject], only: Sequence[str], jobs: int) -> list[Verdict]:
+def tried(
+    root: Path,
+    subjects: Sequence[Subject],
+    only: Sequence[str],
+    jobs: int,
+    entries: Sequence[Listed] = (),
+) -> list[Verdict]:
     """Try the mutants of all subjects, or of the packages and sources in `only`."""
+    expected = frozenset(entry.key for entry in entries)
     verdicts: list[Verdict] = []
     for subject in subjects:
         sources = subject.sources(root, only)
         if sources:
             say(f"{subject.package}: {len(sources)} sources")
-            verdicts += package_run.verdicts(root, subject, sources, jobs, _Progress().ended)
+            verdicts += package_run.verdicts(
+                root, subject, sources, jobs, _Progress().ended, expected=expected
+            )
     return verdicts
 
 
@@ -82,7 +91,7 @@ def main() -> int:
     root = Path.cwd()
     entries = survivors.listed(survivors.LIST.read_text())
     try:
-        verdicts = tried(root, SUBJECTS, arguments.only, arguments.jobs)
+        verdicts = tried(root, SUBJECTS, arguments.only, arguments.jobs, entries)
     except package_run.RunError as error:
         say(str(error))
         return 1

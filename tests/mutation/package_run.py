@@ -8,7 +8,7 @@ a module does, is tried in forks of this process, which has the libraries loaded
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +20,14 @@ import pytest
 from tests.mutation import changed_import, collected, forks, warm
 from tests.mutation.coverage_map import CoverageMap, Tracer
 from tests.mutation.forks import Announce, End, Job
-from tests.mutation.mutant import Mutant
+from tests.mutation.mutant import Key, Mutant
 from tests.mutation.places import mutants_of
 from tests.mutation.subjects import Subject
 from tests.mutation.survivors import Verdict
 from tests.mutation.swap import Loaded
 
 _DAY_S: Final = 86400.0
+_RETRIES: Final = 2
 
 Progress = Callable[[Mutant, End], None]
 
@@ -46,9 +47,19 @@ class RunError(Exception):
 
 
 def verdicts(
-    root: Path, subject: Subject, sources: Iterable[str], at_once: int, progress: Progress
+    root: Path,
+    subject: Subject,
+    sources: Iterable[str],
+    at_once: int,
+    progress: Progress,
+    *,
+    expected: Collection[Key] = (),
 ) -> list[Verdict]:
-    """Try every mutant of `sources`, which lie in the subject's package."""
+    """Try every mutant of `sources`, which lie in the subject's package.
+
+    Those that are `expected` to survive are tried again if they do not: on a busy machine a
+    test may fail for want of time.
+    """
     mutants = [m for path in sources for m in mutants_of(path, (root / path).read_text())]
     found = _in_collecting_child(root, subject, mutants, at_once, progress)
     ends = {number: End(end) for number, end in found.ends.items() if end != End.UNFIT}
@@ -63,8 +74,14 @@ def verdicts(
     left = [(i, m) for i, m in enumerate(mutants) if i not in ends]
     if left:
         _check_import(root, subject, left[0][1], found.known)
-    trials = (Job(i, _on_import(root, subject, m, found.known)) for i, m in left)
-    forks.run(trials, at_once, ended)
+    for _ in range(1 + _RETRIES):
+        trials = (Job(i, _on_import(root, subject, m, found.known)) for i, m in left)
+        forks.run(trials, at_once, ended)
+        left = [
+            (i, m)
+            for i, m in enumerate(mutants)
+            if m.key in expected and ends[i] is not End.SURVIVED
+        ]
     return [
         Verdict(mutant.key, ends[i] is End.SURVIVED, ends[i] is End.TIMED_OUT)
         for i, mutant in enumerate(mutants)
