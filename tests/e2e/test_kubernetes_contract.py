@@ -11,11 +11,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from controller.fleet.directory import KnownNode
 from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
@@ -41,33 +39,24 @@ from tests.e2e.lab.api import Api
 from tests.e2e.lab.api import ApiError as RefusedError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.installation import apply
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import eventually
 
-BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "base"
 NAMESPACE = "gpuwarden-system"
 QUICK = Pace(pause_factor=0.2)
 OBJECTS = "/apis/gpuwarden.dev/v1alpha1/nodeenrollments"
-PATHS = {
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
-    "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
-}
+ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+RESOURCE = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeenrollments.gpuwarden.dev"
 
 
 @pytest.fixture(scope="session")
 def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> InCluster:
     """What deploy/ installs, and the controller's way in as kubelet would project it."""
-    lab.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    for file in ("nodeenrollments.yaml", "rbac.yaml"):
-        for document in yaml.safe_load_all((BASE / file).read_text()):
-            lab.api.post(PATHS[document["kind"]], document)
+    apply(lab, "kustomize/base")
     until("the custom resource is served", lambda: _answers(lab.api))
     token = lab.api.post(
-        f"{PATHS['ServiceAccount']}/gpuwarden-controller/token",
+        f"{ACCOUNTS}/gpuwarden-controller/token",
         {"spec": {"expirationSeconds": 3600}},
     )["status"]["token"]
     folder = tmp_path_factory.mktemp("service-account")
@@ -192,7 +181,7 @@ class TestSchema:
     def test_people_see_who_is_denied(self, lab: Lab, no_enrollments: None) -> None:
         del no_enrollments
         lab.api.post(OBJECTS, enrollment_object(FULL))
-        crd = lab.api.get(f"{PATHS['CustomResourceDefinition']}/nodeenrollments.gpuwarden.dev")
+        crd = lab.api.get(RESOURCE)
         conditions = {x["type"]: x["status"] for x in crd["status"]["conditions"]}
         assert conditions["Established"] == "True"
         assert conditions.get("NonStructuralSchema", "False") == "False"

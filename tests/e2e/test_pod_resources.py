@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from agent.claims.cgroup import pod_uid
-from agent.claims.processes import ProcessPods
 from agent.kubelet.pod_resources import KubeletAllocations
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from sandbox.laptop import ROOT
@@ -33,6 +32,7 @@ from tests.e2e.lab.pods import pod
 from tests.e2e.lab.program import Site
 from tests.e2e.lab.spire_server import TRUST_DOMAIN
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.pod_processes import process_of
 from tests.e2e.spire_world import CONTROLLER, OurAgent, OurController, agent_id
 
 pytestmark = [pytest.mark.usefixtures("real_node"), pytest.mark.timeout(180)]
@@ -252,17 +252,6 @@ def test_the_pod_is_found_from_within_a_cgroup_namespace(lab: Lab, job: str) -> 
     assert "/.." in seen
     assert "kubepods" not in seen
     assert pod_uid(seen) == uid
-
-
-def process_of(uid: str) -> int:
-    """The first process of a pod's container, by the number that it has on this machine."""
-    pods = ProcessPods()
-    found = [
-        int(entry.name)
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and pods(int(entry.name)) == uid
-    ]
-    return max(found)
 
 
 def idle(use: pb.GpuUse) -> bool:

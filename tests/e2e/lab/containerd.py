@@ -1,5 +1,6 @@
 """containerd with runc and the CNI plugins, in the node's namespaces; images are imported."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ SOCKET = "/run/containerd/containerd.sock"
 CDI = "/var/lib/containerd/cdi"
 """Where CDI specifications are looked for, inside the node."""
 _NAMESPACE = "k8s.io"
+_DIGEST = re.compile(r"\bsha256:[0-9a-f]{64}\b")
 
 
 class Containerd(Program):
@@ -61,6 +63,19 @@ class Containerd(Program):
     def load_archive(self, archive: Path) -> None:
         """Import a docker or OCI archive."""
         self.ctr("images", "import", str(archive))
+
+    def has(self, image: str) -> bool:
+        """Whether there is an image of exactly this name."""
+        return image in self.ctr("images", "list", "--quiet").split()
+
+    def by_digest(self, image: str) -> str:
+        """Give the image a second name, as a registry would: `repository@sha256:…`; that name."""
+        listed = self.ctr("images", "list", f"name=={image}")
+        (digest,) = set(_DIGEST.findall(listed))
+        name = f"{image.rpartition(':')[0]}@{digest}"
+        if not self.has(name):
+            self.ctr("images", "tag", image, name)
+        return name
 
 
 def network_configuration(plan: AddressPlan) -> dict[str, object]:

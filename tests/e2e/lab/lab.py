@@ -101,6 +101,13 @@ class Lab:
         self._beside.append(site)
         return site
 
+    def on_node(self, name: str, programs: Mapping[str, Path]) -> Site:
+        """For more programs that run on the real node, as its own do."""
+        found = {**self.site.programs, **programs}
+        site = Site(self.folder / name, found, self.node.capsule, lab=self.folder)
+        self._beside.append(site)
+        return site
+
     def start(self) -> None:
         """Ready at the end: pods can be created, and run where there is a node."""
         started = time.monotonic()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,17 @@ _DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "spire"
 _CLI_S = 30
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Kubernetes cluster whose nodes may attest (`k8s_psat`)."""
+
+    name: str
+    kubeconfig: Path
+    """Of a user that may create TokenReviews and get pods and nodes."""
+    account: str
+    """The SPIRE agents' service account, `namespace:name`."""
+
+
 class SpireServer(Program):
     """One server. Whatever administers it goes through its private socket, as its CLI does."""
 
@@ -20,7 +32,8 @@ class SpireServer(Program):
         self,
         site: Site,
         *,
-        node_ca: Path,
+        node_ca: Path | None = None,
+        cluster: Cluster | None = None,
         svid_ttl: str = "1h",
         agent_ttl: str = "1h",
         ca_ttl: str = "24h",
@@ -28,10 +41,13 @@ class SpireServer(Program):
         admin_ids: Sequence[str] = (),
         name: str = "spire-server",
     ) -> None:
-        """`node_ca`: PEM file of the CA whose certificates nodes may attest with."""
+        """Nodes may attest with certificates of `node_ca` (a PEM file), as the cluster's, or by
+        join token.
+        """
         super().__init__(site, name, usual_port=8081)
         self.socket = self.data / "api.sock"
         self._node_ca = node_ca
+        self._cluster = cluster
         self._ttls = svid_ttl, agent_ttl, ca_ttl
         self._policy = policy
         self._admin_ids = admin_ids
@@ -149,14 +165,36 @@ plugins {{
   KeyManager "disk" {{
     plugin_data {{ keys_path = "{self.data}/keys.json" }}
   }}
-  NodeAttestor "x509pop" {{
-    plugin_data {{ ca_bundle_path = "{self._node_ca}" }}
-  }}
+  {self._by_certificate()}
+  {self._by_cluster()}
   NodeAttestor "join_token" {{
     plugin_data {{}}
   }}
 }}
 """
+
+    def _by_certificate(self) -> str:
+        if self._node_ca is None:
+            return ""
+        return f"""
+  NodeAttestor "x509pop" {{
+    plugin_data {{ ca_bundle_path = "{self._node_ca}" }}
+  }}"""
+
+    def _by_cluster(self) -> str:
+        if self._cluster is None:
+            return ""
+        return f"""
+  NodeAttestor "k8s_psat" {{
+    plugin_data {{
+      clusters = {{
+        "{self._cluster.name}" = {{
+          service_account_allow_list = ["{self._cluster.account}"]
+          kube_config_file = "{self._cluster.kubeconfig}"
+        }}
+      }}
+    }}
+  }}"""
 
     def _engine(self) -> str:
         return f"""

@@ -22,6 +22,8 @@ from tests.e2e.product.controller import FAST, ROOT, Controller
 from tests.e2e.product.service_address import ServiceAddress
 
 NAMESPACE = "gpuwarden-system"
+ACCOUNTS = ("gpuwarden-controller", "gpuwarden-agent", "gpuwarden-scheduler")
+"""Service accounts that deploy/ makes."""
 DEPLOY = ROOT / "deploy"
 DEDICATED = DEPLOY / "scheduler" / "configuration.yaml"
 CLUSTERS_OWN = DEPLOY / "scheduler" / "cluster-scheduler.yaml"
@@ -84,20 +86,12 @@ class Installation:
         extender: Mapping[str, Any] | None = None,
     ) -> Scheduler:
         """A scheduler with a shipped configuration, not started; `extender` changes its entry."""
-        settings = yaml.safe_load(file.read_text())
-        certificate, key = map(str, self._client)
-        (entry,) = settings["extenders"]
-        entry["urlPrefix"] = f"https://127.0.0.1:{self.service.port}"
-        entry["tlsConfig"] = {
-            "caFile": str(self._ca.file),
-            "certFile": certificate,
-            "keyFile": key,
-        }
-        entry |= extender or {}
+        url = f"https://127.0.0.1:{self.service.port}"
+        settings = scheduler_settings(file, url, self._ca.file, self._client)
+        settings["extenders"][0] |= extender or {}
         if profile is not None:
             settings["profiles"] = [{"schedulerName": profile}]
             settings["leaderElection"] = {"leaderElect": False}
-        settings.pop("clientConnection", None)
         plane = self.lab.control_plane
         return Scheduler(
             self.site,
@@ -107,6 +101,17 @@ class Installation:
             name=name,
             settings=settings,
         )
+
+
+def scheduler_settings(file: Path, url: str, ca: Path, client: tuple[Path, Path]) -> dict[str, Any]:
+    """A shipped configuration with the extender's address and our files."""
+    settings: dict[str, Any] = yaml.safe_load(file.read_text())
+    certificate, key = map(str, client)
+    (entry,) = settings["extenders"]
+    entry["urlPrefix"] = url
+    entry["tlsConfig"] = {"caFile": str(ca), "certFile": certificate, "keyFile": key}
+    settings.pop("clientConnection", None)
+    return settings
 
 
 def account(name: str) -> str:

@@ -1,0 +1,355 @@
+"""The shipped manifests with identities from a real SPIRE: the real node is verified at L1.
+
+SPIRE server with `k8s_psat`, SPIRE agent as a DaemonSet with the `k8s` workload attestor, entries
+as deploy/spire has them, images by digest, a device plugin, the dedicated scheduler. Only the GPUs
+are made up.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from sandbox.fleet.watch import metrics_of, states_of
+from sandbox.nvml.models import h100_sxm
+from sandbox.nvml.scenario import Scenario
+from tests.builders.web_certificates import WebCa
+from tests.contracts.pod_resources import DEVICES, RESOURCE
+from tests.e2e.lab.cluster_spire import ClusterSpire
+from tests.e2e.lab.device_plugin import DevicePlugin
+from tests.e2e.lab.fake_nodes import KIND_LABEL
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.machine import missing
+from tests.e2e.lab.product_images import NEEDS
+from tests.e2e.lab.scheduler import Scheduler
+from tests.e2e.lab.selection import why_no_spire
+from tests.e2e.lab.waiting import until
+from tests.e2e.product.deployed import REPLICAS, Changes, Deployed, Document, shipped_policy
+from tests.e2e.product.entries import AGENT, CONTROLLER, shipped_entries
+from tests.e2e.product.installation import DEDICATED, account, apply, scheduler_settings
+from tests.e2e.product.pod_processes import pid_in_node, process_of
+from tests.e2e.product.pods import guarded, refusals
+
+pytestmark = [
+    pytest.mark.usefixtures("real_node"),
+    pytest.mark.skipif(bool(why_no_spire()), reason="; ".join(why_no_spire())),
+    pytest.mark.timeout(1800),  # a first build, on a busy machine
+]
+START_S = 240
+BAN_S = 15.0
+"""A ban must be effective by then, at the default interval."""
+NOT_PLACED = ("NODE_REFUSED", "CONTROLLER_NOT_READY", "/filter")
+"""What a pod is told meanwhile: before a controller knows that its own SPIRE agent is banned,
+before its Service knows, and after that.
+"""
+IMAGE = "k8s:container-image:"
+TLS = "gpuwarden-extender-server"
+
+
+@dataclass
+class World:
+    """Everything on the real node."""
+
+    lab: Lab
+    cluster: Deployed
+    spire: ClusterSpire
+    plugin: DevicePlugin
+    images: dict[str, str]
+    """ClusterSPIFFEID -> image by digest."""
+    entries: dict[str, str]
+    """ClusterSPIFFEID -> entry id."""
+
+    def register(self) -> None:
+        """The shipped entries, for the SPIRE agent of the Node object that there is now."""
+        shipped = shipped_entries(self.lab.node.name)
+        self.entries = {
+            name: self.add(name, [*entry.selectors, f"{IMAGE}{self.images[name]}"])
+            for name, entry in shipped.items()
+        }
+
+    def unregister(self) -> None:
+        for entry in self.entries.values():
+            self.spire.server.unregister(entry)
+
+    def add(self, name: str, selectors: Sequence[str]) -> str:
+        """An entry with these selectors; its id."""
+        spiffe_id = shipped_entries(self.lab.node.name)[name].spiffe_id
+        return self.spire.server.register(spiffe_id, self.spire.agent_id, *selectors)
+
+    def verified(self) -> Document:
+        """Wait until both replicas have verified the node; as the last one sees it."""
+        seen = [
+            until(
+                f"replica {replica} has verified the node",
+                lambda number=replica: self.cluster.in_state(number, "eligible"),  # type: ignore[misc] # mypy cannot infer the default
+                timeout_s=START_S,
+            )
+            for replica in range(REPLICAS)
+        ]
+        assert [x["level"] for x in seen] == ["L1"] * REPLICAS
+        return seen[-1]
+
+    def refused(self, code: str) -> None:
+        """Wait until both replicas refuse the node with this code."""
+        for replica in range(REPLICAS):
+            until(
+                f"replica {replica} refuses the node with {code}",
+                lambda number=replica: (self.cluster.node(number) or {}).get("code") == code,  # type: ignore[misc] # same
+                timeout_s=90,
+            )
+
+    def states(self) -> list[dict[str, int]]:
+        """Nodes by state, per replica, from the metrics of their pods."""
+        pods = self.cluster.pods("controller")
+        return [states_of(metrics_of(f"{x['status']['podIP']}:9090")) for x in pods]
+
+    def wanting(self, name: str, required: str) -> Document:
+        """A pod that wants one GPU of this class, on the real node."""
+        document = guarded(name, {"required-hash": required}, where={KIND_LABEL: "real"})
+        document["spec"]["containers"][0]["args"] = ["say", "here"]
+        return document
+
+    def shown(self, replica: int) -> Document:
+        """All that `gpuwarden node show` says."""
+        name = self.lab.node.name
+        found: Document = json.loads(
+            self.cluster.gpuwarden(replica, "node", "show", name, "--output", "json")
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def world(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    if reasons := missing(NEEDS):
+        pytest.skip(f"no images: {'; '.join(reasons)}")
+    folder = tmp_path_factory.mktemp("with-spire")
+    cluster = Deployed(lab, folder)
+    agent, controller = map(lab.node.containerd.by_digest, cluster.import_images())
+    cluster.furnish(scenario())
+    spire = ClusterSpire(lab)
+    spire.start()
+    with DevicePlugin(lab.node.capsule.path("/var/lib/kubelet/device-plugins"), DEVICES) as plugin:
+        world = World(lab, cluster, spire, plugin, {AGENT: agent, CONTROLLER: controller}, {})
+        world.register()
+        apply(lab, "scheduler")
+        scheduler = _scheduler(cluster, folder)
+        cluster.apply(
+            Changes(
+                policy=_policy(agent),
+                controller={"GPUWARDEN_SPIRE_SERVER": f"{lab.plan.inside}:{spire.server.port}"},
+                images=[_by_digest(name, image) for name, image in world.images.items()],
+                extender=True,
+            )
+        )
+        scheduler.start()
+        yield world
+        scheduler.stop()
+    cluster.clear()
+    cluster.kubectl("delete", "secret", TLS)
+    spire.close()
+
+
+def scenario(*processes: int) -> Scenario:
+    """Two GPUs with the ids that the device plugin offers; these processes are on the first."""
+    first, second = (replace(h100_sxm(n), uuid=uuid) for n, uuid in enumerate(DEVICES))
+    return Scenario(gpus=(replace(first, compute_pids=processes), second))
+
+
+def _policy(image: str) -> dict[str, Any]:
+    policy = shipped_policy()
+    rules = policy["attestors"]["k8s_psat"]
+    return {**policy, "attestors": {"k8s_psat": {**rules, "images": [image]}}}
+
+
+def _by_digest(name: str, image: str) -> Document:
+    repository, _, digest = image.partition("@")
+    return {"name": name, "newName": repository, "digest": digest}
+
+
+def _scheduler(cluster: Deployed, folder: Path) -> Scheduler:
+    """The dedicated one, as a program beside the lab; and the extender's certificate."""
+    ca = WebCa(folder, "extender-ca")
+    certificate, key = ca.issue("extender", server=True)
+    files = {"tls.crt": certificate, "tls.key": key, "ca.crt": ca.file}
+    given = [f"--from-file={name}={path}" for name, path in files.items()]
+    cluster.kubectl("create", "secret", "generic", TLS, *given)
+    address = cluster.kubectl(
+        "get", "service", "gpuwarden-extender", "-o=jsonpath={.spec.clusterIP}"
+    )
+    client = ca.issue("scheduler")
+    settings = scheduler_settings(DEDICATED, f"https://{address}", ca.file, client)
+    settings["extenders"][0]["tlsConfig"]["serverName"] = "localhost"  # what the builder issues for
+    plane = cluster.lab.control_plane
+    return Scheduler(
+        cluster.lab.beside("with-spire"),
+        plane.identities.user(account("gpuwarden-scheduler")),
+        plane.serving("gpuwarden-scheduler"),
+        plane.identities.pki.ca,
+        name="gpuwarden-scheduler",
+        settings=settings,
+    )
+
+
+def test_kubectl_exec_shows_the_node_at_l1_in_both_replicas(world: World) -> None:
+    world.verified()
+    for replica in range(REPLICAS):
+        table = world.cluster.gpuwarden(replica, "nodes").splitlines()
+        (line,) = (x.split() for x in table if x.startswith(world.lab.node.name))
+        assert line[1:4] == ["eligible", "L1", str(len(DEVICES))]
+
+
+def test_what_a_guarded_pod_holds_is_in_verified_evidence(world: World) -> None:
+    required = world.verified()["attestationHash"]
+    name = world.lab.pods.create(world.wanting("holder", required))
+    try:
+        world.lab.pods.phase(name, "Running", timeout_s=60)
+        uid = world.lab.pods.get(name)["metadata"]["uid"]
+        process = pid_in_node(process_of(uid))
+        world.cluster.show(scenario(process))
+        used = until("its process is seen", lambda: world.shown(0)["use"].get("processes"))
+        assert [(x["pid"], x["podUid"]) for x in used] == [(process, uid)]
+        (held,) = until("it is seen", lambda: world.shown(0)["use"].get("allocations"))
+        assert (held["namespace"], held["pod"], held["container"]) == ("default", name, "main")
+        assert (held["resource"], held["uuid"]) == (RESOURCE, held["device"])
+        assert held["device"] in DEVICES
+    finally:
+        world.cluster.show(scenario())
+        world.lab.pods.delete(name)
+    until("it is free again", lambda: not world.shown(0)["use"].get("allocations"))
+
+
+def test_an_entry_for_another_image_or_any_account_is_refused(world: World) -> None:
+    world.verified()
+    other = f"{IMAGE}{world.images[AGENT].partition('@')[0]}@sha256:{'0' * 64}"
+    selectors = shipped_entries(world.lab.node.name)[AGENT].selectors
+    added = []
+    for wrong, code in (
+        ([*selectors, other], "AGENT_IMAGE_DENIED"),
+        ([selectors[0], f"{IMAGE}{world.images[AGENT]}"], "SPIRE_ENTRY_WEAK"),
+    ):
+        added.append(world.add(AGENT, wrong))
+        world.refused(code)
+    for entry in added:
+        world.spire.server.unregister(entry)
+    world.verified()
+
+
+class Load:
+    """Guarded pods one after the other; each has its GPU before the next comes."""
+
+    def __init__(self, world: World, required: str) -> None:
+        self._world = world
+        self._required = required
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self.placed = 0
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        pods = self._world.lab.pods
+        while not self._over.is_set():
+            name = pods.create(self._world.wanting(f"load-{self.placed}", self._required))
+            pods.node_of(name, 60)
+            pods.delete(name)
+            self.placed += 1
+
+
+def test_a_rolling_update_under_load_loses_nothing(world: World) -> None:
+    """Both replicas trust the node all the time, and pods are placed before, during and after."""
+    required = world.verified()["attestationHash"]
+    (before,) = world.cluster.pods("agent")
+    load = Load(world, required)
+    until("pods are placed", lambda: load.placed >= 2, timeout_s=60)
+    world.cluster.kubectl("rollout", "restart", "daemonset/gpuwarden-agent")
+
+    def replaced() -> bool:
+        assert [x.get("eligible") for x in world.states()] == [1] * REPLICAS
+        found = world.cluster.pods("agent")
+        old = before["metadata"]["uid"] in [x["metadata"]["uid"] for x in found]
+        return not old and ready(found) == 1
+
+    until("the agent is another", replaced, timeout_s=100)
+    during = load.placed
+    until("pods are placed", lambda: load.placed >= during + 2, timeout_s=60)
+    load.end()
+    assert world.verified()["attestationHash"] == required
+
+
+def ready(pods: list[Document]) -> int:
+    return sum(x["ready"] for pod in pods for x in pod["status"].get("containerStatuses", ()))
+
+
+@contextmanager
+def banned(world: World) -> Iterator[None]:
+    """The node's SPIRE agent is banned; afterwards it has attested anew."""
+    agent_id = world.spire.agent_id
+    world.spire.server.ban(agent_id)
+    try:
+        yield
+    finally:
+        world.spire.server.evict(agent_id)
+        world.spire.replace_agent()
+
+
+def test_a_ban_keeps_pods_away_while_the_svid_is_valid(world: World) -> None:
+    """The controllers are on the banned node as well: they are not ready, and say why."""
+    wanting = world.wanting("late", world.verified()["attestationHash"])
+    with banned(world):
+        until(
+            "both replicas have revoked it",
+            lambda: all(x.get("revoked") == 1 for x in world.states()),
+            timeout_s=BAN_S,
+        )
+        world.refused("SPIRE_AGENT_BANNED")
+        assert svid_expires_s(world) > 60
+        name = world.lab.pods.create(wanting)
+        notes = until("it is told why", lambda: refusals(world.lab.pods, name))
+        assert all(any(why in note for why in NOT_PLACED) for note in notes), notes
+        assert "nodeName" not in world.lab.pods.get(name)["spec"]
+    world.verified()
+    assert world.lab.pods.node_of(name, 60) == world.lab.node.name
+    world.lab.pods.delete(name)
+
+
+def svid_expires_s(world: World) -> float:
+    """Seconds that the agent's SVID is still good for."""
+    (pod,) = world.cluster.pods("agent")
+    lines = metrics_of(f"{pod['status']['podIP']}:9090").splitlines()
+    (value,) = (x.split()[1] for x in lines if x.startswith("gpuwarden_svid_expires_seconds"))
+    return float(value)
+
+
+def test_another_node_object_of_the_same_name_is_another_node(world: World) -> None:
+    """Until its SPIRE agent has attested anew; then the same hardware is pinned to it."""
+    world.verified()
+    path = f"/api/v1/nodes/{world.lab.node.name}"
+    old, agent_before = world.lab.api.get(path)["metadata"]["uid"], world.spire.agent_id
+    world.lab.node.kubelet.stop()
+    world.lab.api.delete(path)
+    world.lab.node.kubelet.resume_service()
+    world.plugin.register()
+    world.cluster.mark_node()
+    new = world.lab.api.get(path)["metadata"]["uid"]
+    assert new != old
+    world.refused("SPIRE_NODE_MISMATCH")
+    world.unregister()
+    world.register()
+    world.spire.replace_agent()
+    world.spire.server.evict(agent_before)
+    world.verified()
+    enrolled = world.lab.api.get(
+        f"/apis/gpuwarden.dev/v1alpha1/nodeenrollments/{world.lab.node.name}"
+    )["spec"]
+    assert (enrolled["nodeUid"], enrolled["spireAgent"]) == (new, world.spire.agent_id)
+    assert "denial" not in enrolled
