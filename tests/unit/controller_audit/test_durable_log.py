@@ -6,11 +6,12 @@ import asyncio
 import errno
 import os
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from controller.audit.durable_log import Condition
+from controller.audit.durable_log import Condition, DurableLog
 from controller.audit.log import AuditUnavailableError
 from controller.audit.opening import audit_log
 from controller.audit.rounds import HOUR_NS
@@ -41,6 +42,11 @@ def test_a_grant_waits_two_seconds_in_a_queue_of_8192(folder: Path) -> None:
     bench = Bench(folder)
     audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
     assert (audit._grant_seconds, audit._mailbox._limit) == (2.0, 8192)
+
+
+def test_an_end_waits_two_seconds_and_copies_go_to_standard_output() -> None:
+    assert signature(DurableLog.close).parameters["timeout"].default == 2.0
+    assert signature(audit_log).parameters["copies_to"].default == 1
 
 
 async def test_chain_goes_on_in_the_next_process(folder: Path) -> None:

@@ -334,6 +334,14 @@ def test_no_descriptor_is_left_open(tmp_path: Path, disk: FaultyDisk) -> None:
     assert descriptors() == before
 
 
+def test_a_store_that_is_closed_twice_closes_nothing_else(store: FileStore, tmp_path: Path) -> None:
+    store.close()
+    (tmp_path / "other").write_bytes(b"other")
+    with (tmp_path / "other").open("rb") as first, (tmp_path / "other").open("rb") as second:
+        store.close()
+        assert first.read() == second.read() == b"other"
+
+
 def test_reserve_holds_blocks_and_gives_them_back_in_steps(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, 2 * STEP_BYTES, SystemDisk())
     reserve.fill()

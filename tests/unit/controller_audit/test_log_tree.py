@@ -461,6 +461,24 @@ def test_key_changes_are_private_and_the_latest_sixteen(tmp_path: Path) -> None:
     assert (tmp_path / "key-changes").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(("size", "read"), [(65_536, 1), (65_537, 0)])
+def test_key_changes_are_read_up_to_a_bound(tmp_path: Path, size: int, read: int) -> None:
+    KeyChanges(tmp_path).add(sign_change(signer(1), signer(2)))
+    path = tmp_path / "key-changes"
+    path.write_text(path.read_text().rjust(size))
+    assert len(KeyChanges(tmp_path).statements) == read
+
+
+def test_a_key_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "key.pem", 1)
+    text = path.read_bytes().rstrip(b"\n")
+    path.write_bytes(text.rjust(65_536, b"#"))
+    assert log_keys(path, tmp_path, ORIGIN).current.key == signer(1).key
+    path.write_bytes(text.rjust(65_537, b"#"))
+    with pytest.raises(LogKeyError, match="expected 1 to 8"):
+        log_keys(path, tmp_path, ORIGIN)
+
+
 def test_key_changes_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "key-changes.new").symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):

@@ -30,9 +30,9 @@ def size(folder: Path) -> int:
 def test_a_mebibyte_is_gathered_before_anything_is_written(tmp_path: Path) -> None:
     tree = opened(tmp_path)
     assert not tree.lost
-    tree.append(b"h" * (MIB - 32))
+    tree.append(b"h" * (MIB - 1))
     assert size(tmp_path) == 0
-    tree.append(b"h" * 32)
+    tree.append(b"h")
     assert size(tmp_path) == MIB
     tree.append(b"i" * 32)
     assert size(tmp_path) == MIB
@@ -66,7 +66,7 @@ def test_eight_mebibytes_may_wait(tmp_path: Path) -> None:
     assert size(tmp_path) == 8 * MIB
 
     disk.room = 0
-    tree.append(b"i" * (8 * MIB + 32))
+    tree.append(b"i" * (8 * MIB + 1))
     with pytest.raises(NoNodeError, match="no hash at level 0, offset 0"):
         tree.node(0, 0)
     disk.room = None
@@ -118,6 +118,14 @@ def test_one_descriptor_is_open_however_often_a_tree_begins(tmp_path: Path) -> N
     assert len(list(descriptors.iterdir())) == before + 1
     tree.close()
     assert len(list(descriptors.iterdir())) == before
+
+
+def test_what_is_closed_twice_closes_nothing_else(tmp_path: Path) -> None:
+    tree = opened(tmp_path)
+    tree.close()
+    with (tmp_path / "tree").open("rb") as other:
+        tree.close()
+        assert other.read() == b""
 
 
 def test_a_hole_is_no_hash(tmp_path: Path) -> None:

@@ -373,6 +373,18 @@ def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
     )
 
 
+def test_up_to_eight_deleted_files_are_named(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    names = [f"audit-{number:020d}.jsonl" for number in range(9)]
+    opened = desk.writer._open
+    desk.writer._opened = replace(opened, expire=lambda: names[:8])
+    assert desk.writer._deleted() == tuple(names[:8])
+    desk.writer._opened = replace(opened, expire=lambda: names)
+    deleted = desk.writer._deleted()
+    assert isinstance(deleted, dict)
+    assert deleted["count"] == 9
+
+
 def test_a_finished_file_is_kept_for_the_retention_to_the_second(folder: Path) -> None:
     desk = Desk(folder, rotate_bytes=1, retention=Duration(3600 * 10**9)).begin()
     desk.put(STATE).step()
