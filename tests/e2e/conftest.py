@@ -1,4 +1,5 @@
-"""The cluster that all tests of a run share; what was left out and why; logs of failed tests.
+"""The cluster that all tests of a run share; what was left out and why; logs of failed tests;
+which of our accounts called what during which test.
 
 Nothing here is collected unless a path below tests/e2e is asked for: `make e2e`.
 """
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.lab.audit_log import AuditLog
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
+from tests.e2e.product.installation import ACCOUNTS, account
+from tests.e2e.run_record import KEPT, RUN, Run
 
-KEPT = Path(__file__).resolve().parents[2] / "build" / "e2e"
 _LAB = pytest.StashKey[Lab]()
 _READY_S = pytest.StashKey[float]()
 _SIZES = pytest.StashKey[Mapping[Path, int]]()
@@ -19,6 +22,11 @@ _SIZES = pytest.StashKey[Mapping[Path, int]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes minutes; run by `make e2e-long`")
+    config.addinivalue_line("markers", "last: looks back at the run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -28,9 +36,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session")
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A cluster with a real node where one can run, else the control plane alone."""
-    with Lab.control_plane_only() if why_no_node() else Lab.whole() as running:
+    audit = AuditLog(tmp_path_factory.mktemp("audit"), [account(name) for name in ACCOUNTS])
+    made = Lab.control_plane_only if why_no_node() else Lab.whole
+    with made(api_server_extra=audit.arguments()) as running:
+        run = Run(audit, is_part=_is_part(request.config))
+        run.begins(request.node.name)
+        request.config.stash[RUN] = run
         request.config.stash[_LAB] = running
         request.config.stash[_READY_S] = running.ready_s
         yield running
@@ -44,10 +57,19 @@ def real_node() -> None:
         pytest.skip(f"no real node: {'; '.join(reasons)}")
 
 
+def _is_part(config: pytest.Config) -> bool:
+    """Whether other tests than those of `make e2e` were asked for."""
+    folder = Path(__file__).parent
+    asked = [Path(argument).resolve() for argument in config.args]
+    return asked != [folder] or bool(config.option.keyword) or bool(why_no_node())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Know what each log held before the test."""
+    """Know what each log held before the test, and when it began."""
     running = item.config.stash.get(_LAB, None)
+    if (run := item.config.stash.get(RUN, None)) is not None:
+        run.begins(item.nodeid)
     item.stash[_SIZES] = {} if running is None else running.log_sizes()
     return (yield)
 
