@@ -11,6 +11,7 @@ from typing import Final
 from tests.mutation import package_run, report, survivors
 from tests.mutation.forks import End
 from tests.mutation.mutant import Mutant
+from tests.mutation.places import mutants_of
 from tests.mutation.subjects import SUBJECTS, Subject
 from tests.mutation.survivors import Listed, Verdict
 
@@ -71,7 +72,7 @@ def judged(
         *(survivors.as_diff(key) for key in new),
         *survivors.faults(verdicts, entries),
         *survivors.unknown_paths(entries, mutated),
-        *survivors.below_floor(found),
+        *survivors.below_floor(found, _in_part(root, subjects, verdicts)),
     ]
     if new:
         problems.append(
@@ -80,6 +81,17 @@ def judged(
         problems += [survivors.as_entry(key, times) for key, times in new.items()]
     sys.stdout.write("\n".join([*problems, report.table(found)]))
     return 1 if problems else 0
+
+
+def _in_part(root: Path, subjects: Sequence[Subject], verdicts: list[Verdict]) -> set[str]:
+    """Packages that were not tried as a whole, of which the score says little."""
+    tried_paths = {verdict.key.path for verdict in verdicts}
+    parts = set()
+    for subject in subjects:
+        mine = (x for x in subject.sources(root) if any(mutants_of(x, (root / x).read_text())))
+        if set(mine) - tried_paths:
+            parts |= {subject.package, survivors.ALL}
+    return parts
 
 
 def main() -> int:

@@ -79,6 +79,7 @@ def test_the_floor_holds_for_each_package_and_for_all() -> None:
         ("all", 400, 399, 381),
     ]
     assert below_floor(found) == ["p: 94.7 % killed, at least 95 % are expected"]
+    assert below_floor(found, {"p"}) == []
 
 
 def test_every_entry_of_the_list_has_a_reason_and_stands_once() -> None:
