@@ -5,6 +5,7 @@ Nothing here is collected unless a path below tests/e2e is asked for: `make e2e`
 """
 
 from collections.abc import Generator, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     made = Lab.control_plane_only if why_no_node() else Lab.whole
     with made(api_server_extra=audit.arguments()) as running:
         run = Run(audit, is_part=_is_part(request.config))
-        run.begins(request.node.name)
+        run.begins(request.node.name, datetime.now(UTC))
         request.config.stash[RUN] = run
         request.config.stash[_LAB] = running
         request.config.stash[_READY_S] = running.ready_s
@@ -69,7 +70,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Know what each log held before the test, and when it began."""
     running = item.config.stash.get(_LAB, None)
     if (run := item.config.stash.get(RUN, None)) is not None:
-        run.begins(item.nodeid)
+        run.begins(item.nodeid, datetime.now(UTC))
     item.stash[_SIZES] = {} if running is None else running.log_sizes()
     return (yield)
 

@@ -1,6 +1,6 @@
 """What is known of a whole run of these tests, for the tests that look back at it."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,8 @@ class Run:
         self.is_part = is_part
         self._begun: list[tuple[datetime, str]] = []
 
-    def begins(self, test: str) -> None:
-        self._begun.append((datetime.now(UTC), test))
+    def begins(self, test: str, at: datetime) -> None:
+        self._begun.append((at, test))
 
     def test_at(self, moment: datetime) -> str:
         """The test that ran at the moment; empty before the first."""

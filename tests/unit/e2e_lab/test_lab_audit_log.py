@@ -122,9 +122,8 @@ def test_what_is_refused_and_allowed_a_moment_later_is_the_servers_start() -> No
 
 def test_a_moment_belongs_to_the_test_that_had_begun(tmp_path: Path) -> None:
     run = Run(AuditLog(tmp_path, []), is_part=False)
-    assert run.test_at(datetime.now(UTC)) == ""
-    run.begins("first")
-    between = datetime.now(UTC)
-    run.begins("second")
-    assert run.test_at(between) == "first"
-    assert run.test_at(datetime.now(UTC) + timedelta(seconds=1)) == "second"
+    start, step = datetime(2026, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+    run.begins("first", start)
+    run.begins("second", start + 2 * step)
+    found = [run.test_at(start + n * step) for n in range(-1, 4)]
+    assert found == ["", "first", "first", "second", "second"]
