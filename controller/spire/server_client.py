@@ -98,7 +98,7 @@ class SpireServerClient:
             request = agents_pb2.ListAgentsRequest(
                 output_mask=_AGENT_MASK, page_size=self._limits.page_size, page_token=token
             )
-            page = await self._call(self._agents.ListAgents(request, timeout=self._limits.call_s))
+            page = await self._list_agents(request)
             seen += len(page.agents)
             _bounded("agents", seen, self._limits.agents)
             for message in page.agents:
@@ -173,11 +173,24 @@ class SpireServerClient:
     async def _list_entries(
         self, request: entries_pb2.ListEntriesRequest
     ) -> entries_pb2.ListEntriesResponse:
-        return await self._call(self._entries.ListEntries(request, timeout=self._limits.call_s))
+        seconds = self._limits.call_s
+        return await self._call(lambda: self._entries.ListEntries(request, timeout=seconds))
 
-    async def _call(self, call: Awaitable[T]) -> T:
+    async def _list_agents(
+        self, request: agents_pb2.ListAgentsRequest
+    ) -> agents_pb2.ListAgentsResponse:
+        seconds = self._limits.call_s
+        return await self._call(lambda: self._agents.ListAgents(request, timeout=seconds))
+
+    async def _call(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Asked once more where the connection ended under the first: servers end old ones."""
         try:
-            return await call
+            return await ask()
+        except aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise self._error(error) from error
+        try:
+            return await ask()
         except aio.AioRpcError as error:
             raise self._error(error) from error
 
