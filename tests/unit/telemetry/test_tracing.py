@@ -80,7 +80,7 @@ def test_spans_reach_the_collector(collector: OtlpCollector) -> None:
         outer.set_attribute("code", "ACCEPTED")
     end()
 
-    found = _named(collector.spans())
+    found = _named(collector.wait_for("agent.evidence", "agent.inventory"))
     outer_span, inner_span = found["agent.evidence"], found["agent.inventory"]
     assert collector.headers[0]["x-key"] == "k"
     assert inner_span.parent == outer_span.span
@@ -102,7 +102,7 @@ def test_a_caller_s_trace_goes_on_here(collector: OtlpCollector) -> None:
         pass  # whoever asks does not keep it, so neither do we
     end()
 
-    found = _named(collector.spans())
+    found = _named(collector.wait_for("controller.filter", "controller.rpc"))
     assert (found["controller.filter"].trace, found["controller.filter"].parent) == (TRACE, PARENT)
     assert found["controller.rpc"].parent == found["controller.filter"].span
     assert set(found) == {"controller.filter", "controller.rpc"}
@@ -128,7 +128,7 @@ def test_what_is_no_trace_begins_one(collector: OtlpCollector, header: str) -> N
         pass
     end()
 
-    [found] = collector.spans()
+    [found] = collector.wait_for("controller.filter")
     assert (found.parent, found.trace == TRACE) == ("", False)
 
 
@@ -139,7 +139,7 @@ def test_a_span_that_fails_says_so_without_the_text(collector: OtlpCollector) ->
         raise ValueError("secret")
     end()
 
-    [failed] = collector.spans()
+    [failed] = collector.wait_for("controller.verify")
     assert failed.failed
     assert failed.attributes == {"error.type": "ValueError"}
     assert failed.events == ()  # an exception would come as one, with text and traceback
@@ -159,7 +159,7 @@ def test_a_round_is_one_trace_wherever_it_is_opened(collector: OtlpCollector) ->
         pass
     end()
 
-    found = _named(collector.spans())
+    found = _named(collector.wait_for("controller.round", "controller.filter"))
     digest = sha256(b"gpuwarden round\n" + CHALLENGE.encode()).hexdigest()
     first = found["controller.round"]
     assert (first.trace, first.span, first.parent) == (digest[:32], digest[32:48], "")
@@ -188,7 +188,10 @@ def test_rounds_of_one_stream_end_once_and_the_oldest_unanswered(
     rounds.end_all("drained")
     end()
 
-    outcomes = {one.attributes["node"]: one.attributes["outcome"] for one in collector.spans()}
+    outcomes = {
+        one.attributes["node"]: one.attributes["outcome"]
+        for one in collector.wait_for("controller.round")
+    }
     assert outcomes == {
         "0": UNANSWERED,
         "1": UNANSWERED,
@@ -213,7 +216,7 @@ async def test_rounds_of_tasks_that_run_together_do_not_mix(collector: OtlpColle
     end()
 
     traces: dict[str, set[str]] = {}
-    for one in collector.spans():
+    for one in collector.wait_for("controller.verify"):
         traces.setdefault(one.attributes["node"], set()).add(one.trace)
     assert {node: len(found) for node, found in traces.items()} == {"aa": 1, "bb": 1}
     assert traces["aa"] != traces["bb"]
@@ -232,7 +235,7 @@ def test_both_sides_leave_out_the_same_rounds(
     end()
 
     by_name: dict[str, set[str]] = {"controller.round": set(), "agent.round": set()}
-    for one in collector.spans():
+    for one in collector.wait_for(*(["agent.round"] if sampler == "traceidratio" else [])):
         by_name[one.name].add(one.trace)
     assert by_name["agent.round"] == by_name["controller.round"]
     assert len(by_name["agent.round"]) < 64
