@@ -14,6 +14,7 @@ FUZZ_TARGETS ?= evidence envelope extender configuration
 OLDER_KUBERNETES := 1.34.4
 FUZZER := $(VENV)/.fuzzer
 REVISION ?= unknown
+WHOLE_RUN := $(BIN)/python -m tests.whole_run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long clean
@@ -46,7 +47,7 @@ $(FUZZER): requirements/fuzz.txt $(SETUP)
 
 test: setup $(FUZZER) ## All tests, with the coverage floors
 	mkdir -p build/coverage && rm -f build/coverage/.coverage*
-	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
+	COVERAGE_FILE=build/coverage/.coverage $(WHOLE_RUN) build/whole-run/test -- -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
 
 check: setup format lint types contracts generated unit ## Before each commit: format, lint, types, contracts, generated code, fast tests
@@ -95,11 +96,11 @@ lab: setup ## A real Kubernetes cluster that stays up until Ctrl-C (KUBERNETES=1
 
 e2e: setup ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
-	$(BIN)/python -m pytest -n0 -o timeout=300 -m "not long" $(if $(K),-k "$(K)") tests/e2e $(ARGS)
+	$(WHOLE_RUN) build/whole-run/e2e tests/e2e -- -n0 -o timeout=300 -m "not long" $(if $(K),-k "$(K)") $(ARGS)
 
 e2e-long: setup ## The tests that take minutes, then everything on the older Kubernetes
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
-	$(BIN)/python -m pytest -n0 -o timeout=1800 -m long $(if $(K),-k "$(K)") tests/e2e $(ARGS)
+	$(WHOLE_RUN) build/whole-run/e2e-long tests/e2e -- -n0 -o timeout=1800 -m long $(if $(K),-k "$(K)") $(ARGS)
 	$(MAKE) e2e KUBERNETES=$(OLDER_KUBERNETES)
 
 proto: $(SETUP) ## Generate the protobuf code again

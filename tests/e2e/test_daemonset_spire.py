@@ -38,7 +38,7 @@ from tests.e2e.product.pods import guarded, refusals
 
 pytestmark = [
     pytest.mark.usefixtures("real_node"),
-    pytest.mark.skipif(bool(why_no_spire()), reason="; ".join(why_no_spire())),
+    pytest.mark.skipif(bool(why_no_spire()), reason=f"no SPIRE: {'; '.join(why_no_spire())}"),
     pytest.mark.timeout(1800),  # a first build, on a busy machine
 ]
 START_S = 240

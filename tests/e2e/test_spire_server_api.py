@@ -29,7 +29,9 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.spire_world import CONTROLLER, HOME, SELECTOR, SpireWorld, agent_id
 from tests.go_toolchain import find_go
 
-pytestmark = pytest.mark.skipif(bool(why_no_spire()), reason="; ".join(why_no_spire()))
+pytestmark = pytest.mark.skipif(
+    bool(why_no_spire()), reason=f"no SPIRE: {'; '.join(why_no_spire())}"
+)
 NODE = "gpu-0"
 REFUSED = (
     "/spire.api.server.svid.v1.SVID/MintX509SVID",

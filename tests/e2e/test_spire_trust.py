@@ -18,7 +18,9 @@ from tests.e2e.spire_world import (
     agent_id,
 )
 
-pytestmark = pytest.mark.skipif(bool(why_no_spire()), reason="; ".join(why_no_spire()))
+pytestmark = pytest.mark.skipif(
+    bool(why_no_spire()), reason=f"no SPIRE: {'; '.join(why_no_spire())}"
+)
 BAN_S = 15.0
 """A ban must be effective by then, at the default interval."""
 
