@@ -17,7 +17,7 @@ REVISION ?= unknown
 WHOLE_RUN := $(BIN)/python -m tests.whole_run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -102,6 +102,9 @@ e2e-long: setup ## The tests that take minutes, then everything on the older Kub
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
 	$(WHOLE_RUN) build/whole-run/e2e-long tests/e2e -- -n0 -o timeout=1800 -m long $(if $(K),-k "$(K)") $(ARGS)
 	$(MAKE) e2e KUBERNETES=$(OLDER_KUBERNETES)
+
+hardware: setup ## The checks on a real NVIDIA GPU of this machine; build/hardware/report.json (ARGS)
+	$(BIN)/python -m tests.hardware $(ARGS)
 
 proto: $(SETUP) ## Generate the protobuf code again
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.architecture.generate_proto .

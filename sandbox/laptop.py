@@ -107,8 +107,9 @@ class Laptop:
         )
 
     async def start_real_agent(self) -> None:
-        """Start an agent on this machine's own NVML."""
-        await self._start_agent(REAL, {})
+        """Start an agent on this machine's own NVML, which may lie where only the caller knows."""
+        name = "LD_LIBRARY_PATH"
+        await self._start_agent(REAL, {name: os.environ[name]} if name in os.environ else {})
 
     def show(self, node: str, scenario: Scenario) -> None:
         """Let the node's NVML show `scenario` from now on."""
