@@ -40,8 +40,9 @@ class EvidenceStore:
         self._lost = lost
         self._waiting: deque[Exhibit] = deque()
         self._waiting_bytes = 0
-        self._bytes = 0
-        self._day = ""
+        self._bytes: int
+        """What the folder holds; counted when a day begins."""
+        self._day: str | None = None
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="audit-evidence", daemon=True)
