@@ -1,0 +1,176 @@
+"""What the ledger keeps about one GPU: its holders, each with a state of its own. Pure.
+
+A record exists while the GPU has a holder; the last one's end closes it. Records are
+values: a change makes a new one with the next version, and goes to the store by
+compare-and-set. There is no time in a record: moments are each replica's own business.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.ledger.states import HolderState, Origin, demand_move
+
+MAX_GPUS: Final = 64
+"""Of one reservation."""
+MAX_HOLDERS: Final = 64
+"""Of one GPU: a share group's pods."""
+_GPU: Final = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9](?:[A-Za-z0-9.-]{0,246}[A-Za-z0-9])?")
+_CALL: Final = re.compile(r"[0-9a-f]{8,64}")
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,190}[a-z0-9]")
+
+
+class RecordInvalidError(ValueError):
+    """The values make no record; says which and what was expected."""
+
+
+def key_of(gpu: str) -> str:
+    """The name of a GPU's record: its UUID in lower case, a DNS-1123 subdomain."""
+    return gpu.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A pod, as far as it is known when it is reserved for."""
+
+    namespace: str
+    name: str | None = None
+    """None until the API server has made it from generateName."""
+    uid: str | None = None
+    """None while the pod is unborn."""
+    owner: str | None = None
+    """UID of the controlling owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroup:
+    """Pods that may hold one GPU together; equal groups share, nobody else does."""
+
+    namespace: str
+    owner: str
+    """UID of the controlling owner: pods without one share with nobody."""
+    entry: str
+    """The map's line: the same text for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One reservation's part in one GPU."""
+
+    reservation: str
+    pod: PodRef
+    gpus: tuple[str, ...]
+    """All GPUs of the reservation, this one included, in claiming order."""
+    origin: Origin
+    call: str
+    """The claim that added it, unlike any other: it alone may take it back."""
+    state: HolderState = HolderState.PROPOSED
+    answers: int = 1
+    """How many claims rely on it. A later claim that finds its own reservation counts itself in,
+    so that neither a rollback nor an expiry that began before takes it away."""
+    adopted: bool = False
+    """Written for a pod that runs, without a claim before: it may stand beside another."""
+
+    def demand_valid(self) -> None:
+        """Raise RecordInvalidError for values that nothing of ours makes."""
+        if not _ID.fullmatch(self.reservation):
+            raise RecordInvalidError("reservation: expected an id of ours")
+        if not self.pod.namespace:
+            raise RecordInvalidError("pod.namespace: expected a namespace")
+        if not _CALL.fullmatch(self.call):
+            raise RecordInvalidError("call: expected 8 to 64 hex digits")
+        if self.answers < 1:
+            raise RecordInvalidError(f"answers: {self.answers}, expected 1 or more")
+        demand_gpus(self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRecord:
+    """All holders of one GPU (a MIG device is a GPU of its own)."""
+
+    gpu: str
+    """UUID as the driver writes it."""
+    node: str
+    holders: tuple[Holder, ...]
+    """Never empty; sorted by reservation. Ended ones stand only in a closed record."""
+    share: ShareGroup | None = None
+    """The one group that may hold it together; None = one holder."""
+    version: int = 1
+    """Counts the changes since the record was made."""
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return key_of(self.gpu)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether every holder has ended: the store removes the record, and the GPU is free."""
+        return all(x.state.is_end for x in self.holders)
+
+    def holder(self, reservation: str) -> Holder | None:
+        """The part of one reservation."""
+        return next((x for x in self.holders if x.reservation == reservation), None)
+
+    def of_pod(self, uid: str) -> Holder | None:
+        """The part of one pod."""
+        return next((x for x in self.holders if x.pod.uid == uid), None)
+
+    def with_holder(self, holder: Holder) -> "GpuRecord":
+        """A copy in which `holder` stands for its reservation."""
+        others = [x for x in self.holders if x.reservation != holder.reservation]
+        return self._changed([*others, holder])
+
+    def moved(self, reservation: str, to: HolderState) -> "GpuRecord":
+        """A copy in which the reservation is in state `to`; ended ones leave the others alone.
+
+        Raises MoveRefusedError for a move that is not listed, KeyError for an unknown one.
+        """
+        holder = self.holder(reservation)
+        if holder is None:
+            raise KeyError(reservation)
+        demand_move(holder.state, to)
+        moved = replace(holder, state=to)
+        others = [x for x in self.holders if x.reservation != reservation]
+        return self._changed(others if others and to.is_end else [*others, moved])
+
+    def demand_valid(self) -> None:
+        """Raise RecordInvalidError for values that nothing of ours makes."""
+        demand_gpus((self.gpu,))
+        if not self.node:
+            raise RecordInvalidError("node: expected a node's name")
+        if not 1 <= len(self.holders) <= MAX_HOLDERS:
+            raise RecordInvalidError(f"holders: {len(self.holders)}, expected 1..{MAX_HOLDERS}")
+        names = [x.reservation for x in self.holders]
+        if names != sorted(set(names)):
+            raise RecordInvalidError("holders: expected one per reservation, sorted")
+        if self.version < 1:
+            raise RecordInvalidError(f"version: {self.version}, expected 1 or more")
+        if self.share is None and sum(not x.adopted for x in self.holders) > 1:
+            raise RecordInvalidError("holders: several without a share group")
+        if any(x.state.is_end for x in self.holders) and not self.is_closed:
+            raise RecordInvalidError("holders: an ended one beside others")
+        for holder in self.holders:
+            holder.demand_valid()
+            if self.key not in {key_of(x) for x in holder.gpus}:
+                raise RecordInvalidError(f"holders: one that does not name {self.gpu}")
+
+    def _changed(self, holders: list[Holder]) -> "GpuRecord":
+        ordered = tuple(sorted(holders, key=lambda x: x.reservation))
+        return replace(self, holders=ordered, version=self.version + 1)
+
+
+def demand_gpus(gpus: tuple[str, ...]) -> None:
+    """Raise RecordInvalidError unless `gpus` are UUIDs in claiming order, each once."""
+    if not 1 <= len(gpus) <= MAX_GPUS:
+        raise RecordInvalidError(f"gpus: {len(gpus)}, expected 1..{MAX_GPUS}")
+    if not all(_GPU.fullmatch(x) for x in gpus):
+        raise RecordInvalidError("gpus: expected UUIDs such as GPU-… or MIG-…")
+    keys = [key_of(x) for x in gpus]
+    if keys != sorted(set(keys)):
+        raise RecordInvalidError("gpus: expected each once, sorted")
+
+
+def in_claiming_order(gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The one order in which everybody claims, so that two claims cannot take turns for ever."""
+    return tuple(sorted(gpus, key=key_of))

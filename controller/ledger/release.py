@@ -1,0 +1,145 @@
+"""When a GPU is free again: not when its pod is gone, but when its node has shown it. Pure.
+
+A pod that was force-deleted can outlive its object by seconds, or with kubelet down for as
+long as it likes. So a holder is Releasing from its pod's end until the node's agent has
+reported twice in a row, both asked for after the end was known here, that no process of
+the pod uses a GPU and that kubelet has not given it this one. A reboot after the end does
+as much as the first of them. A node that is gone is waited for, then let go; a node that
+is merely silent or terminating keeps what it has.
+
+Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
+answers, and a replica that starts begins to count anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from controller.ledger.attempt import Move
+from controller.ledger.pods import PodSight, is_over
+from controller.ledger.record import Holder, PodRef
+from controller.ledger.states import HolderState
+
+DEFAULT_GRACE_NS: Final = 300 * 1_000_000_000
+"""`reservation.nodeGoneGrace`."""
+_ENOUGH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDevice:
+    """A device that kubelet gave to a pod; PodResources knows no UIDs."""
+
+    namespace: str
+    pod: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseReport:
+    """What one report of a node's agent, verified here, showed of use."""
+
+    boot_id: str
+    asked_ns: int
+    """When the challenge was made that it answers: it was sampled later."""
+    users: Mapping[str, frozenset[str | None]] | None
+    """GPU or MIG UUID -> UIDs of the pods whose processes use it (None: of no pod); None where
+    processes could not be read."""
+    given: frozenset[GivenDevice] | None
+    """None where kubelet could not be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """The node's object is gone, for this replica since `since_ns`, proven all the while."""
+
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWatch:
+    """What this replica remembers of one Releasing holder."""
+
+    since_ns: int
+    """When its pod was first known here to have ended."""
+    last_asked_ns: int = 0
+    """Of the last report that was counted."""
+    quiet: int = 0
+    """Reports in a row that show nothing of the pod."""
+    boot_ids: frozenset[str] = field(default_factory=frozenset)
+    """Seen in reports since the end."""
+
+
+def watch_release(watch: ReleaseWatch | None, pod: PodSight, now_ns: int) -> ReleaseWatch | None:
+    """Go on watching while the pod is proven to have ended; None, from the start, if not.
+
+    A pod that is alive after all (its end came from a ledger that was put back) is never
+    let go of, however quiet it is.
+    """
+    if not is_over(pod):
+        return watch if pod is None else None
+    return ReleaseWatch(now_ns) if watch is None else watch
+
+
+def after_report(watch: ReleaseWatch, holder: Holder, gpu: str, report: UseReport) -> ReleaseWatch:
+    """Count one report."""
+    if report.asked_ns <= max(watch.since_ns, watch.last_asked_ns):
+        return watch
+    rebooted = bool(watch.boot_ids) and report.boot_id not in watch.boot_ids
+    quiet = 0
+    if is_quiet(report, holder.pod, gpu):
+        quiet = _ENOUGH if rebooted else watch.quiet + 1
+    return replace(
+        watch,
+        last_asked_ns=report.asked_ns,
+        quiet=quiet,
+        boot_ids=watch.boot_ids | {report.boot_id},
+    )
+
+
+def is_quiet(report: UseReport, pod: PodRef, gpu: str) -> bool:
+    """Whether the report shows nothing of the pod; what could not be read shows nothing at all."""
+    if report.users is None or report.given is None:
+        return False
+    if any(pod.uid in users for users in report.users.values()):
+        return False
+    name = (pod.namespace, pod.name)
+    return not any((x.namespace, x.pod) == name and _is(x.device, gpu) for x in report.given)
+
+
+def release_step(
+    watch: ReleaseWatch | None,
+    gone: NodeGone | None,
+    last_asked_ns: int,
+    now_ns: int,
+    grace_ns: int,
+) -> Move | None:
+    """Whether a Releasing holder is to be let go.
+
+    `last_asked_ns`: of the node's last report, 0 where there was none.
+    """
+    if watch is not None and watch.quiet >= _ENOUGH:
+        return Move(HolderState.RELEASED, "its node shows nothing of it any more")
+    return _gone(gone, last_asked_ns, now_ns, grace_ns)
+
+
+def end_step(holder: Holder, pod: PodSight, gone: NodeGone | None) -> Move | None:
+    """Whether a Confirmed holder begins to be released."""
+    if holder.state is not HolderState.CONFIRMED:
+        return None
+    if is_over(pod):
+        return Move(HolderState.RELEASING, "its pod has ended")
+    return None if gone is None else Move(HolderState.RELEASING, "its node is gone")
+
+
+def _gone(gone: NodeGone | None, last_asked_ns: int, now_ns: int, grace_ns: int) -> Move | None:
+    if gone is None:
+        return None
+    silent_since_ns = max(gone.since_ns, last_asked_ns)
+    if now_ns - silent_since_ns < grace_ns:
+        return None
+    return Move(HolderState.RELEASED, "its node is gone for good")
+
+
+def _is(device: str, gpu: str) -> bool:
+    """Time-sliced devices have a suffix: `GPU-…::3`."""
+    return device.partition("::")[0] == gpu

@@ -1,0 +1,147 @@
+"""The store of records as the ledger asks it: compare-and-set, one snapshot, a read past it.
+
+Every implementation passes the same contract tests. The ledger stays right under any
+number of replicas because `compare_and_set` is atomic per GPU, and under lost answers
+because nothing is concluded from an error: what was written is read again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from controller.fleet.directory import FOREVER_NS
+from controller.fleet.sharded_map import ShardedMap
+from controller.ledger.record import GpuRecord, Holder, key_of
+
+Index = ShardedMap[tuple[str, ...]]
+
+
+class LedgerUnavailableError(Exception):
+    """The store did not answer: a write may have been done or not, a read says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record as it is stored."""
+
+    record: GpuRecord
+    revision: str
+    """Opaque; another one after every write, and never the same again for this GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSnapshot:
+    """All records at one moment; a GPU without one is held by nobody."""
+
+    entries: ShardedMap[Entry] = field(default_factory=ShardedMap)
+    """By `key_of(gpu)`."""
+    by_reservation: Index = field(default_factory=ShardedMap)
+    """Reservation -> keys of the GPUs that it holds now, sorted."""
+    by_pod: Index = field(default_factory=ShardedMap)
+    """Pod UID -> keys of the GPUs that it holds now, sorted."""
+    fresh_until_ns: int = FOREVER_NS
+    """Controller CLOCK_BOOTTIME from which the snapshot is too old to grant anything by."""
+
+    @staticmethod
+    def of(entries: Iterable[Entry], *, fresh_until_ns: int = FOREVER_NS) -> "LedgerSnapshot":
+        """A snapshot of the given entries."""
+        by_key = {x.record.key: x for x in entries}
+        held: dict[str, list[str]] = {}
+        pods: dict[str, list[str]] = {}
+        for key in sorted(by_key):
+            for reservation in _reservations(by_key[key]):
+                held.setdefault(reservation, []).append(key)
+            for uid in _pods(by_key[key]):
+                pods.setdefault(uid, []).append(key)
+        return LedgerSnapshot(
+            ShardedMap(by_key),
+            ShardedMap({x: tuple(keys) for x, keys in held.items()}),
+            ShardedMap({x: tuple(keys) for x, keys in pods.items()}),
+            fresh_until_ns,
+        )
+
+    def get(self, gpu: str) -> Entry | None:
+        """The entry of one GPU."""
+        return self.entries.get(key_of(gpu))
+
+    def holding(self, reservation: str) -> tuple[Entry, ...]:
+        """The entries in which a reservation has a part, in claiming order."""
+        return tuple(self.entries[x] for x in self.by_reservation.get(reservation, ()))
+
+    def parts_of(self, pod_uid: str) -> tuple[tuple[Entry, Holder], ...]:
+        """What one pod holds, in claiming order."""
+        found = (self.entries[x] for x in self.by_pod.get(pod_uid, ()))
+        return tuple((x, y) for x in found for y in x.record.holders if y.pod.uid == pod_uid)
+
+    def with_entry(self, key: str, entry: Entry | None) -> "LedgerSnapshot":
+        """A copy in which `entry` stands for the GPU, or nothing does."""
+        before = self.entries.get(key)
+        if before == entry:
+            return self
+        return replace(
+            self,
+            entries=self.entries.without(key) if entry is None else self.entries.put(key, entry),
+            by_reservation=_indexed(
+                self.by_reservation, key, _reservations(before), _reservations(entry)
+            ),
+            by_pod=_indexed(self.by_pod, key, _pods(before), _pods(entry)),
+        )
+
+
+class LedgerStore(Protocol):
+    """Keeps the records."""
+
+    async def load(self) -> LedgerSnapshot:
+        """Read everything, later what has changed; raises LedgerUnavailableError.
+
+        Called before the first decision, and again and again so that changes made by others
+        are seen and the snapshot stays fresh.
+        """
+
+    def snapshot(self) -> LedgerSnapshot:
+        """What is known now, own writes and reads included; must not wait."""
+
+    async def read(self, gpu: str) -> Entry | None:
+        """The entry as it is no earlier than now, past any copy; raises LedgerUnavailableError.
+
+        `snapshot` knows it afterwards.
+        """
+
+    async def compare_and_set(self, old: Entry | None, new: GpuRecord) -> bool:
+        """Replace `old` by `new`, create where `old` is None, remove where `new` is closed.
+
+        False if the GPU's record is not `old` any more (or exists): nothing was written, and
+        `snapshot` knows afterwards what is there. Raises LedgerUnavailableError: it may have
+        been written, or be written yet (a creation only), or not. ValueError: see
+        `demand_successor`.
+        """
+
+
+def demand_successor(old: Entry | None, new: GpuRecord) -> None:
+    """Raise ValueError unless `new` may follow `old` in a store: a fault of the caller."""
+    new.demand_valid()
+    if old is None:
+        if new.is_closed:
+            raise ValueError(f"{new.gpu}: a record is not made closed")
+    elif (old.record.gpu, old.record.node) != (new.gpu, new.node):
+        raise ValueError(f"records of two GPUs or nodes: {old.record.gpu} and {new.gpu}")
+    elif new.version <= old.record.version:
+        raise ValueError(f"{new.gpu}: version {new.version} after {old.record.version}")
+
+
+def _reservations(entry: Entry | None) -> frozenset[str]:
+    return frozenset(x.reservation for x in entry.record.holders) if entry else frozenset()
+
+
+def _pods(entry: Entry | None) -> frozenset[str]:
+    uids = (x.pod.uid for x in entry.record.holders) if entry else ()
+    return frozenset(x for x in uids if x is not None)
+
+
+def _indexed(index: Index, key: str, old: frozenset[str], new: frozenset[str]) -> Index:
+    for name in old - new:
+        kept = tuple(x for x in index.get(name, ()) if x != key)
+        index = index.put(name, kept) if kept else index.without(name)
+    for name in new - old:
+        index = index.put(name, tuple(sorted((*index.get(name, ()), key))))
+    return index

@@ -1,0 +1,30 @@
+"""Reservations for tests."""
+
+from dataclasses import replace
+
+from controller.ledger.claim import Claim
+from controller.ledger.record import GpuRecord, Holder, PodRef, ShareGroup
+from controller.ledger.states import HolderState, Origin
+
+CALL = "0123456789abcdef"
+POD = PodRef("team-a", "train-0", "uid-0", "owner-a")
+OTHER_POD = PodRef("team-a", "train-1", "uid-1", "owner-a")
+SHARE = ShareGroup("team-a", "owner-a", "gpu-1:0")
+
+
+def claim(*gpus: str, pod: PodRef = POD, call: str = CALL, **more: object) -> Claim:
+    made = Claim(f"v1.k.{pod.uid or pod.name}", pod, "gpu-1", gpus, Origin.GATE, call)
+    return replace(made, **more)  # type: ignore[arg-type] # fields of Claim
+
+
+def holder(*gpus: str, pod: PodRef = POD, **more: object) -> Holder:
+    made = Holder(f"v1.k.{pod.uid or pod.name}", pod, gpus or ("GPU-a",), Origin.GATE, CALL)
+    return replace(made, **more)  # type: ignore[arg-type] # fields of Holder
+
+
+def record(*holders: Holder, gpu: str = "GPU-a", share: ShareGroup | None = None) -> GpuRecord:
+    return GpuRecord(gpu, "gpu-1", holders or (holder(),), share)
+
+
+def in_state(state: HolderState, *gpus: str, **more: object) -> GpuRecord:
+    return record(holder(*gpus, state=state, **more))
