@@ -26,5 +26,5 @@ def record(*holders: Holder, gpu: str = "GPU-a", share: ShareGroup | None = None
     return GpuRecord(gpu, "gpu-1", holders or (holder(),), share)
 
 
-def in_state(state: HolderState, *gpus: str, **more: object) -> GpuRecord:
-    return record(holder(*gpus, state=state, **more))
+def in_state(state: HolderState, *gpus: str) -> GpuRecord:
+    return record(holder(*gpus, state=state))
