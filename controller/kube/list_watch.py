@@ -117,6 +117,7 @@ class ListWatch(Generic[T]):
             await self._hear(version)
         finally:
             asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
         self._watches.labels(self._resource, "over").inc()
 
     async def _ask_in_silence(self) -> NoReturn:

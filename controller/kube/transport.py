@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
-from kubernetes.aio.client.rest import RESTClientObject
 
 from controller.kube.access import Access, AccessError, AccessSource
 from controller.kube.api import Answer, Request
+from controller.kube.connector import RestClient
 from controller.kube.errors import ApiError
 from gpuwarden.clock import Clock
 
@@ -30,7 +30,7 @@ class _Connections:
     """Connections with one set of TLS material."""
 
     access: Access
-    rest: RESTClientObject
+    rest: RestClient
     users: int = 0
     is_retired: bool = False
 
@@ -113,7 +113,7 @@ class Transport:
             old.access = access
             return
         try:
-            rest = RESTClientObject(access.configuration)
+            rest = RestClient(access.configuration)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise AccessError(f"CA or client certificate: {type(error).__name__}") from None
         self._connections = _Connections(access, rest)
