@@ -48,6 +48,10 @@ class Surroundings:
     extra_environment: Mapping[str, str] = field(default_factory=dict)
 
 
+_TRUSTED: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
+"""Before 3.11.4 tarfile knows no filters, and trusts."""
+
+
 def unpack(archive: Path, root: Path) -> UnpackedImage:
     """Unpack a docker archive whose layers take nothing away."""
     root.mkdir(parents=True)
@@ -57,7 +61,7 @@ def unpack(archive: Path, root: Path) -> UnpackedImage:
             layer = opened.extractfile(name)
             assert layer is not None
             with tarfile.open(fileobj=layer) as files:
-                files.extractall(root, filter="fully_trusted")  # noqa: S202 - we built it
+                files.extractall(root, **_TRUSTED)  # noqa: S202 - we built it
         config = json.loads(_content(opened, manifest["Config"]))["config"]
     environment = dict(entry.split("=", 1) for entry in config["Env"])
     return UnpackedImage(root, tuple(config["Entrypoint"]), environment, config["User"])
