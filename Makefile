@@ -96,7 +96,7 @@ lab: setup ## A real Kubernetes cluster that stays up until Ctrl-C (KUBERNETES=1
 
 e2e: setup ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
-	$(WHOLE_RUN) build/whole-run/e2e tests/e2e -- -n0 -o timeout=300 -m "not long" $(if $(K),-k "$(K)") $(ARGS)
+	$(WHOLE_RUN) build/whole-run/e2e tests/e2e tests/deploy -- -n0 -o timeout=300 -m "not long" $(if $(K),-k "$(K)") $(ARGS)
 
 e2e-long: setup ## The tests that take minutes, then everything on the older Kubernetes
 	$(BIN)/python -m tests.e2e.lab.build --for-tests

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.e2e.lab.build import shelf
+from tests.e2e.lab.cache import cache_folder
+from tests.e2e.lab.upstreams import KUBERNETES, upstream
+
 KUSTOMIZE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 BASE = KUSTOMIZE / "base"
 Object = dict[str, Any]
@@ -20,15 +24,21 @@ def objects(folder: Path = BASE) -> list[Object]:
 
 
 def rendered(folder: Path) -> list[Object]:
-    """What would be applied; skips the test where there is no kubectl."""
-    kubectl = shutil.which("kubectl")
+    """What would be applied; skips the test where there is no kubectl yet."""
+    kubectl = _kubectl()
     if kubectl is None:
-        pytest.skip("kubectl is not on PATH; it puts the files together")
+        pytest.skip("kubectl is not on PATH; `make lab` builds one, and `make e2e` runs this test")
     done = subprocess.run(
         [kubectl, "kustomize", folder], capture_output=True, text=True, timeout=50, check=False
     )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
+
+
+def _kubectl() -> Path | str | None:
+    """The lab's own where it is built, else the machine's."""
+    own = shelf(upstream(KUBERNETES), cache_folder())
+    return own.folder / "kubectl" if own.is_filled else shutil.which("kubectl")
 
 
 def with_extender(folder: Path) -> Path:
