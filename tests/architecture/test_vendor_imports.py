@@ -26,6 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "grpc_health": {"controller/rpc/"},
     "grpc_reflection": {"controller/rpc/"},
     "aiohttp": {
+        "controller/admission/webhook.py",
+        "controller/http_bodies.py",
         "controller/http_server.py",
         "controller/kube/connector.py",
         "controller/kube/transport.py",
