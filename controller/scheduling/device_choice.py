@@ -74,7 +74,7 @@ def _any_free(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
 
 
 def _named(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
-    devices = _resolve(pool, ask.needs)
+    devices = named_devices(pool, ask.needs)
     if isinstance(devices, ReasonCode):
         return devices
     if not all(ask.wish.admits(device) for device in devices):
@@ -88,8 +88,8 @@ def _is_used(device: Device, ask: DeviceNeeds) -> bool:
     return device.uuid in ask.busy or (ask.processes_count and device.in_use)
 
 
-def _resolve(pool: DevicePool, needs: Requirements) -> tuple[Device, ...] | ReasonCode:
-    """The named devices on this node; map and UUID list must mean the same ones."""
+def named_devices(pool: DevicePool, needs: Requirements) -> tuple[Device, ...] | ReasonCode:
+    """What a map or a UUID list names on this node, in its order; both must mean the same."""
     names = needs.uuids if needs.place is None else needs.place.devices
     uuids = [_uuid_of(pool, name) for name in names]
     for uuid in uuids:
@@ -116,7 +116,7 @@ def _kubelet_chooses(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
         return ReasonCode.EXACT_UNAVAILABLE
     if any(len(pool.choosable(resource)) < count for resource, count in needs.requests):
         return ReasonCode.GPU_LOST if pool.unusable else ReasonCode.GPU_NO_MATCH
-    wanted = _resolve(pool, needs) if named else None
+    wanted = named_devices(pool, needs) if named else None
     return wanted if isinstance(wanted, ReasonCode) else _any_choice(pool, ask, wanted)
 
 

@@ -5,11 +5,12 @@ the node's standing, the attestation hash, the level, the mode, the devices. Thi
 the whole truth; `filter` only avoids asking about nodes whose answer is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
 from controller.fleet.view import Acceptance, Level, NodeMode, NodeState, NodeView
+from controller.scheduling.assignment import assigned_devices
 from controller.scheduling.device_choice import DeviceNeeds, free_devices, judge_devices, mode_fits
 from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import MODEL_PREFIX
@@ -165,6 +166,18 @@ class Judge:
             return None
         pool = self._scene.memory.pool(name, node.acceptance)
         return Offer(node.acceptance, node.mode, free_devices(pool, self._ask))
+
+    def assigned(self, name: str, preferred: Collection[str] = ()) -> tuple[Device, ...]:
+        """The devices that the pod gets on an `env` node that it passes, in the pod's order.
+
+        `preferred`: UUIDs that it has asked for before; taken where they still serve.
+        """
+        node = self._scene.fleet.nodes.get(name)
+        if node is None or node.acceptance is None:
+            return ()
+        return assigned_devices(
+            self._scene.memory.pool(name, node.acceptance), self._ask, preferred
+        )
 
     def _against(self, node: NodeView, acceptance: Acceptance) -> ReasonCode | None:
         own = acceptance.attestation_hash
