@@ -15,6 +15,7 @@ CLUSTER: Final = "laptop"
 HOPPER: Final = "hopper-0"
 AMPERE: Final = "ampere-0"
 LEGACY: Final = "legacy-0"
+LEGACY_DRIVER: Final = "550.54.15"
 ROGUE: Final = "rogue-0"
 """Known to the directory; the demo itself speaks for it and misbehaves."""
 REAL: Final = "this-machine"
@@ -48,9 +49,9 @@ def simulated_nodes() -> tuple[SimulatedNode, ...]:
         SimulatedNode(
             LEGACY,
             Scenario(
-                driver="550.54.15",
+                driver=LEGACY_DRIVER,
                 cuda=12040,
-                gpus=tuple(h100_sxm(n, LEGACY) for n in range(2)),
+                gpus=tuple(h100_sxm(n, LEGACY, gsp=LEGACY_DRIVER) for n in range(2)),
             ),
         ),
     )

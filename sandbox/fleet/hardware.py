@@ -43,8 +43,11 @@ class NodeHardware:
     scenario: Scenario
 
     def upgraded(self, driver: str = NEXT_DRIVER) -> "NodeHardware":
-        """The same node with another driver."""
-        scenario = msgspec.structs.replace(self.scenario, driver=driver)
+        """The same node with another driver, which brings the GSP firmware of its version."""
+        gpus = tuple(
+            msgspec.structs.replace(gpu, gsp=gpu.gsp and driver) for gpu in self.scenario.gpus
+        )
+        scenario = msgspec.structs.replace(self.scenario, driver=driver, gpus=gpus)
         return NodeHardware(self.name, self.host, scenario)
 
     def rebooted(self, boot: int) -> "NodeHardware":
@@ -120,7 +123,7 @@ def _facts(gpu: FakeGpu) -> GpuFacts:
         persistence_mode=gpu.persistence,
         links=LinkState(links, switched, ()),
         fabric=_fabric(gpu, links, switched=switched),
-        platform=GpuPlatform(gpu.chassis_serial, gpu.platform_module),
+        platform=GpuPlatform(_decoded(decode.identifier, gpu.chassis_serial), gpu.platform_module),
         module_id=gpu.module_id,
         pids=tuple(sorted({*(gpu.compute_pids or ()), *(gpu.graphics_pids or ())})),
     )
@@ -154,7 +157,7 @@ def _mig(device: FakeMig) -> MigDevice:
 
 
 def _fabric(gpu: FakeGpu, links: tuple[NvLink, ...], *, switched: bool) -> Fabric | None:
-    if gpu.fabric_state is None:
+    if not gpu.fabric_state:
         active = any(link.active for link in links)
         kind = "nvswitch" if switched else "nvlink" if active else "none"
         return Fabric(kind=kind, cluster_uuid=None, clique=None)

@@ -43,6 +43,7 @@ enum {
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
     TIMED_OUT = 10,
+    FUNCTION_NOT_FOUND = 13,
     GPU_IS_LOST = 15,
     ARGUMENT_VERSION_MISMATCH = 25,
 };
@@ -532,7 +533,7 @@ API result nvmlDeviceGetMemoryInfo(struct device *device, struct memory_v1 *out)
 }
 
 API result nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *out) {
-    if (out->version != 0x2000028) return ARGUMENT_VERSION_MISMATCH;
+    if (out->version != 0x2000028) return FUNCTION_NOT_FOUND; /* as the real one, not 25 */
     result rc = total_memory(__func__, device, &out->total);
     out->free = out->total;
     out->used = out->reserved = 0;
@@ -614,7 +615,8 @@ static result link_value(const char *call, struct device *device, unsigned index
     char key[NAME];
     result rc = enter_device(call, device, &gpu);
     if (rc != OK) return leave(rc);
-    if (index >= (unsigned)number(gpu_value(gpu, "links"), 0)) return leave(INVALID_ARGUMENT);
+    unsigned links = (unsigned)number(gpu_value(gpu, "links"), 0);
+    if (index >= links) return leave(links ? INVALID_ARGUMENT : NOT_SUPPORTED);
     snprintf(key, sizeof key, "link.%u.%s", index, name);
     const char *value = gpu_value(gpu, key);
     if (!value) return leave(NOT_SUPPORTED);
@@ -696,7 +698,8 @@ API result nvmlDeviceGetPlatformInfo(struct device *device, struct platform *out
     const char *chassis = gpu_value(gpu, "chassis_serial");
     if (!chassis) return leave(NOT_SUPPORTED);
     long supported = number(host_value("platform_version"), 2);
-    if (out->version != ((unsigned)supported << 24 | 44)) return leave(ARGUMENT_VERSION_MISMATCH);
+    /* A driver of today answers whatever version it is asked for; an older one is assumed not to. */
+    if (supported < 2 && out->version != (1u << 24 | 44)) return leave(ARGUMENT_VERSION_MISMATCH);
     memset((char *)out + sizeof out->version, 0, sizeof *out - sizeof out->version);
     if (supported >= 2) memcpy(out->chassis_serial, chassis, strnlen(chassis, 16));
     out->module = (char)number(gpu_value(gpu, "platform_module"), 0);
@@ -769,6 +772,8 @@ API result nvmlDeviceRegisterEvents(struct device *device, unsigned long long ty
     result rc = enter_device(__func__, device, &gpu);
     if (rc != OK) return leave(rc);
     if (set->session != session || set->count == MAX_GPUS) return leave(INVALID_ARGUMENT);
+    const char *supported = fact(device, gpu, "event_types");
+    if (!supported || types & ~strtoull(supported, NULL, 0)) return leave(NOT_SUPPORTED);
     set->devices[set->count] = device;
     set->types[set->count++] = types;
     return leave(OK);

@@ -36,8 +36,11 @@ def bus_id(ordinal: int, domain: int = 0) -> str:
     return f"{domain:08X}:{0x11 + 7 * ordinal:02X}:00.0"
 
 
-def h100_sxm(ordinal: int, seed: str = "h100") -> FakeGpu:
-    """An H100 SXM5 80 GB behind NVSwitches, as an 8-GPU board has them."""
+def h100_sxm(ordinal: int, seed: str = "h100", *, gsp: str = "570.86.10") -> FakeGpu:
+    """An H100 SXM5 80 GB behind NVSwitches, as an 8-GPU board has them.
+
+    `gsp`: the firmware comes with the driver and has its version.
+    """
     switches = (FakeLink(peer=f"00000000:{0xC0 + n % 4:02X}:00.0", peer_type=2) for n in range(18))
     return FakeGpu(
         uuid=made_uuid("GPU", seed, ordinal),
@@ -48,7 +51,7 @@ def h100_sxm(ordinal: int, seed: str = "h100") -> FakeGpu:
         pci_device_id=0x233010DE,
         pci_subsystem_id=0x16C110DE,
         vbios="96.00.74.00.11",
-        gsp="570.86.10",
+        gsp=gsp,
         gsp_enabled=True,
         memory_bytes=81559 * MIB,
         ecc=True,
@@ -59,6 +62,38 @@ def h100_sxm(ordinal: int, seed: str = "h100") -> FakeGpu:
         links=tuple(switches),
         fabric_state=3,
         module_id=ordinal + 1,
+    )
+
+
+def h200_passthrough(ordinal: int, seed: str = "h200") -> FakeGpu:
+    """An H200 SXM5 given to a virtual machine alone, as NVML shows one there.
+
+    No NVLink, a fabric that is "not supported" by a state instead of a return, a platform
+    without a chassis. Pair it with driver 580.159.04.
+    """
+    return FakeGpu(
+        uuid=made_uuid("GPU", seed, ordinal),
+        pci_bus_id=f"00000000:00:{6 + ordinal:02X}.0",
+        name="NVIDIA H200",
+        serial=_serial(seed, ordinal),
+        board_part_number="692-2G520-0282-000",
+        pci_device_id=0x233510DE,
+        pci_subsystem_id=0x18BF10DE,
+        vbios="96.00.A5.00.1A",
+        gsp="580.159.04",
+        gsp_enabled=True,
+        memory_bytes=150754820096,
+        ecc=True,
+        mig_mode=False,
+        max_mig=7,
+        virtualization=1,
+        compute_capability=90,
+        architecture=9,
+        fabric_state=0,
+        chassis_serial="",
+        platform_module=6,
+        module_id=6,
+        event_types=0xFF9F,
     )
 
 

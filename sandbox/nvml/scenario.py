@@ -146,7 +146,7 @@ class FakeGpu(Part, frozen=True):
     persistence: bool | None = True
     links: tuple[FakeLink, ...] = ()
     fabric_state: int | None = None
-    """1 not started, 2 in progress, 3 completed."""
+    """0 not supported, 1 not started, 2 in progress, 3 completed."""
     fabric_status: int = 0
     fabric_cluster: str | None = None
     """32 hex digits."""

@@ -7,7 +7,16 @@ import msgspec
 import pytest
 
 from sandbox.fleet.hardware import reading_of
-from sandbox.nvml.models import A100_1G, A100_3G, a100_mig, gb10, gb200, geforce, h100_sxm
+from sandbox.nvml.models import (
+    A100_1G,
+    A100_3G,
+    a100_mig,
+    gb10,
+    gb200,
+    geforce,
+    h100_sxm,
+    h200_passthrough,
+)
 from sandbox.nvml.scenario import FakeGpu, FakeMig
 from tests.fakes.nvml_node import HOST, NvmlNode
 
@@ -33,9 +42,10 @@ async def node(tmp_path: Path) -> AsyncIterator[NvmlNode]:
         (NAMELESS_MIG,),
         (geforce(1), geforce(0, serial="N/A")),
         (gb10(),),
+        (h200_passthrough(0),),
         (),
     ],
-    ids=["h100", "gb200", "mig", "mig-without-names", "geforce", "gb10", "none"],
+    ids=["h100", "gb200", "mig", "mig-without-names", "geforce", "gb10", "passthrough", "none"],
 )
 @pytest.mark.parametrize("fields", [{"cuda": 12080}, {"cc_feature": None}, {"cc_dev_tools": 1}])
 async def test_the_reading_is_the_one_that_the_agent_makes(

@@ -14,7 +14,7 @@ from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import FailedRead, Inventory
 from gpuwarden.evidence.node_identity import IDENTITY_FACTS
 from sandbox.nvml.build import LIBRARY, ROOT, build
-from sandbox.nvml.models import A100_1G, A100_3G, a100_mig, gb200, h100_sxm
+from sandbox.nvml.models import A100_1G, A100_3G, a100_mig, gb200, h100_sxm, h200_passthrough
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 
 
@@ -38,7 +38,7 @@ def probe(**environment: str) -> Probe:
     return msgspec.json.decode(done.stdout, type=Probe)
 
 
-@pytest.fixture(params=["h100", "mixed", "real"])
+@pytest.fixture(params=["h100", "mixed", "passthrough", "real"])
 def found(request: pytest.FixtureRequest, tmp_path: Path) -> Probe:
     if request.param == "real":
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
@@ -48,6 +48,7 @@ def found(request: pytest.FixtureRequest, tmp_path: Path) -> Probe:
         return result
     gpus = {
         "h100": [h100_sxm(i) for i in range(8)],
+        "passthrough": [h200_passthrough(0)],
         "mixed": [gb200(0), gb200(1), a100_mig(1, "a", A100_3G, A100_1G)],
     }[request.param]
     path = tmp_path / "scenario"

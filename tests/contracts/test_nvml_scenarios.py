@@ -23,6 +23,7 @@ from sandbox.nvml.models import (
     gb200,
     geforce,
     h100_sxm,
+    h200_passthrough,
 )
 from sandbox.nvml.scenario import CALLS, FakeLink, FakeMig
 from tests.fakes.nvml_node import SHORT, NvmlNode
@@ -116,6 +117,22 @@ async def test_an_h100_board(node: NvmlNode) -> None:
     assert gpu.chassis_serial is None
     assert reading.failed_reads == ()
     assert (reading.state, reading.processes) == (NvmlState.READY, ())
+
+
+async def test_a_gpu_in_a_virtual_machine_as_real_hardware_showed_one(node: NvmlNode) -> None:
+    node.shows(h200_passthrough(0), driver="580.159.04", cuda=13000)
+    reading = await read(node)
+    host, (gpu,) = reading.inventory.host, reading.inventory.gpus
+    assert (host.driver, host.cuda, host.cc) == ("580.159.04", "13.0", "off")
+    assert (gpu.pci_bus_id, gpu.pci, gpu.subsystem) == (
+        "00000000:00:06.0",
+        "10de:2335",
+        "10de:18bf",
+    )
+    assert (gpu.memory_bytes, gpu.virt, gpu.nvlinks) == ("150754820096", "passthrough", ())
+    assert gpu.fabric == Fabric(kind="none", cluster_uuid=None, clique=None)
+    assert (gpu.chassis_serial, gpu.module_id) == (None, 6)
+    assert reading.failed_reads == ()
 
 
 async def test_order_is_that_of_the_bus_whatever_nvml_says(node: NvmlNode) -> None:

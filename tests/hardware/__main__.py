@@ -21,7 +21,8 @@ from tests.hardware.report import written
 CHECKS: Final = {
     "contract and tests": (
         *("pytest", "-p", "no:cacheprovider", "-v", "-k", "real or hardware"),
-        *("tests/contracts/test_nvml_contract.py", "tests/hardware"),
+        *("tests/contracts/test_nvml_contract.py", "tests/contracts/test_nvml_edges.py"),
+        "tests/hardware",
     ),
     "demo": ("sandbox", "demo"),
 }
