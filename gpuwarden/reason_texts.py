@@ -572,6 +572,13 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
         "The pod sets spec.nodeName and its node does not pass the gate.",
         "Leave nodeName out and let the scheduler choose.",
     ),
+    ReasonCode.DOOR_TOLERATION: Explanation(
+        Stage.DOOR,
+        "The pod tolerates the taint of managed nodes outside enforced namespaces, by name or "
+        "for all taints.",
+        "Remove the toleration; for a pod of the infrastructure, list its namespace in "
+        "deploy/policy/protection.",
+    ),
     ReasonCode.DOOR_RUNTIME_CLASS: Explanation(
         Stage.DOOR,
         "The runtime class gives GPUs past the gate.",
@@ -584,8 +591,10 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.DOOR_ANNOTATION: Explanation(
         Stage.DOOR,
-        "The pod brings a key that only gpuwarden may write.",
-        "Remove the annotation or label that the text names.",
+        "The pod brings a key that only gpuwarden may write, or a change of it touches one that "
+        "stays as it was at creation.",
+        "Remove the annotation or label that the text names; to wish for something else, create "
+        "the pod anew.",
     ),
     ReasonCode.DOOR_UNINJECTED: Explanation(
         Stage.DOOR,

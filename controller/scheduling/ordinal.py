@@ -7,6 +7,7 @@ random suffix is never one, even when it happens to be all digits.
 """
 
 import re
+from typing import Final
 
 from controller.scheduling.finding import Finding, WishTextError
 from controller.scheduling.gpu_map import parse_ordinal
@@ -15,6 +16,8 @@ from controller.scheduling.wish_keys import ORDINAL
 
 _POD_INDEX = "apps.kubernetes.io/pod-index"
 _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+ORDINAL_KEYS: Final = (ORDINAL, _POD_INDEX, _COMPLETION_INDEX)
+"""Keys that can hold an ordinal, first of all first."""
 _TEMPLATE_HASH = "pod-template-hash"
 _NAME = re.compile(r".+-([0-9]{1,18})")
 

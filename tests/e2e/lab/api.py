@@ -38,6 +38,8 @@ class Api:
 
     def __init__(self, server: str, ca: Path, pair: Pair | None = None) -> None:
         self.server = server
+        self.warnings: list[str] = []
+        """What the last answer warned of (RFC 7234 `Warning`)."""
         self._kept: http.client.HTTPSConnection | None = None
         self._context = ssl.create_default_context(cafile=str(ca))
         if pair is not None:
@@ -111,6 +113,7 @@ class Api:
             connection.request(method, path, content, {"Content-Type": kind})
             answer = connection.getresponse()
             text = answer.read()
+            self.warnings = answer.msg.get_all("Warning", [])
         except BaseException:
             connection.close()  # a kept one opens itself again
             raise

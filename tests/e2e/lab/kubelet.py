@@ -34,11 +34,17 @@ class Kubelet(Program):
         self._kubeconfig = kubeconfig
         self._serving = serving
         self._ca = ca
+        self.static_pods = self.data / "static-pods"
+        """Manifests in here run without the API server's word."""
 
     def arguments(self) -> Sequence[str]:
         resolver = self.data / "resolv.conf"
         resolver.write_text("nameserver 127.0.0.1\n")  # CoreDNS asks nobody else
-        configuration = kubelet_configuration(self._plan, self._serving, self._ca, resolver)
+        self.static_pods.mkdir(exist_ok=True)
+        configuration = {
+            **kubelet_configuration(self._plan, self._serving, self._ca, resolver),
+            "staticPodPath": str(self.static_pods),
+        }
         return (
             str(self.site.programs["kubelet"]),
             f"--config={written(self.data / 'configuration.yaml', configuration)}",
