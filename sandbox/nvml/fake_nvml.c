@@ -698,10 +698,13 @@ API result nvmlDeviceGetPlatformInfo(struct device *device, struct platform *out
     const char *chassis = gpu_value(gpu, "chassis_serial");
     if (!chassis) return leave(NOT_SUPPORTED);
     long supported = number(host_value("platform_version"), 2);
-    /* A driver of today answers whatever version it is asked for; an older one is assumed not to. */
-    if (supported < 2 && out->version != (1u << 24 | 44)) return leave(ARGUMENT_VERSION_MISMATCH);
-    memset((char *)out + sizeof out->version, 0, sizeof *out - sizeof out->version);
-    if (supported >= 2) memcpy(out->chassis_serial, chassis, strnlen(chassis, 16));
+    /* A driver of today answers in its own version, whatever it is asked for, and in 1 if asked for
+     * that; an older one is assumed not to. */
+    int oldest = out->version == (1u << 24 | 44);
+    if (supported < 2 && !oldest) return leave(ARGUMENT_VERSION_MISMATCH);
+    memset(out, 0, sizeof *out);
+    out->version = oldest ? 1u << 24 | 44 : 2u << 24 | 44;
+    if (!oldest) memcpy(out->chassis_serial, chassis, strnlen(chassis, 16));
     out->module = (char)number(gpu_value(gpu, "platform_module"), 0);
     return leave(OK);
 }

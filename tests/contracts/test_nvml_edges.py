@@ -20,7 +20,6 @@ from sandbox.nvml.scenario import VARIABLE, Scenario, write
 _NO_LINK: Final = {"NOT_SUPPORTED", "INVALID_ARGUMENT"}
 _NO_MIG: Final = {"NOT_FOUND", "NOT_SUPPORTED", "INVALID_ARGUMENT"}
 _NO_VERSION: Final = {"FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"}
-_PLATFORM: Final = {"SUCCESS", "NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "count before init": {"UNINITIALIZED"},
     "shutdown before init": {"UNINITIALIZED"},
@@ -40,8 +39,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "memory, version 1": {"SUCCESS"},
     "memory, version 127": _NO_VERSION,
     "fabric, version 127": _NO_VERSION,
-    "platform, version 127": _PLATFORM,
-    "platform, version 1": _PLATFORM,
+    "platform, version 127": {"version 2", "NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH"},
+    "platform, version 1": {"SUCCESS", "NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH"},
     "settings, version 127": _NO_VERSION,
     "wait on an empty set": {"TIMEOUT"},
     "register for no event": {"SUCCESS"},
@@ -60,7 +59,7 @@ SEEN: Final = {
     "processes without room": "SUCCESS",
     "memory, version 127": "FUNCTION_NOT_FOUND",
     "fabric, version 127": "ARGUMENT_VERSION_MISMATCH",
-    "platform, version 127": "SUCCESS",
+    "platform, version 127": "version 2",
     "platform, version 1": "SUCCESS",
     "settings, version 127": "ARGUMENT_VERSION_MISMATCH",
 }

@@ -1,4 +1,6 @@
-"""The page docs/compatibility.md, written from the versions that the lab's modules pin."""
+"""The page docs/compatibility.md: the versions that the lab's modules pin, and hardware seen."""
+
+from pathlib import Path
 
 from tests.e2e.lab.upstreams import CONTROL_PLANE, NODE, UPSTREAMS, Upstream
 
@@ -20,12 +22,14 @@ CoreDNS is built with the plugins `errors`, `kubernetes` and `ready` alone.
 Agents and controllers run on Python 3.11 or newer on Linux.
 """
 
+_HARDWARE = Path(__file__).resolve().parents[2] / "hardware" / "seen.md"
+
 
 def compatibility_page() -> str:
     """The whole page."""
     rows = "".join(_row(project) for project in UPSTREAMS if project.version)
     older = min(p.version for p in UPSTREAMS if p.module == "k8s.io/kubernetes")
-    return _HEAD + rows + _FOOT.format(older=older)
+    return _HEAD + rows + _FOOT.format(older=older) + "\n" + _HARDWARE.read_text()
 
 
 def _row(project: Upstream) -> str:
