@@ -9,19 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.golden.admission import admission_patches
 from tests.golden.documents import canonical_texts, class_documents, node_identities
 from tests.golden.envelopes import envelopes
 from tests.golden.merkle import merkle
+from tests.golden.reservation_ids import reservation_ids
 from tests.golden.transcript import transcript
 
 FOLDER = Path(__file__).resolve().parent
 
 VECTORS: dict[str, Callable[[], Any]] = {
+    "admission_patches.json": admission_patches,
     "canonical.json": canonical_texts,
     "class_documents.json": class_documents,
     "envelopes.json": envelopes,
     "merkle.json": merkle,
     "node_identities.json": node_identities,
+    "reservation_ids.json": reservation_ids,
     "transcript.json": transcript,
 }
 

@@ -1,0 +1,82 @@
+"""Whether this replica may grant GPUs yet: at its start, and after history went backwards. Pure.
+
+A store that was put back to an old copy, or records that somebody removed by force, may say
+that a GPU is free which a pod runs on. So nothing is granted before the ledger and the pods
+were read anew, every live pod with an id of ours has its record again, and the node itself
+was heard about use. What a report shows of pods on GPUs without a record blocks those.
+"""
+
+from dataclasses import dataclass
+
+from controller.ledger.record import key_of
+from controller.ledger.release import UseReport
+from controller.ledger.store import Entry, LedgerSnapshot
+from gpuwarden.reasons import ReasonCode, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """What this replica stands on; begun anew when history is found to have gone backwards."""
+
+    since_ns: int
+    """CLOCK_BOOTTIME at which it began."""
+    ledger_read_ns: int | None = None
+    """When the last reading of all records that succeeded was asked for."""
+    pods_read_ns: int | None = None
+    """The same of the pods."""
+    unrecorded: frozenset[str] = frozenset()
+    """Nodes with a live pod of ours that the ledger lacks (`sweep`)."""
+
+
+def grant_refusal(
+    footing: Footing, node: str, gpus: tuple[str, ...], report: UseReport | None, now_ns: int
+) -> Refusal | None:
+    """What is against granting GPUs of a node now, besides their records.
+
+    `report`: the node's last, whose freshness whoever judges the node's evidence demands.
+    """
+    reads = (footing.ledger_read_ns, footing.pods_read_ns)
+    if any(x is None or not footing.since_ns <= x <= now_ns for x in reads):
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
+    if report is None or report.asked_ns <= footing.since_ns or report.users is None:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
+    if node in footing.unrecorded:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "a pod of the node has no record yet")
+    for gpu in gpus:
+        if any(x is not None for x in report.users.get(gpu, ())):
+            return Refusal(ReasonCode.GPU_BUSY, f"a pod without a reservation uses {gpu}")
+    return None
+
+
+def used_without_record(report: UseReport, snapshot: LedgerSnapshot) -> frozenset[str]:
+    """GPUs that some pod's process uses although the ledger gives them to no pod like it."""
+    if report.users is None:
+        return frozenset()
+    return frozenset(
+        gpu
+        for gpu, users in report.users.items()
+        if any(x is not None and not _holds(snapshot, gpu, x) for x in users)
+    )
+
+
+def went_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
+    """GPUs whose record is an earlier version of the one that was known: history went back.
+
+    A record that was made anew in between has parts of other calls, whatever its version.
+    """
+    return frozenset(
+        entry.record.gpu
+        for key, entry in known.entries.items()
+        if (found := now.entries.get(key)) is not None
+        and found.record.version < entry.record.version
+        and _calls(found) & _calls(entry)
+    )
+
+
+def _calls(entry: Entry) -> frozenset[str]:
+    return frozenset(x.call for x in entry.record.holders)
+
+
+def _holds(snapshot: LedgerSnapshot, gpu: str, pod_uid: str) -> bool:
+    entry = snapshot.entries.get(key_of(gpu))
+    return entry is not None and entry.record.of_pod(pod_uid) is not None

@@ -1,0 +1,38 @@
+from dataclasses import replace
+
+import pytest
+
+from controller.ledger.adoption import LivePod, adopted_on
+from controller.ledger.record import RecordInvalidError
+from controller.ledger.states import HolderState
+from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, holder, in_state, record
+
+LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a",))
+PART = holder(state=HolderState.CONFIRMED, adopted=True)
+
+
+def test_a_lost_record_is_made_again_as_confirmed() -> None:
+    assert adopted_on(None, LIVE, "GPU-a", CALL) == record(PART)
+    shared = adopted_on(None, replace(LIVE, share=SHARE), "GPU-a", CALL)
+    assert shared == record(PART, share=SHARE)
+
+
+def test_nobody_is_driven_out() -> None:
+    theirs = record(holder(pod=OTHER_POD))
+    both = adopted_on(theirs, LIVE, "GPU-a", CALL)
+    assert both is not None
+    assert both.holders == (PART, theirs.holders[0])
+    both.demand_valid()
+
+
+def test_an_attempt_is_confirmed_and_the_rest_stays() -> None:
+    assert adopted_on(record(), LIVE, "GPU-a", CALL) == record().moved(
+        "v1.k.uid-0", HolderState.CONFIRMED
+    )
+    for state in (HolderState.CONFIRMED, HolderState.RELEASING):
+        assert adopted_on(in_state(state), LIVE, "GPU-a", CALL) is None
+
+
+def test_only_uuids_are_adopted() -> None:
+    with pytest.raises(RecordInvalidError, match="gpus"):
+        adopted_on(None, replace(LIVE, gpus=("0",)), "0", CALL)

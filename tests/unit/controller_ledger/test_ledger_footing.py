@@ -1,0 +1,75 @@
+from dataclasses import replace
+
+import pytest
+
+from controller.ledger.footing import Footing, grant_refusal, used_without_record, went_back
+from controller.ledger.release import UseReport
+from controller.ledger.store import Entry, LedgerSnapshot
+from gpuwarden.reasons import ReasonCode
+from tests.builders.ledger import OTHER_POD, holder, record
+
+FIRM = Footing(100, ledger_read_ns=110, pods_read_ns=120)
+REPORT = UseReport("boot", 130, {}, frozenset())
+
+
+def code(footing: Footing, report: UseReport | None) -> ReasonCode | None:
+    found = grant_refusal(footing, "gpu-1", ("GPU-a", "GPU-b"), report, 200)
+    return None if found is None else found.code
+
+
+def snapshot(*records: object) -> LedgerSnapshot:
+    return LedgerSnapshot.of(Entry(x, "1") for x in records)  # type: ignore[arg-type] # GpuRecords
+
+
+def test_a_firm_one_grants() -> None:
+    assert code(FIRM, REPORT) is None
+    busy_elsewhere = {"GPU-c": frozenset({"uid-9"}), "GPU-a": frozenset({None})}
+    assert code(FIRM, replace(REPORT, users=busy_elsewhere)) is None
+    assert code(replace(FIRM, unrecorded=frozenset({"gpu-2"})), REPORT) is None
+
+
+@pytest.mark.parametrize(
+    ("footing", "report"),
+    [
+        (replace(FIRM, ledger_read_ns=None), REPORT),
+        (replace(FIRM, ledger_read_ns=99), REPORT),
+        (replace(FIRM, pods_read_ns=None), REPORT),
+        (replace(FIRM, pods_read_ns=99), REPORT),
+        (replace(FIRM, pods_read_ns=201), REPORT),
+        (replace(FIRM, unrecorded=frozenset({"gpu-1"})), REPORT),
+        (FIRM, None),
+        (FIRM, replace(REPORT, asked_ns=100)),
+        (FIRM, replace(REPORT, users=None)),
+    ],
+)
+def test_before_everything_was_read_nothing_is_granted(
+    footing: Footing, report: UseReport | None
+) -> None:
+    assert code(footing, report) is ReasonCode.CONTROLLER_NOT_READY
+
+
+def test_a_gpu_that_a_pod_uses_is_not_granted() -> None:
+    used = replace(REPORT, users={"GPU-b": frozenset({"uid-9"})})
+    assert code(FIRM, used) is ReasonCode.GPU_BUSY
+
+
+def test_use_that_no_record_explains_is_shown() -> None:
+    known = snapshot(record())
+    users = {"GPU-a": frozenset({"uid-0", None}), "GPU-b": frozenset({"uid-0"})}
+    assert used_without_record(replace(REPORT, users=users), known) == {"GPU-b"}
+    users = {"GPU-a": frozenset({"uid-0", "uid-1"}), "GPU-b": frozenset({None})}
+    assert used_without_record(replace(REPORT, users=users), known) == {"GPU-a"}
+    assert used_without_record(replace(REPORT, users=None), known) == frozenset()
+
+
+class TestHistory:
+    def test_it_went_back_where_the_same_record_is_younger(self) -> None:
+        older, newer = snapshot(record()), snapshot(replace(record(), version=2))
+        assert went_back(newer, older) == {"GPU-a"}
+        assert went_back(older, newer) == frozenset()
+        assert went_back(newer, newer) == frozenset()
+
+    def test_a_record_made_anew_is_no_older_one(self) -> None:
+        anew = snapshot(record(holder(pod=OTHER_POD, call="f" * 16)))
+        assert went_back(snapshot(replace(record(), version=2)), anew) == frozenset()
+        assert went_back(snapshot(record()), LedgerSnapshot()) == frozenset()

@@ -1,0 +1,57 @@
+from dataclasses import replace
+
+from controller.ledger.occupancy import Occupancy
+from controller.ledger.record import GpuRecord, PodRef
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
+
+
+def occupancy(*records: GpuRecord) -> Occupancy:
+    return Occupancy(LedgerSnapshot.of(Entry(x, str(n)) for n, x in enumerate(records)))
+
+
+A = record()
+B = record(holder("GPU-B", pod=OTHER_POD, state=HolderState.RELEASING), gpu="GPU-B")
+SHARED = record(holder("GPU-c"), holder("GPU-c", pod=OTHER_POD), gpu="GPU-c", share=SHARE)
+
+
+def test_every_held_gpu_is_busy_by_its_own_uuid() -> None:
+    assert occupancy(A, B).busy() == {"GPU-a", "GPU-B"}
+    assert occupancy().busy() == frozenset()
+
+
+def test_a_pods_own_attempt_is_not_in_its_way() -> None:
+    found = occupancy(A, B)
+    assert found.busy_for("uid-0") == {"GPU-B"}
+    assert found.busy_for("uid-1") == {"GPU-a", "GPU-B"}
+    assert occupancy(in_state(HolderState.CONFIRMED)).busy_for("uid-0") == {"GPU-a"}
+
+
+def test_others_get_the_very_same_answer() -> None:
+    found = occupancy(A, B)
+    assert found.busy_for("uid-9") is found.busy_for(None) is found.busy()
+
+
+def test_a_share_group_does_not_stand_in_its_own_way() -> None:
+    found = occupancy(A, SHARED)
+    assert found.busy_for("uid-9", SHARE) == {"GPU-a"}
+    assert found.busy_for("uid-9", replace(SHARE, entry="other")) == {"GPU-a", "GPU-c"}
+    assert found.busy_for("uid-9") == {"GPU-a", "GPU-c"}
+    assert found.busy_for("uid-0") == {"GPU-c"}
+
+
+def test_a_node_shows_what_is_held_there() -> None:
+    elsewhere = replace(B, node="gpu-2")
+    assert [x.record for x in occupancy(SHARED, A, elsewhere).on_node("gpu-1")] == [A, SHARED]
+
+
+def test_a_namespace_is_counted_with_its_unborn() -> None:
+    unborn = PodRef("team-b", owner="owner-b")
+    early = record(holder("GPU-d", pod=unborn), gpu="GPU-d")
+    found = occupancy(A, B, SHARED, early)
+    assert found.in_namespace("team-a") == 4
+    assert found.in_namespace("team-b") == 1
+    assert found.unborn_of("team-b", "owner-b") == early.holders[0]
+    assert found.unborn_of("team-b", "owner-a") is None
+    assert found.unborn_of("team-a", str(POD.owner)) is None

@@ -1,0 +1,133 @@
+import hashlib
+import hmac
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.ledger.record import RecordInvalidError
+from controller.ledger.reservation_id import ReservationIds, ReservationKey, ReservationSubject
+
+VECTORS = json.loads(
+    (Path(__file__).resolve().parents[2] / "golden" / "reservation_ids.json").read_text()
+)
+OLD, NEW = ReservationKey("old", b"o" * 32), ReservationKey("new", b"n" * 32)
+SUBJECT = ReservationSubject("team-a", "gpu-1", ("GPU-a", "GPU-b"), "uid-0")
+EARLY = replace(SUBJECT, pod_uid=None)
+NONCE = "0" * 32
+IDS = ReservationIds("lab", (NEW, OLD))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda x: x["name"])
+def test_the_vectors_are_made_as_documented(vector: dict[str, Any]) -> None:
+    """By another implementation: JSON with sorted keys is canonical for these documents."""
+    document = {
+        key: vector[key] for key in ("cluster", "namespace", "pod", "nonce", "node", "gpus")
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    message = b"gpuwarden.dev/reservation/v1\n" + text
+    mac = hmac.new(bytes.fromhex(vector["secret"]), message, hashlib.sha256).hexdigest()
+    parts = ["v1", vector["keyId"], *([vector["nonce"]] if vector["nonce"] else []), mac]
+    assert vector["id"] == ".".join(parts)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda x: x["name"])
+def test_the_vectors_are_known(vector: dict[str, Any]) -> None:
+    key = ReservationKey(vector["keyId"], bytes.fromhex(vector["secret"]))
+    subject = ReservationSubject(
+        vector["namespace"], vector["node"], tuple(vector["gpus"]), vector["pod"]
+    )
+    ids = ReservationIds(vector["cluster"], (key,))
+    assert ids.make(subject, vector["nonce"]) == vector["id"]
+    assert ids.is_authentic(vector["id"], subject)
+
+
+def test_the_first_key_writes_and_all_read() -> None:
+    old = ReservationIds("lab", (OLD,)).make(SUBJECT)
+    assert IDS.make(SUBJECT).startswith("v1.new.")
+    assert IDS.is_authentic(old, SUBJECT)
+    assert not ReservationIds("lab", (NEW,)).is_authentic(old, SUBJECT)
+
+
+def test_the_same_subject_has_the_same_id() -> None:
+    assert IDS.make(SUBJECT) == IDS.make(SUBJECT)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(SUBJECT, namespace="team-b"),
+        replace(SUBJECT, node="gpu-2"),
+        replace(SUBJECT, gpus=("GPU-a",)),
+        replace(SUBJECT, pod_uid="uid-1"),
+        replace(SUBJECT, pod_uid=None),
+    ],
+)
+def test_a_copy_on_another_subject_is_known_as_one(other: ReservationSubject) -> None:
+    text = IDS.make(SUBJECT)
+    assert IDS.is_authentic(text, SUBJECT)
+    assert not IDS.is_authentic(text, other)
+    assert not ReservationIds("other", (NEW, OLD)).is_authentic(text, SUBJECT)
+
+
+def test_an_early_one_is_of_its_nonce_and_not_of_a_pod() -> None:
+    text = IDS.make(EARLY, NONCE)
+    assert IDS.is_authentic(text, EARLY)
+    assert IDS.is_authentic(text, SUBJECT)
+    assert not IDS.is_authentic(text, replace(EARLY, node="gpu-2"))
+    assert not IDS.is_authentic(text.replace(NONCE, "1" * 32), EARLY)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[:0],
+        lambda x: x.upper(),
+        lambda x: x.replace("v1.", "v2."),
+        lambda x: x.replace(".new.", ".old."),
+        lambda x: x.replace(".new.", ".none."),
+        lambda x: x[:-1],
+        lambda x: x[:-1] + ("0" if x[-1] != "0" else "1"),
+        lambda x: f"{x}\n",
+        lambda x: f"{x}é",
+        lambda x: x.replace(".new.", f".new.{NONCE}."),
+    ],
+)
+def test_anything_else_is_a_forgery(change: Any) -> None:
+    assert not IDS.is_authentic(change(IDS.make(SUBJECT)), SUBJECT)
+
+
+@pytest.mark.parametrize(
+    ("subject", "nonce"), [(SUBJECT, NONCE), (EARLY, None), (EARLY, "0"), (EARLY, "G" * 32)]
+)
+def test_an_id_is_of_a_pod_or_of_a_nonce(subject: ReservationSubject, nonce: str | None) -> None:
+    with pytest.raises(ValueError, match="either a pod UID or a nonce"):
+        IDS.make(subject, nonce)
+
+
+def test_gpus_come_in_claiming_order() -> None:
+    with pytest.raises(RecordInvalidError, match="sorted"):
+        IDS.make(replace(SUBJECT, gpus=("GPU-b", "GPU-a")))
+
+
+@pytest.mark.parametrize(
+    ("key_id", "secret", "text"),
+    [
+        ("", b"x" * 32, "key id"),
+        ("a.b", b"x" * 32, "key id"),
+        ("a" * 17, b"x" * 32, "key id"),
+        ("a", b"x" * 31, "32 bytes"),
+    ],
+)
+def test_a_key_is_long_enough_and_named(key_id: str, secret: bytes, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        ReservationKey(key_id, secret)
+
+
+def test_keys_have_names_of_their_own_and_show_no_secret() -> None:
+    for keys in [(), (OLD, replace(NEW, key_id="old"))]:
+        with pytest.raises(ValueError, match="a name of its own"):
+            ReservationIds("lab", keys)
+    assert "ooo" not in repr(OLD)
