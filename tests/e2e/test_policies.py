@@ -107,7 +107,8 @@ def policies(
 def written(plain: Namespace, policies: Policies) -> Iterator[str]:
     """A pod with our keys, waiting for ever."""
     del policies
-    yield from _waiting(plain, "written", annotations=WRITTEN, labels=LABELS)
+    with _waiting(plain, "written", annotations=WRITTEN, labels=LABELS) as name:
+        yield name
 
 
 def test_every_expression_is_well_typed(lab: Lab) -> None:
@@ -170,7 +171,7 @@ class TestVeryMany:
         self, lab: Lab, plain: Namespace
     ) -> None:
         many = {f"a{number}": "" for number in range(5_000)}
-        for name in _waiting(plain, "many", annotations=many):
+        with _waiting(plain, "many", annotations=many) as name:
             path = f"{plain.path}/pods/{name}"
             lab.api.patch(f"{path}/status", {"status": {"phase": "Failed"}})
             lab.api.patch(path, {"metadata": {"finalizers": ["a/b"]}})
@@ -180,7 +181,7 @@ class TestVeryMany:
 
     def test_a_thousand_keys_are_read(self, plain: Namespace) -> None:
         many = {f"a{number}": "" for number in range(900)}
-        for name in _waiting(plain, "some", annotations={**many, **WRITTEN}):
+        with _waiting(plain, "some", annotations={**many, **WRITTEN}) as name:
             _patch(plain, name, "", "labels", {"example.org/x": "1"})
             with refused("DOOR_ANNOTATION", MAP):
                 _patch(plain, name, "", "annotations", {**dict.fromkeys(many, "1"), MAP: None})
@@ -212,7 +213,7 @@ class TestDevices:
 
     def test_one_that_is_there_can_go_but_not_change(self, enforced: Namespace) -> None:
         key = "cdi.k8s.io/gpu"
-        for name in _waiting(enforced, "devices", annotations={key: "nvidia.com/gpu=0"}):
+        with _waiting(enforced, "devices", annotations={key: "nvidia.com/gpu=0"}) as name:
             with refused("DOOR_CDI", key):
                 _patch(enforced, name, "", "annotations", {key: "nvidia.com/gpu=1"})
             _patch(enforced, name, "", "annotations", {key: None})
@@ -225,13 +226,13 @@ class TestBindings:
     def test_our_keys_do_not_come_with_one_that_no_gate_sees(
         self, plain: Namespace, node: str, old: bool, kind: str, key: str
     ) -> None:
-        for name in _waiting(plain, "bound"):
+        with _waiting(plain, "bound") as name:
             with refused("BINDING_FORGED", key):
                 _bind(plain, name, node, old=old, **{kind: {key: "1"}})
             assert "nodeName" not in plain.get(name)["spec"]
 
     def test_others_keys_do(self, plain: Namespace, node: str, old: bool) -> None:
-        for name in _waiting(plain, "bound"):
+        with _waiting(plain, "bound") as name:
             _bind(plain, name, node, old=old, annotations={"example.org/x": "1"})
             assert plain.node_of(name) == node
             assert plain.get(name)["metadata"]["annotations"]["example.org/x"] == "1"
@@ -245,7 +246,7 @@ class TestBindings:
     ) -> None:
         """In enforced namespaces, and for our scheduler."""
         for here in (enforced, Namespace(_scheduler(lab), PLAIN)):
-            for name in _waiting(here, "gated"):
+            with _waiting(here, "gated") as name:
                 _bind(here, name, node, old=old, annotations={"gpuwarden.dev/node": node})
                 assert here.get(name)["metadata"]["annotations"]["gpuwarden.dev/node"] == node
 
@@ -254,9 +255,11 @@ class TestBindings:
     ) -> None:
         here = Namespace(_scheduler(lab), "gpuwarden-system")
         until("it has its account", lambda: lab.api.found(f"{here.path}/serviceaccounts/default"))
-        for name in _waiting(here, "infrastructure"):
-            with refused("BINDING_FORGED", "gpuwarden.dev/node"):
-                _bind(here, name, node, old=old, annotations={"gpuwarden.dev/node": node})
+        with (
+            _waiting(here, "infrastructure") as name,
+            refused("BINDING_FORGED", "gpuwarden.dev/node"),
+        ):
+            _bind(here, name, node, old=old, annotations={"gpuwarden.dev/node": node})
 
 
 class TestEnforcement:
@@ -338,7 +341,7 @@ class TestProtection:
         with refused("DOOR_TOLERATION"):
             _add_toleration(plain, "probe", toleration)
         for here in (enforced, Namespace(plain.api, "kube-system")):
-            for name in _waiting(here, "tolerant", tolerations=[toleration]):
+            with _waiting(here, "tolerant", tolerations=[toleration]) as name:
                 assert toleration.items() <= here.get(name)["spec"]["tolerations"][0].items()
 
     @pytest.mark.parametrize(
@@ -354,7 +357,7 @@ class TestProtection:
     def test_other_tolerations_are_nobodys_business(
         self, plain: Namespace, toleration: Document
     ) -> None:
-        for name in _waiting(plain, "other", tolerations=[toleration]):
+        with _waiting(plain, "other", tolerations=[toleration]) as name:
             _add_toleration(plain, name, {"key": "example.org/x", "operator": "Exists"})
 
     def test_nobody_chooses_a_node_past_the_scheduler(
@@ -363,7 +366,7 @@ class TestProtection:
         with refused("DOOR_NODE_NAME"):
             plain.create(_idle("placed", nodeName=node))
         for here in (enforced, Namespace(plain.api, "kube-system")):
-            for name in _waiting(here, "placed", nodeName=node):
+            with _waiting(here, "placed", nodeName=node) as name:
                 assert here.node_of(name) == node
 
     def test_a_mirror_pod_is_only_a_nodes(self, lab: Lab, plain: Namespace, node: str) -> None:
@@ -403,6 +406,7 @@ class TestKubernetesGoesOn:
         assert plain.get(veteran)["metadata"]["finalizers"] == ["batch.kubernetes.io/job-tracking"]
         _finish(plain, "veteran")
         _patch(plain, veteran, "", "labels", {"example.org/x": "1"})
+        _add_toleration(plain, veteran, {"key": "example.org/x", "operator": "Exists"})
 
     def test_a_guarded_indexed_job_is_finished_and_deleted(
         self, lab: Lab, enforced: Namespace, node: str
@@ -528,7 +532,7 @@ class TestReports:
             assert outcome(tenant, ask) is Outcome.WARNED
             assert f"gpuwarden: {code} " in " ".join(tenant.warnings)
         _relabel(tenant, PLAIN, "", {ENFORCE: None})
-        for name in _waiting(plain, "reported", tolerations=[WILDCARD], nodeName=node):
+        with _waiting(plain, "reported", tolerations=[WILDCARD], nodeName=node) as name:
             assert plain.node_of(name) == node
         assert plain.get(bound)["metadata"]["annotations"]["gpuwarden.dev/node"] == node
 
@@ -575,6 +579,7 @@ def _idle(name: str, **spec: Any) -> Document:
     return pod(name, kind="fake", schedulerName="nobody", **spec)
 
 
+@contextmanager
 def _waiting(
     here: Namespace,
     name: str,
@@ -585,9 +590,10 @@ def _waiting(
 ) -> Iterator[str]:
     document = _idle(name, **spec)
     document["metadata"] |= {"annotations": annotations or {}, "labels": labels or {}}
-    yield here.create(document)
-    path = f"{here.path}/pods/{name}"
-    here.api.delete(path, grace_s=0)
+    try:
+        yield here.create(document)
+    finally:
+        here.api.delete(f"{here.path}/pods/{name}", grace_s=0)
 
 
 def _patch(
