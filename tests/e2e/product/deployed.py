@@ -5,7 +5,6 @@ pace, and what a test asks for. kubelet runs and probes the pods.
 """
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,6 @@ _DRIVER = "/var/lib/nvidia-driver"
 """Where this node keeps NVML's stand-in."""
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 _DATA = "/var/lib/gpuwarden-volumes"
-_GROUP = 65532
 _PRESENT = "nvidia.com/gpu.present"
 _OURS = ("--selector=app.kubernetes.io/name=gpuwarden", "--timeout=60s")
 Document = dict[str, Any]
@@ -154,13 +152,17 @@ class Deployed:
         return self._folder / "volumes.yaml"
 
     def _volume(self, number: int) -> Document:
-        """What a provisioner would make for a claim: an empty folder."""
+        """What a provisioner would make for a claim: an empty folder that is root's alone.
+
+        Of type `local`: unlike `hostPath`, kubelet gives it to the pod's `fsGroup`.
+        """
         path = self.lab.node.capsule.path(f"{_DATA}/{number}")
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
-        os.chown(path, 0, _GROUP)
-        path.chmod(0o2770)
+        path.chmod(0o700)
         claim = f"data-gpuwarden-controller-{number}"
+        name = self.lab.node.name
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}
         return {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
@@ -168,7 +170,8 @@ class Deployed:
             "spec": {
                 "capacity": {"storage": "10Gi"},
                 "accessModes": ["ReadWriteOnce"],
-                "hostPath": {"path": f"{_DATA}/{number}"},
+                "local": {"path": f"{_DATA}/{number}"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
                 "claimRef": {"namespace": NAMESPACE, "name": claim},
             },
         }
