@@ -91,6 +91,8 @@ class Addresses:
     extender: str
     ops: str
     local: str
+    admission: str = ""
+    """Empty without webhooks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +229,12 @@ class _Controller:
         self._supervisor.watch("policy", parts.policy.follow(self._tempo.policy_look_s))
         if settings.extender.tls.cert is not None:
             self._supervisor.watch("certificates", parts.extender.watch_certificates())
+        if parts.admission is not None:
+            watch = parts.admission.watch_certificates()
+            self._supervisor.watch("admission certificates", watch)
         for listener, address in asdict(self.addresses).items():
-            self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
+            if address:
+                self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
         self._log.info(Event.PROCESS_STARTED, version=__version__)
 
     async def _read_store(self) -> None:
@@ -286,6 +292,8 @@ class _Controller:
         parts.conditions.state.draining = True
         closing = [asyncio.ensure_future(one.stop(_GRACE_SECONDS)) for one in self._rpc]
         closing.append(asyncio.ensure_future(parts.extender.stop(_GRACE_SECONDS)))
+        if parts.admission is not None:
+            closing.append(asyncio.ensure_future(parts.admission.stop(_GRACE_SECONDS)))
         await asyncio.sleep(0)  # the listeners are closed before the streams are told to go
         parts.fleet.drain()
         parts.table.end_all()
@@ -323,6 +331,9 @@ class _Controller:
         )
         await self._serve_rpc(local)
         extender = await parts.extender.start()
+        admission = ""
+        if parts.admission is not None:
+            admission = str(Address(*await parts.admission.start()))
         await self._first_svid()
         if parts.spire.poller is not None:
             following = parts.spire.poller.follow(parts.revocation.carry_out)
@@ -351,7 +362,7 @@ class _Controller:
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
         )
         await self._serve_rpc(agents)
-        return Addresses(agents.address, str(Address(*extender)), str(ops), str(path))
+        return Addresses(agents.address, str(Address(*extender)), str(ops), str(path), admission)
 
     async def _serve_rpc(self, server: RpcServer) -> None:
         self._rpc.append(server)

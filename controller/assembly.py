@@ -8,6 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from controller.admission.assembly import (
+    OPEN_TO_THE_NETWORK,
+    admission_rules,
+    admission_server,
+    is_report_only,
+)
+from controller.admission.decision import AdmissionDecision
+from controller.admission.pods import PodPorts
+from controller.admission_journal import AdmissionJournal
 from controller.audit.durable_log import DurableLog
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
@@ -19,6 +28,7 @@ from controller.fleet.denials import Denials
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.fleet.view import GpuView, NodeView
+from controller.http_server import HttpServer
 from controller.kube.api import Exchange
 from controller.kube.cluster import Cluster
 from controller.operator_desk import DeskPorts, OperatorDesk
@@ -98,6 +108,8 @@ class Parts:
     fleet: FleetService
     operator: OperatorService
     extender: ExtenderServer
+    admission: HttpServer | None
+    """The webhooks' listener; None where there are none."""
     spire: SpireParts
     revocation: Revocation
 
@@ -185,6 +197,7 @@ def assemble(
         fleet=_fleet(conditions, known_fleet, desk, verbs),
         operator=OperatorService(desk),
         extender=_extender(settings, verbs, audit, instruments),
+        admission=_admission(settings, cluster, audit, instruments),
         spire=spire,
         revocation=Revocation(
             trust_domain=settings.trust_domain,
@@ -412,6 +425,26 @@ def _extender(
     )
 
 
+def _admission(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    audit: DurableLog,
+    instruments: Instruments,
+) -> HttpServer | None:
+    def tell(decision: AdmissionDecision) -> None:
+        if cluster is not None:
+            cluster.tell_admission(decision)
+
+    journal = AdmissionJournal(instruments, audit, tell)
+    ports = PodPorts(
+        admission_rules(settings, _rules(settings)),
+        is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
+        sink=journal,
+        report=is_report_only(settings),
+    )
+    return admission_server(settings, ports, metrics=journal, others={})
+
+
 def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:
     if tls.cert is None or tls.key is None:
         return None
@@ -435,6 +468,8 @@ def _insecure(settings: ControllerSettings, directory: NodeDirectory) -> tuple[s
             f"InsecureStaticHashes: {len(settings.static_hashes)} nodes have hashes that"
             " nobody attested; never use this in production"
         )
+    if settings.admission.tls.cert is not None and settings.admission.tls.client_ca is None:
+        warnings.append(OPEN_TO_THE_NETWORK)
     return tuple(text for text in warnings if text)
 
 

@@ -111,3 +111,9 @@ class HttpServer:
         if len(handlers.connections) >= self._limits.connections:
             return _Refuse()
         return handlers()
+
+
+def sent_traceparent(request: web.Request) -> str:
+    """Of a caller that traces; which of several is meant nobody can know."""
+    sent = request.headers.getall("traceparent", [])
+    return sent[0] if len(sent) == 1 else ""

@@ -1,11 +1,14 @@
 """The controller's settings, where the controller's own code looks for them."""
 
 from gpuwarden.settings.controller import (
+    AdmissionSettings,
+    AdmissionTlsSettings,
     AttestationSettings,
     AuditSettings,
     ClockSettings,
     ControllerListenSettings,
     ControllerSettings,
+    Enforcement,
     Enrollment,
     ExtenderSettings,
     ExtenderTlsSettings,
@@ -19,11 +22,14 @@ from gpuwarden.settings.controller import (
 )
 
 __all__ = [
+    "AdmissionSettings",
+    "AdmissionTlsSettings",
     "AttestationSettings",
     "AuditSettings",
     "ClockSettings",
     "ControllerListenSettings",
     "ControllerSettings",
+    "Enforcement",
     "Enrollment",
     "ExtenderSettings",
     "ExtenderTlsSettings",

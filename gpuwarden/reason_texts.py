@@ -554,13 +554,27 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.DOOR_HOSTPATH: Explanation(
         Stage.DOOR,
-        "A volume opens GPU device files, driver sockets or the plugin's device lists.",
+        "A volume opens the node's GPU device files, or files and sockets that lead to them: of "
+        "the driver, the container runtime, kubelet, CDI, NRI, SPIRE or gpuwarden.",
         "Remove the hostPath volume.",
+    ),
+    ReasonCode.DOOR_DEVICE_LIST: Explanation(
+        Stage.DOOR,
+        "A container mounts something below /var/run/nvidia-container-devices, by which the "
+        "container toolkit is told devices.",
+        "Remove the volume mount; ask with an annotation instead.",
     ),
     ReasonCode.DOOR_PRIVILEGED: Explanation(
         Stage.DOOR,
-        "A privileged container sees every GPU of the node.",
+        "A privileged container, or one with a capability that is as good, sees every GPU of "
+        "the node.",
         "Drop privileged; name the capabilities that are needed.",
+    ),
+    ReasonCode.DOOR_HOST_PID: Explanation(
+        Stage.DOOR,
+        "With hostPID a container reaches other containers' processes, and through them their "
+        "GPUs.",
+        "Drop hostPID.",
     ),
     ReasonCode.DOOR_SCHEDULER: Explanation(
         Stage.DOOR,
@@ -581,8 +595,20 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.DOOR_RUNTIME_CLASS: Explanation(
         Stage.DOOR,
-        "The runtime class gives GPUs past the gate.",
-        "Use an allowed runtime class.",
+        "The runtime class is not among those that are known to give no GPUs past the gate.",
+        "Use an allowed runtime class; an operator lists further ones in admission.runtimeClasses.",
+    ),
+    ReasonCode.DOOR_CLAIM: Explanation(
+        Stage.DOOR,
+        "The pod gets devices by ResourceClaims, about which nothing can be promised yet (mode "
+        "dra).",
+        "Request a managed resource, or ask with an annotation.",
+    ),
+    ReasonCode.DOOR_RESOURCE: Explanation(
+        Stage.DOOR,
+        "The pod requests GPUs under a resource name that is not managed, so nobody would guard "
+        "them.",
+        "Request a managed resource; an operator adds the name to managedResources.",
     ),
     ReasonCode.DOOR_EPHEMERAL: Explanation(
         Stage.DOOR,
@@ -622,6 +648,11 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
         Stage.STATE,
         "A new audit log began without naming the old one.",
         "Find out who removed the audit volume; keep the agents' last checkpoints as proof.",
+    ),
+    ReasonCode.ADMISSION_FAILED: Explanation(
+        Stage.API,
+        "A webhook of the controller did not come to a decision: its time was over, or it failed.",
+        "Try again; look into the controller's log for admission.failed.",
     ),
     ReasonCode.ROLE_DENIED: Explanation(
         Stage.API,

@@ -10,7 +10,9 @@ import secrets
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from controller.admission.decision import AdmissionDecision
 from controller.fleet.node_trust import TrustChange
+from controller.kube.admission_notices import admission_notice
 from controller.kube.api import ApiClient, Exchange
 from controller.kube.cluster_nodes import ClusterNodes
 from controller.kube.enforced_namespaces import EnforcedNamespaces
@@ -95,6 +97,15 @@ class Cluster:
             leads=self.leadership.leads,
             draw_name=lambda: secrets.token_hex(8),
         )
+        self._own_events = EventRecorder(
+            api,
+            reporter=replica,
+            clock=clock,
+            instruments=instruments,
+            leads=_always,
+            draw_name=lambda: secrets.token_hex(8),
+        )
+        """What no other replica knows: the API server asks one of them about each pod."""
         self._toucher = NodeToucher(
             api,
             replica=replica,
@@ -115,6 +126,7 @@ class Cluster:
             **{f"kube {name}": watcher.follow() for name, watcher in self._watchers.items()},
             "kube leadership": self.leadership.follow(),
             "kube events": self._events.follow(),
+            "kube own events": self._own_events.follow(),
             "kube touches": self._toucher.follow(),
         }
 
@@ -123,6 +135,12 @@ class Cluster:
         if self._says_events:
             notices = trust_notices(changes, self.nodes.snapshot(), self._pods.guarded)
             self._events.say(notices)
+
+    def tell_admission(self, decision: AdmissionDecision) -> None:
+        """Say in an Event what would be denied; returns at once."""
+        notice = admission_notice(decision) if self._says_events else None
+        if notice is not None:
+            self._own_events.say((notice,))
 
     def wake(self, changes: Iterable[TrustChange]) -> None:
         """Have the scheduler try pods anew that `changes` may help; returns at once."""
@@ -158,6 +176,10 @@ class Cluster:
             pace=self._pace,
             observe=observe,
         )
+
+
+def _always() -> bool:
+    return True
 
 
 def _jitter() -> float:

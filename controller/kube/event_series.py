@@ -38,7 +38,9 @@ class Regarding:
     kind: str
     name: str
     uid: str
+    """Empty for a pod at its creation."""
     namespace: str = ""
+    api_version: str = "v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +180,10 @@ class EventSeries:
                 :MAX_NOTE
             ],
             "regarding": {
-                "apiVersion": "v1",
+                "apiVersion": regarding.api_version,
                 "kind": regarding.kind,
                 "name": regarding.name,
-                "uid": regarding.uid,
+                **({"uid": regarding.uid} if regarding.uid else {}),
                 **({"namespace": regarding.namespace} if regarding.namespace else {}),
             },
         }

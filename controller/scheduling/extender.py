@@ -13,7 +13,7 @@ from typing import Protocol
 from aiohttp import web
 
 from controller.http_bodies import BodyReceiver, BodyRefusedError
-from controller.http_server import ConnectionLimits, HttpServer
+from controller.http_server import ConnectionLimits, HttpServer, sent_traceparent
 from controller.scheduling.decision import DecisionSink
 from controller.scheduling.serving_tls import TlsFiles
 from controller.scheduling.verbs import Answer, ExtenderVerbs
@@ -91,7 +91,7 @@ class Extender:
     async def _traced(
         self, name: Span, request: web.Request, verb: str, decide: Callable[[Body], Answer]
     ) -> web.Response:
-        with span_below(name, _traceparent(request)) as active:
+        with span_below(name, sent_traceparent(request)) as active:
             result, response = await self._answer(request, verb, decide)
             active.set_attribute("result", result)
             return response
@@ -122,12 +122,6 @@ class Extender:
     def _headers(self) -> dict[str, str]:
         insecure = self._verbs.insecure
         return {INSECURE_HEADER: ", ".join(insecure)} if insecure else {}
-
-
-def _traceparent(request: web.Request) -> str:
-    """Of a caller that traces; which of several is meant nobody can know."""
-    sent = request.headers.getall("traceparent", [])
-    return sent[0] if len(sent) == 1 else ""
 
 
 class ExtenderServer(HttpServer):

@@ -26,6 +26,7 @@ class OwnerReference(_Object, frozen=True, gc=False):
 
     kind: str = ""
     name: str = ""
+    uid: str = ""
     controller: bool | None = None
 
 
@@ -37,7 +38,7 @@ class Metadata(_Object, frozen=True, gc=False):
     uid: str | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
-    owner_references: list[OwnerReference] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
 
 
 class Resources(_Object, frozen=True, gc=False):
@@ -59,8 +60,8 @@ class Container(_Object, frozen=True, gc=False):
 class PodSpec(_Object, frozen=True, gc=False):
     """PodSpec."""
 
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
     resources: Resources | None = None
     """Pod-level resources (KEP-2837)."""
     resource_claims: list[msgspec.Raw] | None = None
@@ -135,24 +136,28 @@ def device_requests(pod: Pod, resources: Iterable[str]) -> tuple[tuple[str, int]
     return tuple((resource, count) for resource, count in pairs if count)
 
 
-def _effective(spec: PodSpec, resource: str) -> int:
-    total = sum(_request(container.resources, resource) for container in spec.containers or ())
-    sidecars = largest_step = 0
-    for container in spec.init_containers or ():
-        count = _request(container.resources, resource)
-        if container.restart_policy == "Always":
-            sidecars += count
-            total += count
-            largest_step = max(largest_step, sidecars)
-        else:
-            largest_step = max(largest_step, count + sidecars)
-    return max(total, largest_step, _request(spec.resources, resource))
+def requested(resources: Resources | None, resource: str) -> int:
+    """What one container asks of `resource`; a limit counts where there is no request.
 
-
-def _request(resources: Resources | None, resource: str) -> int:
+    Raises WishTextError for a quantity that is no count.
+    """
     if resources is None:
         return 0
     for amounts in (resources.requests, resources.limits):
         if amounts is not None and resource in amounts:
             return parse_count(str(amounts[resource]))
     return 0
+
+
+def _effective(spec: PodSpec, resource: str) -> int:
+    total = sum(requested(container.resources, resource) for container in spec.containers or ())
+    sidecars = largest_step = 0
+    for container in spec.init_containers or ():
+        count = requested(container.resources, resource)
+        if container.restart_policy == "Always":
+            sidecars += count
+            total += count
+            largest_step = max(largest_step, sidecars)
+        else:
+            largest_step = max(largest_step, count + sidecars)
+    return max(total, largest_step, requested(spec.resources, resource))

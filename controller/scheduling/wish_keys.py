@@ -22,7 +22,8 @@ ORDINAL: Final = "gpuwarden.dev/ordinal"
 """The explicit ordinal: which line of the map is this pod's, before anything else."""
 MAP: Final = "gpu-scheduling-map"
 
-LABEL_PREFIXES: Final = ("gpuwarden.dev/gpu.", "fudo.org/gpu.")
+SEED_LABEL_PREFIX: Final = "fudo.org/gpu."
+LABEL_PREFIXES: Final = ("gpuwarden.dev/gpu.", SEED_LABEL_PREFIX)
 ASSIGN: Final = "assign"
 """`<prefix>assign` asks for some GPU and names no property."""
 
@@ -51,16 +52,22 @@ HINT_ANNOTATIONS: Final = frozenset(
 )
 """Never guard, never block, never decide here."""
 
+ASSIGNED_UUIDS: Final = "gpuwarden.dev/gpu-uuids-assigned"
+"""What variables inside containers refer to."""
+RESERVATION_ID: Final = "gpuwarden.dev/reservation-id"
+GIVEN_NODE: Final = "gpuwarden.dev/node"
+ATTESTATION_HASH: Final = "gpuwarden.dev/attestation-hash"
+GIVEN_GUARANTEE: Final = "gpuwarden.dev/guarantee-given"
 RESULT_ANNOTATIONS: Final = frozenset(
-    {
-        "gpuwarden.dev/gpu-uuids-assigned",
-        "gpuwarden.dev/reservation-id",
-        "gpuwarden.dev/node",
-        "gpuwarden.dev/attestation-hash",
-        "gpuwarden.dev/guarantee-given",
-    }
+    {ASSIGNED_UUIDS, RESERVATION_ID, GIVEN_NODE, ATTESTATION_HASH, GIVEN_GUARANTEE}
 )
 """Written by the controller. Keeping others from writing them is admission's business."""
+
+SEED_UUID: Final = "fudo.org/gpu.uuid"
+SEED_RESERVATION_ID: Final = "fudo.org/gpu.reservation-id"
+SEED_NODE: Final = "fudo.org/gpu.node"
+SEED_RESULT_ANNOTATIONS: Final = frozenset({SEED_UUID, SEED_RESERVATION_ID, SEED_NODE})
+"""Twins of results, written where a pod used that spelling."""
 
 
 @dataclass(frozen=True, slots=True)

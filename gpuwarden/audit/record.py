@@ -54,6 +54,10 @@ class RecordKind(StrEnum):
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
     SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed"
     FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"
+    ADMISSION_DECISION = (
+        "admission.decision",
+        "a webhook let a pod in or refused it, or would have in report-only mode",
+    )
     BIND_DECISION = "bind.decision", "an answer of the binding gate", False
     RESERVATION_RESERVED = "reservation.reserved", "a GPU was reserved", False
     RESERVATION_CONFIRMED = (

@@ -23,6 +23,13 @@ class Enrollment(StrEnum):
     REQUIRED = "required"
 
 
+class Enforcement(StrEnum):
+    """What the webhooks do with what they decide."""
+
+    NAMESPACES = "namespaces"
+    REPORT = "report"
+
+
 class StoreKind(StrEnum):
     """Where enrolments live."""
 
@@ -114,6 +121,38 @@ class ExtenderSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionTlsSettings:
+    """Section `admission.tls`: without `cert` and `key` there are no webhooks."""
+
+    cert: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the certificate and its chain")] = (
+        None
+    )
+    key: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the private key")] = None
+    client_ca: Annotated[
+        Path | None,
+        Spec(
+            kinds.PATH,
+            "PEM file of the CA that signs the API servers' client certificates, and nobody"
+            " else's; without it only the network keeps others from calling",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSettings:
+    """Section `admission`."""
+
+    tls: AdmissionTlsSettings = field(default_factory=AdmissionTlsSettings)
+    runtime_classes: Annotated[
+        tuple[str, ...],
+        Spec(
+            kinds.list_of(kinds.NODE_NAME),
+            "runtime classes that give no GPUs past us (DOOR_RUNTIME_CLASS)",
+        ),
+    ] = ("nvidia",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSettings:
     """Section `clock`: difference between a node's wall clock and ours."""
 
@@ -166,6 +205,9 @@ class ControllerListenSettings:
             aliases=("BGS_LISTEN_ADDR",),
         ),
     ] = Address("127.0.0.1", 8000)
+    admission: Annotated[
+        Address, Spec(kinds.ADDRESS, "webhooks, for the API server; open with `admission.tls` only")
+    ] = Address("", 10250)
     ops: Annotated[Address, Spec(kinds.ADDRESS, "`/healthz`, `/readyz` and `/metrics`")] = Address(
         "", 9090
     )
@@ -314,6 +356,19 @@ class ControllerSettings:
     spire: SpireSettings = field(default_factory=SpireSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    enforcement: Annotated[
+        Enforcement,
+        Spec(
+            kinds.one_of(Enforcement),
+            "`report`: the webhooks decide and say what would be denied, and patch and refuse"
+            " nothing",
+        ),
+    ] = Enforcement.NAMESPACES
+    scheduler_name: Annotated[
+        str,
+        Spec(kinds.NODE_NAME, "scheduler that asks the extender; guarded pods are sent to it"),
+    ] = "gpuwarden"
     managed_resources: Annotated[
         tuple[str, ...],
         Spec(kinds.list_of(kinds.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),

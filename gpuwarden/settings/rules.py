@@ -28,6 +28,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_lease(settings),
         *_clock(settings),
         *_extender(settings),
+        *_admission(settings),
         *_static_hashes(settings),
         *_listeners(settings),
         *_kubernetes(settings),
@@ -68,6 +69,16 @@ def _extender(settings: ControllerSettings) -> list[Finding]:
     return []
 
 
+def _admission(settings: ControllerSettings) -> list[Finding]:
+    tls = settings.admission.tls
+    parts = {"cert": tls.cert, "key": tls.key}
+    missing = [f"admission.tls.{name}" for name, path in parts.items() if path is None]
+    if not missing or (len(missing) == len(parts) and tls.client_ca is None):
+        return []
+    expected = "cert and key, with or without clientCa, or none of them"
+    return [Finding("admission.tls", "", f"no {', '.join(missing)}", expected)]
+
+
 def _static_hashes(settings: ControllerSettings) -> list[Finding]:
     if settings.insecure_static_hashes or not settings.static_hashes:
         return []
@@ -94,6 +105,8 @@ def _kubernetes(settings: ControllerSettings) -> list[Finding]:
 def _listeners(settings: ControllerSettings) -> list[Finding]:
     listen = settings.listen
     named = {"agents": listen.agents, "extender": listen.extender, "ops": listen.ops}
+    if settings.admission.tls.cert is not None:
+        named["admission"] = listen.admission
     return [
         Finding(f"listen.{second}", "", str(named[second]), f"another port than listen.{first}")
         for first, second in combinations(named, 2)

@@ -39,15 +39,12 @@ _SERVICE_LINK = re.compile(
 
 _PLANNED = frozenset(
     {
-        "admission",
-        "enforcement",
+        "admission.idKeys",
         "extender.idKeys",
-        "listen.admission",
         "listen.api",
         "protection",
         "reservation",
         "scheduling",
-        "schedulerName",
         "store.path",
     }
 )

@@ -73,7 +73,7 @@ SVID_SOURCE_RESTARTS = _counter(
 TLS_MATERIAL_REFUSED = _counter(
     "tls_material_refused",
     _C,
-    "Times a server certificate could not be used, by listener (agents, extender).",
+    "Times a server certificate could not be used, by listener (agents, extender, admission).",
     "listener",
 )
 
@@ -205,6 +205,24 @@ EXTENDER_NODES = _counter(
     _C,
     "Nodes judged for guarded pods, by reason code (ACCEPTED included).",
     "code",
+)
+ADMISSION_REQUESTS = _counter(
+    "admission_requests",
+    _C,
+    "Requests to the webhooks, by path and result (untouched, patched, admitted, refused, reported,"
+    " failed, bad, too_large, busy, slow).",
+    "path",
+    "result",
+)
+ADMISSION_SECONDS = _histogram(
+    "admission_request", _C, "Time to answer a webhook's request.", "path", buckets=FAST_BUCKETS
+)
+ADMISSION_REFUSALS = _counter(
+    "admission_refusals",
+    _C,
+    "Reasons against pods, by code and by what became of the pod (refused, reported).",
+    "code",
+    "decision",
 )
 RPC_CALLS = _counter(
     "rpc_calls",
@@ -372,6 +390,12 @@ class Event(StrEnum):
     CLOCK_SUSPECT = "clock.suspect", "our wall clock disagrees with time since boot"
     FILTER_DECIDED = "filter.decided", "an extender answered; counts per code"
     EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
+    ADMISSION_DECIDED = "admission.decided", "a webhook judged a pod; what is against it"
+    ADMISSION_BAD_REQUEST = "admission.request.bad", "a webhook's request could not be read"
+    ADMISSION_FAILED = (
+        "admission.failed",
+        "a webhook came to no decision in time, or failed; the request was refused",
+    )
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
 
@@ -452,4 +476,5 @@ class Span(StrEnum):
     SWAP = "controller.swap", "changing the node's record in the fleet"
     FILTER = "controller.filter", "answering /filter"
     PRIORITIZE = "controller.prioritize", "answering /prioritize"
+    ADMISSION = "controller.admission", "answering a webhook's request"
     RPC = "controller.rpc", "answering a call of the Fleet API"

@@ -1,0 +1,116 @@
+"""What is against a pod, and what it lacks: the whole of pod admission as values. Pure.
+
+Two questions, asked by two webhooks and by the gate: `mutated` says what to add or why it
+cannot be said, `validated` says what is against the pod as it will be stored.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from controller.admission.doors.annotations import results
+from controller.admission.doors.case import Case
+from controller.admission.doors.ephemeral import ephemeral
+from controller.admission.doors.every import DOORS
+from controller.admission.json_patch import Operation
+from controller.admission.mutation import ephemeral_injection, injection
+from controller.admission.pod_view import AdmittedPod
+from controller.admission.rules import AdmissionRules
+from controller.scheduling.requirements import (
+    Requirements,
+    RequirementsInvalid,
+    parse_requirements,
+)
+from gpuwarden.reasons import ReasonCode, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer to a webhook. Nothing against a pod means that it is let in."""
+
+    concerned: bool
+    """Whether the pod is any business of ours; where not, it is not noted either."""
+    refusals: tuple[Refusal, ...] = ()
+    patch: tuple[Operation, ...] = ()
+
+
+UNCONCERNED = Judged(concerned=False)
+
+
+def mutated(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
+    """What a new pod lacks; refused are wishes that cannot be read and keys of ours."""
+    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    refusals = (*results(pod), *_unreadable(needs))
+    if refusals or isinstance(needs, RequirementsInvalid):
+        return Judged(concerned=True, refusals=refusals)
+    if not (needs.guarded or enforced):
+        return UNCONCERNED
+    return Judged(concerned=True, patch=injection(pod, needs, rules, enforced=enforced))
+
+
+def validated(
+    pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, injected: bool = True
+) -> Judged:
+    """What is against a new pod, or a stored one that is to be bound.
+
+    `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
+    """
+    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    refusals = [*results(pod), *_unreadable(needs)]
+    if isinstance(needs, RequirementsInvalid):
+        return Judged(concerned=True, refusals=tuple(refusals))
+    concerned = needs.guarded or enforced
+    if concerned:
+        case = Case(pod, needs, rules, enforced)
+        refusals += (found for door in DOORS for found in door(case))
+        if injected:
+            refusals += _uninjected(injection(pod, needs, rules, enforced=enforced))
+    return Judged(concerned or bool(refusals), tuple(refusals))
+
+
+def mutated_ephemeral(
+    pod: AdmittedPod, known: frozenset[str], rules: AdmissionRules, *, enforced: bool
+) -> Judged:
+    """What new ephemeral containers lack; `known` are the names of those that were there."""
+    needs = _needs_of_stored(pod, rules, enforced=enforced)
+    if not (needs.guarded or enforced):
+        return UNCONCERNED
+    patch = ephemeral_injection(pod, needs, rules, enforced=enforced, known=known)
+    return Judged(concerned=True, patch=patch)
+
+
+def validated_ephemeral(
+    pod: AdmittedPod,
+    known: frozenset[str],
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    injected: bool = True,
+) -> Judged:
+    """What is against new ephemeral containers."""
+    needs = _needs_of_stored(pod, rules, enforced=enforced)
+    if not (needs.guarded or enforced):
+        return UNCONCERNED
+    refusals = list(ephemeral(Case(pod, needs, rules, enforced), known))
+    if injected:
+        patch = ephemeral_injection(pod, needs, rules, enforced=enforced, known=known)
+        refusals += _uninjected(patch)
+    return Judged(concerned=True, refusals=tuple(refusals))
+
+
+def _needs_of_stored(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Requirements:
+    """Of a pod that is there: wishes that cannot be read give it nothing, and guard it."""
+    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    return Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
+
+
+def _unreadable(needs: Requirements | RequirementsInvalid) -> Iterator[Refusal]:
+    if isinstance(needs, RequirementsInvalid):
+        yield Refusal(ReasonCode.REQ_INVALID, needs.detail())
+
+
+def _uninjected(patch: Iterable[Operation]) -> Iterator[Refusal]:
+    """One refusal, however much is missing."""
+    for operation in patch:
+        text = f"{operation.path} is not as the mutating webhook makes it"
+        yield Refusal(ReasonCode.DOOR_UNINJECTED, text)
+        return

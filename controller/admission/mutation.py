@@ -1,0 +1,128 @@
+"""What the mutating webhook adds to a pod, as the smallest patch. Pure.
+
+Idempotent: of a pod that has it all the patch is empty, so the same function says whether a
+pod was injected. Nothing but variables, the scheduler's name and one toleration is touched.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from controller.admission.json_patch import END, Operation, Value, Verb, pointer
+from controller.admission.pod_view import AdmittedContainer, AdmittedPod, Toleration
+from controller.admission.rules import AdmissionRules
+from controller.admission.supply import (
+    ASSIGNED_PATH,
+    VOID,
+    Supply,
+    is_ours,
+    supply_of,
+    wanted_variables,
+)
+from controller.admission.visible_devices import opens_devices
+from controller.scheduling.requirements import Requirements
+from controller.scheduling.reserved_keys import MANAGED_TAINT
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""What the API server writes where a pod names none."""
+_EPHEMERAL: Final = "ephemeralContainers"
+
+
+def injection(
+    pod: AdmittedPod, needs: Requirements, rules: AdmissionRules, *, enforced: bool
+) -> tuple[Operation, ...]:
+    """What is missing in a new pod."""
+    found = [
+        operation
+        for field, containers in pod.lists().items()
+        for index, container in enumerate(containers)
+        for operation in _variables(
+            pointer("spec", field, index),
+            container,
+            supply_of(container, needs, rules.resources, enforced=enforced),
+        )
+    ]
+    if needs.guarded:
+        found.extend(_scheduler(pod, rules.scheduler_name))
+        if enforced:
+            found.extend(_toleration(pod))
+    return tuple(found)
+
+
+def ephemeral_injection(
+    pod: AdmittedPod,
+    needs: Requirements,
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    known: frozenset[str],
+) -> tuple[Operation, ...]:
+    """What is missing in the ephemeral containers that are new: not in `known`, by name."""
+    return tuple(
+        operation
+        for index, container in enumerate(pod.spec.ephemeral_containers or ())
+        if container.name not in known
+        for operation in _variables(
+            pointer("spec", _EPHEMERAL, index),
+            container,
+            supply_of(container, needs, rules.resources, enforced=enforced),
+        )
+    )
+
+
+def _variables(at: str, container: AdmittedContainer, supply: Supply) -> Iterator[Operation]:
+    """Replace in place what is wrong, append what is missing, then drop what is there twice."""
+    entries = container.env or ()
+    path = at + pointer("env")
+    missing: list[Value] = []
+    surplus: list[int] = []
+    for name in wanted_variables(supply):
+        places = [index for index, entry in enumerate(entries) if entry.name == name]
+        if supply is Supply.NONE and any(opens_devices(entries[place]) for place in places):
+            continue  # a door: the validating webhook says so
+        if not places:
+            missing.append(_entry(name, supply))
+            continue
+        if not is_ours(entries[places[0]], supply):
+            yield Operation(Verb.REPLACE, path + pointer(places[0]), _entry(name, supply))
+        surplus += places[1:]
+    for index in sorted(surplus, reverse=True):
+        yield Operation(Verb.REMOVE, path + pointer(index))
+    if missing and not entries:
+        yield Operation(Verb.ADD, path, missing)
+    elif missing:
+        yield from (Operation(Verb.ADD, path + pointer(END), entry) for entry in missing)
+
+
+def _entry(name: str, supply: Supply) -> Value:
+    if supply is Supply.NONE:
+        return {"name": name, "value": VOID}
+    reference: Value = {"apiVersion": "v1", "fieldPath": ASSIGNED_PATH}
+    return {"name": name, "valueFrom": {"fieldRef": reference}}
+
+
+def _scheduler(pod: AdmittedPod, name: str) -> Iterator[Operation]:
+    """A scheduler that the pod names itself stays: it is a door."""
+    present = pod.spec.scheduler_name
+    if present != name and present in {None, "", DEFAULT_SCHEDULER}:
+        yield Operation(Verb.ADD, pointer("spec", "schedulerName"), name)
+
+
+def _toleration(pod: AdmittedPod) -> Iterator[Operation]:
+    present = pod.spec.tolerations or ()
+    if any(map(_tolerates, present)):
+        return
+    entry: Value = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
+    path = pointer("spec", "tolerations")
+    if present:
+        yield Operation(Verb.ADD, path + pointer(END), entry)
+    else:
+        yield Operation(Verb.ADD, path, [entry])
+
+
+def _tolerates(toleration: Toleration) -> bool:
+    return (
+        toleration.operator == "Exists"
+        and (toleration.key or MANAGED_TAINT) == MANAGED_TAINT
+        and (toleration.effect or "NoExecute") == "NoExecute"
+        and toleration.toleration_seconds is None
+    )

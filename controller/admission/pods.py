@@ -1,0 +1,202 @@
+"""The webhooks for pods: from a request of the API server to the verdict about it.
+
+Answers from memory and decides by the pod alone. In report-only mode every decision is made
+and shown, and nothing is patched or refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from controller.admission.decision import AdmissionDecision, DecisionSink, Owner
+from controller.admission.judgement import (
+    Judged,
+    mutated,
+    mutated_ephemeral,
+    validated,
+    validated_ephemeral,
+)
+from controller.admission.pod_view import AdmittedPod, decode_admitted
+from controller.admission.review import NO_OBJECT, AdmissionHandler, AdmissionRequest, Verdict
+from controller.admission.rules import AdmissionRules
+from controller.scheduling.finding import shown
+from controller.scheduling.pod import PodDecodeError
+from controller.scheduling.refusal_texts import message
+from gpuwarden.reasons import ReasonCode, Refusal
+
+MUTATE: Final = "/mutate/pods"
+VALIDATE: Final = "/validate/pods"
+ENFORCED: Final = "/enforced"
+"""Follows a path where the API server itself has seen that the namespace is enforced: our own
+copy of the namespaces can lag behind."""
+_SEED_MUTATE: Final = "/mutate"
+_EPHEMERAL: Final = "ephemeralcontainers"
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_NODES: Final = "system:nodes"
+_UNTOUCHED: Final = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class PodPorts:
+    """What the webhooks ask and tell."""
+
+    rules: AdmissionRules
+    is_enforced: Callable[[str], bool]
+    """Whether every GPU pod in a namespace is guarded, from memory."""
+    sink: DecisionSink
+    report: bool = False
+    """Report-only: nothing is patched or refused."""
+
+
+def pod_handlers(ports: PodPorts) -> Mapping[str, AdmissionHandler]:
+    """The handlers by path."""
+    return {
+        MUTATE: MutatePods(ports),
+        _SEED_MUTATE: MutatePods(ports),
+        MUTATE + ENFORCED: MutatePods(ports, marked=True),
+        VALIDATE: ValidatePods(ports),
+        VALIDATE + ENFORCED: ValidatePods(ports, marked=True),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request about a pod that is to be judged."""
+
+    pod: AdmittedPod
+    known: frozenset[str] | None
+    """Ephemeral containers that were there; None for a new pod."""
+    enforced: bool
+
+
+class MutatePods:
+    """Adds what is missing. Only wishes that cannot be read, and our own keys, are refused."""
+
+    def __init__(self, ports: PodPorts, *, marked: bool = False) -> None:
+        self._ports = ports
+        self._marked = marked
+
+    async def decide(self, request: AdmissionRequest) -> Verdict:
+        """Decide."""
+        ports = self._ports
+        asked = _asked(request, ports, marked=self._marked)
+        if not isinstance(asked, _Asked):
+            return asked
+        if asked.known is None:
+            judged = mutated(asked.pod, ports.rules, enforced=asked.enforced)
+        else:
+            judged = mutated_ephemeral(asked.pod, asked.known, ports.rules, enforced=asked.enforced)
+        if ports.report:
+            return _UNTOUCHED  # the validating webhook says what it would come to
+        if judged.refusals:
+            _note(ports, request, "mutate", asked, judged)
+            return Verdict(judged.refusals, result="refused")
+        return Verdict(patch=judged.patch, result="patched") if judged.patch else _UNTOUCHED
+
+
+class ValidatePods:
+    """Refuses what has come through: open doors, and pods that were not patched."""
+
+    def __init__(self, ports: PodPorts, *, marked: bool = False) -> None:
+        self._ports = ports
+        self._marked = marked
+
+    async def decide(self, request: AdmissionRequest) -> Verdict:
+        """Decide."""
+        ports = self._ports
+        asked = _asked(request, ports, marked=self._marked)
+        if not isinstance(asked, _Asked):
+            return asked
+        judged = self._judged(asked)
+        if not judged.concerned:
+            return _UNTOUCHED
+        _note(ports, request, "validate", asked, judged)
+        if not judged.refusals:
+            return Verdict(result="admitted")
+        return (
+            _reported(judged.refusals)
+            if ports.report
+            else Verdict(judged.refusals, (), (), "refused")
+        )
+
+    def _judged(self, asked: _Asked) -> Judged:
+        rules, injected = self._ports.rules, not self._ports.report
+        if asked.known is None:
+            return validated(asked.pod, rules, enforced=asked.enforced, injected=injected)
+        return validated_ephemeral(
+            asked.pod, asked.known, rules, enforced=asked.enforced, injected=injected
+        )
+
+
+def _asked(request: AdmissionRequest, ports: PodPorts, *, marked: bool) -> _Asked | Verdict:
+    """What is to be judged, or the verdict where nothing is."""
+    if request.resource.resource != "pods":
+        text = f"{shown(request.resource.resource)}, expected pods: correct the webhook's rules"
+        return _unreadable(text, ports)
+    kind = (request.operation, request.sub_resource)
+    if kind not in {("CREATE", ""), ("UPDATE", _EPHEMERAL)}:
+        return _UNTOUCHED
+    try:
+        pod = _decoded(request.object)
+        known = None if request.operation == "CREATE" else _known(request)
+    except PodDecodeError as error:
+        return _unreadable(str(error), ports)
+    if _is_mirror(pod, request):
+        return _UNTOUCHED
+    return _Asked(pod, known, marked or ports.is_enforced(request.namespace))
+
+
+def _decoded(raw: msgspec.Raw) -> AdmittedPod:
+    if raw == NO_OBJECT:
+        raise PodDecodeError("not a Pod: there is none in the request")
+    return decode_admitted(raw)
+
+
+def _known(request: AdmissionRequest) -> frozenset[str]:
+    before = _decoded(request.old_object).spec.ephemeral_containers
+    return frozenset(container.name for container in before or ())
+
+
+def _is_mirror(pod: AdmittedPod, request: AdmissionRequest) -> bool:
+    """Of a static pod: it runs on its node whatever is said here."""
+    return _MIRROR in pod.annotations and _NODES in (request.user_info.groups or ())
+
+
+def _unreadable(text: str, ports: PodPorts) -> Verdict:
+    refusals = (Refusal(ReasonCode.REQ_INVALID, text),)
+    return _reported(refusals) if ports.report else Verdict(refusals, result="refused")
+
+
+def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
+    warnings = tuple(f"would be denied: {message(refusal)}" for refusal in refusals)
+    return Verdict(warnings=warnings, result="reported")
+
+
+def _note(
+    ports: PodPorts, request: AdmissionRequest, step: str, asked: _Asked, judged: Judged
+) -> None:
+    """Nothing is left behind by a dry run."""
+    if request.dry_run:
+        return
+    pod = asked.pod
+    ports.sink.note(
+        AdmissionDecision(
+            step=step,
+            namespace=request.namespace,
+            pod=request.name or pod.shown_name,
+            owner=_owner(pod),
+            user=request.user_info.username,
+            refusals=judged.refusals,
+            enforced=asked.enforced,
+            reported=ports.report,
+        )
+    )
+
+
+def _owner(pod: AdmittedPod) -> Owner | None:
+    for each in pod.metadata.owner_references or ():
+        if each.controller:
+            return Owner(each.api_version, each.kind, each.name, each.uid)
+    return None

@@ -1,0 +1,162 @@
+"""AdmissionReview on the wire (admission.k8s.io/v1, and v1beta1, which has the same shape). Pure.
+
+What is answered is well-formed whatever was decided, in the version that was asked, with the
+request's uid: the API server takes anything else for a failed call.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Protocol
+
+import msgspec
+
+from controller.admission.json_patch import Operation, encode_patch
+from controller.scheduling.finding import shown
+from controller.scheduling.refusal_texts import message
+from gpuwarden.reasons import ReasonCode, Refusal
+
+Body = bytes | bytearray | memoryview
+
+_VERSIONS: Final = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+_KIND: Final = "AdmissionReview"
+_MAX_WARNING_CHARS: Final = 256
+"""The API server cuts longer ones, and drops what exceeds 4 KiB in all."""
+_MAX_WARNINGS: Final = 8
+_MAX_MESSAGE_CHARS: Final = 2048
+_BAD_REQUEST: Final = 400
+_FORBIDDEN: Final = 403
+_FAILED: Final = 500
+NO_OBJECT: Final = msgspec.Raw(b"null")
+_Name = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class ReviewError(ValueError):
+    """The body is no AdmissionReview; the text quotes nothing of it but a version."""
+
+
+class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Parent of the structs below."""
+
+
+class Requester(_Object, frozen=True, gc=False):
+    """Who made the request to the API server."""
+
+    username: _Name = ""
+    groups: tuple[_Name, ...] | None = None
+
+
+class ResourceName(_Object, frozen=True, gc=False):
+    """GroupVersionResource."""
+
+    group: _Name = ""
+    version: _Name = ""
+    resource: _Name = ""
+
+
+class AdmissionRequest(_Object, frozen=True, gc=False):
+    """What the API server asks about."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    resource: ResourceName = ResourceName()
+    sub_resource: _Name = ""
+    name: _Name = ""
+    """Empty at the creation of an object whose name is generated."""
+    namespace: _Name = ""
+    operation: _Name = ""
+    user_info: Requester = Requester()
+    object: msgspec.Raw = NO_OBJECT
+    """As it is to be stored; not decoded here."""
+    old_object: msgspec.Raw = NO_OBJECT
+    dry_run: bool | None = None
+
+
+class _Review(_Object, frozen=True, gc=False):
+    api_version: _Name = ""
+    kind: _Name = ""
+    request: AdmissionRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A request with the version in which it wants to be answered."""
+
+    api_version: str
+    request: AdmissionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one request; `refusals` refuse it, the first code first."""
+
+    refusals: tuple[Refusal, ...] = ()
+    patch: Sequence[Operation] = ()
+    """Of a request that is let in."""
+    warnings: tuple[str, ...] = ()
+    """Shown to whoever made the request."""
+    result: str = "untouched"
+    """A word for metrics: untouched, patched, admitted, refused, reported or failed."""
+
+
+class AdmissionHandler(Protocol):
+    """Decides about one kind of request."""
+
+    async def decide(self, request: AdmissionRequest) -> Verdict:
+        """Decide, within the deadline of the webhook: after it the call is cancelled.
+
+        An exception refuses the request and stands in the log; it is told to nobody.
+        """
+
+
+_REVIEW = msgspec.json.Decoder(_Review)
+
+
+def decode_review(body: Body) -> Review:
+    """Decode an AdmissionReview; raises ReviewError."""
+    try:
+        review = _REVIEW.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        place = error if isinstance(error, msgspec.ValidationError) else "no JSON"
+        raise ReviewError(f"not an AdmissionReview: {place}") from None
+    if review.kind != _KIND or review.api_version not in _VERSIONS:
+        version = shown(f"{review.api_version}/{review.kind}")
+        expected = f"{_VERSIONS[0]}/{_KIND}"
+        raise ReviewError(f"not an AdmissionReview: {version}, expected {expected}")
+    if review.request is None:
+        raise ReviewError("not an AdmissionReview: no request")
+    return Review(review.api_version, review.request)
+
+
+def encode_answer(review: Review, verdict: Verdict) -> bytes:
+    """The AdmissionReview that answers it."""
+    response: dict[str, object] = {
+        "uid": review.request.uid,
+        "allowed": not verdict.refusals,
+    }
+    if verdict.refusals:
+        response["status"] = _status(verdict.refusals)
+        response["auditAnnotations"] = {"codes": ",".join(codes_of(verdict.refusals))}
+    elif verdict.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(encode_patch(verdict.patch)).decode()
+    if verdict.warnings:
+        cut = [text[:_MAX_WARNING_CHARS] for text in verdict.warnings[:_MAX_WARNINGS]]
+        response["warnings"] = cut
+    answer = {"apiVersion": review.api_version, "kind": _KIND, "response": response}
+    return msgspec.json.encode(answer)
+
+
+def codes_of(refusals: Sequence[Refusal]) -> tuple[str, ...]:
+    """Each code once, in order."""
+    return tuple(dict.fromkeys(refusal.code.value for refusal in refusals))
+
+
+def _status(refusals: Sequence[Refusal]) -> dict[str, object]:
+    code = {ReasonCode.REQ_INVALID: _BAD_REQUEST, ReasonCode.ADMISSION_FAILED: _FAILED}.get(
+        refusals[0].code, _FORBIDDEN
+    )
+    reasons = {_BAD_REQUEST: "BadRequest", _FAILED: "InternalError", _FORBIDDEN: "Forbidden"}
+    text = "; ".join(map(message, refusals))
+    if len(text) > _MAX_MESSAGE_CHARS:
+        text = text[: _MAX_MESSAGE_CHARS - 1] + "…"
+    return {"status": "Failure", "code": code, "reason": reasons[code], "message": text}

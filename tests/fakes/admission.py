@@ -1,0 +1,40 @@
+"""What the webhooks ask and tell, in memory."""
+
+from dataclasses import dataclass, field
+
+from controller.admission.decision import AdmissionDecision
+from controller.admission.pods import PodPorts
+from controller.admission.rules import AdmissionRules
+
+
+@dataclass
+class AdmissionWorld:
+    """Namespaces that are enforced, decisions that were told."""
+
+    enforced: set[str] = field(default_factory=set)
+    decisions: list[AdmissionDecision] = field(default_factory=list)
+
+    def note(self, decision: AdmissionDecision) -> None:
+        self.decisions.append(decision)
+
+    def ports(self, *, report: bool = False) -> PodPorts:
+        return PodPorts(AdmissionRules(), self.enforced.__contains__, self, report)
+
+
+@dataclass
+class AdmissionMeasurements:
+    """Remembers what the webhooks report."""
+
+    answers: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    certificates: list[str | None] = field(default_factory=list)
+
+    def answered(self, path: str, result: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.answers.append((path, result))
+
+    def failed(self, path: str, error: Exception | None) -> None:
+        self.failures.append((path, "overdue" if error is None else type(error).__name__))
+
+    def certificate_changed(self, error: str | None) -> None:
+        self.certificates.append(error)

@@ -1,0 +1,290 @@
+"""Each door past us: what opens it, and what looks like it and does not."""
+
+from typing import Any
+
+import pytest
+
+from controller.admission.doors.paths import is_device_list, opens_node
+from controller.admission.judgement import validated, validated_ephemeral
+from controller.admission.rules import AdmissionRules
+from controller.scheduling.reserved_keys import RUNTIME_DEVICE_PREFIXES
+from gpuwarden.reasons import ReasonCode
+from tests.builders.admitted_pods import (
+    LEVEL,
+    UUIDS,
+    admitted,
+    codes,
+    container,
+    new_pod,
+    patched,
+    validate,
+    variable,
+)
+
+ALL = variable("NVIDIA_VISIBLE_DEVICES", "all")
+FIELD = {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}
+PRIVILEGED = {"privileged": True}
+HOST = {"name": "v", "hostPath": {"path": "/dev/nvidia0"}}
+LIST = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/GPU-a"}
+NODE = {"annotations": LEVEL}
+
+
+def with_(field: str, value: Any, **pod: Any) -> dict[str, Any]:
+    """A pod whose only container has one field more."""
+    return new_pod(container(**{field: value}), **pod)
+
+
+OPEN: list[tuple[str, dict[str, Any]]] = [
+    ("DOOR_ENV", with_("env", [ALL])),
+    ("DOOR_ENV", new_pod(container(gpus=1, env=[ALL]))),
+    ("DOOR_ENV", with_("env", [{"name": ALL["name"], "valueFrom": FIELD}])),
+    ("DOOR_ENV", new_pod(initContainers=[container("i", env=[ALL])])),
+    ("DOOR_ENV", with_("env", [variable("NVIDIA_VISIBLE_DEVICES", "$(WHICH)")])),
+    ("DOOR_ENV", with_("env", [variable("NVIDIA_MIG_CONFIG_DEVICES", "all")], annotations=UUIDS)),
+    ("DOOR_ENV_FROM", new_pod(container(gpus=1, envFrom=[{"configMapRef": {"name": "c"}}]))),
+    (
+        "DOOR_ENV_FROM",
+        new_pod(container(gpus=1, envFrom=[{"prefix": "NVIDIA_", "secretRef": {"name": "c"}}])),
+    ),
+    ("DOOR_HOSTPATH", new_pod(volumes=[HOST])),
+    ("DOOR_DEVICE_LIST", with_("volumeMounts", [LIST])),
+    ("DOOR_DEVICE_LIST", new_pod(initContainers=[container("i", volumeMounts=[LIST])])),
+    ("DOOR_PRIVILEGED", with_("securityContext", PRIVILEGED)),
+    ("DOOR_PRIVILEGED", new_pod(initContainers=[container("i", securityContext=PRIVILEGED)])),
+    ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["cap_sys_admin"]}})),
+    ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["ALL"]}})),
+    ("DOOR_HOST_PID", new_pod(hostPID=True)),
+    ("DOOR_NODE_NAME", new_pod(container(gpus=1), nodeName="gpu-1")),
+    ("DOOR_RUNTIME_CLASS", new_pod(runtimeClassName="kata-qemu-nvidia-gpu")),
+    ("DOOR_CLAIM", new_pod(resourceClaims=[{"name": "a", "resourceClaimName": "b"}])),
+    (
+        "DOOR_CLAIM",
+        with_("resources", {"limits": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}),
+    ),
+    ("DOOR_RESOURCE", with_("resources", {"limits": {"nvidia.com/mig-1g.10gb": "1"}})),
+    ("DOOR_RESOURCE", with_("resources", {"requests": {"nvidia.com/gpu.shared": "1"}})),
+    *(
+        (
+            "DOOR_CDI" if "cdi" in prefix else "DOOR_NRI",
+            new_pod(annotations={key: "nvidia.com/gpu=0"}),
+        )
+        for prefix in RUNTIME_DEVICE_PREFIXES
+        for key in (prefix + "x" if prefix.endswith("/") else prefix + "/container.main",)
+    ),
+    ("DOOR_CDI", new_pod(annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=0"})),
+]
+CLOSED: list[dict[str, Any]] = [
+    new_pod(),
+    new_pod(container(gpus=1)),
+    new_pod(annotations=UUIDS),
+    with_("env", [variable("NVIDIA_DRIVER_CAPABILITIES", "all")]),
+    with_("env", [variable("nvidia_visible_devices", "all")]),
+    with_("env", [variable("NVIDIA_VISIBLE_DEVICES", "none")]),
+    with_("env", [variable("CUDA_VISIBLE_DEVICES", "0")]),
+    with_("env", [ALL], annotations=UUIDS),
+    new_pod(container(gpus=1, env=[variable("NVIDIA_VISIBLE_DEVICES", "void")])),
+    new_pod(container(gpus=1, env=[variable("CUDA_VISIBLE_DEVICES", "0")])),
+    new_pod(container(gpus=1, envFrom=[{"prefix": "APP_", "configMapRef": {"name": "c"}}])),
+    with_("envFrom", [{"configMapRef": {"name": "c"}}]),
+    with_("envFrom", [{"configMapRef": {"name": "c"}}], annotations=UUIDS),
+    new_pod(volumes=[{"name": "v", "hostPath": {"path": "/data"}}, {"name": "e", "emptyDir": {}}]),
+    with_("volumeMounts", [{"name": "v", "mountPath": "/var/run/nvidia-container"}]),
+    with_("securityContext", {"privileged": False, "capabilities": {"add": ["NET_ADMIN"]}}),
+    new_pod(hostPID=False, hostNetwork=True),
+    new_pod(nodeName="cpu-1"),
+    new_pod(runtimeClassName="nvidia"),
+    new_pod(annotations={"example.org/cdi.k8s.io": "x", "cdi": "x"}),
+    with_("resources", {"limits": {"cpu": "1", "nvidia.com/hostdev": "1"}}),
+]
+
+
+@pytest.mark.parametrize(("code", "pod"), OPEN, ids=[f"{i}-{x[0]}" for i, x in enumerate(OPEN)])
+def test_an_open_door_is_named(code: str, pod: dict[str, Any]) -> None:
+    assert codes(pod) == [code]
+
+
+@pytest.mark.parametrize(
+    ("code", "pod"), [x for x in OPEN if x[1]["metadata"].get("annotations") != UUIDS]
+)
+def test_outside_enforced_namespaces_only_guarded_pods_are_asked(
+    code: str, pod: dict[str, Any]
+) -> None:
+    assert codes(pod, enforced=False) == []
+    annotations = {**pod["metadata"].get("annotations", {}), **LEVEL}
+    asking = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
+    assert codes(asking, enforced=False) == [code]
+
+
+@pytest.mark.parametrize("pod", CLOSED)
+def test_what_only_looks_like_a_door_is_let_in(pod: dict[str, Any]) -> None:
+    assert codes(pod) == []
+
+
+def test_outside_what_is_not_injected_must_not_come_from_a_configmap() -> None:
+    pod = with_("envFrom", [{"configMapRef": {"name": "c"}}], annotations=LEVEL)
+    assert codes(pod, enforced=False) == ["DOOR_ENV_FROM"]
+
+
+def test_every_door_of_the_closed_set_is_shut_here_or_named_elsewhere() -> None:
+    here = {code for code, _ in OPEN}
+    elsewhere = {
+        "DOOR_SCHEDULER",
+        "DOOR_ANNOTATION",
+        "DOOR_UNINJECTED",
+        "DOOR_EPHEMERAL",  # below
+        "DOOR_TOLERATION",  # deploy/policy
+    }
+    assert here | elsewhere == {x.value for x in ReasonCode if x.name.startswith("DOOR_")}
+
+
+def test_a_foreign_scheduler_is_refused_for_guarded_pods_alone() -> None:
+    guarded = new_pod(container(gpus=1))
+    guarded["spec"]["schedulerName"] = "volcano"
+    assert codes(guarded) == ["DOOR_SCHEDULER"]
+    plain = new_pod()
+    plain["spec"]["schedulerName"] = "volcano"
+    assert codes(plain) == []
+
+
+def test_all_open_doors_are_told_at_once() -> None:
+    pod = new_pod(container(env=[ALL], securityContext=PRIVILEGED), hostPID=True, volumes=[HOST])
+    assert codes(pod) == ["DOOR_ENV", "DOOR_HOSTPATH", "DOOR_PRIVILEGED", "DOOR_HOST_PID"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "path"),
+    [
+        (new_pod(), "/spec/containers/0/env"),
+        (new_pod(annotations=UUIDS), "/spec/containers/0/env"),
+        (new_pod(container(gpus=1)), "/spec/schedulerName"),
+    ],
+)
+def test_a_pod_that_the_mutating_webhook_has_not_seen_is_refused(
+    pod: dict[str, Any], path: str
+) -> None:
+    (refusal,) = validate(pod).refusals
+    assert refusal.code is ReasonCode.DOOR_UNINJECTED
+    assert refusal.detail.startswith(path)
+    assert validate(pod, injected=False).refusals == ()
+
+
+def test_an_own_value_where_ours_belongs_is_not_injected() -> None:
+    stored = patched(new_pod(annotations=UUIDS))
+    stored["spec"]["containers"][0]["env"][0] = variable("CUDA_VISIBLE_DEVICES", "0")
+    (refusal,) = validate(stored).refusals
+    assert refusal.code is ReasonCode.DOOR_UNINJECTED
+    stored = patched(new_pod(annotations=UUIDS))
+    stored["spec"]["containers"][0]["env"].append(ALL)
+    assert [x.code for x in validate(stored).refusals] == [ReasonCode.DOOR_UNINJECTED]
+
+
+def test_results_and_faults_are_told_before_any_door() -> None:
+    bad = {"gpuwarden.dev/node": "n", "gpuwarden.dev/min-level": "?"}
+    found = validate(new_pod(hostPID=True, annotations=bad)).refusals
+    assert [x.code.value for x in found] == ["DOOR_ANNOTATION", "REQ_INVALID"]
+    assert [x.code.value for x in validate(new_pod(annotations=bad), enforced=False).refusals] == [
+        "DOOR_ANNOTATION",
+        "REQ_INVALID",
+    ]
+
+
+def test_twins_of_results_are_ours_too() -> None:
+    for key in ("fudo.org/gpu.uuid", "fudo.org/gpu.reservation-id", "fudo.org/gpu.node"):
+        found = validate(new_pod(annotations={key: "x"}), enforced=False).refusals
+        assert [x.code.value for x in found] == ["DOOR_ANNOTATION"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"env": [ALL]},
+        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": FIELD}]},
+        {"securityContext": PRIVILEGED},
+        {"volumeMounts": [LIST]},
+    ],
+)
+def test_an_ephemeral_container_opens_no_door(fields: dict[str, Any]) -> None:
+    pod = admitted(new_pod(ephemeralContainers=[container("debug", **fields)]))
+    rules, none = AdmissionRules(), frozenset[str]()
+    found = validated_ephemeral(pod, none, rules, enforced=True, injected=False)
+    assert {x.code for x in found.refusals} == {ReasonCode.DOOR_EPHEMERAL}
+    known = validated_ephemeral(pod, frozenset({"debug"}), rules, enforced=True)
+    assert known.refusals == ()
+    outside = validated_ephemeral(pod, none, rules, enforced=False)
+    assert not outside.concerned
+
+
+def test_an_ephemeral_container_must_be_injected_too() -> None:
+    pod = admitted(new_pod(container(gpus=1), ephemeralContainers=[container("debug")]))
+    found = validated_ephemeral(pod, frozenset(), AdmissionRules(), enforced=True)
+    assert [x.code for x in found.refusals] == [ReasonCode.DOOR_UNINJECTED]
+
+
+def test_allowed_runtime_classes_are_configured() -> None:
+    pod = admitted(new_pod(runtimeClassName="gvisor"))
+    rules = AdmissionRules(runtime_classes=("gvisor",))
+    assert validated(pod, rules, enforced=True, injected=False).refusals == ()
+    (refusal,) = validated(pod, AdmissionRules(), enforced=True, injected=False).refusals
+    assert "gvisor" in refusal.detail
+    assert "admission.runtimeClasses" in refusal.detail
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "//",
+        "/dev",
+        "/dev/",
+        "/dev/nvidia0",
+        "/dev//nvidiactl",
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/dev/char",
+        "/proc/driver/nvidia",
+        "/proc/1/root",
+        "/etc",
+        "/etc/cdi/x.yaml",
+        "/etc/kubernetes/manifests",
+        "/var",
+        "/var/run",
+        "/var/run/docker.sock",
+        "/run/nvidia/driver",
+        "/var/run/nvidia-mps",
+        "/var/lib",
+        "/var/lib/kubelet/device-plugins",
+        "/sys/bus/pci",
+        "/data/../dev",
+        "/run/./containerd",
+        "run/containerd",
+    ],
+)
+def test_paths_that_lead_to_gpus(path: str) -> None:
+    assert opens_node(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data",
+        "/dev/shm",  # noqa: S108 -- nothing is written there
+        "/dev/infiniband",
+        "/var/log",
+        "/var/lib/data",
+        "/etc/ssl",
+        "/sysroot",
+    ],
+)
+def test_paths_that_do_not(path: str) -> None:
+    assert not opens_node(path)
+
+
+def test_device_lists_in_every_spelling() -> None:
+    for path in (
+        "/var/run/nvidia-container-devices",
+        "/run/nvidia-container-devices/cdi/x",
+        "//var/run/./nvidia-container-devices/",
+        "/var/run/x/../nvidia-container-devices/GPU-a",
+    ):
+        assert is_device_list(path)
+    assert not is_device_list("/var/run/nvidia-container-devices-not")
+    assert not is_device_list("/run")
