@@ -243,7 +243,7 @@ async def knocking(
 
 
 async def test_closing_the_tunnel_ends_streams_and_leaves_nothing_behind(
-    server: EchoServer, tmp_path: Path
+    server: EchoServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tunnel = Tunnel(CLIENT, "127.0.0.1", server.port, EXPECTED, directory=tmp_path)
     async with tunnel:
@@ -263,6 +263,7 @@ async def test_closing_the_tunnel_ends_streams_and_leaves_nothing_behind(
         await echo.read()
     await channel.close()
     assert contents(tmp_path) == []
+    assert caplog.records == []
     with pytest.raises(RuntimeError, match="not open"):
         _ = tunnel.target
 
