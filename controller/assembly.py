@@ -51,6 +51,7 @@ from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import compile_labels, labels_of
 from controller.scheduling.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.scheduling.pod import PodDecodeError
+from controller.scheduling.scenes import Scenes
 from controller.scheduling.serving_tls import TlsFiles
 from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
 from controller.scheduling.wish_keys import WishRules
@@ -336,13 +337,15 @@ def _verbs(
 ) -> ExtenderVerbs:
     return ExtenderVerbs(
         Surroundings(
-            fleet=registry,
-            policy=conditions.policy,
-            clock=conditions.clock,
+            scenes=Scenes(
+                registry,
+                conditions.policy,
+                conditions.clock,
+                InsecureStaticHashes(settings.static_hashes),
+            ),
             not_ready=conditions.not_ready,
             use=NoGpuUse(),
             rules=_rules(settings),
-            static=InsecureStaticHashes(settings.static_hashes),
             is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
         )
     )

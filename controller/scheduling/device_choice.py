@@ -26,6 +26,8 @@ class DeviceNeeds:
     busy: frozenset[str]
     processes_count: bool
     """Whether a device with a running process counts as in use."""
+    shared: frozenset[str] = frozenset()
+    """Devices whose processes do not count."""
 
 
 def mode_fits(needs: Requirements, mode: NodeMode) -> bool:
@@ -85,7 +87,9 @@ def _named(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
 
 
 def _is_used(device: Device, ask: DeviceNeeds) -> bool:
-    return device.uuid in ask.busy or (ask.processes_count and device.in_use)
+    if device.uuid in ask.busy:
+        return True
+    return ask.processes_count and device.in_use and device.uuid not in ask.shared
 
 
 def named_devices(pool: DevicePool, needs: Requirements) -> tuple[Device, ...] | ReasonCode:

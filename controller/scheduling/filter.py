@@ -9,9 +9,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import compress, filterfalse
+from itertools import compress, filterfalse, islice
 
 from controller.scheduling.judge import Judge
+from controller.scheduling.refusal_texts import REFUSALS
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene
 from controller.scheduling.verdicts import CODES, IF_PASSES, IF_REJECTED, PASSES
@@ -42,27 +43,66 @@ class FilterOutcome:
 
     passed: list[str]
     reasons: dict[str, Refusal]
-    totals: Callable[[], Totals]
-    """Works out every node's code; for after the answer."""
+    codes: Callable[[], bytes]
+    """Works out every node's code (`verdicts.CODES`); for after the answer."""
+    names: Sequence[str]
+    """The input."""
+
+    def totals(self) -> Totals:
+        """Works out the whole of the decision; for after the answer."""
+        return totals(self.names, self.codes())
 
 
 def filter_nodes(
+    names: Sequence[str],
+    needs: Requirements | RequirementsInvalid,
+    scene: Scene,
+    denied: AbstractSet[str] = frozenset(),
+) -> FilterOutcome:
+    """Decide for every name. Unknown names are rejected like any node without evidence.
+
+    `denied`: nodes that the gate has just denied the pod, few if any.
+    """
+    outcome = _judged(names, needs, scene)
+    return _without(outcome, names, denied) if denied else outcome
+
+
+def _judged(
     names: Sequence[str], needs: Requirements | RequirementsInvalid, scene: Scene
 ) -> FilterOutcome:
-    """Decide for every name. Unknown names are rejected like any node without evidence."""
     judge = Judge(needs, scene)
     scene.memory.forget_all_but(scene.fleet.nodes)
     candidates = _candidates(judge, scene)
     if candidates is not None and len(candidates) * _SPARSE <= len(names):
         passed = judge.passing(list(filter(candidates.__contains__, names)))
         rejected: Iterable[str] = filterfalse(frozenset(passed).__contains__, names)
-        return FilterOutcome(
-            passed, _reasons(rejected, judge), lambda: totals(names, judge.codes(names))
-        )
+        return FilterOutcome(passed, _reasons(rejected, judge), lambda: judge.codes(names), names)
     codes = judge.codes(names)
     passed = list(compress(names, codes.translate(IF_PASSES)))
     rejected = compress(names, codes.translate(IF_REJECTED))
-    return FilterOutcome(passed, _reasons(rejected, judge), lambda: totals(names, codes))
+    return FilterOutcome(passed, _reasons(rejected, judge), lambda: codes, names)
+
+
+def _without(
+    outcome: FilterOutcome, names: Sequence[str], denied: AbstractSet[str]
+) -> FilterOutcome:
+    """What the gate has denied goes nowhere else: its reason comes before all others'."""
+    dropped = [name for name in outcome.passed if name in denied]
+    if not dropped:
+        return outcome
+    reasons = dict.fromkeys(dropped, REFUSALS[ReasonCode.GATE_DENIED_RECENTLY]) | outcome.reasons
+    few = frozenset(dropped)
+    return FilterOutcome(
+        [name for name in outcome.passed if name not in few],
+        dict(islice(reasons.items(), MAX_REASONS)),
+        lambda: _with_denials(outcome.codes(), names, few),
+        names,
+    )
+
+
+def _with_denials(codes: bytes, names: Sequence[str], denied: AbstractSet[str]) -> bytes:
+    byte = CODES.index(ReasonCode.GATE_DENIED_RECENTLY)
+    return bytes(byte if name in denied else code for name, code in zip(names, codes, strict=True))
 
 
 def totals(names: Sequence[str], codes: bytes) -> Totals:

@@ -76,8 +76,9 @@ class Judge:
             device_wish(self._needs.selector, labels, scene.policy.labels),
             scene.busy,
             policy.processes_count_as_use,
+            scene.shared,
         )
-        question = (valid, self.accepted, scene.policy, scene.busy)
+        question = (valid, self.accepted, scene.policy, scene.busy, scene.shared)
         self._verdicts = scene.memory.verdicts(question, scene.now.boottime_ns)
         self.pod_refusal: Refusal | None = None
         """Set where no node can pass, whatever its state."""

@@ -43,6 +43,8 @@ class Scene:
     now: Moment
     busy: frozenset[str] = frozenset()
     """UUIDs of devices that are reserved or used by others than the evidence shows."""
+    shared: frozenset[str] = frozenset()
+    """UUIDs of devices that the pod's share group holds: processes on them are no obstacle."""
     static: InsecureStaticHashes = NO_STATIC_HASHES
     memory: PlacementMemory = field(default_factory=PlacementMemory)
 

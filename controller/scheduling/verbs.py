@@ -6,15 +6,12 @@ the CPU needs for it. No side effects but the decision that it hands back.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
-from controller.fleet.view import FleetSnapshot
-from controller.policy import Policy
+from controller.ledger.record import ShareGroup
 from controller.scheduling.decision import FilterDecision
 from controller.scheduling.filter import filter_nodes
 from controller.scheduling.fit import FitReport, explain_fit
-from controller.scheduling.memory import PlacementMemory
 from controller.scheduling.pod import Pod, find_pod
 from controller.scheduling.prioritize import prioritize_nodes
 from controller.scheduling.refusal_texts import message
@@ -23,7 +20,9 @@ from controller.scheduling.requirements import (
     RequirementsInvalid,
     parse_requirements,
 )
-from controller.scheduling.scene import Moment, PlacementPolicy, Scene, placement_policy
+from controller.scheduling.scene import Scene
+from controller.scheduling.scenes import NO_USE, DeviceUse, Scenes
+from controller.scheduling.share_group import share_group
 from controller.scheduling.wire import (
     ArgsError,
     Body,
@@ -33,50 +32,46 @@ from controller.scheduling.wire import (
     encode_priorities,
 )
 from controller.scheduling.wish_keys import WishRules
-from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
-from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
 
 INSECURE_STATIC_HASHES = "static-hashes"
 _MARK = " (insecure static hashes)"
 
 
-class FleetSource(Protocol):
-    """Where the verified fleet comes from."""
-
-    def snapshot(self) -> FleetSnapshot:
-        """The current snapshot."""
-
-
 class GpuUse(Protocol):
     """Who has which device, beyond what evidence shows: reservations, pods of the cluster."""
 
-    def busy_uuids(self) -> frozenset[str]:
-        """UUIDs of devices that cannot be given to another pod now."""
+    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
+        """As a pod sees it; the same object while nothing has changed."""
 
 
 class NoGpuUse:
     """For an installation without reservations."""
 
-    def busy_uuids(self) -> frozenset[str]:
+    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
         """Nothing is known to be busy."""
-        return frozenset()
+        del pod_uid, share
+        return NO_USE
+
+
+def _no_nodes(_pod_uid: str) -> frozenset[str]:
+    """For an installation without a gate."""
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What the verbs ask at each request. All of it answers from memory."""
 
-    fleet: FleetSource
-    policy: Callable[[], Policy]
-    clock: Clock
+    scenes: Scenes
     not_ready: Callable[[], str | None]
     """Why nothing may be decided about guarded pods yet, or None."""
     use: GpuUse
     rules: WishRules
-    static: InsecureStaticHashes = NO_STATIC_HASHES
     is_enforced: Callable[[str], bool] = lambda _namespace: False
     """Whether a namespace makes every GPU pod in it guarded."""
+    denied: Callable[[str], frozenset[str]] = _no_nodes
+    """Nodes that the gate has just denied the pod of a UID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +85,10 @@ class Answer:
 
 
 class ExtenderVerbs:
-    """Answers requests; holds nothing but memory of what it worked out before."""
+    """Answers requests."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
-        self._memory = PlacementMemory()
-        self._policy: PlacementPolicy | None = None
 
     @property
     def insecure(self) -> tuple[str, ...]:
@@ -115,8 +108,9 @@ class ExtenderVerbs:
         if reason is not None:
             text = self._text(Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
             return Answer(200, encode_error(text), "not_ready")
-        scene = self._scene()
-        outcome = filter_nodes(args.names, needs, scene)
+        scene = self._scene(args.pod, needs)
+        uid = args.pod.metadata.uid or ""
+        outcome = filter_nodes(args.names, needs, scene, self._around.denied(uid))
         reasons = {name: self._text(refusal) for name, refusal in outcome.reasons.items()}
         metadata = args.pod.metadata
         decision = FilterDecision(
@@ -144,7 +138,7 @@ class ExtenderVerbs:
             return Answer(200, zeros, "untouched")
         if self._around.not_ready() is not None:
             return Answer(200, zeros, "not_ready")
-        scores = prioritize_nodes(args.names, needs, self._scene())
+        scores = prioritize_nodes(args.names, needs, self._scene(args.pod, needs))
         return Answer(200, encode_priorities(scores), "passed")
 
     def fit(
@@ -154,29 +148,19 @@ class ExtenderVerbs:
 
         The report is None for a pod that asks for nothing of ours. Raises PodDecodeError.
         """
-        needs = self._needs(find_pod(pod_json), namespace)
+        pod = find_pod(pod_json)
+        needs = self._needs(pod, namespace)
         if isinstance(needs, Requirements) and not needs.guarded:
             return needs, None
-        return needs, explain_fit(needs, self._scene())
+        return needs, explain_fit(needs, self._scene(pod, needs))
 
     def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
         enforced = self._around.is_enforced(pod.metadata.namespace or namespace)
         return parse_requirements(pod, self._around.rules, enforced=enforced)
 
-    def _scene(self) -> Scene:
-        around = self._around
-        policy = around.policy()
-        if self._policy is None or self._policy.policy is not policy:
-            self._policy = placement_policy(policy)
-        wall = datetime.fromtimestamp(around.clock.wall_ns() / 1e9, UTC)
-        return Scene(
-            fleet=around.fleet.snapshot(),
-            policy=self._policy,
-            now=Moment(around.clock.boottime_ns(), wall),
-            busy=around.use.busy_uuids(),
-            static=around.static,
-            memory=self._memory,
-        )
+    def _scene(self, pod: Pod, needs: Requirements | RequirementsInvalid) -> Scene:
+        use = self._around.use.use(pod.metadata.uid, share_group(pod, needs))
+        return self._around.scenes.now(use)
 
     def _text(self, refusal: Refusal) -> str:
         return message(refusal) + (_MARK if self._around.rules.opaque_hashes else "")

@@ -19,6 +19,7 @@ from controller.extender_journal import ExtenderJournal
 from controller.policy import DEFAULT_POLICY
 from controller.scheduling.decision import DecisionSink, FilterDecision, NotedDecisions
 from controller.scheduling.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.scheduling.scenes import Scenes
 from controller.scheduling.serving_tls import TlsFiles
 from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
 from controller.scheduling.wish_keys import WishRules
@@ -57,9 +58,7 @@ async def serve(options: argparse.Namespace) -> None:
     journal = ExtenderJournal(instruments)
     verbs = ExtenderVerbs(
         Surroundings(
-            fleet=registry,
-            policy=lambda: DEFAULT_POLICY,
-            clock=clock,
+            scenes=Scenes(registry, lambda: DEFAULT_POLICY, clock),
             not_ready=lambda: None,
             use=NoGpuUse(),
             rules=WishRules(

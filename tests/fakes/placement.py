@@ -1,14 +1,17 @@
 """Stand-ins for what the extender asks and tells: a fleet, a clock, sinks that remember."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from controller.audit.record import Record
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot
+from controller.ledger.record import ShareGroup
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.scheduling.decision import FilterDecision
-from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
+from controller.scheduling.scenes import DeviceUse, Scenes
+from controller.scheduling.verbs import ExtenderVerbs, Surroundings
 from controller.scheduling.wish_keys import WishRules
 from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from tests.builders.fleet_views import NOW_NS
@@ -24,6 +27,14 @@ class World:
     now_ns: int = NOW_NS
     not_ready: str | None = None
     enforced: frozenset[str] = frozenset()
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Devices that somebody holds, with the UIDs of their pods."""
+    denied: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Nodes that the gate has just denied, by pod UID."""
+
+    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
+        del share
+        return DeviceUse(frozenset(x for x, uid in self.held.items() if uid != pod_uid))
 
     def snapshot(self) -> FleetSnapshot:
         return self.fleet
@@ -41,14 +52,12 @@ class World:
         static: InsecureStaticHashes = NO_STATIC_HASHES,
     ) -> ExtenderVerbs:
         surroundings = Surroundings(
-            fleet=self,
-            policy=lambda: self.policy,
-            clock=self,
+            scenes=Scenes(self, lambda: self.policy, self, static),
             not_ready=lambda: self.not_ready,
-            use=NoGpuUse(),
+            use=self,
             rules=rules or WishRules(opaque_hashes=bool(static)),
-            static=static,
             is_enforced=lambda namespace: namespace in self.enforced,
+            denied=lambda uid: self.denied.get(uid, frozenset()),
         )
         return ExtenderVerbs(surroundings)
 

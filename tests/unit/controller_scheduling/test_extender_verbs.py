@@ -9,6 +9,7 @@ from controller.policy import Policy
 from controller.scheduling.decision import NotedDecisions
 from controller.scheduling.description import describe
 from controller.scheduling.requirements import UNGUARDED, Requirements, RequirementsInvalid
+from controller.scheduling.scenes import DeviceUse
 from controller.scheduling.verbs import Answer, ExtenderVerbs, NoGpuUse
 from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.audit.record import RecordKind
@@ -180,4 +181,50 @@ def test_fit() -> None:
 
 
 def test_nothing_is_busy_without_reservations() -> None:
-    assert NoGpuUse().busy_uuids() == frozenset()
+    assert NoGpuUse().use("uid", None) == DeviceUse()
+
+
+WISH = pod_json({"gpuwarden.dev/gpu-selector": "memory>=1Gi"})
+UID = WISH["metadata"]["uid"]
+
+
+def test_what_the_ledger_holds_is_busy_but_for_its_own_pod() -> None:
+    world = World(fleet=fleet(healthy("n1", gpus=1), healthy("n2", gpus=1)))
+    assert call(world.verbs(), WISH, "n1", "n2")["NodeNames"] == ["n1", "n2"]
+    world.held = {"GPU-n1-0": "another", "GPU-n2-0": UID}
+    found = call(world.verbs(), WISH, "n1", "n2")
+    assert found["NodeNames"] == ["n2"]
+    assert found["FailedAndUnresolvableNodes"]["n1"].startswith("gpuwarden: GPU_BUSY ")
+    points = scores(world.verbs(), WISH, "n1", "n2")
+    assert points["n1"] == 0 < points["n2"]
+
+
+def test_what_the_gate_has_just_denied_is_left_out() -> None:
+    world = World(fleet=fleet(healthy("n1"), healthy("n2"), healthy("n3")))
+    world.denied = {UID: frozenset({"n2", "n9"})}
+    names = ("n1", "n2", "n3", "n4")
+    answer = world.verbs().filter(json.dumps(args(WISH, *names)).encode())
+    found = json.loads(answer.body)
+    assert found["NodeNames"] == ["n1", "n3"]
+    assert list(found["FailedAndUnresolvableNodes"]) == ["n2", "n4"]
+    text = "gpuwarden: GATE_DENIED_RECENTLY the binding was denied a moment ago"
+    assert found["FailedAndUnresolvableNodes"]["n2"] == text
+    assert answer.decision is not None
+    totals = answer.decision.totals()
+    assert totals.passed == 2
+    assert totals.rejected == {
+        ReasonCode.GATE_DENIED_RECENTLY: 1,
+        ReasonCode.NODE_NO_EVIDENCE: 1,
+    }
+    world.denied = {"another": frozenset({"n2"})}
+    assert call(world.verbs(), WISH, *names)["NodeNames"] == ["n1", "n2", "n3"]
+
+
+def test_the_denied_come_first_among_many_reasons() -> None:
+    nodes = [healthy("late")]
+    names = [f"unknown-{number}" for number in range(200)] + ["late"]
+    world = World(fleet=fleet(*nodes), denied={UID: frozenset({"late"})})
+    found = call(world.verbs(), WISH, *names)
+    assert found["NodeNames"] == []
+    assert len(found["FailedAndUnresolvableNodes"]) == 100
+    assert "late" in found["FailedAndUnresolvableNodes"]
