@@ -1,4 +1,4 @@
-"""The workloads of the base: what they may do, that their settings load, that names agree."""
+"""The workloads of the base: that their settings load, that names agree."""
 
 from pathlib import Path
 from typing import Any
@@ -108,44 +108,11 @@ def test_everything_is_in_the_namespace_of_the_settings_default() -> None:
     assert one(ALL, "Namespace", namespace)
 
 
-@WORKLOADS
-def test_a_container_has_no_power_and_writes_nothing_to_its_root(workload: Object) -> None:
-    context = container_of(workload)["securityContext"]
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert context["readOnlyRootFilesystem"] is True
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["privileged"] is False
-    pod = pod_of(workload)
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["enableServiceLinks"] is False
-    assert not {"hostNetwork", "hostIPC", "shareProcessNamespace", "initContainers"} & pod.keys()
-
-
-def test_who_they_are() -> None:
-    controller = pod_of(CONTROLLERS)
-    assert controller["securityContext"]["runAsNonRoot"] is True
-    assert controller["securityContext"]["runAsUser"] != 0
-    assert "hostPID" not in controller
-    assert container_of(AGENTS)["securityContext"]["runAsUser"] == 0
-    assert pod_of(AGENTS)["hostPID"] is True
-
-
 def test_the_agent_has_no_way_into_the_kubernetes_api() -> None:
     account = one(ALL, "ServiceAccount", "gpuwarden-agent")
     assert account["automountServiceAccountToken"] is False
-    assert pod_of(AGENTS)["automountServiceAccountToken"] is False
     bound = [s["name"] for x in ALL for s in x.get("subjects", ())]
     assert pod_of(AGENTS)["serviceAccountName"] not in bound
-
-
-def test_the_agent_sees_all_gpus_and_what_computes_on_them() -> None:
-    known = environment(container_of(AGENTS))
-    assert known["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert known["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
-
-
-def test_two_agents_never_speak_for_one_node() -> None:
-    assert AGENTS["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
 @WORKLOADS
@@ -175,8 +142,6 @@ def controller_paths() -> set[str]:
 def test_agents_find_every_controller_also_before_it_is_ready() -> None:
     (address,) = agent_settings().agent.controllers
     service = one(ALL, "Service", address.host)
-    assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["publishNotReadyAddresses"] is True
     assert CONTROLLERS["spec"]["serviceName"] == address.host
     labels = CONTROLLERS["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels
@@ -207,7 +172,6 @@ def test_each_replica_keeps_its_own_log() -> None:
     (claim,) = CONTROLLERS["spec"]["volumeClaimTemplates"]
     mounts = {x["name"]: x["mountPath"] for x in container_of(CONTROLLERS)["volumeMounts"]}
     assert controller_settings().audit.dir.is_relative_to(mounts[claim["metadata"]["name"]])
-    assert set(CONTROLLERS["spec"]["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
 
 
 def test_the_workload_apis_socket_is_mounted_by_its_folder() -> None:
@@ -234,13 +198,6 @@ def test_kubelets_socket_is_mounted_by_its_folder() -> None:
 @WORKLOADS
 def test_there_is_time_to_end(workload: Object) -> None:
     assert pod_of(workload)["terminationGracePeriodSeconds"] > max(STOP_S, DRAIN_SECONDS)
-
-
-def test_one_replica_at_a_time_may_be_evicted() -> None:
-    budget = one(ALL, "PodDisruptionBudget", "gpuwarden-controller")["spec"]
-    assert CONTROLLERS["spec"]["replicas"] == 2
-    assert budget["maxUnavailable"] == 1
-    assert budget["selector"] == CONTROLLERS["spec"]["selector"]
 
 
 @WORKLOADS
