@@ -1,10 +1,12 @@
 """kube-apiserver: on loopback by itself, or at the node's address with Services that reach it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.e2e.lab.addresses import AddressPlan
 from tests.e2e.lab.api import Api
 from tests.e2e.lab.identities import MASTERS, Identities
+from tests.e2e.lab.kubeconfig import caller, written
 from tests.e2e.lab.program import Program, Site
 
 _PORT = 6443
@@ -30,6 +32,7 @@ class ApiServer(Program):
         self._etcd = etcd
         self._layout = _beside_node(site.place.address) if has_node else _ALONE
         self._serving = identities.serving(self.name, site.place.address, plan)
+        self._webhooks = self._webhook_configuration()
         self._to_kubelets = self._pki.issue("to-kubelets", "apiserver-client", groups=[MASTERS])
         self.extra = extra
 
@@ -59,6 +62,7 @@ class ApiServer(Program):
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
+            f"--admission-control-config-file={self._webhooks}",
             "--shutdown-delay-duration=0s",
             "--shutdown-watch-termination-grace-period=2s",  # else it waits for who watches
             *self._layout,
@@ -67,6 +71,19 @@ class ApiServer(Program):
 
     def is_ready(self) -> bool:
         return self.api().answers("/readyz")
+
+    def _webhook_configuration(self) -> Path:
+        """With it the API server shows webhooks a client certificate of the lab's CA."""
+        to_webhooks = self._pki.issue("to-webhooks", "kube-apiserver")
+        users = written(self.data / "webhook-callers.json", caller(to_webhooks))
+        group = "apiserver.config.k8s.io/v1"
+        own = {"apiVersion": group, "kind": "WebhookAdmissionConfiguration"}
+        plugins = [
+            {"name": name, "configuration": {**own, "kubeConfigFile": str(users)}}
+            for name in ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
+        ]
+        document = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": plugins}
+        return written(self.data / "admission.json", document)
 
     def api(self) -> Api:
         """As the administrator."""

@@ -22,6 +22,12 @@ def kubeconfig(server: str, ca: Path, pair: Pair) -> dict[str, Any]:
     }
 
 
+def caller(pair: Pair) -> dict[str, Any]:
+    """Who the API server is to every webhook."""
+    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    return {"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]}
+
+
 def written(path: Path, document: dict[str, Any]) -> Path:
     """A configuration file for a program of Kubernetes: JSON, which is YAML as well."""
     path.write_text(json.dumps(document, indent=1))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,23 @@ FAST = Pace(interval_s=2, challenge_ttl_s=2, lease_s=6)
 """Shorter and therefore stricter than production."""
 
 
+@dataclass(slots=True)
+class Admission:
+    """A controller's webhooks."""
+
+    address: Address
+    certificate: Path
+    key: Path
+    client_ca: Path
+    enforcement: str = "namespaces"
+    """Takes effect at the next start."""
+
+    def document(self) -> dict[str, object]:
+        """Section `admission`."""
+        files = {"cert": self.certificate, "key": self.key, "clientCa": self.client_ca}
+        return {"tls": {name: str(path) for name, path in files.items()}}
+
+
 class Controller(Program):
     """One replica; ports stay what they are over restarts."""
 
@@ -30,6 +48,7 @@ class Controller(Program):
         kubeconfig: Path,
         tls: Sequence[Path],
         pace: Pace,
+        admission: Admission | None = None,
     ) -> None:
         """`tls`: certificate, key and client CA of the extender."""
         super().__init__(site, name)
@@ -37,6 +56,7 @@ class Controller(Program):
         self._kubeconfig = kubeconfig
         self._tls = tls
         self._pace = pace
+        self._admission = admission
         host = site.place.address
         self.agents, self._extender, self._ops = (
             Address(host, site.place.port(0)) for _ in range(3)
@@ -64,7 +84,15 @@ class Controller(Program):
 
     def _document(self) -> dict[str, object]:
         certificate, key, client_ca = map(str, self._tls)
+        webhooks = self._admission
+        own = {} if webhooks is None else {"admission": str(webhooks.address)}
+        more = (
+            {}
+            if webhooks is None
+            else {"admission": webhooks.document(), "enforcement": webhooks.enforcement}
+        )
         return {
+            **more,
             "apiVersion": "config.gpuwarden.dev/v1alpha1",
             "kind": "ControllerConfig",
             "trustDomain": TRUST_DOMAIN,
@@ -82,6 +110,7 @@ class Controller(Program):
                 "extender": str(self._extender),
                 "ops": str(self._ops),
                 "local": str(self.data / "fleet.sock"),
+                **own,
             },
             "extender": {"tls": {"cert": certificate, "key": key, "clientCa": client_ca}},
             "kubernetes": {"api": "kubeconfig", "kubeconfig": str(self._kubeconfig)},

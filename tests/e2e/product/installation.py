@@ -18,7 +18,7 @@ from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.scheduler import Scheduler
 from tests.e2e.product.agents import Agents
-from tests.e2e.product.controller import FAST, ROOT, Controller
+from tests.e2e.product.controller import FAST, ROOT, Admission, Controller
 from tests.e2e.product.service_address import ServiceAddress
 
 NAMESPACE = "gpuwarden-system"
@@ -32,7 +32,16 @@ CLUSTERS_OWN = DEPLOY / "scheduler" / "cluster-scheduler.yaml"
 class Installation:
     """`replicas` controllers behind one address, one dedicated scheduler, no agents yet."""
 
-    def __init__(self, lab: Lab, name: str, *, replicas: int = 1, pace: Pace = FAST) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        name: str,
+        *,
+        replicas: int = 1,
+        pace: Pace = FAST,
+        admission: Admission | None = None,
+    ) -> None:
+        """`admission`: the webhooks of the only replica."""
         self.lab = lab
         self.site = lab.beside(name)
         self._folder = self.site.folder / "tls"
@@ -56,6 +65,7 @@ class Installation:
                 kubeconfig=kubeconfig,
                 tls=server,
                 pace=pace,
+                admission=admission,
             )
             for number in range(replicas)
         ]

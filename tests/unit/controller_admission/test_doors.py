@@ -7,7 +7,6 @@ import pytest
 from controller.admission.doors.paths import is_device_list, opens_node
 from controller.admission.judgement import validated, validated_ephemeral
 from controller.admission.rules import AdmissionRules
-from controller.scheduling.reserved_keys import RUNTIME_DEVICE_PREFIXES
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import (
     LEVEL,
@@ -20,59 +19,16 @@ from tests.builders.admitted_pods import (
     validate,
     variable,
 )
+from tests.builders.hostile_pods import (
+    ALL,
+    FIELD,
+    HOST,
+    HOSTILE,
+    LIST,
+    PRIVILEGED,
+    with_,
+)
 
-ALL = variable("NVIDIA_VISIBLE_DEVICES", "all")
-FIELD = {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}
-PRIVILEGED = {"privileged": True}
-HOST = {"name": "v", "hostPath": {"path": "/dev/nvidia0"}}
-LIST = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/GPU-a"}
-NODE = {"annotations": LEVEL}
-
-
-def with_(field: str, value: Any, **pod: Any) -> dict[str, Any]:
-    """A pod whose only container has one field more."""
-    return new_pod(container(**{field: value}), **pod)
-
-
-OPEN: list[tuple[str, dict[str, Any]]] = [
-    ("DOOR_ENV", with_("env", [ALL])),
-    ("DOOR_ENV", new_pod(container(gpus=1, env=[ALL]))),
-    ("DOOR_ENV", with_("env", [{"name": ALL["name"], "valueFrom": FIELD}])),
-    ("DOOR_ENV", new_pod(initContainers=[container("i", env=[ALL])])),
-    ("DOOR_ENV", with_("env", [variable("NVIDIA_VISIBLE_DEVICES", "$(WHICH)")])),
-    ("DOOR_ENV", with_("env", [variable("NVIDIA_MIG_CONFIG_DEVICES", "all")], annotations=UUIDS)),
-    ("DOOR_ENV_FROM", new_pod(container(gpus=1, envFrom=[{"configMapRef": {"name": "c"}}]))),
-    (
-        "DOOR_ENV_FROM",
-        new_pod(container(gpus=1, envFrom=[{"prefix": "NVIDIA_", "secretRef": {"name": "c"}}])),
-    ),
-    ("DOOR_HOSTPATH", new_pod(volumes=[HOST])),
-    ("DOOR_DEVICE_LIST", with_("volumeMounts", [LIST])),
-    ("DOOR_DEVICE_LIST", new_pod(initContainers=[container("i", volumeMounts=[LIST])])),
-    ("DOOR_PRIVILEGED", with_("securityContext", PRIVILEGED)),
-    ("DOOR_PRIVILEGED", new_pod(initContainers=[container("i", securityContext=PRIVILEGED)])),
-    ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["cap_sys_admin"]}})),
-    ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["ALL"]}})),
-    ("DOOR_HOST_PID", new_pod(hostPID=True)),
-    ("DOOR_NODE_NAME", new_pod(container(gpus=1), nodeName="gpu-1")),
-    ("DOOR_RUNTIME_CLASS", new_pod(runtimeClassName="kata-qemu-nvidia-gpu")),
-    ("DOOR_CLAIM", new_pod(resourceClaims=[{"name": "a", "resourceClaimName": "b"}])),
-    (
-        "DOOR_CLAIM",
-        with_("resources", {"limits": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}),
-    ),
-    ("DOOR_RESOURCE", with_("resources", {"limits": {"nvidia.com/mig-1g.10gb": "1"}})),
-    ("DOOR_RESOURCE", with_("resources", {"requests": {"nvidia.com/gpu.shared": "1"}})),
-    *(
-        (
-            "DOOR_CDI" if "cdi" in prefix else "DOOR_NRI",
-            new_pod(annotations={key: "nvidia.com/gpu=0"}),
-        )
-        for prefix in RUNTIME_DEVICE_PREFIXES
-        for key in (prefix + "x" if prefix.endswith("/") else prefix + "/container.main",)
-    ),
-    ("DOOR_CDI", new_pod(annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=0"})),
-]
 CLOSED: list[dict[str, Any]] = [
     new_pod(),
     new_pod(container(gpus=1)),
@@ -98,13 +54,15 @@ CLOSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "pod"), OPEN, ids=[f"{i}-{x[0]}" for i, x in enumerate(OPEN)])
+@pytest.mark.parametrize(
+    ("code", "pod"), HOSTILE, ids=[f"{i}-{x[0]}" for i, x in enumerate(HOSTILE)]
+)
 def test_an_open_door_is_named(code: str, pod: dict[str, Any]) -> None:
     assert codes(pod) == [code]
 
 
 @pytest.mark.parametrize(
-    ("code", "pod"), [x for x in OPEN if x[1]["metadata"].get("annotations") != UUIDS]
+    ("code", "pod"), [x for x in HOSTILE if x[1]["metadata"].get("annotations") != UUIDS]
 )
 def test_outside_enforced_namespaces_only_guarded_pods_are_asked(
     code: str, pod: dict[str, Any]
@@ -126,12 +84,11 @@ def test_outside_what_is_not_injected_must_not_come_from_a_configmap() -> None:
 
 
 def test_every_door_of_the_closed_set_is_shut_here_or_named_elsewhere() -> None:
-    here = {code for code, _ in OPEN}
+    here = {code for code, _ in HOSTILE}
     elsewhere = {
-        "DOOR_SCHEDULER",
-        "DOOR_ANNOTATION",
+        "DOOR_ANNOTATION",  # below, as the next ones
         "DOOR_UNINJECTED",
-        "DOOR_EPHEMERAL",  # below
+        "DOOR_EPHEMERAL",
         "DOOR_TOLERATION",  # deploy/policy
     }
     assert here | elsewhere == {x.value for x in ReasonCode if x.name.startswith("DOOR_")}

@@ -1,0 +1,80 @@
+"""The shipped registration of the webhooks on a lab, and one controller that serves them."""
+
+import base64
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import yaml
+
+from gpuwarden.settings.values import Address
+from tests.e2e.lab.api import Document
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.selection import why_no_node
+from tests.e2e.product.controller import Admission
+from tests.e2e.product.installation import DEPLOY
+
+MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
+_KINDS: Final = {
+    "MutatingWebhookConfiguration": MUTATING,
+    "ValidatingWebhookConfiguration": VALIDATING,
+}
+_API: Final = "/apis/admissionregistration.k8s.io/v1"
+_FILE: Final = DEPLOY / "kustomize" / "components" / "admission" / "webhooks.yaml"
+
+
+def admission(lab: Lab) -> Admission:
+    """Where the lab's API server reaches webhooks of this machine, and certificates for it."""
+    host = "127.0.0.1" if why_no_node() else str(lab.plan.outside)
+    pki = lab.control_plane.identities.pki
+    pair = pki.issue("webhooks", "gpuwarden-admission", names=[host])
+    return Admission(Address(host, _free_port(host)), pair.certificate, pair.key, pki.ca)
+
+
+class Webhooks:
+    """The registration; only the address of the service is replaced."""
+
+    def __init__(self, lab: Lab, admission: Admission) -> None:
+        self._api = lab.api
+        self._url = f"https://{admission.address}"
+        self._ca = base64.b64encode(admission.client_ca.read_bytes()).decode()
+
+    def register(self, *kinds: str, failure_policy: str = "Fail") -> None:
+        """Register those of `kinds`, all where none is named."""
+        for document in self._documents():
+            plural = _KINDS[document["kind"]]
+            if kinds and plural not in kinds:
+                continue
+            for webhook in document["webhooks"]:
+                path = webhook["clientConfig"]["service"]["path"]
+                webhook["clientConfig"] = {"url": self._url + path, "caBundle": self._ca}
+                webhook["failurePolicy"] = failure_policy
+            self._api.post(f"{_API}/{plural}", document)
+
+    def remove(self, *kinds: str) -> None:
+        """Take them back; those that are not there too."""
+        for document in self._documents():
+            plural = _KINDS[document["kind"]]
+            if not kinds or plural in kinds:
+                self._api.delete(f"{_API}/{plural}/{document['metadata']['name']}")
+
+    @contextmanager
+    def registered(self) -> Iterator[None]:
+        """All of them, for a while."""
+        self.register()
+        try:
+            yield
+        finally:
+            self.remove()
+
+    @staticmethod
+    def _documents() -> list[Document]:
+        return list(yaml.safe_load_all(_FILE.read_text()))
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        port: int = listener.getsockname()[1]
+        return port
