@@ -64,7 +64,7 @@ class ReleaseWatch:
     last_asked_ns: int = 0
     """Of the last report that was counted."""
     quiet: int = 0
-    """Reports in a row that show nothing of the pod."""
+    """Reports in a row that show nothing of the pod, as far as they count."""
     boot_ids: frozenset[str] = field(default_factory=frozenset)
     """Seen in reports since the end."""
 
@@ -87,7 +87,7 @@ def after_report(watch: ReleaseWatch, holder: Holder, gpu: str, report: UseRepor
     rebooted = bool(watch.boot_ids) and report.boot_id not in watch.boot_ids
     quiet = 0
     if is_quiet(report, holder.pod, gpu):
-        quiet = _ENOUGH if rebooted else watch.quiet + 1
+        quiet = _ENOUGH if rebooted else min(watch.quiet + 1, _ENOUGH)
     return replace(
         watch,
         last_asked_ns=report.asked_ns,

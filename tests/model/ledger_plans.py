@@ -1,0 +1,88 @@
+"""Small worlds that are visited as a whole, and larger ones that are visited as far as time is.
+
+`python -m tests.model.ledger_plans [STATES]` visits all of them, the larger ones up to STATES.
+"""
+
+import sys
+import time
+from typing import Final
+
+from controller.ledger.record import ShareGroup
+from tests.model.explorer import explore
+from tests.model.ledger_world import Call, Plan, Rules, Steps
+
+_N: Final = ("n1",)
+_P_THEN_Q: Final = (Call(0, 0, "n1", (0,)), Call(0, 1, "n1", (0,)))
+_P_AND_Q: Final = (Call(0, 0, "n1", (0,)), Call(1, 1, "n1", (0,)))
+_P_TWICE: Final = (Call(0, 0, "n1", (0,)), Call(1, 0, "n1", (0,)))
+_P_TWICE_BOTH: Final = (Call(0, 0, "n1", (0, 1)), Call(1, 0, "n1", (0, 1)))
+
+WHOLE: Final = {
+    "two pods want one GPU, two replicas claim": Plan(_N, 2, _P_AND_Q, keepers=(1,)),
+    "two replicas see to one attempt, one crashes": Plan(
+        _N, 1, (Call(0, 0, "n1", (0,)),), crashes=1
+    ),
+    "one replica crashes between writes, answers are lost, a creation comes late": Plan(
+        _N,
+        2,
+        _P_THEN_Q,
+        crashes=1,
+        lost_answers=1,
+        late_creations=1,
+        replicas=1,
+    ),
+    "one pod, two nodes, two Bindings in flight": Plan(
+        ("n1", "n2"), 1, (Call(0, 0, "n1", (0,)), Call(1, 0, "n2", (1,))), keepers=(1,)
+    ),
+    "a record is removed by force, the replica crashes": Plan(
+        _N, 2, _P_THEN_Q, crashes=1, removals=1, replicas=1
+    ),
+    "the store is put back to an old copy": Plan(_N, 2, _P_THEN_Q, restores=1, replicas=1),
+    "reports are on their way while the pod ends": Plan(
+        _N, 2, _P_THEN_Q, slow_reports=True, overlooked=1, replicas=1
+    ),
+    "a retry at the other replica": Plan(_N, 1, _P_TWICE, keepers=(1,)),
+    "a share group": Plan(_N, 2, _P_THEN_Q, share=ShareGroup("ns", "owner", "n1:0"), replicas=1),
+}
+"""Visited as a whole in each run of the tests."""
+
+LARGE: Final = {
+    "a retry at the other replica, crash and lost answer": Plan(
+        _N, 1, _P_TWICE, keepers=(1,), crashes=1, lost_answers=1
+    ),
+    "two pods want overlapping GPUs": Plan(
+        ("n1", "n1"), 2, (Call(0, 0, "n1", (0, 1)), Call(1, 1, "n1", (1,))), keepers=(1,)
+    ),
+    "everything fails once": Plan(
+        _N, 2, _P_AND_Q, crashes=1, lost_answers=1, late_creations=1, keepers=(1,)
+    ),
+    "everything fails once, both see to it": Plan(
+        _N, 2, _P_AND_Q, crashes=1, lost_answers=1, late_creations=1, removals=1, restores=1
+    ),
+    "three claims of two GPUs": Plan(
+        ("n1", "n1"), 2, (*_P_TWICE_BOTH, Call(1, 1, "n1", (1,))), lost_answers=1
+    ),
+}
+
+NO_DELETIONS: Final = Plan(_N, 1, _P_TWICE, keepers=(1,), deletions=False)
+"""A pod that stays: for what must end nevertheless."""
+BOTH_GPUS: Final = Plan(("n1", "n1"), 1, _P_TWICE_BOTH, lost_answers=1, keepers=())
+"""Only claims: for faults in them."""
+
+
+def main() -> None:
+    """Visit all plans; says how many states there were."""
+    most = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
+    for name, plan in (WHOLE | LARGE).items():
+        began = time.monotonic()
+        found = explore(Steps(plan, Rules()), most=most)
+        extent = "all" if found.complete else "the first"
+        seconds = time.monotonic() - began
+        sys.stdout.write(f"{name}: {extent} {found.states:,} states, {seconds:.0f} s\n")
+        if found.stuck:
+            sys.stdout.write("stuck:\n" + "\n".join(found.stuck) + "\n")
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Every state of small worlds: no GPU is used twice, none is free in use, none is lost for ever.
+
+The last is that everything can still come to rest from every state. Each seeded fault must
+be found, or the worlds prove nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.ledger.attempt import AttemptWatch, Move, Touch, Wait, attempt_step
+from controller.ledger.claim import Claim, Taken, Write, claim_on
+from controller.ledger.record import GpuRecord, Holder
+from controller.ledger.release import ReleaseWatch, UseReport, after_report
+from controller.ledger.states import HolderState
+from tests.model.explorer import FoundError, explore
+from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, WHOLE
+from tests.model.ledger_world import Plan, Rules, Steps
+
+LEAST = 100_000
+SIZES = {
+    "two pods want one GPU, two replicas claim": 19_000,
+    "two replicas see to one attempt, one crashes": 19_000,
+    "one replica crashes between writes, answers are lost, a creation comes late": 63_000,
+    "one pod, two nodes, two Bindings in flight": 22_000,
+    "a record is removed by force, the replica crashes": 28_000,
+    "the store is put back to an old copy": 53_000,
+    "reports are on their way while the pod ends": 29_000,
+    "a retry at the other replica": 8_000,
+    "a share group": 38_000,
+}
+"""States of each world at least: one that shrinks shows less than it did."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_state_is_wrong_and_none_is_a_dead_end(name: str) -> None:
+    found = explore(Steps(WHOLE[name], Rules()), most=10 * LEAST)
+    assert found.complete
+    assert found.stuck == ()
+    assert found.states >= SIZES[name]
+
+
+def test_the_worlds_are_large() -> None:
+    assert SIZES.keys() == WHOLE.keys()
+    assert sum(SIZES.values()) >= LEAST
+
+
+def expires_untouched(*asked: Any) -> Any:
+    found = attempt_step(*asked)
+    return Move(HolderState.EXPIRED, "") if isinstance(found, Touch) else found
+
+
+def frees_the_gone(*asked: Any) -> Any:
+    found = attempt_step(*asked)
+    over = isinstance(found, Move) and found.to is HolderState.RELEASING
+    return Move(HolderState.EXPIRED, "") if over else found
+
+
+def never_expires(*asked: Any) -> Any:
+    found = attempt_step(*asked)
+    return Wait(0) if isinstance(found, Touch) else found
+
+
+def forgets_changes(
+    watch: AttemptWatch | None, parts: tuple[Holder, ...], now_ns: int
+) -> AttemptWatch:
+    return watch or AttemptWatch(parts, now_ns)
+
+
+def takes_back_everything(record: GpuRecord | None, claim: Claim) -> GpuRecord | None:
+    mine = None if record is None else record.holder(claim.reservation)
+    if record is None or mine is None or mine.state is not HolderState.PROPOSED:
+        return None
+    return record.moved(claim.reservation, HolderState.REVOKED)
+
+
+def does_not_count_in(record: GpuRecord | None, claim: Claim, gpu: str) -> Any:
+    found = claim_on(record, claim, gpu)
+    if isinstance(found, Write) and record is not None and record.holder(claim.reservation):
+        return Write(replace(record, version=record.version + 1))
+    return found
+
+
+def shares_with_anybody(record: GpuRecord | None, claim: Claim, gpu: str) -> Any:
+    found = claim_on(record, claim, gpu)
+    if isinstance(found, Taken) and record is not None and not record.holder(claim.reservation):
+        return Write(record.with_holder(replace(claim.part(), adopted=True)))
+    return found
+
+
+def trusts_the_end(watch: ReleaseWatch | None, *_: Any) -> Move | None:
+    return None if watch is None else Move(HolderState.RELEASED, "")
+
+
+def trusts_one_report(watch: ReleaseWatch, *asked: Any) -> ReleaseWatch:
+    found = after_report(watch, *asked)
+    return replace(found, quiet=2) if found.quiet else found
+
+
+def trusts_old_reports(
+    watch: ReleaseWatch, holder: Holder, gpu: str, report: UseReport
+) -> ReleaseWatch:
+    return after_report(watch, holder, gpu, replace(report, asked_ns=2))
+
+
+FAULTS: dict[str, tuple[Plan, Rules]] = {
+    "an attempt expires without a touch": (
+        WHOLE["two replicas see to one attempt, one crashes"],
+        Rules(attempt_step=expires_untouched),
+    ),
+    "an attempt of a pod that is gone is free at once": (
+        WHOLE["two replicas see to one attempt, one crashes"],
+        Rules(attempt_step=frees_the_gone),
+    ),
+    "an expiry does not notice that the attempt was taken up": (
+        WHOLE["a retry at the other replica"],
+        Rules(watch_attempt=forgets_changes),
+    ),
+    "a rollback takes back what others rely on": (
+        BOTH_GPUS,
+        Rules(rolled_back=takes_back_everything),
+    ),
+    "a retry is not counted in": (BOTH_GPUS, Rules(claim_on=does_not_count_in)),
+    "the store does not compare": (
+        WHOLE["two pods want one GPU, two replicas claim"],
+        Rules(compares=False),
+    ),
+    "anybody shares": (
+        WHOLE["two pods want one GPU, two replicas claim"],
+        Rules(claim_on=shares_with_anybody),
+    ),
+    "a GPU is free when its pod has ended": (
+        WHOLE["reports are on their way while the pod ends"],
+        Rules(release_step=trusts_the_end),
+    ),
+    "one report is enough": (
+        WHOLE["reports are on their way while the pod ends"],
+        Rules(after_report=trusts_one_report),
+    ),
+    "reports from before the end count": (
+        WHOLE["reports are on their way while the pod ends"],
+        Rules(after_report=trusts_old_reports),
+    ),
+    "grants do not wait for live pods' records": (
+        WHOLE["the store is put back to an old copy"],
+        Rules(waits_for_footing=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_is_found(name: str) -> None:
+    plan, rules = FAULTS[name]
+    with pytest.raises(FoundError):
+        explore(Steps(plan, rules), most=10 * LEAST)
+
+
+STUCK: dict[str, Callable[[], Rules]] = {
+    "an attempt never expires": lambda: Rules(attempt_step=never_expires),
+    "an end is never watched": lambda: Rules(watch_release=lambda *_: None),
+    "what is released stays": lambda: Rules(release_step=lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_what_is_lost_for_ever_is_found(name: str) -> None:
+    assert explore(Steps(NO_DELETIONS, Rules()), most=LEAST).stuck == ()
+    assert explore(Steps(NO_DELETIONS, STUCK[name]()), most=10 * LEAST).stuck
