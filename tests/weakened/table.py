@@ -18,6 +18,9 @@ SERVER_TLS: Final = "tests/integration/test_server_credentials_tls.py"
 TUNNEL: Final = "tests/integration/test_tunnel.py"
 EXTENDER_TLS: Final = "tests/integration/test_extender_tls.py"
 EXTENDER_HTTP: Final = "tests/integration/test_extender_http.py"
+DOORS: Final = "tests/unit/controller_admission/test_doors.py"
+WEBHOOKS_HTTP: Final = "tests/integration/test_admission_http.py"
+WEBHOOKS: Final = "tests/unit/controller_admission/test_pod_webhooks.py"
 FLEET_RPC: Final = "tests/integration/test_fleet_rpc.py"
 VERIFIER: Final = "tests/property/test_verifier_properties.py"
 DECODER: Final = "tests/property/test_evidence_properties.py"
@@ -598,6 +601,104 @@ WEAKENINGS: Final = (
         "context.verify_mode = ssl.CERT_REQUIRED",
         "context.verify_mode = ssl.CERT_OPTIONAL",
         f"{EXTENDER_TLS}::test_nobody_else_is",
+        f"{WEBHOOKS_HTTP}::test_only_certificates_of_the_ca_may_call",
+    ),
+    *(
+        _one(
+            f"door-{door}",
+            "controller/admission/doors/every.py",
+            f"    {door},\n",
+            "",
+            f"{DOORS}::test_an_open_door_is_named",
+        )
+        for door in (
+            "environment.environment",
+            "annotations.runtime_devices",
+            "volumes.host_paths",
+            "volumes.device_lists",
+            "privileges.privileged",
+            "privileges.host_processes",
+            "placement.foreign_scheduler",
+            "placement.node_name",
+            "placement.runtime_class",
+            "resources.claims",
+            "resources.unmanaged_gpus",
+        )
+    ),
+    _one(
+        "door-env-from",
+        "controller/admission/doors/environment.py",
+        "if supply in {Supply.KUBELET, Supply.UNTOUCHED} and any(",
+        "if False and any(",
+        f"{DOORS}::test_an_open_door_is_named",
+    ),
+    _one(
+        "doors-for-guarded-pods",
+        "controller/admission/judgement.py",
+        "    concerned = needs.guarded or enforced\n",
+        "    concerned = enforced\n",
+        f"{DOORS}::test_outside_enforced_namespaces_only_guarded_pods_are_asked",
+    ),
+    _one(
+        "door-ephemeral",
+        "controller/admission/doors/ephemeral.py",
+        "        if container.name in known:",
+        "        if True:",
+        f"{DOORS}::test_an_ephemeral_container_opens_no_door",
+    ),
+    _one(
+        "door-results",
+        "controller/admission/doors/annotations.py",
+        "RESULT_KEYS & {*pod.annotations, *pod.labels}",
+        "RESULT_KEYS & {*pod.annotations}",
+        "tests/unit/controller_admission/test_mutation.py"
+        "::test_keys_that_only_we_write_are_refused_wherever_they_stand",
+    ),
+    _one(
+        "uninjected",
+        "controller/admission/judgement.py",
+        "            refusals += _uninjected(injection(pod, needs, rules, enforced=enforced))",
+        "            pass",
+        f"{DOORS}::test_a_pod_that_the_mutating_webhook_has_not_seen_is_refused",
+    ),
+    _one(
+        "void",
+        "controller/admission/supply.py",
+        "return Supply.NONE if enforced else Supply.UNTOUCHED",
+        "return Supply.UNTOUCHED",
+        "tests/property/test_admission_properties.py"
+        "::test_in_an_enforced_namespace_no_container_is_left_to_its_image",
+    ),
+    _one(
+        "namespace-seen-by-the-api-server",
+        "controller/admission/pods.py",
+        "marked or ports.is_enforced(request.namespace)",
+        "ports.is_enforced(request.namespace)",
+        f"{WEBHOOKS}::test_what_the_api_server_says_about_a_namespace_is_enough",
+    ),
+    _one(
+        "webhook-failure",
+        "controller/admission/webhook.py",
+        'return Verdict((refusal,), result="failed")',
+        'return Verdict(result="failed")',
+        f"{WEBHOOKS_HTTP}"
+        "::test_what_is_not_decided_in_time_is_refused_before_the_api_server_gives_up",
+        f"{WEBHOOKS_HTTP}::test_a_failure_is_a_refusal_that_tells_nothing",
+    ),
+    _one(
+        "webhook-fail-open",
+        "deploy/kustomize/components/admission/webhooks.yaml",
+        "        path: /validate/pods/enforced\n"
+        "        port: 443\n"
+        "    admissionReviewVersions: [v1]\n"
+        "    sideEffects: NoneOnDryRun\n"
+        "    failurePolicy: Fail\n",
+        "        path: /validate/pods/enforced\n"
+        "        port: 443\n"
+        "    admissionReviewVersions: [v1]\n"
+        "    sideEffects: NoneOnDryRun\n"
+        "    failurePolicy: Ignore\n",
+        "tests/deploy/test_admission_files.py::test_a_webhook_that_does_not_answer_lets_nothing_in",
     ),
     _one(
         "extender-address",

@@ -8,7 +8,7 @@ from controller.admission.pod_view import AdmittedContainer
 from controller.scheduling.finding import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
-_AS_GOOD_AS: Final = frozenset({"ALL", "BPF", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
+AS_GOOD_AS: Final = frozenset({"ALL", "BPF", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
 """Capabilities with which a container opens any device."""
 
 
@@ -28,7 +28,7 @@ def of_container(container: AdmittedContainer) -> Iterator[Refusal]:
         yield Refusal(ReasonCode.DOOR_PRIVILEGED, f"container {name} is privileged")
     added = () if context.capabilities is None else context.capabilities.add or ()
     for capability in added:
-        if capability.upper().removeprefix("CAP_") in _AS_GOOD_AS:
+        if capability.upper().removeprefix("CAP_") in AS_GOOD_AS:
             text = f"container {name} adds capability {shown(capability)}"
             yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
 
