@@ -7,9 +7,10 @@ are made up.
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.e2e.product.entries import AGENT, CONTROLLER, shipped_entries
 from tests.e2e.product.installation import DEDICATED, account, apply, scheduler_settings
 from tests.e2e.product.pod_processes import pid_in_node, process_of
 from tests.e2e.product.pods import guarded, refusals
+from tests.e2e.product.rounds import Told, settled_rounds
 
 pytestmark = [
     pytest.mark.usefixtures("real_node"),
@@ -106,8 +108,11 @@ class World:
 
     def states(self) -> list[dict[str, int]]:
         """Nodes by state, per replica, from the metrics of their pods."""
-        pods = self.cluster.pods("controller")
-        return [states_of(metrics_of(f"{x['status']['podIP']}:9090")) for x in pods]
+        return [states_of(metrics_of(x)) for x in self.operations()]
+
+    def operations(self) -> list[str]:
+        """Where each replica shows its metrics."""
+        return [f"{x['status']['podIP']}:9090" for x in self.cluster.pods("controller")]
 
     def wanting(self, name: str, required: str) -> Document:
         """A pod that wants one GPU of this class, on the real node."""
@@ -265,25 +270,46 @@ class Load:
             self.placed += 1
 
 
-def test_a_rolling_update_under_load_loses_nothing(world: World) -> None:
-    """Both replicas trust the node all the time, and pods are placed before, during and after."""
+def test_a_rolling_update_under_load_loses_at_most_one_round(world: World, tmp_path: Path) -> None:
+    """Each replica tells all the time of the same verified node, on which pods are placed.
+
+    Rounds are counted by their challenges: at most the one that the old agent did not answer any
+    more is lost, and none is refused.
+    """
     required = world.verified()["attestationHash"]
-    (before,) = world.cluster.pods("agent")
+    (old,) = world.cluster.pods("agent")
+    replicas = world.operations()
+    before = [settled_rounds(x) for x in replicas]
     load = Load(world, required)
-    until("pods are placed", lambda: load.placed >= 2, timeout_s=60)
-    world.cluster.kubectl("rollout", "restart", "daemonset/gpuwarden-agent")
+    with ExitStack() as watches:
+        told = [Told(world.cluster, n, tmp_path / f"{n}") for n in range(REPLICAS)]
+        for one in told:
+            watches.callback(one.close)
+        until("pods are placed", lambda: load.placed >= 2, timeout_s=60)
+        world.cluster.kubectl("rollout", "restart", "daemonset/gpuwarden-agent")
 
-    def replaced() -> bool:
-        assert [x.get("eligible") for x in world.states()] == [1] * REPLICAS
-        found = world.cluster.pods("agent")
-        old = before["metadata"]["uid"] in [x["metadata"]["uid"] for x in found]
-        return not old and ready(found) == 1
+        def replaced() -> bool:
+            found = world.cluster.pods("agent")
+            is_there = old["metadata"]["uid"] in [x["metadata"]["uid"] for x in found]
+            return not is_there and ready(found) == 1
 
-    until("the agent is another", replaced, timeout_s=100)
-    during = load.placed
-    until("pods are placed", lambda: load.placed >= during + 2, timeout_s=60)
-    load.end()
-    assert world.verified()["attestationHash"] == required
+        until("the agent is another", replaced, timeout_s=100)
+        during = load.placed
+        until("pods are placed", lambda: load.placed >= during + 2, timeout_s=60)
+        load.end()
+        after = [settled_rounds(x) for x in replicas]
+        seen = [one.end() for one in told]
+    for first, last, tale in zip(before, after, seen, strict=True):
+        assert last.unanswered - first.unanswered <= 1
+        assert refusals_among(last.judged) == refusals_among(first.judged)
+        assert refusals_among(last.offered) == refusals_among(first.offered)
+        facts = {(x["state"], x["level"], x["attestationHash"], x["gpuCount"]) for x in tale}
+        assert facts == {("eligible", "L1", required, len(DEVICES))}
+        assert len([*groupby(tale, lambda x: x["instanceId"])]) == 2, "one agent, then the other"
+
+
+def refusals_among(codes: Mapping[str, int]) -> dict[str, int]:
+    return {code: count for code, count in codes.items() if code != "ACCEPTED"}
 
 
 def ready(pods: list[Document]) -> int:

@@ -108,18 +108,21 @@ class Deployed:
 
     def kubectl(self, *arguments: str) -> str:
         """Run it as the administrator in our namespace; its standard output."""
-        command = (
+        command = self.kubectl_command(*arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
+    def kubectl_command(self, *arguments: str) -> Sequence[str]:
+        """What `kubectl` runs."""
+        return (
             str(self.lab.site.programs["kubectl"]),
             f"--kubeconfig={self.lab.kubeconfig}",
             f"--cache-dir={self.lab.folder / 'kubectl'}",
             f"--namespace={NAMESPACE}",
+            *arguments,
         )
-        done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=120, check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr}")
-        return done.stdout
 
     def gpuwarden(self, replica: int, *arguments: str) -> str:
         """What the command line says in a controller's pod."""
