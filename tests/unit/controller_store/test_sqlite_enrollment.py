@@ -16,8 +16,10 @@ from controller.fleet.enrollment import (
     EnrollmentStore,
     EnrollmentUnavailableError,
 )
-from controller.store import sqlite_enrollment
-from controller.store.sqlite_enrollment import FRESH_NS, SqliteEnrollmentStore
+from controller.store import file_thread
+from controller.store.enrollment_table import Write
+from controller.store.file_thread import FRESH_NS, Request
+from controller.store.sqlite_enrollment import SqliteEnrollmentStore
 from controller.store.sqlite_file import APPLICATION_ID
 from tests.contracts.enrollment_store import FULL, EnrollmentStoreContract
 from tests.fakes.clock import FakeClock
@@ -146,14 +148,14 @@ class TestTheFile:
     async def test_each_write_is_on_the_disk_before_it_counts(self, opened: Opened) -> None:
         store = opened()
         await store.load()
-        assert store._file is not None
+        assert store._thread._file is not None
         # Read on the store's own thread, where the connection belongs.
         seen: list[tuple[int, str]] = []
-        worked = store._worked
+        worked = store._thread._worked
 
-        def looking(requests: list[sqlite_enrollment._Request]) -> object:
-            assert store._file is not None
-            ask = store._file.connection.execute
+        def looking(requests: list[Request[Write]]) -> object:
+            assert store._thread._file is not None
+            ask = store._thread._file.connection.execute
             seen.append(
                 (
                     ask("PRAGMA synchronous").fetchone()[0],
@@ -162,7 +164,7 @@ class TestTheFile:
             )
             return worked(requests)
 
-        store._worked = looking  # type: ignore[method-assign,assignment] # to look at it on its thread
+        store._thread._worked = looking  # type: ignore[method-assign,assignment] # to look at it on its thread
         await store.load()
         assert seen == [(2, "wal")]
 
@@ -316,7 +318,7 @@ class TestWaiting:
     async def test_too_many_requests_are_refused(
         self, opened: Opened, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_enrollment, "_MOST_WAITING", 1)
+        monkeypatch.setattr(file_thread, "_MOST_WAITING", 1)
         store = opened()
         asked = [store.create_if_absent(replace(FULL, node=f"gpu-{n}")) for n in range(50)]
         results = await asyncio.gather(*asked, return_exceptions=True)
@@ -330,15 +332,15 @@ class TestWaiting:
 
 async def _pragma(store: SqliteEnrollmentStore, text: str) -> None:
     """Run it on the store's thread, as its next request begins."""
-    worked = store._worked
+    worked = store._thread._worked
 
-    def once(requests: list[sqlite_enrollment._Request]) -> object:
-        assert store._file is not None
-        store._file.connection.execute(text)
-        store._worked = worked  # type: ignore[method-assign] # as before
+    def once(requests: list[Request[Write]]) -> object:
+        assert store._thread._file is not None
+        store._thread._file.connection.execute(text)
+        store._thread._worked = worked  # type: ignore[method-assign] # as before
         return worked(requests)
 
-    store._worked = once  # type: ignore[method-assign,assignment] # once
+    store._thread._worked = once  # type: ignore[method-assign,assignment] # once
     await store.load()
 
 
