@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +47,9 @@ from tests.fakes.eventually import eventually
 NAMESPACE = "gpuwarden-system"
 QUICK = Pace(pause_factor=0.2)
 OBJECTS = "/apis/gpuwarden.dev/v1alpha1/nodeenrollments"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+TOKENS = f"{ACCOUNTS}/gpuwarden-controller/token"
 RESOURCE = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeenrollments.gpuwarden.dev"
 
 
@@ -55,16 +58,8 @@ def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> InCluster:
     """What deploy/ installs, and the controller's way in as kubelet would project it."""
     apply(lab, "kustomize/base")
     until("the custom resource is served", lambda: _answers(lab.api))
-    token = lab.api.post(
-        f"{ACCOUNTS}/gpuwarden-controller/token",
-        {"spec": {"expirationSeconds": 3600}},
-    )["status"]["token"]
-    folder = tmp_path_factory.mktemp("service-account")
-    (folder / "token").write_text(token)
-    (folder / "ca.crt").write_bytes(lab.control_plane.identities.pki.ca.read_bytes())
-    host, _, port = lab.control_plane.url.removeprefix("https://").rpartition(":")
-    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-    return InCluster(environ, folder)
+    token = _token(lab, {"expirationSeconds": 3600})
+    return _as_in_a_pod(lab, tmp_path_factory.mktemp("service-account"), token)
 
 
 @pytest.fixture
@@ -100,6 +95,32 @@ class TestRealApiServer(KubernetesApiContract):
     async def test_a_version_of_the_future_is_waited_for_in_silence(self, api: ApiClient) -> None:
         """Why silence proves nothing."""
         assert await _watch_from(api, NODES, "99999999999") == []
+
+    @pytest.mark.usefixtures("account")
+    async def test_a_token_that_is_no_longer_good_is_read_again_at_once(
+        self, lab: Lab, tmp_path: Path
+    ) -> None:
+        """It is bound to a Secret, and dies with it; the server believes it for 10 s more."""
+        uid = lab.api.post(SECRETS, {"metadata": {"name": "mortal"}})["metadata"]["uid"]
+        bound = {"kind": "Secret", "apiVersion": "v1", "name": "mortal", "uid": uid}
+        mortal, good = _token(lab, {"boundObjectRef": bound}), _token(lab, {})
+        api, transport = api_client(_as_in_a_pod(lab, tmp_path, mortal), SystemClock())
+        try:
+            await api.version_now(NODES)
+            lab.api.delete(f"{SECRETS}/mortal")
+
+            async def is_refused() -> int | None:
+                try:
+                    await api.version_now(NODES)
+                except ApiError as error:
+                    return error.status
+                return None
+
+            assert await eventually(is_refused, "the token is not good any more") == 401
+            (tmp_path / "token").write_text(good)
+            await api.version_now(NODES)
+        finally:
+            await transport.close()
 
 
 class TestStore(EnrollmentStoreContract):
@@ -309,6 +330,20 @@ class TestLeadershipAndEvents:
         )
         assert [x["involvedObject"]["kind"] for x in described["items"]] == ["Node"]
         lab.fake_nodes.delete("kube-events")
+
+
+def _token(lab: Lab, spec: dict[str, Any]) -> str:
+    """Of the controller's service account."""
+    made: str = lab.api.post(TOKENS, {"spec": spec})["status"]["token"]
+    return made
+
+
+def _as_in_a_pod(lab: Lab, folder: Path, token: str) -> InCluster:
+    (folder / "token").write_text(token)
+    (folder / "ca.crt").write_bytes(lab.control_plane.identities.pki.ca.read_bytes())
+    host, _, port = lab.control_plane.url.removeprefix("https://").rpartition(":")
+    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    return InCluster(environ, folder)
 
 
 def _answers(api: Api) -> bool:

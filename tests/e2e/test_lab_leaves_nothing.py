@@ -1,6 +1,7 @@
 """Labs beside each other, and what is left of a lab that ended: nothing, however it ended."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from tests.e2e.lab.addresses import AddressPlan
 from tests.e2e.lab.claim import Claim
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import pod
-from tests.e2e.lab.selection import why_no_node
+from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
 from tests.e2e.lab.sweep import processes_of
 from tests.e2e.lab.waiting import NeverError, until
 
@@ -93,6 +94,23 @@ def test_a_lab_that_runs_is_seen(kept: Kept) -> None:
         assert contained(kept.plan)
         assert (Path("/sys/class/net") / kept.plan.link).exists()
     assert kept.leftovers()
+
+
+def test_what_is_printed_is_enough_for_a_person(kept: Kept) -> None:
+    said = kept.log.read_text()
+    for project in ("Kubernetes", "etcd"):
+        assert re.search(rf"{project} [0-9]+\.[0-9]+", said), project
+    (kubeconfig,) = re.findall(r"export KUBECONFIG=(\S+)", said)
+    (kubectl,) = re.findall(r"alias kubectl=(\S+)", said)
+    done = subprocess.run(
+        [kubectl, f"--kubeconfig={kubeconfig}", f"--cache-dir={kept.log.parent}", "version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert f"Server Version: v{chosen_kubernetes().version}" in done.stdout
+    assert f"kill {kept.process.pid}\n" in said
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
