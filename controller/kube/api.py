@@ -122,6 +122,18 @@ class ApiClient:
         request = Request("PATCH", resource.path(namespace, name), body, content_type)
         return await self._call("patch", request)
 
+    async def delete(self, resource: Resource, name: str, *, uid: str, version: str) -> bytes:
+        """Delete exactly this version of a cluster-wide object; raises ApiError.
+
+        The answer is a Status, or the object where a finalizer holds it.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": version},
+        }
+        return await self._call("delete", Request("DELETE", resource.path(name=name), options))
+
     async def pages(self, resource: Resource) -> AsyncIterator[Page]:
         """All objects at one moment no earlier than now, page by page; raises ApiError.
 
