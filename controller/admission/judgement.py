@@ -74,7 +74,7 @@ def mutated_ephemeral(
     needs = _needs_of_stored(pod, rules, enforced=enforced)
     if not (needs.guarded or enforced):
         return UNCONCERNED
-    patch = ephemeral_injection(pod, needs, rules, enforced=enforced, known=known)
+    patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
     return Judged(concerned=True, patch=patch)
 
 
@@ -92,7 +92,7 @@ def validated_ephemeral(
         return UNCONCERNED
     refusals = list(ephemeral(Case(pod, needs, rules, enforced), known))
     if injected:
-        patch = ephemeral_injection(pod, needs, rules, enforced=enforced, known=known)
+        patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
         refusals += _uninjected(patch)
     return Judged(concerned=True, refusals=tuple(refusals))
 

@@ -16,6 +16,7 @@ from controller.admission.supply import (
     Supply,
     is_ours,
     supply_of,
+    supply_without_request,
     wanted_variables,
 )
 from controller.admission.visible_devices import opens_devices
@@ -49,23 +50,15 @@ def injection(
 
 
 def ephemeral_injection(
-    pod: AdmittedPod,
-    needs: Requirements,
-    rules: AdmissionRules,
-    *,
-    enforced: bool,
-    known: frozenset[str],
+    pod: AdmittedPod, needs: Requirements, *, enforced: bool, known: frozenset[str]
 ) -> tuple[Operation, ...]:
     """What is missing in the ephemeral containers that are new: not in `known`, by name."""
+    supply = supply_without_request(needs, enforced=enforced)
     return tuple(
         operation
         for index, container in enumerate(pod.spec.ephemeral_containers or ())
         if container.name not in known
-        for operation in _variables(
-            pointer("spec", _EPHEMERAL, index),
-            container,
-            supply_of(container, needs, rules.resources, enforced=enforced),
-        )
+        for operation in _variables(pointer("spec", _EPHEMERAL, index), container, supply)
     )
 
 

@@ -135,11 +135,11 @@ class AdmittedMetadata(Metadata, frozen=True, gc=False):
     owner_references: tuple[AdmittedOwner, ...] | None = None
 
 
-class AdmittedPod(Pod, frozen=True, gc=False):
-    """A Pod."""
+class AdmittedPod(Pod, frozen=True, kw_only=True, gc=False):
+    """A Pod; a patch needs the object below `spec` to be there."""
 
     metadata: AdmittedMetadata = AdmittedMetadata()
-    spec: AdmittedSpec = AdmittedSpec()
+    spec: AdmittedSpec
 
     @property
     def shown_name(self) -> str:

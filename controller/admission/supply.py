@@ -52,6 +52,11 @@ def supply_of(
     asked = container.resources
     if asked is not None and (asked.claims or any(requested(asked, each) for each in resources)):
         return Supply.KUBELET
+    return supply_without_request(needs, enforced=enforced)
+
+
+def supply_without_request(needs: Requirements, *, enforced: bool) -> Supply:
+    """The same for a container that requests none, such as every ephemeral one (core/v1)."""
     if is_env_pod(needs):
         return Supply.REFERENCE
     return Supply.NONE if enforced else Supply.UNTOUCHED

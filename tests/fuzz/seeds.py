@@ -10,6 +10,8 @@ from typing import Final
 
 from controller.scheduling.wish_keys import MAP
 from gpuwarden.evidence.canonical import canonical_json
+from tests.builders.admission_reviews import review_json
+from tests.builders.admitted_pods import UUIDS, container, new_pod, variable
 from tests.builders.evidence import Scene
 from tests.builders.fleet_views import hash_of
 from tests.builders.inventory import gpu, inventory, lost_gpu, mig_device
@@ -28,6 +30,34 @@ _WISHES: Final = {
     "map": {MAP: "0=n1:0,1\n1=n2:GPU-1 # second\n"},
     "uuids": {"gpuwarden.dev/gpu-uuids": "GPU-1, MIG-2", "gpuwarden.dev/min-level": "L1"},
     "wrong": {"gpuwarden.dev/required-hash": "", "gpuwarden.dev/unknown": "x"},
+}
+_HOSTILE: Final = new_pod(
+    container(
+        gpus=1,
+        env=[variable("NVIDIA_VISIBLE_DEVICES", "all"), variable("A", "b")],
+        envFrom=[{"prefix": "N", "configMapRef": {"name": "c"}}],
+        securityContext={"privileged": True, "capabilities": {"add": ["SYS_ADMIN"]}},
+        volumeMounts=[{"name": "v", "mountPath": "/var/run/nvidia-container-devices/GPU-1"}],
+    ),
+    annotations={"cdi.k8s.io/a": "b", "gpuwarden.dev/node": "n"},
+    volumes=[{"name": "v", "hostPath": {"path": "/dev/../dev"}}],
+    tolerations=[{"operator": "Exists", "tolerationSeconds": 3}],
+    resourceClaims=[{"name": "c"}],
+    runtimeClassName="kata",
+    hostPID=True,
+)
+_DEBUGGED: Final = new_pod(ephemeralContainers=[container("old"), container("new")])
+_REVIEWS: Final = {
+    "plain": review_json(new_pod(container(), container("side", env=[variable("A", "b")]))),
+    "uuids": review_json(new_pod(annotations=UUIDS, initContainers=[container("i")])),
+    "map": review_json(new_pod(annotations={MAP: "0=n1:0,1"}), namespace="team-b", dry_run=True),
+    "hostile": review_json(_HOSTILE),
+    "ephemeral": review_json(
+        _DEBUGGED,
+        operation="UPDATE",
+        subresource="ephemeralcontainers",
+        old=new_pod(ephemeralContainers=[container("old")]),
+    ),
 }
 _SETTINGS: Final = {
     "controller": "ControllerConfig\ntrustDomain: example.org\ncluster: lab\n"
@@ -58,6 +88,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for name, wishes in _WISHES.items():
         yield f"extender/seed-{name}", json.dumps(args(pod_json(wishes), "n1", "n2")).encode()
     yield "extender/seed-nodes", _with_nodes()
+    for name, review in _REVIEWS.items():
+        yield f"admission/seed-{name}", json.dumps(review).encode()
     for name, text in _SETTINGS.items():
         yield f"configuration/seed-{name}", (_HEAD + text).encode()
 

@@ -11,6 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from controller.admission.json_patch import encode_patch
+from controller.admission.pods import pod_handlers
+from controller.admission.review import (
+    AdmissionHandler,
+    AdmissionRequest,
+    ReviewError,
+    Verdict,
+    decode_review,
+    encode_answer,
+)
 from controller.policy_file import PolicyInvalidError, decode_policy
 from controller.scheduling.pod import PodDecodeError, find_pod
 from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
@@ -37,6 +49,8 @@ from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, loa
 from gpuwarden.settings.report import render
 from tests.builders.evidence import NODE, Result, Scene
 from tests.builders.fleet_views import fleet, healthy
+from tests.fakes.admission import AdmissionWorld
+from tests.fakes.json_patch import applied
 from tests.fakes.placement import World
 from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, is_signature, joined, split
 
@@ -47,6 +61,7 @@ _STREAM: Final = _PEER.opened()
 _ISSUED: Final = _PEER.challenge(_STREAM)
 _FLEET: Final = World(fleet(healthy("n1"), healthy("n2", "b")))
 _ENVELOPES: Final = tuple(joined(kind, payload) for kind, payload in sorted(SIGNED))
+_WEBHOOKS: Final = pod_handlers(AdmissionWorld({"team-a"}).ports())
 _NAMES: Final = frozenset({"n1", "n2"})
 
 
@@ -188,6 +203,42 @@ def _is_one_line(text: object) -> None:
     assert str(text).isprintable()
 
 
+def admission(data: bytes) -> None:
+    """AdmissionReviews: what each webhook answers, and that its patch applies, once."""
+    try:
+        review = decode_review(data)
+    except ReviewError as error:
+        _is_one_line(error)
+        return
+    for handler in _WEBHOOKS.values():
+        verdict = _decided(handler, review.request)
+        response = json.loads(encode_answer(review, verdict))["response"]
+        assert response["uid"] == review.request.uid
+        assert response["allowed"] is not bool(verdict.refusals)
+        _is_one_line(response.get("status", {}).get("message", "-"))
+        if verdict.patch:
+            assert not verdict.refusals
+            _applies_once(handler, review.request, verdict)
+
+
+def _decided(handler: AdmissionHandler, request: AdmissionRequest) -> Verdict:
+    """They await nothing."""
+    try:
+        handler.decide(request).send(None)
+    except StopIteration as end:
+        verdict: Verdict = end.value
+        return verdict
+    raise AssertionError("it waits")
+
+
+def _applies_once(handler: AdmissionHandler, request: AdmissionRequest, verdict: Verdict) -> None:
+    # Nobody has looked whether what is skipped is UTF-8: the API server has.
+    before = json.loads(bytes(request.object).decode("utf-8", "replace"))
+    stored = applied(before, json.loads(encode_patch(verdict.patch)))
+    again = msgspec.structs.replace(request, object=msgspec.Raw(json.dumps(stored).encode()))
+    assert not _decided(handler, again).patch
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
-    {x.__name__: x for x in (evidence, envelope, extender, configuration)}
+    {x.__name__: x for x in (evidence, envelope, extender, configuration, admission)}
 )

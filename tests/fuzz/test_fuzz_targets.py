@@ -20,7 +20,13 @@ from tests.architecture.test_names import ROOT
 from tests.fuzz.seeds import CORPUS, seeds
 from tests.fuzz.targets import TARGETS, appraised
 
-RUNS = {"evidence": 500, "envelope": 2000, "extender": 2000, "configuration": 700}
+RUNS = {
+    "evidence": 500,
+    "envelope": 2000,
+    "extender": 2000,
+    "configuration": 700,
+    "admission": 1500,
+}
 """A few seconds each. Without atheris Hypothesis makes a tenth of it, without its guidance."""
 TOKENS = (b"", b"\x00", b"\xff", b"\xc3", b"\\ud800", b'"', b"{", b"[" * 40, b"null", b"1e9", b"-0")
 

@@ -144,7 +144,14 @@ async def test_what_cannot_be_read_is_refused(world: AdmissionWorld, path: str) 
     jobs: dict[str, Any] = {"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}
     ephemeral: dict[str, Any] = {"operation": "UPDATE", "subresource": "ephemeralcontainers"}
     broken: dict[str, Any] = {"spec": {"containers": 3}}
-    for pod, request in ((new_pod(), jobs), (None, {}), (broken, {}), (new_pod(), ephemeral)):
+    bare: dict[str, Any] = {"metadata": {"annotations": UUIDS}}
+    for pod, request in (
+        (new_pod(), jobs),
+        (None, {}),
+        (broken, {}),
+        (bare, {}),
+        (new_pod(), ephemeral),
+    ):
         assert codes(await ask(world, path, pod, **request)) == ["REQ_INVALID"]
     shown = await ask(world, path, None, report=True)
     assert (codes(shown), shown.result) == ([], "reported")
