@@ -117,13 +117,23 @@ class ApiClient:
         namespace: str | None = None,
         *,
         content_type: str = MERGE_PATCH,
+        subresource: str | None = None,
     ) -> bytes:
         """Change parts of an object and return it as stored; raises ApiError."""
-        request = Request("PATCH", resource.path(namespace, name), body, content_type)
+        path = resource.path(namespace, name) + (f"/{subresource}" if subresource else "")
+        request = Request("PATCH", path, body, content_type)
         return await self._call("patch", request)
 
-    async def delete(self, resource: Resource, name: str, *, uid: str, version: str) -> bytes:
-        """Delete exactly this version of a cluster-wide object; raises ApiError.
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str,
+        version: str,
+    ) -> bytes:
+        """Delete exactly this version of an object; raises ApiError.
 
         The answer is a Status, or the object where a finalizer holds it.
         """
@@ -132,7 +142,8 @@ class ApiClient:
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid, "resourceVersion": version},
         }
-        return await self._call("delete", Request("DELETE", resource.path(name=name), options))
+        request = Request("DELETE", resource.path(namespace, name), options)
+        return await self._call("delete", request)
 
     async def pages(self, resource: Resource) -> AsyncIterator[Page]:
         """All objects at one moment no earlier than now, page by page; raises ApiError.

@@ -109,8 +109,18 @@ class WrittenObjects(Generic[T]):
         await self._answered(inquiry, answer)
         return True
 
-    async def change(self, key: str, known: Entry[T], *steps: Mapping[str, Any]) -> bool:
-        """JSON Patch of exactly the version that is known; False if it is another one by now."""
+    async def change(
+        self,
+        key: str,
+        known: Entry[T],
+        *steps: Mapping[str, Any],
+        subresource: str | None = None,
+        is_last: bool = False,
+    ) -> bool:
+        """JSON Patch of exactly the version that is known; False if it is another one by now.
+
+        `is_last`: the object goes with it, so no watch will ever show the answer's version.
+        """
         patch = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": known.version},
             *steps,
@@ -118,7 +128,13 @@ class WrittenObjects(Generic[T]):
         inquiry = self._sightings.inquire(key)
         try:
             answer = await self._asked(
-                lambda: self._api.patch(self._kind.resource, key, patch, content_type=JSON_PATCH)
+                lambda: self._api.patch(
+                    self._kind.resource,
+                    key,
+                    patch,
+                    content_type=JSON_PATCH,
+                    subresource=subresource,
+                )
             )
         except ApiError as error:
             self._sightings.unanswered(inquiry)
@@ -126,7 +142,10 @@ class WrittenObjects(Generic[T]):
                 raise self.failed(key, error) from None
             await self.fetch(key)
             return False
-        await self._answered(inquiry, answer)
+        if is_last:
+            self._sightings.unanswered(inquiry)
+        else:
+            await self._answered(inquiry, answer)
         return True
 
     async def delete(self, key: str, known: Entry[T]) -> bool:

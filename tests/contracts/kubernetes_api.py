@@ -143,6 +143,46 @@ class KubernetesApiContract:
         read = await asyncio.gather(*(api.get(LEASES, x, NAMESPACE) for x in names))
         assert [json.loads(x)["metadata"]["name"] for x in read] == names
 
+    async def test_a_deletion_is_of_one_version_of_one_object(self, api: ApiClient) -> None:
+        name = fresh_name()
+        made = json.loads(await api.create(LEASES, lease(name, "me"), NAMESPACE))["metadata"]
+        uid, first = made["uid"], made["resourceVersion"]
+        body = {"spec": {"holderIdentity": "you"}}
+        now = version(await api.patch(LEASES, name, body, NAMESPACE))
+        other = f"{'1' if uid[0] == '0' else '0'}{uid[1:]}"
+        for wrong in ({"uid": uid, "version": first}, {"uid": other, "version": now}):
+            with pytest.raises(ApiError) as found:
+                await api.delete(LEASES, name, NAMESPACE, **wrong)
+            assert found.value.is_conflict
+        await api.delete(LEASES, name, NAMESPACE, uid=uid, version=now)
+        with pytest.raises(ApiError) as found:
+            await api.delete(LEASES, name, NAMESPACE, uid=uid, version=now)
+        assert found.value.is_not_found
+
+    async def test_a_finalizer_holds_what_is_deleted_and_its_end_removes_it(
+        self, api: ApiClient
+    ) -> None:
+        name, mine = fresh_name(), "gpuwarden.dev/contract"
+        held = lease(name, "me")
+        held["metadata"]["finalizers"] = [mine]
+        made = json.loads(await api.create(LEASES, held, NAMESPACE))["metadata"]
+        answer = await api.delete(
+            LEASES, name, NAMESPACE, uid=made["uid"], version=made["resourceVersion"]
+        )
+        assert json.loads(answer)["metadata"]["deletionTimestamp"]
+        with pytest.raises(ApiError) as found:
+            await api.create(LEASES, lease(name, "you"), NAMESPACE)
+        assert found.value.is_conflict
+        changed = await api.patch(LEASES, name, {"spec": {"holderIdentity": "you"}}, NAMESPACE)
+        assert json.loads(changed)["spec"]["holderIdentity"] == "you"
+        more = {"metadata": {"finalizers": [mine, "gpuwarden.dev/more"]}}
+        with pytest.raises(ApiError, match="answered 422"):
+            await api.patch(LEASES, name, more, NAMESPACE)
+        await api.patch(LEASES, name, {"metadata": {"finalizers": None}}, NAMESPACE)
+        with pytest.raises(ApiError) as found:
+            await api.get(LEASES, name, NAMESPACE)
+        assert found.value.is_not_found
+
 
 async def _version_of(api: ApiClient, resource: Resource) -> str:
     found = ""

@@ -78,16 +78,37 @@ class ApiObjects:
         body["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         if body == old:
             return old
+        if deleted := old["metadata"].get("deletionTimestamp"):
+            body["metadata"]["deletionTimestamp"] = deleted
+            before = set(old["metadata"].get("finalizers") or ())
+            if set(body["metadata"].get("finalizers") or ()) - before:
+                raise RefusedError(422, "Invalid", "no new finalizers can be added")
+            if not body["metadata"].get("finalizers"):
+                # As the real one: the change that lets it go is never stored itself.
+                self._removed(collection, key, old)
+                return body
         return self._stored(collection, key, "MODIFIED", body)
 
-    def delete(self, collection: str, key: str) -> None:
+    def delete(self, collection: str, key: str, *, uid: str = "", version: str = "") -> Object:
+        """The object as it is now or was last; `uid` and `version` are preconditions."""
         old = self.get(collection, key)
-        if old["metadata"].get("finalizers"):
-            old["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
-            self._stored(collection, key, "MODIFIED", old)
-            return
+        found = old["metadata"]
+        if (uid or found["uid"], version or found["resourceVersion"]) != (
+            found["uid"],
+            found["resourceVersion"],
+        ):
+            raise RefusedError(409, "Conflict", "Precondition failed")
+        if not found.get("finalizers"):
+            return self._removed(collection, key, old)
+        if found.get("deletionTimestamp"):
+            return old
+        found["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+        return self._stored(collection, key, "MODIFIED", old)
+
+    def _removed(self, collection: str, key: str, last: Object) -> Object:
         del self._objects[collection, key]
-        self._happened(collection, key, "DELETED", old)
+        self._happened(collection, key, "DELETED", last)
+        return last
 
     def compact(self) -> None:
         """Forget what happened; what is now stays."""

@@ -24,6 +24,10 @@ from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
 TOKEN = "token-of-the-first-hour"  # noqa: S105 - of a fake
 
 
+_STATUS_APART = {"gpureservations"}
+"""Collections whose status is a subresource."""
+
+
 @dataclass(frozen=True)
 class Place:
     """What a path names."""
@@ -179,20 +183,38 @@ class FakeApiServer:
             case "GET":
                 return objects.get(place.collection, key), HTTPStatus.OK
             case "POST":
-                metadata = body.setdefault("metadata", {})
-                if place.namespace is not None:
-                    metadata["namespace"] = place.namespace
-                return objects.create(place.collection, _key(body), body), HTTPStatus.CREATED
+                return self._created(place, body), HTTPStatus.CREATED
             case "PUT":
                 return objects.replace(place.collection, key, body), HTTPStatus.OK
             case "PATCH":
                 old = objects.get(place.collection, key)
                 new = _patched(old, body, request.content_type)
+                if place.collection in _STATUS_APART:
+                    new = _only(old, new, "status" if place.subresource == "status" else "spec")
                 return objects.replace(place.collection, key, new), HTTPStatus.OK
             case "DELETE":
-                objects.delete(place.collection, key)
-                return {"kind": "Status", "status": "Success"}, HTTPStatus.OK
+                return self._deleted(place, key, body or {}), HTTPStatus.OK
         raise RefusedError(405, "MethodNotAllowed")
+
+    def _created(self, place: Place, body: Any) -> Object:
+        metadata = body.setdefault("metadata", {})
+        if place.namespace is not None:
+            metadata["namespace"] = place.namespace
+        if place.collection in _STATUS_APART:
+            body.pop("status", None)
+        return self.objects.create(place.collection, _key(body), body)
+
+    def _deleted(self, place: Place, key: str, options: Object) -> Object:
+        """The object while a finalizer holds it, else a Status."""
+        wanted = options.get("preconditions", {})
+        last = self.objects.delete(
+            place.collection,
+            key,
+            uid=wanted.get("uid", ""),
+            version=wanted.get("resourceVersion", ""),
+        )
+        is_held = "deletionTimestamp" in last["metadata"]
+        return last if is_held else {"kind": "Status", "status": "Success"}
 
     def _list(self, request: web.Request, place: Place) -> Object:
         objects = self.objects
@@ -324,6 +346,19 @@ def _patched(old: Object, patch: Any, content_type: str) -> Object:
         if step["op"] in {"add", "replace"}:
             target[last] = step["value"]
     return new  # type: ignore[no-any-return] # an object, as `old` is
+
+
+def _only(old: Object, new: Object, part: str) -> Object:
+    """The change as far as it is about `part`: the status does not touch the rest, nor it that."""
+    version = new["metadata"].get("resourceVersion")
+    if part == "status":
+        kept = {**old, "metadata": {**old["metadata"], "resourceVersion": version}}
+        return {**kept, "status": new["status"]} if "status" in new else kept
+    return {**{k: x for k, x in new.items() if k != "status"}, **_picked(old, "status")}
+
+
+def _picked(body: Object, key: str) -> Object:
+    return {key: body[key]} if key in body else {}
 
 
 def _merged(old: Any, patch: Any) -> Any:

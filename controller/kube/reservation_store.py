@@ -1,0 +1,220 @@
+"""LedgerStore on GPUReservation objects: what all replicas of a cluster agree on.
+
+Creation is the API server's create-if-absent, so it refuses a second holder by itself. A
+record ends in two writes: one that marks its holders as ended (from then on the GPU is
+free) and one that removes the object; whoever finds one between the two removes it. An
+object that vanished before its end was removed by force: its record stays in force here
+and is written again.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from controller.kube.api import ApiClient
+from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Pace
+from controller.kube.reflection import Entry as Known
+from controller.kube.reservation_object import (
+    FINALIZER,
+    RESERVATION_KIND,
+    KeptReservation,
+    reservation_object,
+    reservation_spec,
+    reservation_status,
+)
+from controller.kube.written_objects import FIRST_READ_SECONDS, WrittenObjects
+from controller.ledger.record import GpuRecord, key_of
+from controller.ledger.store import (
+    Entry,
+    LedgerSnapshot,
+    LedgerUnavailableError,
+    demand_successor,
+)
+from gpuwarden.clock import Clock
+from gpuwarden.telemetry.metrics import Instruments
+
+_MOST_RACES: Final = 4
+_MOST_REPAIRS: Final = 16
+_MANY: Final = 64
+
+
+class KubernetesLedgerStore:
+    """Implements LedgerStore; `watcher.follow` keeps it, in the event loop that uses it."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        clock: Clock,
+        instruments: Instruments,
+        stale_after_ns: int,
+        pace: Pace = DEFAULT_PACE,
+        jitter: Callable[[], float],
+        first_read_s: float = FIRST_READ_SECONDS,
+    ) -> None:
+        self._snapshot = LedgerSnapshot(fresh_until_ns=0)
+        self.rewritten = 0
+        """Records that were written again because somebody had removed them by force."""
+        self._objects: WrittenObjects[KeptReservation] = WrittenObjects(
+            api,
+            RESERVATION_KIND,
+            self._take,
+            name="GPUReservation",
+            unavailable=LedgerUnavailableError,
+            clock=clock,
+            instruments=instruments,
+            stale_after_ns=stale_after_ns,
+            pace=pace,
+            jitter=jitter,
+            first_read_s=first_read_s,
+        )
+
+    @property
+    def watcher(self) -> ListWatch[KeptReservation]:
+        """What keeps the copy."""
+        return self._objects.watcher
+
+    async def load(self) -> LedgerSnapshot:
+        """Wait for the first list, later look whether the watch still speaks.
+
+        Raises LedgerUnavailableError. Writes again what was removed by force, and removes what
+        was left at its end.
+        """
+        await self._objects.demand_fresh()
+        for key in self._torn()[:_MOST_REPAIRS]:
+            async with self._objects.turns[key]:
+                await self._mend(key)
+        return self.snapshot()
+
+    def snapshot(self) -> LedgerSnapshot:
+        """What is known now, own successful writes included."""
+        return replace(self._snapshot, fresh_until_ns=self._objects.fresh_until_ns)
+
+    async def read(self, gpu: str) -> Entry | None:
+        """The entry as the API server has it no earlier than now; raises LedgerUnavailableError."""
+        key = key_of(gpu)
+        async with self._objects.turns[key]:
+            await self._objects.fetch(key)
+        return self._snapshot.get(gpu)
+
+    async def compare_and_set(self, old: Entry | None, new: GpuRecord) -> bool:
+        """Replace, create or remove, as LedgerStore says."""
+        demand_successor(old, new)
+        async with self._objects.turns[new.key]:
+            if old is None:
+                return await self._created(new)
+            return await self._changed(old, new)
+
+    async def show(self) -> int:
+        """Bring the status of some objects up to date, for people; how many it was.
+
+        One replica is enough. Raises LedgerUnavailableError.
+        """
+        behind = [
+            key
+            for key, known in self._objects.known.items()
+            if _is_live(known) and known.value.status != _status(known)
+        ]
+        for key in sorted(behind)[:_MOST_REPAIRS]:
+            async with self._objects.turns[key]:
+                known = self._objects.known[key]
+                step = {"op": "add", "path": "/status", "value": _status(known)}
+                await self._objects.change(key, known, step, subresource="status")
+        return min(len(behind), _MOST_REPAIRS)
+
+    async def _created(self, new: GpuRecord) -> bool:
+        for _ in range(_MOST_RACES):
+            known = self._objects.known.get(new.key)
+            if known is not None and _is_live(known):
+                await self._mend(new.key)
+                return False
+            if await self._objects.create(new.key, reservation_object(new)):
+                return True
+            await self._mend(new.key)
+        raise self._lost_races(new)
+
+    async def _changed(self, old: Entry, new: GpuRecord) -> bool:
+        for _ in range(_MOST_RACES):
+            known = self._objects.known.get(new.key)
+            if known is None or known.value.entry != old:
+                return False
+            if new.key in self._objects.missing:
+                await self._mend(new.key)
+                return False
+            if await self._objects.change(new.key, known, *_steps(known.value, new)):
+                if new.is_closed:
+                    with contextlib.suppress(LedgerUnavailableError):  # it is free all the same
+                        await self._mend(new.key)
+                return True
+        raise self._lost_races(new)
+
+    def _torn(self) -> list[str]:
+        """Live records whose object or finalizer is gone, ended ones whose object is not."""
+        missing = self._objects.missing
+        return sorted(
+            key
+            for key, known in self._objects.known.items()
+            if _is_live(known) == (key in missing) or _lacks_finalizer(known)
+        )
+
+    async def _mend(self, key: str) -> None:
+        """Write a live record that is missing, hold one that is not held, remove an ended one."""
+        known = self._objects.known.get(key)
+        if known is None:
+            return
+        is_missing = key in self._objects.missing
+        kept = known.value
+        if _is_live(known):
+            if is_missing:
+                done = await self._objects.create(key, reservation_object(kept.entry.record))
+                self.rewritten += done
+            elif _lacks_finalizer(known):
+                await self._objects.change(key, known, _finalizers((*kept.finalizers, FINALIZER)))
+        elif not is_missing and kept.is_deleted:
+            rest = tuple(x for x in kept.finalizers if x != FINALIZER)
+            await self._objects.change(key, known, _finalizers(rest), is_last=True)
+        elif not is_missing:
+            await self._objects.delete(key, known)
+
+    def _take(self, keys: list[str]) -> None:
+        """Put what is known of `keys` into the snapshot."""
+        known = self._objects.known
+        if len(keys) > _MANY:
+            self._snapshot = LedgerSnapshot.of(x.value.entry for x in known.values() if _is_live(x))
+            return
+        for key in keys:
+            entry = known[key].value.entry if _is_live(known[key]) else None
+            self._snapshot = self._snapshot.with_entry(key, entry)
+
+    def _lost_races(self, record: GpuRecord) -> Exception:
+        error = LedgerUnavailableError("too many others change it")
+        return self._objects.failed(record.key, error)
+
+
+def _is_live(known: Known[KeptReservation]) -> bool:
+    return not known.value.entry.record.is_closed
+
+
+def _lacks_finalizer(known: Known[KeptReservation]) -> bool:
+    """And can have it: the API server adds none to an object that is being deleted."""
+    kept = known.value
+    return _is_live(known) and not kept.is_deleted and FINALIZER not in kept.finalizers
+
+
+def _status(known: Known[KeptReservation]) -> dict[str, Any]:
+    return reservation_status(known.value.entry.record)
+
+
+def _steps(kept: KeptReservation, new: GpuRecord) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = [
+        {"op": "replace", "path": "/spec", "value": reservation_spec(new)}
+    ]
+    others = tuple(x for x in kept.finalizers if x != FINALIZER)
+    if not kept.is_deleted:
+        steps.append(_finalizers(others if new.is_closed else (*others, FINALIZER)))
+    return steps
+
+
+def _finalizers(names: tuple[str, ...]) -> dict[str, Any]:
+    return {"op": "add", "path": "/metadata/finalizers", "value": list(names)}
