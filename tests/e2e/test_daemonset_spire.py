@@ -36,7 +36,7 @@ from tests.e2e.product.entries import AGENT, CONTROLLER, shipped_entries
 from tests.e2e.product.installation import DEDICATED, account, apply, scheduler_settings
 from tests.e2e.product.pod_processes import pid_in_node, process_of
 from tests.e2e.product.pods import guarded, refusals
-from tests.e2e.product.rounds import Told, settled_rounds
+from tests.e2e.product.rounds import Rounds, Told, settled_rounds
 
 pytestmark = [
     pytest.mark.usefixtures("real_node"),
@@ -299,6 +299,7 @@ def test_a_rolling_update_under_load_loses_at_most_one_round(world: World, tmp_p
         load.end()
         after = [settled_rounds(x) for x in replicas]
         seen = [one.end() for one in told]
+    assert offers(after) >= offers(before) + load.placed
     for first, last, tale in zip(before, after, seen, strict=True):
         assert last.unanswered - first.unanswered <= 1
         assert refusals_among(last.judged) == refusals_among(first.judged)
@@ -306,6 +307,10 @@ def test_a_rolling_update_under_load_loses_at_most_one_round(world: World, tmp_p
         facts = {(x["state"], x["level"], x["attestationHash"], x["gpuCount"]) for x in tale}
         assert facts == {("eligible", "L1", required, len(DEVICES))}
         assert len([*groupby(tale, lambda x: x["instanceId"])]) == 2, "one agent, then the other"
+
+
+def offers(replicas: Sequence[Rounds]) -> int:
+    return sum(x.offered.get("ACCEPTED", 0) for x in replicas)
 
 
 def refusals_among(codes: Mapping[str, int]) -> dict[str, int]:
