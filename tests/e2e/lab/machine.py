@@ -42,6 +42,7 @@ NEEDS = {
     for need in (
         Need("root", lambda: os.geteuid() == 0, "run as root (the node makes namespaces)"),
         Need("gcc", _on_path("gcc"), "Debian: apt-get install gcc libc6-dev"),
+        Need("pkg-config", _on_path("pkg-config"), "Debian: apt-get install pkg-config"),
         Need("libseccomp", _has_seccomp, "Debian: apt-get install libseccomp-dev"),
         Need("iptables", _on_path("iptables"), "Debian: apt-get install iptables"),
         Need("conntrack", _on_path("conntrack"), "Debian: apt-get install conntrack"),

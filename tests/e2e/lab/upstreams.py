@@ -83,7 +83,7 @@ UPSTREAMS = (
         ("runc",),
         cgo=True,
         tags=("seccomp",),
-        needs=("gcc", "libseccomp"),
+        needs=("gcc", "pkg-config", "libseccomp"),
     ),
     Upstream(
         "cni",
