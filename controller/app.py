@@ -22,6 +22,7 @@ from typing import Final
 
 from controller.assembly import NodesUnknownError, Parts, assemble
 from controller.audit.record import Record
+from controller.binding.id_keys import IdKeysError
 from controller.denial_follower import LOOK_SECONDS
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
@@ -212,8 +213,9 @@ class _Controller:
         self._announce_settings()
         self._audit_open = True
         await parts.audit.open()
-        for name, task in ({} if parts.cluster is None else parts.cluster.tasks()).items():
-            self._supervisor.watch(name, task)
+        for part in (parts.cluster, parts.binding):
+            for name, task in ({} if part is None else part.tasks()).items():
+                self._supervisor.watch(name, task)
         await self._read_store()
         self._log.info(Event.STORE_OPENED, **parts.store.facts())
         self._keeper.subscribe(self._svid_changed)
@@ -399,6 +401,8 @@ class _Controller:
         self._gauges.set_svid(self._keeper.facts())
         if parts.cluster is not None:
             parts.cluster.set_gauges()
+        if parts.binding is not None:
+            parts.binding.set_gauges()
         self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
         self._instruments.gauge(names.SPIRE_AGE).set(parts.spire.age_s(parts.clock.boottime_ns()))
         self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
@@ -483,6 +487,7 @@ def _assembled(make: Callable[[], Parts]) -> Parts:
         StaticHashesError,
         ListenRefusedError,
         TlsFilesError,
+        IdKeysError,
         StoreMissingError,
         NodesUnknownError,
     ) as error:

@@ -3,7 +3,7 @@
 import random
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,9 @@ from controller.admission_journal import AdmissionJournal
 from controller.audit.durable_log import DurableLog
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
+from controller.binding.assembly import BindingParts, BindingSources, binding_parts
+from controller.binding.ledger_choice import ledger_store
+from controller.binding_journal import BindingJournal
 from controller.clock_guard import ClockAnchor
 from controller.conditions import Conditions, ProcessState
 from controller.denial_follower import DenialFollower
@@ -111,6 +114,8 @@ class Parts:
     extender: ExtenderServer
     admission: HttpServer | None
     """The webhooks' listener; None where there are none."""
+    binding: BindingParts | None
+    """The binding gate; None without a cluster, webhooks or a ledger."""
     spire: SpireParts
     revocation: Revocation
 
@@ -156,7 +161,18 @@ def assemble(
     journal = TrustJournal(instruments, audit, refusals, _tell(cluster, conditions))
     table = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
-    verbs = _verbs(settings, conditions, registry, cluster)
+    scenes = Scenes(
+        registry, conditions.policy, clock, InsecureStaticHashes(settings.static_hashes)
+    )
+    binding = _binding(
+        settings,
+        cluster,
+        scenes,
+        registry=registry,
+        conditions=conditions,
+        instruments=instruments,
+    )
+    verbs = _verbs(settings, conditions, scenes, cluster, binding)
     desk = OperatorDesk(
         DeskPorts(
             store=store.store,
@@ -198,7 +214,8 @@ def assemble(
         fleet=_fleet(conditions, known_fleet, desk, verbs),
         operator=OperatorService(desk),
         extender=_extender(settings, verbs, audit, instruments),
-        admission=_admission(settings, cluster, audit, instruments),
+        admission=_admission(settings, cluster, audit, instruments, binding),
+        binding=binding,
         spire=spire,
         revocation=Revocation(
             trust_domain=settings.trust_domain,
@@ -332,21 +349,47 @@ def _nowhere(_namespace: str) -> bool:
 def _verbs(
     settings: ControllerSettings,
     conditions: Conditions,
-    registry: FleetRegistry,
+    scenes: Scenes,
     cluster: Cluster | None,
+    binding: BindingParts | None,
 ) -> ExtenderVerbs:
-    return ExtenderVerbs(
-        Surroundings(
-            scenes=Scenes(
-                registry,
-                conditions.policy,
-                conditions.clock,
-                InsecureStaticHashes(settings.static_hashes),
-            ),
+    around = Surroundings(
+        scenes=scenes,
+        not_ready=conditions.not_ready,
+        use=NoGpuUse() if binding is None else binding.use,
+        rules=_rules(settings),
+        is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
+    )
+    if binding is not None:
+        denials, boottime_ns = binding.denials, conditions.clock.boottime_ns
+        around = replace(around, denied=lambda uid: denials.nodes(uid, boottime_ns()))
+    return ExtenderVerbs(around)
+
+
+def _binding(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    scenes: Scenes,
+    *,
+    registry: FleetRegistry,
+    conditions: Conditions,
+    instruments: Instruments,
+) -> BindingParts | None:
+    store = ledger_store(settings.store, cluster)
+    if cluster is None or store is None or settings.admission.tls.cert is None:
+        return None
+    return binding_parts(
+        BindingSources(
+            settings=settings,
+            wishes=_rules(settings),
+            cluster=cluster,
+            store=store,
+            scenes=scenes,
+            fleet=registry.snapshot,
             not_ready=conditions.not_ready,
-            use=NoGpuUse(),
-            rules=_rules(settings),
-            is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
+            audit=conditions.audit,
+            journal=BindingJournal(instruments, conditions.audit),
+            clock=conditions.clock,
         )
     )
 
@@ -433,6 +476,7 @@ def _admission(
     cluster: Cluster | None,
     audit: DurableLog,
     instruments: Instruments,
+    binding: BindingParts | None,
 ) -> HttpServer | None:
     def tell(decision: AdmissionDecision) -> None:
         if cluster is not None:
@@ -445,7 +489,8 @@ def _admission(
         sink=journal,
         report=is_report_only(settings),
     )
-    return admission_server(settings, ports, metrics=journal, others={})
+    others = {} if binding is None else binding.handlers
+    return admission_server(settings, ports, metrics=journal, others=others)
 
 
 def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:

@@ -15,14 +15,16 @@ from controller.fleet.node_trust import TrustChange
 from controller.kube.admission_notices import admission_notice
 from controller.kube.api import ApiClient, Exchange
 from controller.kube.cluster_nodes import ClusterNodes
+from controller.kube.cluster_pods import ClusterPods
 from controller.kube.enforced_namespaces import EnforcedNamespaces
 from controller.kube.enrollment_store import KubernetesEnrollmentStore
 from controller.kube.event_recorder import EventRecorder
 from controller.kube.leadership import Leadership
 from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
 from controller.kube.node_toucher import NodeToucher
-from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, pod_kind
+from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, KnownPod, pod_kind
 from controller.kube.pods_by_node import PodsByNode
+from controller.kube.reflection import Change
 from controller.kube.trust_notices import trust_notices
 from controller.scheduling.wish_keys import WishRules
 from controller.settings import KubernetesSettings
@@ -72,7 +74,10 @@ class Cluster:
         self.nodes = ClusterNodes(nodes.reflection, stale_after_ns)
         self.namespaces = EnforcedNamespaces(namespaces.reflection, stale_after_ns)
         self._pods = PodsByNode(self.namespaces.is_enforced)
-        pods = self._followed(pod_kind(rules), self._pods.observe)
+        kind = pod_kind(rules)
+        pods = self._followed(kind, self._observe_pods)
+        self.pods = ClusterPods(api, kind, pods.reflection, replica=replica, clock=clock)
+        self._pod_observers: list[Observe[KnownPod]] = [self._pods.observe, self.pods.observe]
         self.enrollments = KubernetesEnrollmentStore(
             api,
             clock=clock,
@@ -130,6 +135,10 @@ class Cluster:
             "kube touches": self._toucher.follow(),
         }
 
+    def follow_pods(self, observe: Observe[KnownPod]) -> None:
+        """Have further changes of the pods told."""
+        self._pod_observers.append(observe)
+
     def tell(self, changes: Iterable[TrustChange]) -> None:
         """Say in Events what happened to nodes; returns at once."""
         if self._says_events:
@@ -145,6 +154,10 @@ class Cluster:
     def wake(self, changes: Iterable[TrustChange]) -> None:
         """Have the scheduler try pods anew that `changes` may help; returns at once."""
         self._toucher.wake(changes)
+
+    def wake_nodes(self, nodes: Iterable[str]) -> None:
+        """Have the scheduler try pods anew that these nodes may have room for; returns at once."""
+        self._toucher.wake_nodes(nodes)
 
     def set_gauges(self) -> None:
         """Show how large and how old the copies are."""
@@ -163,6 +176,10 @@ class Cluster:
         """Give the Lease back and close connections; the tasks have ended before."""
         await self.leadership.release()
         await self._exchange.close()
+
+    def _observe_pods(self, changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
+        for observe in self._pod_observers:
+            observe(changes, asked_ns)
 
     def _followed(
         self, kind: Kind[T], observe: Observe[T] = lambda _changes, _asked: None

@@ -1,4 +1,4 @@
-"""Touches nodes whose evidence is good again, so that the scheduler tries waiting pods anew.
+"""Touches nodes that pods may go to again, so that the scheduler tries those that wait anew.
 
 Every replica does so for what it has verified itself: whichever the scheduler asks next may
 have been the last to know. Nobody reads the annotation, and nothing trusts it.
@@ -49,6 +49,10 @@ class NodeToucher:
     def wake(self, changes: Iterable[TrustChange]) -> None:
         """Remember what may help a waiting pod; returns at once."""
         self._queue.add(changes, self._clock.boottime_ns())
+
+    def wake_nodes(self, nodes: Iterable[str]) -> None:
+        """The same for nodes that have room again; returns at once."""
+        self._queue.add_nodes(nodes, self._clock.boottime_ns())
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
         """Touch what is due, for ever; ends by cancellation only."""

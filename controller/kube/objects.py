@@ -11,13 +11,17 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.fleet.directory import KnownNode
 from controller.kube.errors import ApiError, error_from_event
 from controller.kube.reflection import Entry, Event, EventKind
 from controller.kube.resources import NAMESPACES, NODES, PODS, Resource
+from controller.ledger.adoption import LivePod
+from controller.ledger.record import PodRef, in_claiming_order
 from controller.scheduling.pod import Pod, decode_pod
-from controller.scheduling.requirements import RequirementsInvalid, parse_requirements
-from controller.scheduling.wish_keys import WishRules
+from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.scheduling.share_group import controlling_owner, share_group
+from controller.scheduling.wish_keys import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
 
 T = TypeVar("T")
 
@@ -71,6 +75,10 @@ class KnownPod:
     """It carries a wish, or one that cannot be read."""
     uses_gpus: bool
     """In an enforced namespace it would be guarded."""
+    waiting: AdmittedPod | None = None
+    """The whole pod, while it is not bound and has not ended: the gate judges it."""
+    held: LivePod | None = None
+    """What it was told that it holds, once it is bound; nobody has checked the id yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +145,37 @@ def pod_kind(rules: WishRules) -> Kind[KnownPod]:
 
     def read(body: bytes) -> tuple[Metadata, KnownPod]:
         head, pod = _POD.decode(body), decode_pod(body)
-        found = head.metadata
-        asks = _is_guarded(pod, rules, enforced=False)
+        found, node = head.metadata, pod.spec.node_name or ""
+        has_ended = head.status.phase in _ENDED
+        wishes = parse_requirements(pod, rules, enforced=False)
+        asks = _is_guarded(wishes)
         return found, KnownPod(
             found.namespace,
             found.name,
             found.uid,
-            node=pod.spec.node_name or "",
-            has_ended=head.status.phase in _ENDED,
+            node=node,
+            has_ended=has_ended,
             asks=asks,
-            uses_gpus=asks or _is_guarded(pod, rules, enforced=True),
+            uses_gpus=asks or _is_guarded(parse_requirements(pod, rules, enforced=True)),
+            waiting=None if node or has_ended else decode_admitted(body),
+            held=_held(found, node, pod, wishes),
         )
 
     return Kind(PODS, read)
 
 
-def _is_guarded(pod: Pod, rules: WishRules, *, enforced: bool) -> bool:
-    wishes = parse_requirements(pod, rules, enforced=enforced)
+def _held(
+    found: Metadata, node: str, pod: Pod, wishes: Requirements | RequirementsInvalid
+) -> LivePod | None:
+    reservation = pod.annotations.get(RESERVATION_ID)
+    if not node or reservation is None:
+        return None
+    ref = PodRef(found.namespace, found.name, found.uid, controlling_owner(pod))
+    gpus = in_claiming_order(tuple(pod.annotations.get(ASSIGNED_UUIDS, "").split(",")))
+    return LivePod(ref, node, reservation, gpus, share=share_group(pod, wishes))
+
+
+def _is_guarded(wishes: Requirements | RequirementsInvalid) -> bool:
     return isinstance(wishes, RequirementsInvalid) or wishes.guarded
 
 

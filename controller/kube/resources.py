@@ -65,6 +65,8 @@ EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
 CALLS: Final = (
     *(Call(verb, kind) for kind in (NODES, PODS, NAMESPACES) for verb in (Verb.LIST, Verb.WATCH)),
     Call(Verb.PATCH, NODES),
+    Call(Verb.GET, PODS),
+    Call(Verb.PATCH, PODS),
     *(
         Call(verb, ENROLLMENTS)
         for verb in (Verb.GET, Verb.LIST, Verb.WATCH, Verb.CREATE, Verb.PATCH)

@@ -38,10 +38,13 @@ class WakeupQueue:
 
     def add(self, changes: Iterable[TrustChange], now_ns: int) -> None:
         """Take the nodes for which a pod may be let through now that was rejected before."""
-        for change in changes:
-            if change.kind in _HELPS:
-                self._since.pop(change.node, None)
-                self._since[change.node] = now_ns
+        self.add_nodes((change.node for change in changes if change.kind in _HELPS), now_ns)
+
+    def add_nodes(self, nodes: Iterable[str], now_ns: int) -> None:
+        """Take nodes that have room again, or that a pod may be sent to again."""
+        for node in nodes:
+            self._since.pop(node, None)
+            self._since[node] = now_ns
 
     def due(self, now_ns: int, *, pods_wait: bool) -> str | None:
         """The node to touch now, the one that waits longest; it stays until `done`."""

@@ -58,16 +58,23 @@ class RecordKind(StrEnum):
         "admission.decision",
         "a webhook let a pod in or refused it, or would have in report-only mode",
     )
-    BIND_DECISION = "bind.decision", "an answer of the binding gate", False
-    RESERVATION_RESERVED = "reservation.reserved", "a GPU was reserved", False
+    BIND_DECISION = "bind.decision", "an answer of the binding gate"
+    RESERVATION_RESERVED = "reservation.reserved", "GPUs were reserved; durable before the answer"
     RESERVATION_CONFIRMED = (
         "reservation.confirmed",
-        "kubelet or NVML shows the reserved GPU in use",
-        False,
+        "the pod is bound under the reservation",
     )
-    RESERVATION_RELEASED = "reservation.released", "the node says that the GPU is free", False
-    RESERVATION_EXPIRED = "reservation.expired", "nobody came for the GPU", False
-    RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back", False
+    RESERVATION_RELEASING = (
+        "reservation.releasing",
+        "the pod has ended; its GPUs are kept until the node shows that nothing of it is left",
+    )
+    RESERVATION_RELEASED = "reservation.released", "the node says that the GPU is free"
+    RESERVATION_EXPIRED = "reservation.expired", "nobody came for the GPU"
+    RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back"
+    RESERVATION_ADOPTED = (
+        "reservation.adopted",
+        "a live pod's reservation was written again, after the ledger had lost it",
+    )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
     LOG_START = "log.start", "the log was opened; `healed` says what a crash had left behind"
     LOG_ROTATE = (

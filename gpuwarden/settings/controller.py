@@ -143,6 +143,14 @@ class AdmissionSettings:
     """Section `admission`."""
 
     tls: AdmissionTlsSettings = field(default_factory=AdmissionTlsSettings)
+    id_keys: Annotated[
+        Path | None,
+        Spec(
+            kinds.PATH,
+            "file with the HMAC keys of reservation ids, the same for all replicas; without it"
+            " nothing is reserved on `env` nodes",
+        ),
+    ] = None
     runtime_classes: Annotated[
         tuple[str, ...],
         Spec(
@@ -150,6 +158,34 @@ class AdmissionSettings:
             "runtime classes that give no GPUs past us (DOOR_RUNTIME_CLASS)",
         ),
     ] = ("nvidia",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationSettings:
+    """Section `reservation`."""
+
+    max_pending: Annotated[
+        Duration,
+        Spec(
+            kinds.duration("2m", "24h"),
+            "time for which a pending pod keeps what was reserved at its admission",
+        ),
+    ] = Duration.parse("10m")
+    node_gone_grace: Annotated[
+        Duration,
+        Spec(
+            kinds.duration("90s", "24h"),
+            "time without evidence after which a node that was deleted has let go of its GPUs",
+        ),
+    ] = Duration.parse("5m")
+    quota_per_namespace: Annotated[
+        int | None,
+        Spec(
+            kinds.COUNT_OR_OFF,
+            "GPUs on `env` nodes that one namespace may hold at most (QUOTA_EXCEEDED); each"
+            " replica counts what it knows, so a few more are possible for a moment",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +393,7 @@ class ControllerSettings:
     policy: PolicySettings = field(default_factory=PolicySettings)
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    reservation: ReservationSettings = field(default_factory=ReservationSettings)
     enforcement: Annotated[
         Enforcement,
         Spec(

@@ -29,6 +29,7 @@ _RESOURCES = re.compile(r"[a-z0-9][A-Za-z0-9./_-]{0,315}[A-Za-z0-9*./_-]")
 _PATH_PREFIX = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,8}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _PRINTABLE = re.compile(r"[!-~]{1,253}")
 
 
@@ -71,6 +72,14 @@ def _server_or_off(text: str) -> Address | None:
 
 def _absolute_path_or_off(text: str) -> Path | None:
     return None if text == "off" else _absolute_path(text)
+
+
+def _count_or_off(text: str) -> int | None:
+    if text == "off":
+        return None
+    if not _COUNT.fullmatch(text):
+        raise ValueError("a whole number")
+    return int(text)
 
 
 def _boolean(text: str) -> bool:
@@ -257,6 +266,9 @@ SERVER_OR_OFF: Kind[Address | None] = Kind(
     _server_or_off,
     shape=Shape.WORD,
     closed=True,
+)
+COUNT_OR_OFF: Kind[int | None] = Kind(
+    "a whole number from 1 to 999999999, or off", _count_or_off, shape=Shape.WORD, closed=True
 )
 PATH: Kind[Path] = Kind("a path", _path)
 ABSOLUTE_PATH: Kind[Path] = Kind("an absolute path", _absolute_path)

@@ -39,11 +39,9 @@ _SERVICE_LINK = re.compile(
 
 _PLANNED = frozenset(
     {
-        "admission.idKeys",
         "extender.idKeys",
         "listen.api",
         "protection",
-        "reservation",
         "scheduling",
         "store.path",
     }

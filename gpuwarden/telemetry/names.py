@@ -224,6 +224,42 @@ ADMISSION_REFUSALS = _counter(
     "code",
     "decision",
 )
+BIND_DECISIONS = _counter(
+    "bind_decisions",
+    _C,
+    "Answers about Bindings of guarded pods, by reason code (ACCEPTED where allowed) and decision"
+    " (allowed, refused, reported).",
+    "code",
+    "decision",
+)
+RESERVATIONS = _gauge(
+    "reservations",
+    _C,
+    "GPUs that the ledger holds, by state (Proposed, Confirmed, Releasing); equal on all replicas.",
+    "state",
+)
+RESERVATION_CHANGES = _counter(
+    "reservation_changes",
+    _C,
+    "Reservations that this replica moved, by state (Proposed, Confirmed, Releasing, Released,"
+    " Expired, Revoked, Adopted).",
+    "state",
+)
+RESERVATION_WRITES = _counter(
+    "reservation_writes",
+    _C,
+    "Writes to the ledger that move reservations, by result (written, overtaken, failed).",
+    "result",
+)
+RESERVATION_DRIFT = _gauge(
+    "reservation_drift",
+    _C,
+    "Disagreements between ledger and world at the last survey, by kind (docs/ledger.md).",
+    "kind",
+)
+LEDGER_AVAILABLE = _gauge(
+    "ledger_available", _C, "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE)."
+)
 RPC_CALLS = _counter(
     "rpc_calls",
     _C,
@@ -395,6 +431,15 @@ class Event(StrEnum):
     ADMISSION_FAILED = (
         "admission.failed",
         "a webhook came to no decision in time, or failed; the request was refused",
+    )
+    BIND_DECIDED = "bind.decided", "the gate answered about a guarded pod; what is against it"
+    RESERVATION_CHANGED = "reservation.changed", "this replica moved a reservation; state and cause"
+    LEDGER_UNAVAILABLE = "ledger.unavailable", "the ledger cannot be read; nothing is reserved"
+    LEDGER_AVAILABLE = "ledger.available", "the ledger can be read"
+    LEDGER_DRIFT = "ledger.drift", "the ledger and the world disagree; counts per kind"
+    LEDGER_WENT_BACK = (
+        "ledger.went-back",
+        "records are older than they were; nothing is granted until all was read anew",
     )
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"

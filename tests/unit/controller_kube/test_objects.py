@@ -15,6 +15,8 @@ from controller.kube.objects import (
     pod_kind,
 )
 from controller.kube.reflection import Entry, EventKind
+from controller.ledger.adoption import LivePod
+from controller.ledger.record import PodRef
 from controller.scheduling.wish_keys import WishRules
 
 METADATA = {"name": "n", "uid": "u", "resourceVersion": "v", "annotations": {"x": "y" * 9}}
@@ -60,6 +62,42 @@ def test_the_wishes_of_a_pod(
     }
     _, entry = pod_kind(WishRules()).entry(json.dumps(body).encode())
     assert (entry.value.asks, entry.value.uses_gpus) == (asks, uses_gpus)
+
+
+def pod_of(annotations: dict[str, str], **more: Any) -> KnownPod:
+    spec = {"containers": [{"name": "c", "env": [{"name": "A", "value": "b"}]}], **more}
+    owner = {"kind": "Job", "name": "j", "uid": "job-1", "controller": True}
+    metadata = {
+        **METADATA,
+        "namespace": "ns",
+        "annotations": annotations,
+        "ownerReferences": [owner],
+    }
+    status = {"phase": "Failed" if more.get("ended") else "Pending"}
+    body = json.dumps({"metadata": metadata, "spec": spec, "status": status})
+    return pod_kind(WishRules()).entry(body.encode())[1].value
+
+
+def test_a_pod_that_waits_is_kept_whole() -> None:
+    found = pod_of({"example.org/a": "b"})
+    assert found.waiting is not None
+    assert [x.name for x in found.waiting.spec.containers or ()] == ["c"]
+    assert found.held is None
+    assert pod_of({}, nodeName="gpu-1").waiting is None
+    assert pod_of({}, ended=True).waiting is None
+
+
+def test_what_a_bound_pod_was_told_that_it_holds() -> None:
+    told = {
+        "gpuwarden.dev/reservation-id": "v1.k.x",
+        "gpuwarden.dev/gpu-uuids-assigned": "GPU-b,GPU-a",
+    }
+    pod = PodRef("ns", "n", "u", "job-1")
+    assert pod_of(told, nodeName="gpu-1").held == LivePod(
+        pod, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")
+    )
+    assert pod_of(told).held is None
+    assert pod_of({}, nodeName="gpu-1").held is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Which change is told to whom."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ NODES = DirectorySnapshot({"gpu-1": KnownNode("uid-1"), "odd": KnownNode(None)})
 
 
 def pod(name: str = "p", node: str = "gpu-1", **changed: bool) -> KnownPod:
-    facts = {"has_ended": False, "asks": True, "uses_gpus": True, **changed}
+    facts: dict[str, Any] = {"has_ended": False, "asks": True, "uses_gpus": True, **changed}
     return KnownPod("team", name, f"uid-{name}", node, **facts)
 
 

@@ -64,3 +64,12 @@ def test_touches_are_few_in_a_second() -> None:
             made.done(node)
             touched += 1
         assert touched == most
+
+
+def test_nodes_with_room_are_due_like_those_with_better_evidence() -> None:
+    queue = WakeupQueue()
+    queue.add_nodes(("n1", "n2"), 0)
+    queue.add_nodes(("n1",), 1)
+    assert queue.due(2, pods_wait=True) == "n2"
+    queue.done("n2")
+    assert queue.due(2, pods_wait=True) == "n1"

@@ -28,6 +28,7 @@ WITHHELD = {
     "store.path",
     "audit.dir",
     "audit.key",
+    "admission.idKeys",
     "telemetry.otlp",
     "telemetry.otlpHeaders",
     "agent.stateDir",

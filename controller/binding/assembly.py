@@ -1,0 +1,177 @@
+"""Puts the gate of a controller together, and what follows its answers. Starts nothing."""
+
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from controller.admission.assembly import admission_rules, is_report_only
+from controller.admission.pods import ENFORCED
+from controller.admission.review import AdmissionHandler
+from controller.audit.log import AuditLog
+from controller.binding.absent_nodes import AbsentNodes
+from controller.binding.follower import FollowerPorts, ReservationFollower
+from controller.binding.followup import Followup
+from controller.binding.footing_keeper import FootingKeeper, FootingPorts
+from controller.binding.gate import GATE, BindingGate, Claiming, GatePorts
+from controller.binding.id_keys import read_ids
+from controller.binding.ledger_use import LedgerUse
+from controller.binding.recent_denials import RecentDenials
+from controller.binding.use_reports import UseReports
+from controller.binding.view import GateView
+from controller.binding_journal import BindingJournal
+from controller.fleet.view import FleetSnapshot
+from controller.kube.cluster import Cluster
+from controller.kube.objects import KnownPod
+from controller.kube.reflection import Change
+from controller.ledger.attempt import AttemptLimits
+from controller.ledger.claimant import Claimant
+from controller.ledger.reservation_id import ReservationIds
+from controller.ledger.store import LedgerStore
+from controller.scheduling.scenes import Scenes
+from controller.scheduling.wish_keys import WishRules
+from controller.settings import ControllerSettings
+from gpuwarden.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingSources:
+    """What the gate is made of; all of it is there already."""
+
+    settings: ControllerSettings
+    wishes: WishRules
+    cluster: Cluster
+    store: LedgerStore
+    scenes: Scenes
+    fleet: Callable[[], FleetSnapshot]
+    not_ready: Callable[[], str | None]
+    audit: AuditLog
+    journal: BindingJournal
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class BindingParts:
+    """The gate, not yet started."""
+
+    handlers: Mapping[str, AdmissionHandler]
+    """By path."""
+    use: LedgerUse
+    denials: RecentDenials
+    follower: ReservationFollower
+    journal: BindingJournal
+    store: LedgerStore
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
+        """What has to run, each once."""
+        return {"reservations": self.follower.follow()}
+
+    def set_gauges(self) -> None:
+        """Show what is held."""
+        self.journal.show(self.store.snapshot())
+
+
+def binding_parts(sources: BindingSources) -> BindingParts:
+    """Make the parts and connect them; raises IdKeysError for keys that cannot be used."""
+    settings, cluster, store = sources.settings, sources.cluster, sources.store
+    boottime_ns = sources.clock.boottime_ns
+    keys = settings.admission.id_keys
+    ids = None if keys is None else read_ids(settings.cluster, keys)
+    reports, denials = UseReports(sources.fleet), RecentDenials()
+    footing = FootingKeeper(
+        FootingPorts(
+            store=store,
+            pods=cluster.pods,
+            ids=ids,
+            fleet=sources.fleet,
+            report=reports.of,
+            sink=sources.journal,
+            boottime_ns=boottime_ns,
+            draw_call=_draw_call,
+        )
+    )
+    follower = ReservationFollower(
+        FollowerPorts(
+            store=store,
+            pods=cluster.pods,
+            report=reports.of,
+            gone=AbsentNodes(cluster.nodes.snapshot, boottime_ns).gone,
+            denials=denials,
+            footing=footing,
+            sink=sources.journal,
+            wake=cluster.wake_nodes,
+            boottime_ns=boottime_ns,
+        ),
+        _followup(settings),
+    )
+    cluster.follow_pods(_observer(follower, footing))
+    ports = GatePorts(
+        pods=cluster.pods,
+        view=_view(sources, ids, footing),
+        claims=Claimant(store),
+        audit=sources.audit,
+        is_enforced=cluster.namespaces.is_enforced,
+        denials=denials,
+        sink=sources.journal,
+        boottime_ns=boottime_ns,
+        draw_call=_draw_call,
+    )
+    claiming = Claiming()
+    return BindingParts(
+        {
+            GATE: BindingGate(ports, claiming),
+            GATE + ENFORCED: BindingGate(ports, claiming, marked=True),
+        },
+        LedgerUse(store.snapshot),
+        denials,
+        follower,
+        sources.journal,
+        store,
+    )
+
+
+def _view(
+    sources: BindingSources, ids: ReservationIds | None, footing: FootingKeeper
+) -> Callable[[], GateView]:
+    settings = sources.settings
+    rules, report = admission_rules(settings, sources.wishes), is_report_only(settings)
+
+    def view() -> GateView:
+        return GateView(
+            scene=sources.scenes.now(),
+            ledger=sources.store.snapshot(),
+            claiming={},
+            ids=ids,
+            rules=rules,
+            not_ready=sources.not_ready(),
+            grant_refusal=footing.refusal,
+            quota=settings.reservation.quota_per_namespace,
+            report=report,
+        )
+
+    return view
+
+
+def _followup(settings: ControllerSettings) -> Followup:
+    reservation = settings.reservation
+    limits = AttemptLimits(pending_ns=reservation.max_pending.ns)
+    return Followup(limits, reservation.node_gone_grace.ns)
+
+
+def _observer(
+    follower: ReservationFollower, footing: FootingKeeper
+) -> Callable[[tuple[Change[KnownPod], ...], int | None], None]:
+    def observe(changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
+        if asked_ns is not None:
+            footing.pods_listed(asked_ns)
+        for change in changes:
+            if change.new is not None:
+                follower.pod_changed(change.new.uid, gone=False)
+            elif change.old is not None:
+                follower.pod_changed(change.old.uid, gone=True)
+
+    return observe
+
+
+def _draw_call() -> str:
+    return secrets.token_hex(8)

@@ -1,0 +1,180 @@
+"""The decision about a Binding: untouched, refused, or let through with what is written. Pure.
+
+A pod is judged on its node by the very same code as in /filter, against this moment's
+evidence and ledger; GPUs are chosen only then. Nothing here claims: a `Reserve` says what to
+claim, and counts once it is claimed and its audit record is durable.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.admission.judgement import validated
+from controller.admission.pod_view import AdmittedPod
+from controller.binding.forgery import forged_key
+from controller.binding.request import BindingRequest
+from controller.binding.results import Result, result_annotations
+from controller.binding.stored_pod import StoredPod, stale_binding
+from controller.binding.view import GateView, asked_before, held_by_namespace, scene_on
+from controller.fleet.view import NodeMode
+from controller.ledger.record import PodRef, ShareGroup, in_claiming_order
+from controller.ledger.reservation_id import ReservationSubject
+from controller.scheduling.guarantee import Guarantee, guarantee_given
+from controller.scheduling.judge import Judge
+from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.scheduling.reserved_keys import reserved_keys
+from controller.scheduling.scene import Scene
+from controller.scheduling.share_group import controlling_owner, share_group
+from gpuwarden.reasons import ReasonCode, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """The pod asks for nothing of ours, and nothing is against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The Binding is refused; the first code is the answer's."""
+
+    refusals: tuple[Refusal, ...]
+    guarded: bool = False
+    """Whether the pod was found and asks for something of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Let through without a reservation: kubelet chooses the GPUs, or none are asked for."""
+
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Let through once all of `gpus` are claimed under `reservation`."""
+
+    annotations: Mapping[str, str]
+    reservation: str
+    pod: PodRef
+    gpus: tuple[str, ...]
+    """In claiming order."""
+    share: ShareGroup | None
+
+
+Decision = Untouched | Refused | Placed | Reserve
+UNTOUCHED: Final = Untouched()
+
+
+def forged(request: BindingRequest, view: GateView) -> Refused | None:
+    """What is known without the pod: keys that the caller must not bring."""
+    refusal = forged_key(request, reserved_keys(view.rules.wishes))
+    return None if refusal is None else Refused((refusal,))
+
+
+def decide_binding(
+    request: BindingRequest, stored: StoredPod | None, view: GateView, *, enforced: bool
+) -> Decision:
+    """Decide; `stored` is None where the API server has no such pod."""
+    refusal = forged(request, view)
+    if refusal is not None:
+        return refusal
+    if stored is None:
+        return _refused(ReasonCode.POD_UNKNOWN, "there is no such pod")
+    stale = stale_binding(request, stored)
+    if stale is not None or stored.pod is None:
+        return Refused((stale or Refusal(ReasonCode.BINDING_STALE, "the pod is not to be bound"),))
+    judged = validated(stored.pod, view.rules, enforced=enforced, injected=not view.report)
+    needs = parse_requirements(stored.pod, view.rules.wishes, enforced=enforced)
+    guarded = isinstance(needs, RequirementsInvalid) or needs.guarded
+    if judged.refusals:
+        return Refused(judged.refusals, guarded)
+    if isinstance(needs, RequirementsInvalid) or not needs.guarded:
+        return UNTOUCHED
+    share = share_group(stored.pod, needs)
+    scene = scene_on(view, request.node, stored.uid, share)
+    case = _Case(request, stored, stored.pod, needs, share, scene, view)
+    decision = _on_node(case)
+    return replace(decision, guarded=True) if isinstance(decision, Refused) else decision
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A guarded pod that is to go to a node."""
+
+    request: BindingRequest
+    stored: StoredPod
+    pod: AdmittedPod
+    needs: Requirements
+    share: ShareGroup | None
+    scene: Scene
+    view: GateView
+
+
+def _on_node(case: _Case) -> Decision:
+    name, view = case.request.node, case.view
+    if view.not_ready is not None:
+        return _refused(ReasonCode.CONTROLLER_NOT_READY, view.not_ready)
+    judge = Judge(case.needs, case.scene)
+    refusal = judge.refusal(name)
+    if refusal is not None:
+        return Refused((refusal,))
+    node = view.scene.fleet.nodes.get(name)
+    mode = NodeMode.ENV if node is None else node.mode
+    result = Result(name, _hash_of(name, view), _guarantee(mode, case.needs, view))
+    if mode is not NodeMode.ENV or not case.needs.count:
+        return Placed(result_annotations(result, case.pod))
+    return _reserve(case, judge, result)
+
+
+def _reserve(case: _Case, judge: Judge, result: Result) -> Decision:
+    view, request, uid = case.view, case.request, case.stored.uid
+    if case.scene.now.boottime_ns >= view.ledger.fresh_until_ns:
+        return _refused(ReasonCode.LEDGER_UNAVAILABLE, "what is known of the ledger is too old")
+    if view.ids is None:
+        return _refused(ReasonCode.LEDGER_UNAVAILABLE, "admission.idKeys is not set")
+    devices = judge.assigned(request.node, asked_before(view, request.node, uid))
+    chosen = tuple(device.uuid for device in devices)
+    gpus = in_claiming_order(chosen)
+    refusal = _against_grant(case, gpus)
+    if refusal is not None:
+        return Refused((refusal,))
+    subject = ReservationSubject(request.namespace, request.node, gpus, uid)
+    reservation = view.ids.make(subject)
+    told = replace(result, gpus=chosen, reservation=reservation)
+    owner = PodRef(request.namespace, request.pod, uid, controlling_owner(case.pod))
+    return Reserve(result_annotations(told, case.pod), reservation, owner, gpus, case.share)
+
+
+def _against_grant(case: _Case, gpus: tuple[str, ...]) -> Refusal | None:
+    request, view = case.request, case.view
+    alone = tuple(x for x in gpus if x not in case.scene.shared)
+    over = _against_quota(request.namespace, case.stored.uid, len(gpus), view)
+    return over or view.grant_refusal(request.node, alone)
+
+
+def _against_quota(namespace: str, pod_uid: str, count: int, view: GateView) -> Refusal | None:
+    if view.quota is None:
+        return None
+    held = held_by_namespace(view, namespace, pod_uid)
+    if held + count <= view.quota:
+        return None
+    text = f"the namespace holds {held} GPUs and may hold {view.quota}"
+    return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
+
+
+def _hash_of(node: str, view: GateView) -> str | None:
+    found = view.scene.fleet.nodes.get(node)
+    if found is not None and found.acceptance is not None:
+        return found.acceptance.attestation_hash
+    return view.scene.static.hashes.get(node)
+
+
+def _guarantee(mode: NodeMode, needs: Requirements, view: GateView) -> Guarantee:
+    """Who accepts any node with enough good devices is promised no more than the node."""
+    given = guarantee_given(mode, protected=view.protected)
+    partly = mode is NodeMode.PLUGIN and needs.accepts is Guarantee.NODE
+    return Guarantee.NODE if partly else given
+
+
+def _refused(code: ReasonCode, text: str) -> Refused:
+    return Refused((Refusal(code, text),))

@@ -1,0 +1,194 @@
+"""What becomes of reservations after the answer: the next steps, from what is known now. Pure.
+
+Attempts are confirmed, withdrawn or given up; holders whose pods have ended are released once
+their nodes show it. Every replica does this by itself and remembers its own sightings; the
+store lets the first of several equal writes through.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from controller.binding.records import ReservationChange
+from controller.ledger.attempt import (
+    DEFAULT_LIMITS,
+    AttemptLimits,
+    AttemptWatch,
+    Move,
+    Touch,
+    after_touch,
+    attempt_step,
+    watch_attempt,
+)
+from controller.ledger.pods import PodGone, PodSeen, PodSight
+from controller.ledger.record import GpuRecord, Holder, PodRef
+from controller.ledger.release import (
+    DEFAULT_GRACE_NS,
+    NodeGone,
+    ReleaseWatch,
+    UseReport,
+    after_report,
+    end_step,
+    release_step,
+    watch_release,
+)
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The world as this replica knows it now."""
+
+    snapshot: LedgerSnapshot
+    sight: Callable[[PodRef], PodSight]
+    report: Callable[[str], UseReport | None]
+    """The last report of a node."""
+    gone: Callable[[str], NodeGone | None]
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookFor:
+    """Ask the API server itself about a pod that the copy lacks."""
+
+    pod: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class TouchPod:
+    """Touch the pod of an attempt, and tell `touched` what the answer showed."""
+
+    reservation: str
+    pod: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Write each successor by compare-and-set; `change` is what that means."""
+
+    entries: tuple[tuple[Entry, GpuRecord], ...]
+    change: ReservationChange
+
+
+Action = LookFor | TouchPod | Rewrite
+
+
+class Followup:
+    """One per process."""
+
+    def __init__(
+        self, limits: AttemptLimits = DEFAULT_LIMITS, grace_ns: int = DEFAULT_GRACE_NS
+    ) -> None:
+        self._limits = limits
+        self._grace_ns = grace_ns
+        self._attempts: dict[str, AttemptWatch] = {}
+        """By reservation."""
+        self._releases: dict[tuple[str, str], ReleaseWatch] = {}
+        """By GPU and reservation."""
+
+    def touched(self, reservation: str, answer: PodSeen | PodGone) -> None:
+        """The answer to a touch that was asked for."""
+        watch = self._attempts.get(reservation)
+        if watch is not None:
+            self._attempts[reservation] = after_touch(watch, answer)
+
+    def steps(self, around: Around, pods: Collection[str] | None = None) -> tuple[Action, ...]:
+        """What is to be done now.
+
+        `pods`: UIDs of those whose confirmed reservations are looked at; None = of all.
+        """
+        open_attempts: dict[str, list[Entry]] = {}
+        releasing: set[tuple[str, str]] = set()
+        moves: dict[tuple[str, Move], list[Entry]] = {}
+        looks: dict[str, LookFor] = {}
+        for entry in around.snapshot.entries.values():
+            for holder in entry.record.holders:
+                match holder.state:
+                    case HolderState.PROPOSED:
+                        open_attempts.setdefault(holder.reservation, []).append(entry)
+                        continue
+                    case HolderState.CONFIRMED if pods is None or holder.pod.uid in pods:
+                        move = self._confirmed(around, entry, holder, looks)
+                    case HolderState.RELEASING:
+                        releasing.add((entry.record.key, holder.reservation))
+                        move = self._releasing(around, entry, holder, looks)
+                    case _:
+                        continue
+                if move is not None:
+                    moves.setdefault((holder.reservation, move), []).append(entry)
+        self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
+        self._releases = {k: x for k, x in self._releases.items() if k in releasing}
+        touches = list(self._proposed(around, open_attempts, moves, looks))
+        rewrites = (
+            _rewrite(entries, reservation, move) for (reservation, move), entries in moves.items()
+        )
+        return (*looks.values(), *touches, *rewrites)
+
+    def _proposed(
+        self,
+        around: Around,
+        attempts: dict[str, list[Entry]],
+        moves: dict[tuple[str, Move], list[Entry]],
+        looks: dict[str, LookFor],
+    ) -> Iterator[TouchPod]:
+        for reservation, entries in attempts.items():
+            entries.sort(key=lambda x: x.record.key)
+            parts = tuple(_part(entry, reservation) for entry in entries)
+            watch = watch_attempt(self._attempts.get(reservation), parts, around.now_ns)
+            self._attempts[reservation] = watch
+            pod = parts[0].pod
+            sight = _sight(around, pod, looks)
+            step = attempt_step(watch, entries[0].record.node, sight, around.now_ns, self._limits)
+            match step:
+                case Touch():
+                    yield TouchPod(reservation, pod)
+                case Move():
+                    moves.setdefault((reservation, step), []).extend(entries)
+
+    def _confirmed(
+        self, around: Around, entry: Entry, holder: Holder, looks: dict[str, LookFor]
+    ) -> Move | None:
+        return end_step(holder, _sight(around, holder.pod, looks), around.gone(entry.record.node))
+
+    def _releasing(
+        self, around: Around, entry: Entry, holder: Holder, looks: dict[str, LookFor]
+    ) -> Move | None:
+        record, key = entry.record, (entry.record.key, holder.reservation)
+        sight = _sight(around, holder.pod, looks)
+        watch = watch_release(self._releases.get(key), sight, around.now_ns)
+        report = around.report(record.node)
+        if watch is not None and report is not None:
+            watch = after_report(watch, holder, record.gpu, report)
+        if watch is None:
+            self._releases.pop(key, None)
+        else:
+            self._releases[key] = watch
+        last_ns = 0 if report is None else report.asked_ns
+        gone = around.gone(record.node)
+        return release_step(watch, gone, last_ns, around.now_ns, self._grace_ns)
+
+
+def _sight(around: Around, pod: PodRef, looks: dict[str, LookFor]) -> PodSight:
+    if pod.uid is None:
+        return None
+    sight = around.sight(pod)
+    if sight is None:
+        looks[pod.uid] = LookFor(pod)
+    return sight
+
+
+def _part(entry: Entry, reservation: str) -> Holder:
+    return next(x for x in entry.record.holders if x.reservation == reservation)
+
+
+def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
+    first = entries[0].record
+    change = ReservationChange(
+        _part(entries[0], reservation).pod,
+        reservation,
+        first.node,
+        tuple(x.record.gpu for x in entries),
+        move.to,
+        move.cause,
+    )
+    return Rewrite(tuple((x, x.record.moved(reservation, move.to)) for x in entries), change)

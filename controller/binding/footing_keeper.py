@@ -1,0 +1,171 @@
+"""Keeps the ground that grants stand on: the ledger and the pods were read, nobody is missing.
+
+Live pods whose records are missing get them again, each after a read of the pod itself. Until
+then nothing is granted on their nodes, nor anywhere before the first reading and after the
+ledger's history went backwards (`ledger.footing`). Must not release anything.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from controller.binding.stored_pod import PodsUnavailableError
+from controller.fleet.view import FleetSnapshot
+from controller.ledger.adoption import LivePod, adopted_on
+from controller.ledger.footing import Footing, grant_refusal, went_back
+from controller.ledger.pods import PodGone, PodSeen
+from controller.ledger.record import PodRef, RecordInvalidError, key_of
+from controller.ledger.release import UseReport
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
+from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
+from controller.ledger.sweep import Drift, DriftKind, Surroundings, sweep, unrecorded_nodes
+from gpuwarden.reasons import Refusal
+
+
+class PodIndex(Protocol):
+    """The pods of the cluster."""
+
+    def live(self) -> tuple[LivePod, ...]:
+        """Bound pods that have not ended and say that they hold GPUs, from the copy."""
+
+    async def look(self, pod: PodRef) -> PodSeen | PodGone:
+        """The pod of that UID at its newest; raises PodsUnavailableError."""
+
+    def reread(self) -> None:
+        """Have the copy made anew, soon."""
+
+
+class DriftSink(Protocol):
+    """Takes where ledger and world disagree."""
+
+    def drifts(self, counts: Mapping[DriftKind, int]) -> None:
+        """How many of each kind there are now."""
+
+    def adopted(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was written again."""
+
+    def history_went_back(self, gpus: frozenset[str]) -> None:
+        """Records are older than they were; nothing is granted for a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FootingPorts:
+    """What is asked and told."""
+
+    store: LedgerStore
+    pods: PodIndex
+    ids: ReservationIds | None
+    fleet: Callable[[], FleetSnapshot]
+    report: Callable[[str], UseReport | None]
+    sink: DriftSink
+    boottime_ns: Callable[[], int]
+    draw_call: Callable[[], str]
+    """Hex digits, unlike any other's."""
+
+
+class FootingKeeper:
+    """One per process; used from one event loop."""
+
+    def __init__(self, ports: FootingPorts) -> None:
+        self._ports = ports
+        self._footing = Footing(ports.boottime_ns())
+        self._known = LedgerSnapshot()
+        self.listed_ns: int | None = None
+        """When the last list of all pods was asked for."""
+        self._authentic: dict[LivePod, bool] = {}
+
+    def refusal(self, node: str, gpus: tuple[str, ...]) -> Refusal | None:
+        """What is against granting GPUs of a node now, besides their records."""
+        ports = self._ports
+        report = ports.report(node)
+        return grant_refusal(self._footing, node, gpus, report, ports.boottime_ns())
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether everything was read since the ground was lost, and compared."""
+        found, reads = self._footing, (self._footing.ledger_read_ns, self._footing.pods_read_ns)
+        return all(x is not None and x >= found.since_ns for x in reads)
+
+    def pods_listed(self, asked_ns: int) -> None:
+        """All pods were listed, asked for then; they count once they were surveyed."""
+        self.listed_ns = asked_ns
+
+    def ledger_read(self, asked_ns: int) -> None:
+        """All records were read, asked for then."""
+        ports, snapshot = self._ports, self._ports.store.snapshot()
+        back = went_back(self._known, snapshot)
+        self._known = snapshot
+        if back:
+            self._footing = Footing(ports.boottime_ns())
+            ports.pods.reread()
+            ports.sink.history_went_back(back)
+        self._footing = replace(self._footing, ledger_read_ns=asked_ns)
+
+    async def survey(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
+        """Find drift and adopt.
+
+        `live` was known before the ledger was last read, from a copy that was last listed at
+        `listed_ns`: so each of them has its records in the ledger, if ever it had them.
+        """
+        ports, snapshot = self._ports, self._ports.store.snapshot()
+        live = tuple(x for x in live if self._is_authentic(x))
+        self._authentic = dict.fromkeys(live, True)
+        drifts = sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
+        self._footing = replace(
+            self._footing, pods_read_ns=listed_ns, unrecorded=unrecorded_nodes(drifts)
+        )
+        ports.sink.drifts(Counter(x.kind for x in drifts))
+        for drift in drifts:
+            await self._adopt(drift)
+
+    async def _adopt(self, drift: Drift) -> None:
+        live, ports = drift.adopt, self._ports
+        if live is None:
+            return
+        try:
+            if not _is_so(await ports.pods.look(live.pod), live):
+                return
+            entry = await ports.store.read(drift.gpu)
+            record = adopted_on(
+                None if entry is None else entry.record, live, drift.gpu, ports.draw_call()
+            )
+            if record is not None and await ports.store.compare_and_set(entry, record):
+                ports.sink.adopted(live, drift.gpu)
+        except (PodsUnavailableError, LedgerUnavailableError, RecordInvalidError):
+            return  # the node waits; the next survey tries again
+
+    def _is_authentic(self, live: LivePod) -> bool:
+        ids = self._ports.ids
+        if ids is None or self._authentic.get(live, False):
+            return ids is not None
+        subject = ReservationSubject(live.pod.namespace, live.node, live.gpus, live.pod.uid)
+        return ids.is_authentic(live.reservation, subject)
+
+    def _gpu_nodes(self, snapshot: LedgerSnapshot) -> dict[str, str]:
+        """Which nodes show the GPUs that the ledger places on them, or not."""
+        nodes = self._ports.fleet().nodes
+        reserved = {x.record.node for x in snapshot.entries.values()}
+        accepted = ((x, view.acceptance) for x in reserved if (view := nodes.get(x)) is not None)
+        return {
+            key_of(gpu.uuid): node
+            for node, acceptance in accepted
+            if acceptance is not None
+            for gpu in acceptance.gpus
+        }
+
+
+def _seen(live: tuple[LivePod, ...]) -> dict[str, PodSeen]:
+    return {
+        x.pod.uid: PodSeen(x.pod.uid, x.node, x.reservation, has_ended=False)
+        for x in live
+        if x.pod.uid is not None
+    }
+
+
+def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:
+    return (
+        isinstance(pod, PodSeen)
+        and not pod.has_ended
+        and (pod.node, pod.reservation) == (live.node, live.reservation)
+    )

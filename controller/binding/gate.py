@@ -1,0 +1,266 @@
+"""The gate as the API server asks it: finds the pod, decides, claims, and answers in time.
+
+The network is used in two places: one quorum read where the copy of the pods cannot know,
+and the claim in the ledger. An answer that comes too late, or cannot be made durable in the
+audit log, takes its claim back. A retry for the same pod and node finds its own claim.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from controller.admission.review import AdmissionRequest, Verdict
+from controller.audit.log import AuditUnavailableError
+from controller.audit.record import Record
+from controller.binding.decision import (
+    Decision,
+    Placed,
+    Refused,
+    Reserve,
+    Untouched,
+    decide_binding,
+    forged,
+)
+from controller.binding.recent_denials import RecentDenials
+from controller.binding.records import BindDecision, ReservationChange, reservation_record
+from controller.binding.request import BindingDecodeError, BindingRequest, read_binding
+from controller.binding.results import DRY_RUN_ID, binding_patch
+from controller.binding.stored_pod import PodsUnavailableError, StoredPod, stale_binding
+from controller.binding.view import GateView
+from controller.ledger.claim import Claim
+from controller.ledger.claimant import Claimed
+from controller.ledger.record import PodRef
+from controller.ledger.states import HolderState, Origin
+from controller.scheduling.refusal_texts import message
+from controller.scheduling.wish_keys import RESERVATION_ID, SEED_RESERVATION_ID
+from gpuwarden.reasons import ReasonCode, Refusal
+
+GATE: Final = "/mutate/bindings"
+MOST_CHOICES: Final = 4
+"""Times that another replica may be faster at the GPUs that were chosen."""
+_UNTOUCHED: Final = Verdict()
+
+
+class Pods(Protocol):
+    """The pods of the cluster."""
+
+    def known(self, namespace: str, name: str) -> StoredPod | None:
+        """From the copy; None where it does not know, or is too old to be relied on."""
+
+    async def read(self, namespace: str, name: str) -> StoredPod | None:
+        """At its newest, past the copy; raises PodsUnavailableError."""
+
+
+class Claims(Protocol):
+    """The ledger's claiming shell."""
+
+    async def claim(self, claim: Claim) -> Claimed | Refusal:
+        """Reserve all GPUs of the claim, or none."""
+
+    async def withdraw(self, claim: Claim) -> None:
+        """Take back what the claim added."""
+
+
+class Grants(Protocol):
+    """The part of the audit log that a reservation waits for."""
+
+    async def grant(self, record: Record) -> None:
+        """Return when the record is durable; raises AuditUnavailableError."""
+
+
+class DecisionSink(Protocol):
+    """Takes decisions."""
+
+    def bound(self, decision: BindDecision) -> None:
+        """Record the decision; never waits, never raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePorts:
+    """What the gate asks and tells."""
+
+    pods: Pods
+    view: Callable[[], GateView]
+    """This moment's snapshots."""
+    claims: Claims
+    audit: Grants
+    is_enforced: Callable[[str], bool]
+    denials: RecentDenials
+    sink: DecisionSink
+    boottime_ns: Callable[[], int]
+    draw_call: Callable[[], str]
+    """Hex digits, unlike any other's."""
+
+
+class Claiming:
+    """GPUs that claims of this process are about now; one for all gates."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, PodRef] = {}
+        self.tasks: set[asyncio.Task[Refusal | None]] = set()
+        """Kept until they end, also when nobody waits for them any more."""
+
+
+class BindingGate:
+    """Implements AdmissionHandler; used from one event loop."""
+
+    def __init__(self, ports: GatePorts, claiming: Claiming, *, marked: bool = False) -> None:
+        """`marked`: the API server itself has seen that the namespace is enforced."""
+        self._ports = ports
+        self._claiming = claiming
+        self._marked = marked
+
+    async def decide(self, request: AdmissionRequest) -> Verdict:
+        """Decide about a Binding."""
+        try:
+            asked = read_binding(request)
+        except BindingDecodeError as error:
+            refusal = Refusal(ReasonCode.REQ_INVALID, str(error))
+            if self._ports.view().report:
+                return _reported((refusal,))
+            return Verdict((refusal,), result="refused")
+        enforced = self._marked or self._ports.is_enforced(asked.namespace)
+        stored, decision = await self._decided(asked, enforced=enforced)
+        return self._answer(asked, stored, decision)
+
+    async def _decided(
+        self, asked: BindingRequest, *, enforced: bool
+    ) -> tuple[StoredPod | None, Decision]:
+        refused = forged(asked, self._view())
+        if refused is not None:
+            return None, refused
+        try:
+            stored = await self._find(asked)
+        except PodsUnavailableError as error:
+            return None, Refused((Refusal(ReasonCode.POD_UNKNOWN, str(error)),))
+        decision: Decision = Refused(())
+        for _ in range(MOST_CHOICES):
+            view = self._view()
+            decision = decide_binding(asked, stored, view, enforced=enforced)
+            if not isinstance(decision, Reserve) or asked.dry_run or view.report:
+                break
+            refusal = await self._reserve(decision, asked.node)
+            if refusal is None:
+                break
+            decision = Refused((refusal,), guarded=True)
+            if refusal.code is not ReasonCode.LEDGER_CONFLICT:
+                break
+        return stored, decision
+
+    def _view(self) -> GateView:
+        return replace(self._ports.view(), claiming=self._claiming.gpus)
+
+    async def _find(self, asked: BindingRequest) -> StoredPod | None:
+        """From the copy, unless it cannot be right or has misled us before.
+
+        An open attempt means that a Binding for this version of the pod came to nothing.
+        """
+        pods, ledger = self._ports.pods, self._ports.view().ledger
+        known = pods.known(asked.namespace, asked.pod)
+        fits = known is not None and stale_binding(asked, known) is None
+        if known is not None and fits and not ledger.by_pod.get(known.uid):
+            return known
+        return await pods.read(asked.namespace, asked.pod)
+
+    async def _reserve(self, reserve: Reserve, node: str) -> Refusal | None:
+        claim = Claim(
+            reserve.reservation,
+            reserve.pod,
+            node,
+            reserve.gpus,
+            Origin.GATE,
+            self._ports.draw_call(),
+            reserve.share,
+        )
+        self._claiming.gpus |= dict.fromkeys(reserve.gpus, reserve.pod)
+        task = self._kept(asyncio.create_task(self._claimed(claim)))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._kept(asyncio.create_task(self._withdrawn(task, claim)))
+            raise
+
+    async def _claimed(self, claim: Claim) -> Refusal | None:
+        ports = self._ports
+        try:
+            found = await ports.claims.claim(claim)
+            if isinstance(found, Refusal):
+                return found
+            try:
+                await ports.audit.grant(reservation_record(_reserved(claim)))
+            except AuditUnavailableError as error:
+                await ports.claims.withdraw(claim)
+                return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
+            return None
+        finally:
+            for gpu in claim.gpus:
+                self._claiming.gpus.pop(gpu, None)
+
+    async def _withdrawn(self, task: "asyncio.Task[Refusal | None]", claim: Claim) -> None:
+        """The answer was not given after all."""
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is None and task.result() is None:
+            await self._ports.claims.withdraw(claim)
+
+    def _kept(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
+        self._claiming.tasks.add(task)
+        task.add_done_callback(self._claiming.tasks.discard)
+        return task
+
+    def _answer(
+        self, asked: BindingRequest, stored: StoredPod | None, decision: Decision
+    ) -> Verdict:
+        if isinstance(decision, Untouched):
+            return _UNTOUCHED
+        report = self._ports.view().report
+        refusals = decision.refusals if isinstance(decision, Refused) else ()
+        if not asked.dry_run:
+            self._note(asked, stored, decision, refusals, report=report)
+        if report:
+            return _reported(refusals)
+        if isinstance(decision, Refused) or stored is None:
+            return Verdict(refusals, result="refused")
+        annotations = dict(decision.annotations)
+        if asked.dry_run and isinstance(decision, Reserve):
+            places = {RESERVATION_ID, SEED_RESERVATION_ID} & annotations.keys()
+            annotations |= dict.fromkeys(places, DRY_RUN_ID)
+        return Verdict(patch=binding_patch(asked, stored, annotations), result="patched")
+
+    def _note(
+        self,
+        asked: BindingRequest,
+        stored: StoredPod | None,
+        decision: Refused | Placed | Reserve,
+        refusals: tuple[Refusal, ...],
+        *,
+        report: bool,
+    ) -> None:
+        uid = "" if stored is None else stored.uid
+        if isinstance(decision, Refused) and decision.guarded and not report:
+            self._ports.denials.add(uid, asked.node, self._ports.boottime_ns())
+        reserve = decision if isinstance(decision, Reserve) and not report else None
+        self._ports.sink.bound(
+            BindDecision(
+                namespace=asked.namespace,
+                pod=asked.pod,
+                uid=uid,
+                node=asked.node,
+                user=asked.user,
+                refusals=refusals,
+                reported=report,
+                reservation="" if reserve is None else reserve.reservation,
+                gpus=() if reserve is None else reserve.gpus,
+            )
+        )
+
+
+def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
+    warnings = tuple(f"would be denied: {message(refusal)}" for refusal in refusals)
+    return Verdict(warnings=warnings, result="reported")
+
+
+def _reserved(claim: Claim) -> ReservationChange:
+    return ReservationChange(
+        claim.pod, claim.reservation, claim.node, claim.gpus, HolderState.PROPOSED, "bind"
+    )

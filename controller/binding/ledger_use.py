@@ -1,0 +1,29 @@
+"""What /filter counts as used beyond the evidence: the GPUs that the ledger holds. Pure."""
+
+from collections.abc import Callable
+
+from controller.ledger.occupancy import Occupancy
+from controller.ledger.record import ShareGroup
+from controller.ledger.store import LedgerSnapshot
+from controller.scheduling.scenes import DeviceUse
+
+
+class LedgerUse:
+    """Implements GpuUse; the same answer is the same object while the ledger is the same."""
+
+    def __init__(self, snapshot: Callable[[], LedgerSnapshot]) -> None:
+        self._snapshot = snapshot
+        self._occupancy = Occupancy(LedgerSnapshot())
+        self._use = DeviceUse()
+
+    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
+        """As a pod sees it: its own attempts do not count, nor what its share group holds."""
+        snapshot = self._snapshot()
+        if snapshot is not self._occupancy.snapshot:
+            self._occupancy = Occupancy(snapshot)
+            self._use = DeviceUse(self._occupancy.busy())
+        busy = self._occupancy.busy_for(pod_uid, share)
+        if busy is self._use.busy:
+            return self._use
+        without_group = self._occupancy.busy_for(pod_uid)
+        return DeviceUse(busy, without_group - busy)

@@ -1,0 +1,130 @@
+"""What the gate and its reservations leave in the audit log. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.audit.record import Json, Record
+from controller.ledger.adoption import LivePod
+from controller.ledger.record import PodRef
+from controller.ledger.states import HolderState
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import Refusal
+
+_SHOWN_CHARS: Final = 253
+_CONTROLLER: Final = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class BindDecision:
+    """One answer about a Binding that is our business; never of a dry run."""
+
+    namespace: str
+    pod: str
+    uid: str
+    """Empty where the pod was not found."""
+    node: str
+    user: str
+    refusals: tuple[Refusal, ...] = ()
+    reported: bool = False
+    """Whether nothing is refused or written: report-only mode."""
+    reservation: str = ""
+    """Empty where nothing was reserved."""
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The decision in one word."""
+        if not self.refusals:
+            return "allowed"
+        return "reported" if self.reported else "refused"
+
+
+def bind_record(decision: BindDecision) -> Record:
+    """The `bind.decision` record."""
+    return Record(
+        kind=RecordKind.BIND_DECISION,
+        actor=_cut(decision.user) or "unknown",
+        subject=_subject(decision.namespace, decision.pod),
+        decision=decision.word,
+        codes=tuple(dict.fromkeys(x.code.value for x in decision.refusals)),
+        refs={
+            "uid": _cut(decision.uid),
+            "node": _cut(decision.node),
+            "reservation": decision.reservation,
+            "gpus": list(decision.gpus),
+            "reasons": [x.detail for x in decision.refusals],
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationChange:
+    """What became of a reservation."""
+
+    pod: PodRef
+    reservation: str
+    node: str
+    gpus: tuple[str, ...]
+    """Those that it is about: all of them, where nothing came in between."""
+    state: HolderState
+    cause: str
+
+    def of(self, gpus: tuple[str, ...]) -> "ReservationChange":
+        """The same, about some of the GPUs."""
+        return replace(self, gpus=gpus)
+
+
+def reservation_record(change: ReservationChange) -> Record:
+    """The `reservation.*` record: one for all GPUs of the change."""
+    match change.state:
+        case HolderState.PROPOSED:
+            return Record(RecordKind.RESERVATION_RESERVED, *_about(change))
+        case HolderState.CONFIRMED:
+            return Record(RecordKind.RESERVATION_CONFIRMED, *_about(change))
+        case HolderState.RELEASING:
+            return Record(RecordKind.RESERVATION_RELEASING, *_about(change))
+        case HolderState.RELEASED:
+            return Record(RecordKind.RESERVATION_RELEASED, *_about(change))
+        case HolderState.EXPIRED:
+            return Record(RecordKind.RESERVATION_EXPIRED, *_about(change))
+        case HolderState.REVOKED:
+            return Record(RecordKind.RESERVATION_REVOKED, *_about(change))
+
+
+def adoption_record(pod: LivePod, gpu: str) -> Record:
+    """The `reservation.adopted` record of one GPU."""
+    return Record(
+        RecordKind.RESERVATION_ADOPTED,
+        actor=_CONTROLLER,
+        subject=_subject(pod.pod.namespace, pod.pod.name or "-"),
+        decision="adopted",
+        refs={
+            "uid": pod.pod.uid,
+            "node": _cut(pod.node),
+            "reservation": pod.reservation,
+            "gpus": [gpu],
+        },
+    )
+
+
+def _about(
+    change: ReservationChange,
+) -> tuple[str, str, str, tuple[str, ...], Mapping[str, Json]]:
+    refs: Mapping[str, Json] = {
+        "uid": change.pod.uid,
+        "node": _cut(change.node),
+        "reservation": change.reservation,
+        "gpus": list(change.gpus),
+        "cause": change.cause,
+    }
+    subject = _subject(change.pod.namespace, change.pod.name or "-")
+    return _CONTROLLER, subject, change.state.value.lower(), (), refs
+
+
+def _subject(namespace: str, pod: str) -> str:
+    return f"pod/{_cut(namespace)}/{_cut(pod)}"
+
+
+def _cut(text: str) -> str:
+    return text[:_SHOWN_CHARS]

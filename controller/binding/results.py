@@ -1,0 +1,78 @@
+"""What the gate writes into a Binding, and so onto the pod, in one write with its node. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.admission.json_patch import Operation, Value, Verb, pointer
+from controller.admission.pod_view import AdmittedPod
+from controller.binding.request import BindingRequest
+from controller.binding.stored_pod import StoredPod
+from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.wish_keys import (
+    ASSIGNED_UUIDS,
+    ATTESTATION_HASH,
+    GIVEN_GUARANTEE,
+    GIVEN_NODE,
+    RESERVATION_ID,
+    SEED_LABEL_PREFIX,
+    SEED_NODE,
+    SEED_RESERVATION_ID,
+    SEED_UUID,
+)
+
+DRY_RUN_ID: Final = "dry-run"
+"""In the place of a reservation id: an id of ours stands for a claim, and there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a pod is told about its place."""
+
+    node: str
+    attestation_hash: str | None
+    guarantee: Guarantee
+    gpus: tuple[str, ...] = ()
+    """In the order in which the container sees them; none where kubelet chooses, or none are
+    asked for."""
+    reservation: str | None = None
+
+
+def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
+    """Our annotations, and their twins where the pod used the seeds' spelling."""
+    found = {GIVEN_NODE: result.node, GIVEN_GUARANTEE: result.guarantee.value}
+    if result.attestation_hash is not None:
+        found[ATTESTATION_HASH] = result.attestation_hash
+    if result.reservation is not None:
+        found |= {ASSIGNED_UUIDS: ",".join(result.gpus), RESERVATION_ID: result.reservation}
+    if any(label.startswith(SEED_LABEL_PREFIX) for label in pod.labels):
+        found |= {twin: found[key] for twin, key in _TWINS.items() if key in found}
+    return found
+
+
+def binding_patch(
+    request: BindingRequest, stored: StoredPod, annotations: Mapping[str, str]
+) -> tuple[Operation, ...]:
+    """Annotations, and the preconditions that the pod is still the one that was judged."""
+    preconditions = (
+        Operation(Verb.ADD, pointer("metadata", "uid"), stored.uid),
+        Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),
+    )
+    place = pointer("metadata", "annotations")
+    if not request.annotations:
+        made: Value = dict(sorted(annotations.items()))
+        return (*preconditions, Operation(Verb.ADD, place, made))
+    return (
+        *preconditions,
+        *(
+            Operation(Verb.ADD, place + pointer(key), text)
+            for key, text in sorted(annotations.items())
+        ),
+    )
+
+
+_TWINS: Final = {
+    SEED_UUID: ASSIGNED_UUIDS,
+    SEED_RESERVATION_ID: RESERVATION_ID,
+    SEED_NODE: GIVEN_NODE,
+}

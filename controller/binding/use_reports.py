@@ -1,0 +1,74 @@
+"""What nodes' accepted evidence says about who uses which GPU, as the ledger asks. Pure.
+
+An acceptance outlives later refusals, and the report in it is as true as it was: only newer
+accepted evidence makes a newer report.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from controller.fleet.view import Acceptance, FleetSnapshot, NodeMode
+from controller.ledger.release import GivenDevice, UseReport
+
+SETTLES_NS: Final = 60 * 1_000_000_000
+"""A kubelet that names no device at all may have just started: it names none until it has read
+its own state. So that counts once it has said so for this long."""
+
+
+class UseReports:
+    """One per process; a report is made once per evidence."""
+
+    def __init__(self, fleet: Callable[[], FleetSnapshot]) -> None:
+        self._fleet = fleet
+        self._made: dict[str, tuple[Acceptance, UseReport]] = {}
+        self._silent_since_ns: dict[str, int] = {}
+        """By node: when kubelet was first asked of the reports in a row without a device."""
+
+    def of(self, node: str) -> UseReport | None:
+        """The node's last; None where it was never accepted."""
+        view = self._fleet().nodes.get(node)
+        if view is None or view.acceptance is None:
+            self._made.pop(node, None)
+            self._silent_since_ns.pop(node, None)
+            return None
+        found = self._made.get(node)
+        if found is None or found[0] is not view.acceptance:
+            report = self._report(node, view.acceptance, view.mode)
+            found = self._made[node] = (view.acceptance, report)
+        return found[1]
+
+    def _report(self, node: str, acceptance: Acceptance, mode: NodeMode) -> UseReport:
+        asked_ns = acceptance.challenge_issued_ns
+        return UseReport(
+            acceptance.boot_id, asked_ns, _users(acceptance), self._given(node, acceptance, mode)
+        )
+
+    def _given(
+        self, node: str, acceptance: Acceptance, mode: NodeMode
+    ) -> frozenset[GivenDevice] | None:
+        allocations = acceptance.allocations
+        if mode is NodeMode.ENV:  # kubelet has no GPUs there to give
+            return _devices(acceptance)
+        if allocations is None:
+            return None
+        if allocations:
+            self._silent_since_ns.pop(node, None)
+            return _devices(acceptance)
+        asked_ns = acceptance.challenge_issued_ns
+        since_ns = self._silent_since_ns.setdefault(node, asked_ns)
+        return frozenset() if asked_ns - since_ns >= SETTLES_NS else None
+
+
+def _devices(acceptance: Acceptance) -> frozenset[GivenDevice]:
+    return frozenset(
+        GivenDevice(x.namespace, x.pod, x.device) for x in acceptance.allocations or ()
+    )
+
+
+def _users(acceptance: Acceptance) -> dict[str, frozenset[str | None]] | None:
+    if acceptance.processes is None:
+        return None
+    found: dict[str, set[str | None]] = {}
+    for process in acceptance.processes:
+        found.setdefault(process.gpu, set()).add(process.pod_uid)
+    return {gpu: frozenset(users) for gpu, users in found.items()}

@@ -1,0 +1,104 @@
+"""What the gate decides by, besides the Binding and the pod: one moment's snapshots. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from controller.admission.rules import AdmissionRules
+from controller.ledger.claim import open_attempt
+from controller.ledger.record import PodRef, ShareGroup
+from controller.ledger.reservation_id import ReservationIds
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.scheduling.scene import Scene
+from gpuwarden.reasons import Refusal
+
+GrantRefusal = Callable[[str, tuple[str, ...]], Refusal | None]
+"""What is against granting GPUs of a node now, besides their records (`ledger.footing`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """Made anew for every decision."""
+
+    scene: Scene
+    """As /filter has it, without what is busy."""
+    ledger: LedgerSnapshot
+    claiming: Mapping[str, PodRef]
+    """GPUs that claims of this very moment are about, and for whom."""
+    ids: ReservationIds | None
+    """None where `admission.idKeys` is not set: then nothing can be reserved."""
+    rules: AdmissionRules
+    not_ready: str | None
+    """Why nothing may be decided about guarded pods yet, or None."""
+    grant_refusal: GrantRefusal
+    quota: int | None = None
+    """GPUs of one namespace at most (`reservation.quotaPerNamespace`)."""
+    protected: bool = False
+    """As in `guarantee_given`."""
+    report: bool = False
+    """Report-only mode: pods are not injected, and nothing is claimed."""
+
+
+def scene_on(view: GateView, node: str, pod_uid: str, share: ShareGroup | None) -> Scene:
+    """The scene with what is busy for the pod, as `Occupancy` has it, of one node only."""
+    uuids = _devices_of(view, node)
+    shared = frozenset(x for x in uuids if _is_shared(view.ledger.get(x), share))
+    busy = frozenset(
+        x
+        for x in uuids
+        if _is_claimed(view, x, pod_uid)
+        or (x not in shared and _is_held(view.ledger.get(x), pod_uid))
+    )
+    return replace(view.scene, busy=busy, shared=shared)
+
+
+def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
+    """GPUs that count against a namespace's quota; the pod's own open attempts do not."""
+    held = sum(
+        holder.pod.namespace == namespace and not _is_own_attempt(entry, pod_uid)
+        for entry in view.ledger.entries.values()
+        for holder in entry.record.holders
+    )
+    return held + sum(
+        pod.namespace == namespace and pod.uid != pod_uid for pod in view.claiming.values()
+    )
+
+
+def asked_before(view: GateView, node: str, pod_uid: str) -> tuple[str, ...]:
+    """The GPUs of the pod's open attempt on a node, or of a claim that is on its way."""
+    attempt = open_attempt(view.ledger, pod_uid, node)
+    if attempt is not None:
+        return attempt.gpus
+    own = (gpu for gpu, pod in view.claiming.items() if pod.uid == pod_uid)
+    return tuple(gpu for gpu in own if gpu in _devices_of(view, node))
+
+
+def _is_claimed(view: GateView, gpu: str, pod_uid: str) -> bool:
+    pod = view.claiming.get(gpu)
+    return pod is not None and pod.uid != pod_uid
+
+
+def _is_shared(entry: Entry | None, share: ShareGroup | None) -> bool:
+    return entry is not None and share is not None and entry.record.share == share
+
+
+def _is_held(entry: Entry | None, pod_uid: str) -> bool:
+    return entry is not None and not _is_own_attempt(entry, pod_uid)
+
+
+def _is_own_attempt(entry: Entry, pod_uid: str) -> bool:
+    """A record with others in it stays taken."""
+    holders = entry.record.holders
+    return (
+        len(holders) == 1
+        and holders[0].pod.uid == pod_uid
+        and holders[0].state is HolderState.PROPOSED
+    )
+
+
+def _devices_of(view: GateView, node: str) -> tuple[str, ...]:
+    found = view.scene.fleet.nodes.get(node)
+    if found is None or found.acceptance is None:
+        return ()
+    pool = view.scene.memory.pool(node, found.acceptance)
+    return tuple(device.uuid for device in pool.devices)

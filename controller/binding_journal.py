@@ -1,0 +1,135 @@
+"""Tells log, metrics and audit log what the gate decides and what becomes of reservations.
+
+Must not decide anything, and must return at once: records are noted, never waited for. The
+one that a reservation waits for is written by the gate itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from controller.audit.record import Record
+from controller.binding.records import (
+    BindDecision,
+    ReservationChange,
+    adoption_record,
+    bind_record,
+    reservation_record,
+)
+from controller.ledger.adoption import LivePod
+from controller.ledger.states import HolderState
+from controller.ledger.store import LedgerSnapshot
+from controller.ledger.sweep import DriftKind
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+_ADOPTED: Final = "Adopted"
+_SHOWN_GPUS: Final = 16
+
+
+class RecordLog(Protocol):
+    """The part of the audit log that is needed here."""
+
+    def note(self, record: Record) -> None:
+        """Append without waiting."""
+
+
+class BindingJournal:
+    """Implements the sinks of gate, follower and footing."""
+
+    def __init__(self, instruments: Instruments, audit: RecordLog) -> None:
+        self._log = logger("binding")
+        self._audit = audit
+        self._decisions = instruments.counter(names.BIND_DECISIONS)
+        self._reservations = instruments.gauge(names.RESERVATIONS)
+        self._changes = instruments.counter(names.RESERVATION_CHANGES)
+        self._writes = instruments.counter(names.RESERVATION_WRITES)
+        self._drift = instruments.gauge(names.RESERVATION_DRIFT)
+        self._available = instruments.gauge(names.LEDGER_AVAILABLE)
+        self._ledger_error: str | None = None
+        """None before the first reading."""
+        self._drifts: Mapping[DriftKind, int] = {}
+
+    def bound(self, decision: BindDecision) -> None:
+        """The gate answered."""
+        self._audit.note(bind_record(decision))
+        codes = tuple(dict.fromkeys(x.code.value for x in decision.refusals))
+        for code in codes or (ReasonCode.ACCEPTED.value,):
+            self._decisions.labels(code, decision.word).inc()
+        if decision.reservation:
+            self._changes.labels(HolderState.PROPOSED.value).inc()
+        self._log.info(
+            Event.BIND_DECIDED,
+            pod=f"{decision.namespace}/{decision.pod}",
+            node=decision.node,
+            decision=decision.word,
+            codes=codes,
+            detail=decision.refusals[0].detail if decision.refusals else "",
+            gpus=decision.gpus[:_SHOWN_GPUS],
+        )
+
+    def changed(self, change: ReservationChange) -> None:
+        """A reservation was moved."""
+        self._audit.note(reservation_record(change))
+        self._changes.labels(change.state.value).inc()
+        self._log.info(
+            Event.RESERVATION_CHANGED,
+            pod=f"{change.pod.namespace}/{change.pod.name}",
+            node=change.node,
+            state=change.state.value,
+            cause=change.cause,
+            gpus=change.gpus[:_SHOWN_GPUS],
+        )
+
+    def wrote(self, result: str) -> None:
+        """One write: written, overtaken or failed."""
+        self._writes.labels(result).inc()
+
+    def ledger_read(self, error: str) -> None:
+        """The ledger was read, or not; told once per change."""
+        self._available.set(not error)
+        if error and not self._ledger_error:
+            self._log.error(Event.LEDGER_UNAVAILABLE, reason=error)
+        elif not error and self._ledger_error != "":
+            self._log.info(Event.LEDGER_AVAILABLE)
+        self._ledger_error = error
+
+    def drifts(self, counts: Mapping[DriftKind, int]) -> None:
+        """What a survey found; told when it is something else."""
+        for kind in DriftKind:
+            self._drift.labels(kind.value).set(counts.get(kind, 0))
+        if dict(counts) != dict(self._drifts):
+            shown = {kind.value: count for kind, count in sorted(counts.items())}
+            self._log.warning(Event.LEDGER_DRIFT, counts=shown)
+        self._drifts = counts
+
+    def adopted(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was written again."""
+        self._audit.note(adoption_record(pod, gpu))
+        self._changes.labels(_ADOPTED).inc()
+        self._log.warning(
+            Event.RESERVATION_CHANGED,
+            pod=f"{pod.pod.namespace}/{pod.pod.name}",
+            node=pod.node,
+            state=_ADOPTED,
+            cause="the ledger had lost it",
+            gpus=(gpu,),
+        )
+
+    def history_went_back(self, gpus: frozenset[str]) -> None:
+        """Nothing is granted for a while."""
+        self._log.error(
+            Event.LEDGER_WENT_BACK, count=len(gpus), gpus=tuple(sorted(gpus))[:_SHOWN_GPUS]
+        )
+
+    def show(self, snapshot: LedgerSnapshot) -> None:
+        """Set the gauge of what is held now."""
+        counts = Counter(
+            holder.state for entry in snapshot.entries.values() for holder in entry.record.holders
+        )
+        for state in HolderState:
+            if not state.is_end:
+                self._reservations.labels(state.value).set(counts[state])

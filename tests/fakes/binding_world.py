@@ -1,0 +1,340 @@
+"""A small cluster around the gate: pods that are bound by what it answers, one ledger, time.
+
+An API server here does what the real one does with an answer: it applies the patch, and then
+refuses the write where the preconditions do not hold any more.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from controller.admission.review import AdmissionRequest, Verdict
+from controller.admission.rules import AdmissionRules
+from controller.binding.follower import FollowerPorts, ReservationFollower
+from controller.binding.followup import Followup
+from controller.binding.footing_keeper import FootingKeeper, FootingPorts
+from controller.binding.gate import BindingGate, Claiming, GatePorts
+from controller.binding.ledger_use import LedgerUse
+from controller.binding.recent_denials import RecentDenials
+from controller.binding.records import BindDecision, ReservationChange
+from controller.binding.stored_pod import PodsUnavailableError, StoredPod
+from controller.binding.use_reports import UseReports
+from controller.binding.view import GateView
+from controller.fleet.view import FleetSnapshot
+from controller.ledger.adoption import LivePod
+from controller.ledger.claimant import Claimant
+from controller.ledger.memory_store import MemoryLedgerStore
+from controller.ledger.pods import PodGone, PodSeen, PodSight
+from controller.ledger.record import PodRef, in_claiming_order
+from controller.ledger.release import NodeGone
+from controller.ledger.store import LedgerStore
+from controller.ledger.sweep import DriftKind
+from controller.policy import DEFAULT_POLICY
+from controller.scheduling.scenes import Scenes
+from tests.builders.admitted_pods import Document, admitted, documents
+from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
+from tests.builders.fleet_views import healthy
+from tests.fakes.clock import FakeClock
+from tests.fakes.json_patch import applied
+from tests.fakes.recording_audit import RecordingAudit
+
+
+@dataclass
+class FakePods:
+    """Pods by name, in namespace team-a; the copy may lag behind."""
+
+    stored: dict[str, Document] = field(default_factory=dict)
+    copy: dict[str, Document] = field(default_factory=dict)
+    down: bool = False
+    reads: list[str] = field(default_factory=list)
+    touches: list[str] = field(default_factory=list)
+    rereads: int = 0
+    version: int = 100
+
+    def put(self, document: Document) -> None:
+        self.version += 1
+        made: Document = msgspec.json.decode(msgspec.json.encode(document))
+        made["metadata"]["resourceVersion"] = str(self.version)
+        self.stored[made["metadata"]["name"]] = made
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        self.copy = dict(self.stored)
+
+    def known(self, _namespace: str, name: str) -> StoredPod | None:
+        return _stored(self.copy.get(name))
+
+    async def read(self, _namespace: str, name: str) -> StoredPod | None:
+        await self._ask(name)
+        return _stored(self.stored.get(name))
+
+    def sight(self, pod: PodRef) -> PodSight:
+        found = self.copy.get(pod.name or "")
+        return None if found is None or found["metadata"]["uid"] != pod.uid else _seen(found)
+
+    async def look(self, pod: PodRef) -> PodSeen | PodGone:
+        await self._ask(pod.name or "")
+        found = self.stored.get(pod.name or "")
+        missing = found is None or found["metadata"]["uid"] != pod.uid
+        return PodGone() if found is None or missing else _seen(found)
+
+    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+        answer = await self.look(pod)
+        if isinstance(answer, PodSeen):
+            self.touches.append(pod.name or "")
+            self.put(self.stored[pod.name or ""])
+        return answer
+
+    def live(self) -> tuple[LivePod, ...]:
+        found = (_live(x) for x in self.copy.values())
+        return tuple(x for x in found if x is not None)
+
+    def reread(self) -> None:
+        self.rereads += 1
+
+    async def _ask(self, name: str) -> None:
+        self.reads.append(name)
+        await asyncio.sleep(0)
+        if self.down:
+            raise PodsUnavailableError("the API server is away")
+
+
+@dataclass
+class Sink:
+    """Remembers what is told."""
+
+    decisions: list[BindDecision] = field(default_factory=list)
+    changes: list[ReservationChange] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    drift: dict[DriftKind, int] = field(default_factory=dict)
+    adoptions: list[str] = field(default_factory=list)
+    went_back: list[frozenset[str]] = field(default_factory=list)
+
+    def bound(self, decision: BindDecision) -> None:
+        self.decisions.append(decision)
+
+    def changed(self, change: ReservationChange) -> None:
+        self.changes.append(change)
+
+    def wrote(self, result: str) -> None:
+        self.writes.append(result)
+
+    def ledger_read(self, error: str) -> None:
+        self.errors.append(error)
+
+    def drifts(self, counts: Any) -> None:
+        self.drift = dict(counts)
+
+    def adopted(self, pod: LivePod, gpu: str) -> None:
+        self.adoptions.append(f"{pod.pod.name} {gpu}")
+
+    def history_went_back(self, gpus: frozenset[str]) -> None:
+        self.went_back.append(gpus)
+
+
+class Replica:
+    """One controller's gate, and its follower."""
+
+    def __init__(self, world: "BindingWorld", store: LedgerStore, name: str) -> None:
+        self.store = store
+        self.sink = Sink()
+        self.audit = RecordingAudit()
+        self.denials = RecentDenials()
+        self.woken: list[str] = []
+        self._world = world
+        self._name = name
+        self._calls = 0
+        self.reports = UseReports(lambda: world.fleet)
+        self.scenes = Scenes(world, lambda: DEFAULT_POLICY, world.clock)
+        self.use = LedgerUse(store.snapshot)
+        self.footing = FootingKeeper(
+            FootingPorts(
+                store=store,
+                pods=world.pods,
+                ids=IDS,
+                fleet=lambda: world.fleet,
+                report=self.reports.of,
+                sink=self.sink,
+                boottime_ns=world.clock.boottime_ns,
+                draw_call=self._draw_call,
+            )
+        )
+        self.follower = ReservationFollower(
+            FollowerPorts(
+                store=store,
+                pods=world.pods,
+                report=self.reports.of,
+                gone=world.gone.get,
+                denials=self.denials,
+                footing=self.footing,
+                sink=self.sink,
+                wake=self.woken.extend,
+                boottime_ns=world.clock.boottime_ns,
+            ),
+            Followup(),
+        )
+        self.claiming = Claiming()
+        self.ports = GatePorts(
+            pods=world.pods,
+            view=self.view,
+            claims=Claimant(store),
+            audit=self.audit,
+            is_enforced=lambda _namespace: True,
+            denials=self.denials,
+            sink=self.sink,
+            boottime_ns=world.clock.boottime_ns,
+            draw_call=self._draw_call,
+        )
+        self.gate = BindingGate(self.ports, self.claiming)
+        self.changes: dict[str, Any] = {}
+        """Of the view, made by tests."""
+
+    def view(self) -> GateView:
+        made = GateView(
+            scene=self.scenes.now(),
+            ledger=self.store.snapshot(),
+            claiming={},
+            ids=IDS,
+            rules=AdmissionRules(),
+            not_ready=None,
+            grant_refusal=self.footing.refusal,
+        )
+        return replace(made, **self.changes)
+
+    async def stand(self) -> None:
+        """What the first list of pods and the first round bring about."""
+        self.footing.pods_listed(self._world.clock.boottime_ns())
+        await self.follower.round()
+
+    async def bind(self, name: str, node: str = NODE, **request: Any) -> Verdict:
+        """The gate's answer about a Binding of the scheduler."""
+        return await self.gate.decide(self.asked(name, node, **request))
+
+    def asked(self, name: str, node: str = NODE, **request: Any) -> AdmissionRequest:
+        found = self._world.pods.stored.get(name)
+        uid = None if found is None else found["metadata"]["uid"]
+        return review_request(binding(name, node, uid=uid), **request)
+
+    def _draw_call(self) -> str:
+        self._calls += 1
+        return f"{self._name}{self._calls:08x}"
+
+
+class BindingWorld:
+    """Pods, nodes, time and the ledger, with replicas around."""
+
+    def __init__(self, *gpus: int, store: LedgerStore | None = None) -> None:
+        """One `env` node per number, with so many GPUs: gpu-1, gpu-2, …"""
+        self.clock = FakeClock()
+        self.pods = FakePods()
+        self.gone: dict[str, NodeGone] = {}
+        self.fleet = FleetSnapshot({}, {}, 0)
+        self._gpus = gpus or (8,)
+        self.store = store or MemoryLedgerStore()
+        self.report()
+
+    def snapshot(self) -> FleetSnapshot:
+        return self.fleet
+
+    def report(self, *processes: Any, after_s: float = 1) -> None:
+        """New evidence of every node, asked for after a while."""
+        self.clock.advance(after_s)
+        now_ns = self.clock.boottime_ns()
+        nodes = {}
+        for number, count in enumerate(self._gpus, 1):
+            view = healthy(f"gpu-{number}", gpus=count)
+            assert view.acceptance is not None
+            accepted = replace(
+                view.acceptance,
+                challenge_issued_ns=now_ns,
+                fresh_until_ns=now_ns + 90 * 10**9,
+                processes=tuple(processes),
+            )
+            nodes[view.name] = replace(view, acceptance=accepted)
+        self.fleet = FleetSnapshot(nodes, {}, self.fleet.version + 1)
+
+    async def replica(self, name: str = "a", store: LedgerStore | None = None) -> Replica:
+        """A replica with firm ground under it."""
+        made = Replica(self, store or self.store, name)
+        await made.stand()
+        self.report()
+        return made
+
+    def pod(self, name: str, **pod: Any) -> str:
+        """A waiting pod; its name."""
+        document = env_pod(name=name, uid=f"uid-{name}", **pod)
+        self.pods.put(document)
+        return name
+
+    def lands(self, name: str, verdict: Verdict, node: str = NODE) -> bool:
+        """Whether the API server can carry out an answer, and then it does."""
+        if verdict.refusals:
+            return False
+        pod = self.pods.stored.get(name)
+        sent = binding(name, node, uid=None)
+        made = applied(sent, documents(verdict.patch))["metadata"]
+        if pod is None or pod["spec"].get("nodeName"):
+            return False
+        metadata = pod["metadata"]
+        held = (made.get("uid"), made.get("resourceVersion"))
+        if held != (metadata["uid"], metadata["resourceVersion"]):
+            return False
+        annotations = {**(metadata.get("annotations") or {}), **made["annotations"]}
+        self.pods.put(
+            pod
+            | {
+                "metadata": metadata | {"annotations": annotations},
+                "spec": pod["spec"] | {"nodeName": node},
+            }
+        )
+        return True
+
+    def assigned(self) -> dict[str, tuple[str, ...]]:
+        """GPUs by bound pod, as its containers see them."""
+        return {
+            name: tuple(
+                pod["metadata"]["annotations"]["gpuwarden.dev/gpu-uuids-assigned"].split(",")
+            )
+            for name, pod in self.pods.stored.items()
+            if pod["spec"].get("nodeName")
+        }
+
+    def states(self) -> dict[str, list[str]]:
+        """States of all holders by GPU."""
+        entries = self.store.snapshot().entries.values()
+        return {x.record.gpu: [y.state.value for y in x.record.holders] for x in entries}
+
+
+def _stored(pod: Document | None) -> StoredPod | None:
+    if pod is None:
+        return None
+    metadata, node = pod["metadata"], pod["spec"].get("nodeName", "")
+    has_ended = _has_ended(pod)
+    waiting = None if node or has_ended else admitted(pod)
+    return StoredPod(metadata["uid"], metadata["resourceVersion"], node, has_ended, waiting)
+
+
+def _seen(pod: Document) -> PodSeen:
+    annotations = pod["metadata"].get("annotations") or {}
+    return PodSeen(
+        pod["metadata"]["uid"],
+        pod["spec"].get("nodeName", ""),
+        annotations.get("gpuwarden.dev/reservation-id"),
+        _has_ended(pod),
+    )
+
+
+def _live(pod: Document) -> LivePod | None:
+    seen, metadata = _seen(pod), pod["metadata"]
+    if seen.reservation is None or seen.has_ended:
+        return None
+    gpus = metadata["annotations"]["gpuwarden.dev/gpu-uuids-assigned"].split(",")
+    ref = PodRef("team-a", metadata["name"], seen.uid)
+    return LivePod(ref, seen.node, seen.reservation, in_claiming_order(tuple(gpus)))
+
+
+def _has_ended(pod: Document) -> bool:
+    return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}

@@ -1,0 +1,111 @@
+"""What the gate and its reservations leave in metrics and audit log."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.binding.records import BindDecision, ReservationChange
+from controller.binding_journal import BindingJournal
+from controller.ledger.adoption import LivePod
+from controller.ledger.record import PodRef
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.ledger.sweep import DriftKind
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.ledger import in_state
+from tests.fakes.recording_audit import RecordingAudit
+
+POD = PodRef("team-a", "train-0", "uid-0")
+REFUSED = (Refusal(ReasonCode.GPU_BUSY, "none free"), Refusal(ReasonCode.GPU_BUSY, "none"))
+
+
+class Told:
+    def __init__(self) -> None:
+        self.instruments = Instruments(Process.CONTROLLER, "0")
+        self.audit = RecordingAudit()
+        self.journal = BindingJournal(self.instruments, self.audit)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        for family in text_string_to_metric_families(self.instruments.render().decode()):
+            for sample in family.samples:
+                if sample.name == f"gpuwarden_{name}" and sample.labels == labels:
+                    return sample.value
+        return None
+
+
+def decision(*refusals: Refusal, reported: bool = False) -> BindDecision:
+    reservation = "" if refusals else "v1.k.x"
+    gpus = () if refusals else ("GPU-a",)
+    return BindDecision(
+        "team-a", "train-0", "uid-0", "gpu-1", "jane", refusals, reported, reservation, gpus
+    )
+
+
+def test_answers() -> None:
+    told = Told()
+    told.journal.bound(decision())
+    told.journal.bound(decision(*REFUSED))
+    told.journal.bound(decision(*REFUSED, reported=True))
+    allowed, refused, reported = told.audit.noted
+    assert allowed.kind is RecordKind.BIND_DECISION
+    assert (allowed.actor, allowed.subject, allowed.decision) == (
+        "jane",
+        "pod/team-a/train-0",
+        "allowed",
+    )
+    assert allowed.refs["gpus"] == ["GPU-a"]
+    assert (refused.decision, refused.codes) == ("refused", ("GPU_BUSY",))
+    assert refused.refs["reasons"] == ["none free", "none"]
+    assert reported.decision == "reported"
+    assert told.metric("bind_decisions_total", code="ACCEPTED", decision="allowed") == 1
+    assert told.metric("bind_decisions_total", code="GPU_BUSY", decision="refused") == 1
+    assert told.metric("bind_decisions_total", code="GPU_BUSY", decision="reported") == 1
+    assert told.metric("reservation_changes_total", state="Proposed") == 1
+
+
+def test_every_state_has_its_record() -> None:
+    told = Told()
+    for state in HolderState:
+        told.journal.changed(ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), state, "why"))
+        assert told.metric("reservation_changes_total", state=state.value) == 1
+    assert [(x.kind.value, x.decision) for x in told.audit.noted] == [
+        ("reservation.reserved", "proposed"),
+        ("reservation.confirmed", "confirmed"),
+        ("reservation.releasing", "releasing"),
+        ("reservation.released", "released"),
+        ("reservation.expired", "expired"),
+        ("reservation.revoked", "revoked"),
+    ]
+    assert {x.refs["cause"] for x in told.audit.noted} == {"why"}
+
+
+def test_an_adoption() -> None:
+    told = Told()
+    told.journal.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
+    (record,) = told.audit.noted
+    assert (record.kind, record.refs["gpus"]) == (RecordKind.RESERVATION_ADOPTED, ["GPU-b"])
+    assert told.metric("reservation_changes_total", state="Adopted") == 1
+
+
+def test_what_is_held_and_what_does_not_agree() -> None:
+    told = Told()
+    told.journal.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]))
+    assert told.metric("reservations", state="Confirmed") == 1
+    assert told.metric("reservations", state="Proposed") == 0
+    told.journal.drifts({DriftKind.TORN: 2})
+    assert told.metric("reservation_drift", kind="torn") == 2
+    told.journal.drifts({})
+    assert told.metric("reservation_drift", kind="torn") == 0
+    told.journal.history_went_back(frozenset({"GPU-a"}))
+
+
+def test_whether_the_ledger_can_be_read() -> None:
+    told = Told()
+    told.journal.ledger_read("")
+    assert told.metric("ledger_available") == 1
+    told.journal.ledger_read("away")
+    told.journal.ledger_read("away")
+    assert told.metric("ledger_available") == 0
+    told.journal.wrote("overtaken")
+    assert told.metric("reservation_writes_total", result="overtaken") == 1
