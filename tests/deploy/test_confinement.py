@@ -48,13 +48,16 @@ def scheduler(path: str, wanted: object, why: str) -> Setting:
     return Setting("Deployment", "gpuwarden-scheduler", path, wanted, why)
 
 
+def labels(component: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "gpuwarden", "app.kubernetes.io/component": component}
+
+
 def spread(topology: str) -> Object:
-    labels = {"app.kubernetes.io/name": "gpuwarden", "app.kubernetes.io/component": "controller"}
     return {
         "topologyKey": topology,
         "maxSkew": 1,
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": labels},
+        "labelSelector": {"matchLabels": labels("controller")},
     }
 
 
@@ -97,6 +100,14 @@ SETTINGS = (
         "spec/updateStrategy",
         {"rollingUpdate": {"maxUnavailable": "10%", "maxSurge": 0}},
         "never two agents for one node",
+    ),
+    agent(
+        f"{POD}/volumes/3",
+        {
+            "name": "state",
+            "hostPath": {"path": "/var/lib/gpuwarden", "type": "DirectoryOrCreate"},
+        },
+        "the witness's memory outlives the pod",
     ),
     controller(
         f"{POD}/securityContext",
@@ -144,7 +155,7 @@ SETTINGS = (
         {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": spread("")["labelSelector"]["matchLabels"]},
+            "selector": {"matchLabels": labels("controller")},
         },
         "a drain takes one replica at a time, and one that is not ready never holds it up",
     ),
