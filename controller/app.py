@@ -268,6 +268,13 @@ class _Controller:
         finally:
             unsubscribe()
 
+    async def _first_policy(self) -> None:
+        """Wait until it is known what counts: until then no agent is heard."""
+        policy = self._parts.policy
+        while policy.unknown is not None and not self._stop.is_set():
+            await policy.look()
+            await asyncio.sleep(self._tempo.tick_s)
+
     async def serve(self) -> int:
         """Until a signal, a fault or `stop`."""
         await self._stop.wait()
@@ -336,6 +343,7 @@ class _Controller:
         admission = ""
         if parts.admission is not None:
             admission = str(Address(*await parts.admission.start()))
+        await self._first_policy()
         await self._first_svid()
         if parts.spire.poller is not None:
             following = parts.spire.poller.follow(parts.revocation.carry_out)

@@ -35,8 +35,10 @@ from controller.http_server import HttpServer
 from controller.kube.api import Exchange
 from controller.kube.cluster import Cluster
 from controller.operator_desk import DeskPorts, OperatorDesk
-from controller.policy import Policy
-from controller.policy_in_force import PolicyInForce, policy_file
+from controller.policy import DEFAULT_POLICY, Policy
+from controller.policy_file import PolicyInvalidError
+from controller.policy_findings import PolicyFinding
+from controller.policy_in_force import PolicyInForce, PolicySource, policy_file
 from controller.rpc.attest_session import SessionPorts
 from controller.rpc.attestation_service import AttestationService
 from controller.rpc.audit_heads import AuditHeads
@@ -62,6 +64,7 @@ from controller.settings import (
     ControllerSettings,
     Enrollment,
     ExtenderTlsSettings,
+    PolicyOrigin,
     StoreKind,
 )
 from controller.spire.assembly import SpireParts, spire_parts
@@ -140,9 +143,11 @@ def assemble(
     refusals = RecentRefusals(clock.wall_ns)
     store = choose_store(settings.store, clock, None if cluster is None else cluster.enrollments)
     denials = Denials(store.store)
-    file = policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
-    registry = FleetRegistry() if file is None else FleetRegistry(file.current)
-    policy = PolicyInForce(file, audit=audit, instruments=instruments, changed=registry.set_policy)
+    source = _policy_source(settings, cluster)
+    registry = FleetRegistry((None if source is None else source.current) or DEFAULT_POLICY)
+    policy = PolicyInForce(
+        source, audit=audit, instruments=instruments, changed=registry.set_policy
+    )
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), settings.clock.warn.ns)
     spire = spire_parts(settings, svids, clock, anchor, SpireJournal(instruments, audit))
     conditions = Conditions(
@@ -306,7 +311,17 @@ def _cluster(
         rules=_rules(settings),
         clock=clock,
         instruments=instruments,
+        has_policy=settings.policy.source is PolicyOrigin.CLUSTER,
     )
+
+
+def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> PolicySource | None:
+    if settings.policy.source is PolicyOrigin.FILE:
+        return policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
+    if cluster is None or cluster.policy is None:
+        expected = "file, where the Kubernetes API is not used"
+        raise PolicyInvalidError((PolicyFinding("policy.source", "cluster", expected),))
+    return cluster.policy
 
 
 def _rules(settings: ControllerSettings) -> WishRules:

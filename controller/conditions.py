@@ -73,8 +73,11 @@ class Conditions:
         return node in self.directory.snapshot().nodes
 
     def known(self) -> Snapshots:
-        """What the Verifier decides by; without an SVID there are no roots, so nobody passes."""
-        svid = self.svids.current()
+        """What the Verifier decides by.
+
+        Without an SVID, and before a policy is known, there are no roots, so nobody passes.
+        """
+        svid = self.svids.current() if self.policy_in_force.unknown is None else None
         return Snapshots(
             roots=svid.roots if svid else (),
             directory=self.directory.snapshot(),
@@ -84,6 +87,8 @@ class Conditions:
 
     def not_ready(self) -> str | None:
         """Why nothing may be decided about guarded pods yet."""
+        if (unknown := self.policy_in_force.unknown) is not None:
+            return f"policy: {unknown}"
         return first_round(
             self.state.listening_since_ns,
             self.times.interval.ns,

@@ -1,9 +1,11 @@
 """The policy file: YAML to `Policy`, strictly, and again when it changes.
 
 A wrong file is refused as a whole with every fault named, and the policy that is in
-force stays. Pure but for `PolicyFile`, which reads one file.
+force stays. Pure but for `PolicyFile`, which reads one file. `policy_of` is the one way
+from a document to a policy, for the custom resources too.
 """
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -36,7 +38,7 @@ _TAG_FAULTS = (LookupError, AttributeError, TypeError, RecursionError)
 
 
 class PolicyInvalidError(Exception):
-    """The file is no policy; carries every finding."""
+    """The file, or what stands in its place, is no policy; carries every finding."""
 
     def __init__(self, findings: tuple[PolicyFinding, ...]) -> None:
         super().__init__("; ".join(map(str, findings)))
@@ -48,7 +50,15 @@ def decode_policy(data: bytes, *, opaque_hashes: bool = False) -> Policy:
 
     `opaque_hashes` allows seed-style hashes (only with insecure static hashes).
     """
-    document = _load(data)
+    digest = hashlib.sha256(data).hexdigest()
+    return policy_of(_load(data), digest, opaque_hashes=opaque_hashes)
+
+
+def policy_of(document: object, digest: str, *, opaque_hashes: bool = False) -> Policy:
+    """Judge a parsed document (plain lists, mappings and scalars); `digest` names it in audit.
+
+    Raises PolicyInvalidError with all its faults.
+    """
     findings = list(document_findings(document, PolicyDocument))
     if findings:
         raise PolicyInvalidError(tuple(findings))
@@ -56,7 +66,7 @@ def decode_policy(data: bytes, *, opaque_hashes: bool = False) -> Policy:
     findings.extend(_meaning(decoded, opaque_hashes=opaque_hashes))
     if findings:
         raise PolicyInvalidError(tuple(findings))
-    return _policy(decoded, hashlib.sha256(data).hexdigest())
+    return _policy(decoded, digest)
 
 
 def policy_schema() -> dict[str, Any]:
@@ -85,6 +95,10 @@ class PolicyFile:
             raise PolicyInvalidError(change.findings if change else ())
         self.current: Policy = change.policy
         """The policy in force: of the last file that was right."""
+
+    async def look(self) -> PolicyChange | None:
+        """As `refresh`, beside the event loop."""
+        return await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> PolicyChange | None:
         """Look at the file; None when it is as it was at the last look."""

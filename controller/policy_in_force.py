@@ -1,13 +1,14 @@
-"""The policy that decisions use now, and the task that takes a changed file into force.
+"""The policy that decisions use now, and the task that takes a changed one into force.
 
-A wrong file is refused as a whole and the old policy stays. Must not judge policies
-itself; `policy_file` does.
+It comes from a file or from the cluster. A wrong one is refused as a whole and the old policy
+stays; while there was no right one yet, nothing may be decided. Must not judge policies itself;
+`policy_file` does.
 """
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from controller.audit.log import AuditLog
 from controller.audit.record import Record
@@ -22,45 +23,65 @@ from gpuwarden.telemetry.names import Event
 _SHOWN_FINDINGS: Final = 10
 
 
+class PolicySource(Protocol):
+    """Where the policy comes from."""
+
+    @property
+    def current(self) -> Policy | None:
+        """The last one that was right; None before the first."""
+
+    async def look(self) -> PolicyChange | None:
+        """What has changed since the last look, if anything has."""
+
+
 class PolicyInForce:
-    """One for the process. Without a file nothing is demanded, for ever."""
+    """One for the process. Without a source nothing is demanded, for ever."""
 
     def __init__(
         self,
-        file: PolicyFile | None,
+        source: PolicySource | None,
         *,
         audit: AuditLog,
         instruments: Instruments,
         changed: Callable[[Policy], None],
     ) -> None:
-        self._file = file
+        self._source = source
         self._audit = audit
         self._reloads = instruments.counter(names.POLICY_RELOADS)
         self._changed = changed
         self._log = logger("policy")
+        self._fault = "not read yet"
 
     @property
     def current(self) -> Policy:
-        """What counts now; the same object until it changes."""
-        return DEFAULT_POLICY if self._file is None else self._file.current
+        """What counts now; the same object until it changes. Says nothing while `unknown`."""
+        found = None if self._source is None else self._source.current
+        return DEFAULT_POLICY if found is None else found
+
+    @property
+    def unknown(self) -> str | None:
+        """Why it is not known yet what counts; None once it is, for ever."""
+        is_known = self._source is None or self._source.current is not None
+        return None if is_known else self._fault
 
     async def follow(self, every_s: float) -> None:
-        """Look at the file again and again, until cancelled."""
+        """Look again and again, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             await self.look()
 
     async def look(self) -> None:
-        """Take a changed file into force, or say what is wrong with it."""
-        if self._file is None:
+        """Take a changed policy into force, or say what is wrong with it."""
+        if self._source is None:
             return
-        change = await asyncio.to_thread(self._file.refresh)
+        change = await self._source.look()
         if change is not None:
             self._take(change)
 
     def _take(self, change: PolicyChange) -> None:
         if change.policy is None:
             findings = [str(finding) for finding in change.findings[:_SHOWN_FINDINGS]]
+            self._fault = findings[0] if findings else self._fault
             self._reloads.labels("refused").inc()
             self._log.error(Event.POLICY_REFUSED, findings=findings)
             return

@@ -16,6 +16,7 @@ from controller.kube.admission_notices import admission_notice
 from controller.kube.api import ApiClient, Exchange
 from controller.kube.cluster_nodes import ClusterNodes
 from controller.kube.cluster_pods import ClusterPods
+from controller.kube.cluster_policy import ClusterPolicy
 from controller.kube.enforced_namespaces import EnforcedNamespaces
 from controller.kube.enrollment_store import KubernetesEnrollmentStore
 from controller.kube.event_recorder import EventRecorder
@@ -61,7 +62,9 @@ class Cluster:
         clock: Clock,
         instruments: Instruments,
         pace: Pace = DEFAULT_PACE,
+        has_policy: bool = False,
     ) -> None:
+        """`has_policy`: whether the policy is the cluster's."""
         self._exchange = exchange
         self._clock = clock
         self._instruments = instruments
@@ -124,11 +127,25 @@ class Cluster:
             "pods": pods,
             "nodeenrollments": self.enrollments.watcher,
         }
+        self.policy: ClusterPolicy | None = None
+        if has_policy:
+            self.policy = ClusterPolicy(
+                api,
+                clock=clock,
+                instruments=instruments,
+                leads=self.leadership.leads,
+                jitter=_jitter,
+                pace=pace,
+                opaque_hashes=rules.opaque_hashes,
+            )
+            self._watchers = {**self._watchers, **self.policy.watchers}
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
+        policy = {} if self.policy is None else {"kube policy status": self.policy.follow()}
         return {
             **{f"kube {name}": watcher.follow() for name, watcher in self._watchers.items()},
+            **policy,
             "kube leadership": self.leadership.follow(),
             "kube events": self._events.follow(),
             "kube own events": self._own_events.follow(),

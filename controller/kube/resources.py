@@ -53,12 +53,21 @@ class Call:
     own_namespace: bool = False
     name: str | None = None
     """The one object that is named, where RBAC can say so (it cannot for create)."""
+    subresource: str = ""
+
+    @property
+    def rbac_name(self) -> str:
+        """The resource as rules and the audit log write it, for example `pods/status`."""
+        plural = self.resource.plural
+        return f"{plural}/{self.subresource}" if self.subresource else plural
 
 
 NODES: Final = Resource("", "v1", "nodes")
 PODS: Final = Resource("", "v1", "pods", namespaced=True)
 NAMESPACES: Final = Resource("", "v1", "namespaces")
 ENROLLMENTS: Final = Resource(GROUP, "v1alpha1", "nodeenrollments")
+ATTESTATION_CLASSES: Final = Resource(GROUP, "v1alpha1", "attestationclasses")
+ATTESTATION_POLICIES: Final = Resource(GROUP, "v1alpha1", "attestationpolicies")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
 
@@ -71,6 +80,13 @@ CALLS: Final = (
         Call(verb, ENROLLMENTS)
         for verb in (Verb.GET, Verb.LIST, Verb.WATCH, Verb.CREATE, Verb.PATCH)
     ),
+    *(
+        Call(verb, kind)
+        for kind in (ATTESTATION_CLASSES, ATTESTATION_POLICIES)
+        for verb in (Verb.LIST, Verb.WATCH)
+    ),
+    Call(Verb.PATCH, ATTESTATION_CLASSES, subresource="status"),
+    Call(Verb.PATCH, ATTESTATION_POLICIES, subresource="status"),
     Call(Verb.CREATE, LEASES, own_namespace=True),
     Call(Verb.GET, LEASES, own_namespace=True, name=LEASE_NAME),
     Call(Verb.PATCH, LEASES, own_namespace=True, name=LEASE_NAME),

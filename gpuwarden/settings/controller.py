@@ -30,6 +30,13 @@ class Enforcement(StrEnum):
     REPORT = "report"
 
 
+class PolicyOrigin(StrEnum):
+    """Where the policy comes from."""
+
+    FILE = "file"
+    CLUSTER = "cluster"
+
+
 class StoreKind(StrEnum):
     """Where enrolments live."""
 
@@ -95,6 +102,14 @@ class SpireSettings:
 class PolicySettings:
     """Section `policy`."""
 
+    source: Annotated[
+        PolicyOrigin,
+        Spec(
+            kinds.one_of(PolicyOrigin),
+            "`cluster`: the AttestationPolicy `cluster` and the AttestationClasses of the"
+            " Kubernetes API in the place of a file",
+        ),
+    ] = PolicyOrigin.FILE
     file: Annotated[
         Path | None, Spec(kinds.PATH, "policy file; without one nothing is demanded")
     ] = None

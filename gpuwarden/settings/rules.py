@@ -4,7 +4,12 @@ from itertools import combinations
 
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.settings.agent import AgentSettings
-from gpuwarden.settings.controller import ControllerSettings, KubernetesUse, StoreKind
+from gpuwarden.settings.controller import (
+    ControllerSettings,
+    KubernetesUse,
+    PolicyOrigin,
+    StoreKind,
+)
 from gpuwarden.settings.finding import Finding
 from gpuwarden.settings.values import Address, Duration
 
@@ -32,6 +37,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_static_hashes(settings),
         *_listeners(settings),
         *_kubernetes(settings),
+        *_policy(settings),
     ]
 
 
@@ -99,6 +105,18 @@ def _kubernetes(settings: ControllerSettings) -> list[Finding]:
     if settings.store.kind is StoreKind.KUBERNETES and section.api is KubernetesUse.OFF:
         expected = "another store with kubernetes.api: off"
         findings.append(Finding("store.kind", "", settings.store.kind.value, expected))
+    return findings
+
+
+def _policy(settings: ControllerSettings) -> list[Finding]:
+    if settings.policy.source is not PolicyOrigin.CLUSTER:
+        return []
+    findings = []
+    if settings.kubernetes.api is KubernetesUse.OFF:
+        findings.append(Finding("policy.source", "", "cluster", "file with kubernetes.api: off"))
+    if settings.policy.file is not None:
+        expected = "nothing with policy.source: cluster"
+        findings.append(Finding("policy.file", "", str(settings.policy.file), expected))
     return findings
 
 

@@ -185,7 +185,7 @@ CLOCK_SUSPECT = _gauge(
     "clock_suspect", _C, "1 while our wall clock disagrees with time since boot."
 )
 POLICY_RELOADS = _counter(
-    "policy_reloads", _C, "Reads of a changed policy file, by result (taken, refused).", "result"
+    "policy_reloads", _C, "Reads of a changed policy, by result (taken, refused).", "result"
 )
 READY = _gauge("ready", _BOTH, "1 when /readyz answers 200.")
 
@@ -421,8 +421,8 @@ class Event(StrEnum):
     EVIDENCE_ACCEPTED = "evidence.accepted", "first, changed or regained acceptance of a node"
     EVIDENCE_REFUSED = "evidence.refused", "evidence or its stream was refused; code and step"
     NODE_STATE = "node.state", "a node changed its state"
-    POLICY_LOADED = "policy.loaded", "a policy file is in force; its digest"
-    POLICY_REFUSED = "policy.refused", "a changed policy file is wrong; the old one stays"
+    POLICY_LOADED = "policy.loaded", "a policy is in force; its digest"
+    POLICY_REFUSED = "policy.refused", "a changed policy is wrong; the old one stays"
     CLOCK_SUSPECT = "clock.suspect", "our wall clock disagrees with time since boot"
     FILTER_DECIDED = "filter.decided", "an extender answered; counts per code"
     EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
@@ -474,6 +474,10 @@ class Event(StrEnum):
     )
 
     KUBE_EVENT_FAILED = "kube.event.failed", "the API server did not take an Event"
+    KUBE_STATUS_FAILED = (
+        "kube.status.failed",
+        "the API server did not take what became of a policy's object",
+    )
     KUBE_TOUCH_FAILED = (
         "kube.touch.failed",
         "the API server did not take a note on a node; waiting pods are tried later",

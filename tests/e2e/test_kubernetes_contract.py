@@ -41,6 +41,7 @@ from tests.e2e.lab.api import ApiError as RefusedError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.installation import apply
+from tests.e2e.product.service_account import as_in_a_pod, token_of_controller
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import eventually
 
@@ -48,8 +49,6 @@ NAMESPACE = "gpuwarden-system"
 QUICK = Pace(pause_factor=0.2)
 OBJECTS = "/apis/gpuwarden.dev/v1alpha1/nodeenrollments"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-TOKENS = f"{ACCOUNTS}/gpuwarden-controller/token"
 RESOURCE = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeenrollments.gpuwarden.dev"
 
 
@@ -58,8 +57,8 @@ def account(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> InCluster:
     """What deploy/ installs, and the controller's way in as kubelet would project it."""
     apply(lab, "kustomize/base")
     until("the custom resource is served", lambda: _answers(lab.api))
-    token = _token(lab, {"expirationSeconds": 3600})
-    return _as_in_a_pod(lab, tmp_path_factory.mktemp("service-account"), token)
+    token = token_of_controller(lab, {"expirationSeconds": 3600})
+    return as_in_a_pod(lab, tmp_path_factory.mktemp("service-account"), token)
 
 
 @pytest.fixture
@@ -103,8 +102,11 @@ class TestRealApiServer(KubernetesApiContract):
         """It is bound to a Secret, and dies with it; the server believes it for 10 s more."""
         uid = lab.api.post(SECRETS, {"metadata": {"name": "mortal"}})["metadata"]["uid"]
         bound = {"kind": "Secret", "apiVersion": "v1", "name": "mortal", "uid": uid}
-        mortal, good = _token(lab, {"boundObjectRef": bound}), _token(lab, {})
-        api, transport = api_client(_as_in_a_pod(lab, tmp_path, mortal), SystemClock())
+        mortal, good = (
+            token_of_controller(lab, {"boundObjectRef": bound}),
+            token_of_controller(lab, {}),
+        )
+        api, transport = api_client(as_in_a_pod(lab, tmp_path, mortal), SystemClock())
         try:
             await api.version_now(NODES)
             lab.api.delete(f"{SECRETS}/mortal")
@@ -330,20 +332,6 @@ class TestLeadershipAndEvents:
         )
         assert [x["involvedObject"]["kind"] for x in described["items"]] == ["Node"]
         lab.fake_nodes.delete("kube-events")
-
-
-def _token(lab: Lab, spec: dict[str, Any]) -> str:
-    """Of the controller's service account."""
-    made: str = lab.api.post(TOKENS, {"spec": spec})["status"]["token"]
-    return made
-
-
-def _as_in_a_pod(lab: Lab, folder: Path, token: str) -> InCluster:
-    (folder / "token").write_text(token)
-    (folder / "ca.crt").write_bytes(lab.control_plane.identities.pki.ca.read_bytes())
-    host, _, port = lab.control_plane.url.removeprefix("https://").rpartition(":")
-    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-    return InCluster(environ, folder)
 
 
 def _answers(api: Api) -> bool:

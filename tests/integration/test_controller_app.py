@@ -118,11 +118,13 @@ async def _running(
     folder: Path,
     workload_api: str,
     directory: Any = None,
+    *,
     clock: Clock | None = None,
     exchange: Any = None,
-    **changes: str,
+    stop: asyncio.Event | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Running]:
-    stop = asyncio.Event()
+    stop = stop or asyncio.Event()
     told: list[Addresses] = []
     listening = asyncio.Event()
 
@@ -359,6 +361,7 @@ async def _filter(controller: Running, required: str) -> tuple[dict[str, Any], s
     ("changes", "status", "text"),
     [
         ({"policy__file": "/nonexistent/policy.yaml"}, 2, "/nonexistent/policy.yaml"),
+        ({"policy__source": "cluster"}, 2, "policy.source: cluster, expected file"),
         ({"listen__agents": "192.0.2.1:1"}, 1, "listen.agents: cannot bind"),
         ({"listen__ops": "192.0.2.1:1"}, 1, "192.0.2.1"),
         ({"listen__local": "/proc/version"}, 1, "is not a socket"),
@@ -367,10 +370,10 @@ async def _filter(controller: Running, required: str) -> tuple[dict[str, Any], s
     ],
 )
 async def test_what_cannot_start_says_what_and_why(
-    tmp_path: Path, workload_api: str, changes: dict[str, str], status: int, text: str
+    tmp_path: Path, workload_api: str, changes: dict[str, Any], status: int, text: str
 ) -> None:
     with pytest.raises(StartError, match=text) as caught:
-        async with _running(tmp_path, workload_api, None, None, **changes):
+        async with _running(tmp_path, workload_api, **changes):
             pass
     assert caught.value.status == status
 

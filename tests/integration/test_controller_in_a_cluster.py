@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -318,3 +319,87 @@ async def test_a_node_is_touched_when_its_evidence_helps_a_waiting_pod(
 
         await eventually(touched, "the node is touched")
         await here.passes(waiting, ["node-1"], "placement")
+
+
+def policy(spec: dict[str, Any], generation: int = 1) -> dict[str, Any]:
+    return {"metadata": {"name": "cluster", "generation": generation}, "spec": spec}
+
+
+async def says(port: int, text: str) -> None:
+    """The reason why the controller is not ready, before it says where it listens."""
+
+    async def there() -> bool | None:
+        url = f"http://127.0.0.1:{port}/readyz"
+        try:
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                return text in await answer.text() or None
+        except aiohttp.ClientError:
+            return None
+
+    await eventually(there, text)
+
+
+async def test_the_cluster_s_policy_counts_and_no_agent_is_heard_before_it_is_known(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    objects, port = "attestationpolicies", free_port()
+    is_open = asyncio.Event()
+
+    async def write_late() -> bool:
+        await says(port, "policy: AttestationPolicy/cluster: missing")
+        opened = is_open.is_set()
+        api.create(objects, policy({"minLevel": "L0"}))
+        return opened
+
+    def change(spec: dict[str, Any], generation: int) -> None:
+        api.change(objects, {**api.objects.get(objects, "cluster"), **policy(spec, generation)})
+
+    async def told(status: str) -> None:
+        async def there() -> bool | None:
+            found = api.objects.get(objects, "cluster").get("status", {"conditions": [{}]})
+            return found["conditions"][0].get("status") == status or None
+
+        await eventually(there, f"accepted: {status}")
+
+    writing = asyncio.create_task(write_late())
+    changes = {"policy__source": "cluster", "listen__ops": f"127.0.0.1:{port}"}
+    async with world(tmp_path, api, workload_api, **changes) as here, here.client() as node:
+        is_open.set()
+        assert await writing is False
+        wish = pod(**{"gpuwarden.dev/min-level": "L0"})
+        await node.accepted()
+        here.clock.ahead_ns += 43_000_000_000
+        await here.passes(wish, ["node-1"], "placement")
+        await told("True")
+        change({"minLevel": "L1"}, 2)
+        await here.passes(wish, [], "the new policy demands more")
+        change({"minLevel": "L0", "labels": {"big": "huh"}}, 3)
+        await told("False")
+        await here.passes(wish, [], "a wrong policy changes nothing")
+        api.delete(objects, "cluster")
+        await here.passes(wish, [], "nor does a deleted one")
+    records = here.controller.records()
+    taken = [x["refs"]["policy"] for x in records if x["subject"] == "policy"]
+    assert len(taken) == len(set(taken)) == 2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_it_ends_while_it_waits_for_a_policy(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    port, stop = free_port(), asyncio.Event()
+
+    async def end() -> None:
+        await says(port, "policy: AttestationPolicy/cluster: missing")
+        stop.set()
+
+    ending = asyncio.create_task(end())
+    changes = {"policy__source": "cluster", "listen__ops": f"127.0.0.1:{port}"}
+    async with world(tmp_path, api, workload_api, stop=stop, **changes) as here:
+        await ending
+    assert here.controller.task.result() == 0

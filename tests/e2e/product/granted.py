@@ -40,7 +40,7 @@ def rights_of_calls(namespace: str) -> set[Right]:
         Right(
             call.verb.value,
             call.resource.group,
-            call.resource.plural,
+            call.rbac_name,
             namespace if call.own_namespace else None,
             call.name,
         )

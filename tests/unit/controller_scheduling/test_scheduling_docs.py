@@ -1,10 +1,15 @@
 """The reference pages say what the code does."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyParts
 from controller.policy_file import decode_policy, policy_schema
 from controller.scheduling.device_facts import FACTS
 from controller.scheduling.gpu_map import parse_gpu_map
@@ -36,9 +41,17 @@ def test_the_example_map_is_a_map() -> None:
     assert set(found) == {0, 1}
 
 
-def test_the_example_policy_is_a_policy() -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", POLICY, re.DOTALL)
-    assert decode_policy(example.encode()).classes["h100-2026"].hashes[1].not_before is not None
+def test_the_example_policy_is_a_policy_and_the_objects_are_the_same() -> None:
+    example, objects = re.findall(r"```yaml\n(.*?)```", POLICY, re.DOTALL)
+    file = decode_policy(example.encode())
+    assert file.classes["h100-2026"].hashes[1].not_before is not None
+    parts: dict[Any, Any] = {POLICY_KIND: {}, CLASS_KIND: {}}
+    for document in yaml.safe_load_all(objects):
+        kind = POLICY_KIND if document["kind"] == "AttestationPolicy" else CLASS_KIND
+        document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+        parts[kind] |= dict([kind.entry(json.dumps(document).encode())])
+    found = PolicyParts(parts[POLICY_KIND], parts[CLASS_KIND]).policy()
+    assert replace(found, digest=file.digest) == file
 
 
 def test_every_key_of_the_policy_is_on_the_page() -> None:

@@ -1,0 +1,260 @@
+"""AttestationPolicy and AttestationClass: the policy file as custom resources. Pure.
+
+Together they are one document of the file's schema, judged by the file's parser. What the API
+server could not have stored by the schema in deploy/ is refused here, not repaired. The status
+says what became of an object; nothing is decided from it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from controller.kube.objects import Kind, Metadata
+from controller.kube.reflection import Entry
+from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES, GROUP
+from controller.policy import Policy
+from controller.policy_document import API_VERSION, KIND
+from controller.policy_file import MAX_BYTES, PolicyInvalidError, policy_of
+from controller.policy_findings import PolicyFinding, shown
+
+OBJECT_VERSION: Final = f"{GROUP}/{ATTESTATION_POLICIES.version}"
+POLICY, CLASS = "AttestationPolicy", "AttestationClass"
+NAME: Final = "cluster"
+"""Of the only AttestationPolicy."""
+ACCEPTED: Final = "Accepted"
+"""The condition's type."""
+_MAX_MESSAGE: Final = 1024
+_NOT_IN_SPEC: Final = {POLICY: ("apiVersion", "kind", "classes"), CLASS: ("name",)}
+"""Keys of the document that are not for an object's spec to say."""
+_CLASS_KEY: Final = re.compile(r"classes\[([0-9]+)\]\.?(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an object's status says."""
+
+    is_accepted: bool
+    reason: str
+    message: str
+    generation: int
+    """Of the spec that it is about."""
+    digest: str = ""
+    """Of the policy in force, on the AttestationPolicy."""
+    since: str = ""
+    """When `is_accepted` came to be so, as the API server writes times."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPart:
+    """One of the objects."""
+
+    generation: int
+    spec: bytes
+    said: Said | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartKey:
+    """Which object."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One spec of one object: `generation` counts them up, a new object has a new `uid`."""
+
+    uid: str
+    generation: int
+
+
+class _Metadata(Metadata):
+    generation: int = 0
+
+
+class _Condition(msgspec.Struct, rename="camel", gc=False):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel", gc=False):
+    conditions: list[_Condition] = []
+    policy_digest: str = ""
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"null")
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_DECODER: Final = msgspec.json.Decoder(_Object)
+
+
+def _read(body: bytes) -> tuple[Metadata, PolicyPart]:
+    found = _DECODER.decode(body)
+    said = next((_said(x, found.status) for x in found.status.conditions if _is_ours(x)), None)
+    return found.metadata, PolicyPart(found.metadata.generation, bytes(found.spec), said)
+
+
+def _is_ours(condition: _Condition) -> bool:
+    return condition.type == ACCEPTED
+
+
+def _said(condition: _Condition, status: _Status) -> Said:
+    return Said(
+        condition.status == "True",
+        condition.reason,
+        condition.message,
+        condition.observed_generation,
+        status.policy_digest,
+        condition.last_transition_time,
+    )
+
+
+POLICY_KIND: Final = Kind(ATTESTATION_POLICIES, _read)
+CLASS_KIND: Final = Kind(ATTESTATION_CLASSES, _read)
+
+
+class PolicyParts:
+    """All objects at one moment."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, Entry[PolicyPart]],
+        classes: Mapping[str, Entry[PolicyPart]],
+    ) -> None:
+        self._parts = {
+            **{PartKey(POLICY, name): x for name, x in policies.items()},
+            **{PartKey(CLASS, name): x for name, x in classes.items()},
+        }
+
+    def __iter__(self) -> Iterator[tuple[PartKey, Entry[PolicyPart]]]:
+        return iter(self._parts.items())
+
+    def editions(self) -> Mapping[PartKey, Edition]:
+        """What the policy is made of."""
+        return {key: Edition(x.uid, x.value.generation) for key, x in self._parts.items()}
+
+    def policy(self, *, opaque_hashes: bool = False) -> Policy:
+        """The one policy of all; raises PolicyInvalidError that names the objects."""
+        specs = {key: _decoded(x.value.spec) for key, x in sorted(self._parts.items())}
+        if findings := tuple(_faults(specs)):
+            raise PolicyInvalidError(findings)
+        names = [key.name for key in specs if key.kind == CLASS]
+        document = {
+            **_mapping(specs[PartKey(POLICY, NAME)]),
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "classes": [{**_mapping(specs[PartKey(CLASS, name)]), "name": name} for name in names],
+        }
+        text = msgspec.json.encode(document, order="sorted")
+        if len(text) > MAX_BYTES:
+            expected = f"at most {MAX_BYTES} bytes"
+            found = PolicyFinding("all objects together", f"{len(text)} bytes", expected)
+            raise PolicyInvalidError((found,))
+        digest = hashlib.sha256(text).hexdigest()
+        try:
+            return policy_of(document, digest, opaque_hashes=opaque_hashes)
+        except PolicyInvalidError as error:
+            renamed = tuple(replace(x, key=_place(x.key, names)) for x in error.findings)
+            raise PolicyInvalidError(renamed) from None
+
+
+def verdict(
+    key: PartKey,
+    edition: Edition,
+    *,
+    in_force: Mapping[PartKey, Edition],
+    findings: Iterable[PolicyFinding],
+    digest: str,
+) -> Said:
+    """What is to be said about an object: whether this edition of it is in force, or why not."""
+    shown_digest = digest if key.kind == POLICY else ""
+    is_accepted = in_force.get(key) == edition
+    reason, message = (
+        ("InForce", "in force") if is_accepted else ("Refused", _message(key, findings))
+    )
+    return Said(is_accepted, reason, message, edition.generation, shown_digest)
+
+
+def _message(key: PartKey, findings: Iterable[PolicyFinding]) -> str:
+    """What is wrong, with the object's own faults first: one of others is enough to refuse all."""
+    texts = sorted(map(str, findings), key=lambda x: not x.startswith(f"{key}: "))
+    message = "; ".join(texts)
+    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
+
+
+def status_patch(wanted: Said, before: Said | None, wall_ns: int) -> dict[str, Any] | None:
+    """The merge patch of the status, or None where it says so already."""
+    since = _time(wall_ns)
+    if before is not None:
+        if replace(before, since="") == wanted:
+            return None
+        if before.is_accepted is wanted.is_accepted:
+            since = before.since
+    condition = {
+        "type": ACCEPTED,
+        "status": "True" if wanted.is_accepted else "False",
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "observedGeneration": wanted.generation,
+        "lastTransitionTime": since,
+    }
+    digest = {"policyDigest": wanted.digest} if wanted.digest else {}
+    return {"status": {"conditions": [condition], **digest}}
+
+
+def _time(wall_ns: int) -> str:
+    """metav1.Time: whole seconds."""
+    return datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _decoded(spec: bytes) -> object:
+    """None for what cannot be read, which is no mapping."""
+    try:
+        return msgspec.json.decode(spec)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _mapping(spec: object) -> dict[str, Any]:
+    return spec if isinstance(spec, dict) else {}
+
+
+def _faults(specs: Mapping[PartKey, object]) -> Iterator[PolicyFinding]:
+    """What the file's parser cannot see."""
+    if PartKey(POLICY, NAME) not in specs:
+        yield PolicyFinding(f"{POLICY}/{NAME}", "missing", "an AttestationPolicy of that name")
+    for key, spec in specs.items():
+        if key.kind == POLICY and key.name != NAME:
+            yield PolicyFinding(f"{key}: metadata.name", shown(key.name), NAME)
+        if not isinstance(spec, dict):
+            yield PolicyFinding(f"{key}: spec", shown(spec), "a mapping")
+            continue
+        for name in _NOT_IN_SPEC[key.kind]:
+            if name in spec:
+                expected = "no such key: the object itself says it"
+                yield PolicyFinding(f"{key}: spec.{name}", shown(spec[name]), expected)
+
+
+def _place(key: str, classes: list[str]) -> str:
+    """`classes[3].hashes[0].hash` as the object and the field that stand behind it."""
+    match = _CLASS_KEY.fullmatch(key)
+    if match is None:
+        return f"{POLICY}/{NAME}: spec.{key}"
+    field = f"spec.{match[2]}" if match[2] else "spec"
+    return f"{CLASS}/{classes[int(match[1])]}: {field}"
