@@ -133,7 +133,7 @@ def test_the_way_of_the_page_keeps_denials_first_and_leaves_nothing_at_last(
         installation.start()
         installation.agents.start(h100_node(NODE))
         installation.agents.hash_of(NODE)
-        until("its pins are stored", lambda: lab.api.found(f"{OBJECTS}/{NODE}"))
+        until("its pins are stored", lambda: lab.api.answers(f"{OBJECTS}/{NODE}"))
         cluster.remember_a_denial()
         lab.api.patch(
             f"{NODES}/{NODE}", {"metadata": {"annotations": {"gpuwarden.dev/touched": "1"}}}
@@ -151,7 +151,7 @@ def test_a_delete_of_everything_is_held_until_somebody_lets_go_knowingly(cluster
     lab = cluster.lab
     before = cluster.traces()
     cluster.do(f"kubectl apply -k {BASE}")
-    until("the custom resource is served", lambda: lab.api.found(OBJECTS))
+    until("the custom resource is served", lambda: lab.api.answers(OBJECTS))
     cluster.remember_a_denial()
     held = cluster.run(f"kubectl delete -k {BASE} --timeout=15s")
     assert held.returncode != 0
