@@ -36,6 +36,12 @@ class ShardedMap(Mapping[str, V], Generic[V]):
         index = hash(key) % _SHARDS
         return self._replaced(index, {k: v for k, v in self._shards[index].items() if k != key})
 
+    def differences(self, before: "ShardedMap[V]") -> Iterator[str]:
+        """Keys that stand for another object than in `before`, which this was changed from."""
+        for shard, old in zip(self._shards, before._shards, strict=True):  # noqa: SLF001 - of our own kind
+            if shard is not old:
+                yield from (x for x in shard.keys() | old.keys() if shard.get(x) is not old.get(x))
+
     def _replaced(self, index: int, shard: dict[str, V]) -> "ShardedMap[V]":
         copy = ShardedMap.__new__(ShardedMap)
         copy._shards = (*self._shards[:index], shard, *self._shards[index + 1 :])  # noqa: SLF001 - a new one of our own

@@ -180,7 +180,7 @@ class KubernetesLedgerStore:
     def _take(self, keys: list[str]) -> None:
         """Put what is known of `keys` into the snapshot."""
         known = self._objects.known
-        if len(keys) > _MANY:
+        if len(keys) > _MANY + len(known) // _MANY:
             self._snapshot = LedgerSnapshot.of(x.value.entry for x in known.values() if _is_live(x))
             return
         for key in keys:

@@ -5,23 +5,38 @@ group holds. One snapshot is worked through once; the same answer is the same ob
 that whoever remembers verdicts by it recognises it.
 """
 
-from controller.ledger.record import Holder, ShareGroup
+from collections.abc import Iterable, Mapping
+
+from controller.ledger.record import GpuRecord, Holder, ShareGroup
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 
 
 class Occupancy:
-    """One per snapshot."""
+    """One per snapshot; `then` makes the next one from it, which costs little."""
+
+    __slots__ = ("_all", "_by_group", "snapshot")
 
     def __init__(self, snapshot: LedgerSnapshot) -> None:
         self.snapshot = snapshot
         self._all = frozenset(x.record.gpu for x in snapshot.entries.values())
-        self._by_group: dict[ShareGroup, frozenset[str]] = {}
-        for entry in snapshot.entries.values():
-            group = entry.record.share
-            if group is not None:
-                open_to = self._by_group.get(group, frozenset())
-                self._by_group[group] = open_to | {entry.record.gpu}
+        self._by_group = _grouped(x.record for x in snapshot.entries.values())
+
+    def then(self, snapshot: LedgerSnapshot) -> "Occupancy":
+        """That of a later snapshot: the same answers where the same GPUs are held."""
+        before, now = self.snapshot.entries, snapshot.entries
+        old, new = set[GpuRecord](), set[GpuRecord]()
+        for key in now.differences(before):
+            old |= {x.record for x in (before.get(key),) if x is not None}
+            new |= {x.record for x in (now.get(key),) if x is not None}
+        made = Occupancy.__new__(Occupancy)
+        made.snapshot = snapshot
+        was, held = frozenset(x.gpu for x in old), frozenset(x.gpu for x in new)
+        made._all = self._all if was == held else (self._all - was) | held  # noqa: SLF001 - a new one of our own
+        made._by_group = self._by_group  # noqa: SLF001 - same
+        if any(x.share is not None for x in old | new):
+            made._by_group = _grouped(x.record for x in now.values())  # noqa: SLF001 - same
+        return made
 
     def busy(self) -> frozenset[str]:
         """UUIDs of all GPUs that somebody holds, whatever the state."""
@@ -63,3 +78,11 @@ class Occupancy:
             for entry, holder in self.snapshot.parts_of(pod_uid)
             if holder.state is HolderState.PROPOSED and len(entry.record.holders) == 1
         )
+
+
+def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]]:
+    found: dict[ShareGroup, set[str]] = {}
+    for record in records:
+        if record.share is not None:
+            found.setdefault(record.share, set()).add(record.gpu)
+    return {group: frozenset(gpus) for group, gpus in found.items()}

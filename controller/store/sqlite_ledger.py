@@ -98,7 +98,7 @@ class SqliteLedgerStore:
 
     def _take(self, _: StoreFile, changes: LedgerChanges, read_ns: int) -> None:
         snapshot = self._snapshot
-        if len(changes.entries) > _MANY:
+        if len(changes.entries) > _MANY + len(snapshot.entries) // _MANY:
             entries: dict[str, Entry | None] = {**snapshot.entries, **dict(changes.entries)}
             snapshot = LedgerSnapshot.of(x for x in entries.values() if x is not None)
         else:

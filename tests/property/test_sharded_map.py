@@ -27,3 +27,17 @@ def test_it_behaves_like_a_dict_and_old_copies_stay(
         assert len(sharded) == len(model)
         assert sharded.get(key) == model.get(key)
     assert sorted(sharded) == sorted(model)
+
+
+@settings(max_examples=100)
+@given(start=st.dictionaries(KEYS, st.text(), max_size=10), actions=ACTIONS)
+def test_it_tells_what_differs_from_what_it_was_changed_from(
+    start: dict[str, str], actions: list[tuple[str, int | None]]
+) -> None:
+    before = ShardedMap[object](dict(start))
+    after = before
+    for key, value in actions:
+        after = after.without(key) if value is None else after.put(key, value)
+    changed = {key for key in {*before, *after} if before.get(key) is not after.get(key)}
+    assert set(after.differences(before)) == changed
+    assert set(before.differences(before)) == set()

@@ -1,5 +1,8 @@
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from controller.ledger.occupancy import Occupancy
 from controller.ledger.record import GpuRecord, PodRef
 from controller.ledger.states import HolderState
@@ -14,6 +17,7 @@ def occupancy(*records: GpuRecord) -> Occupancy:
 A = record()
 B = record(holder("GPU-B", pod=OTHER_POD, state=HolderState.RELEASING), gpu="GPU-B")
 SHARED = record(holder("GPU-c"), holder("GPU-c", pod=OTHER_POD), gpu="GPU-c", share=SHARE)
+EARLY = record(holder("GPU-d", pod=PodRef("team-b", owner="owner-b")), gpu="GPU-d")
 
 
 def test_every_held_gpu_is_busy_by_its_own_uuid() -> None:
@@ -47,11 +51,29 @@ def test_a_node_shows_what_is_held_there() -> None:
 
 
 def test_a_namespace_is_counted_with_its_unborn() -> None:
-    unborn = PodRef("team-b", owner="owner-b")
-    early = record(holder("GPU-d", pod=unborn), gpu="GPU-d")
-    found = occupancy(A, B, SHARED, early)
+    found = occupancy(A, B, SHARED, EARLY)
     assert found.in_namespace("team-a") == 4
     assert found.in_namespace("team-b") == 1
-    assert found.unborn_of("team-b", "owner-b") == early.holders[0]
+    assert found.unborn_of("team-b", "owner-b") == EARLY.holders[0]
     assert found.unborn_of("team-b", "owner-a") is None
     assert found.unborn_of("team-a", str(POD.owner)) is None
+
+
+class TestTheNextOne:
+    @given(st.lists(st.tuples(st.sampled_from([A, B, SHARED, EARLY]), st.booleans())))
+    def test_it_is_what_would_be_made_anew(self, changes: list[tuple[GpuRecord, bool]]) -> None:
+        found = occupancy()
+        for number, (changed, is_there) in enumerate(changes):
+            entry = Entry(changed, str(number)) if is_there else None
+            found = found.then(found.snapshot.with_entry(changed.key, entry))
+            anew = Occupancy(found.snapshot)
+            assert found.busy() == anew.busy()
+            for pod in ("uid-0", "uid-9", None):
+                assert found.busy_for(pod, SHARE) == anew.busy_for(pod, SHARE)
+
+    def test_a_change_of_state_alone_gives_the_very_same_answer(self) -> None:
+        before = occupancy(A, B)
+        entry = Entry(in_state(HolderState.CONFIRMED), "9")
+        after = before.then(before.snapshot.with_entry("gpu-a", entry))
+        assert after.busy() is before.busy()
+        assert after.busy_for("uid-0") is before.busy()
