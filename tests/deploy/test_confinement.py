@@ -84,7 +84,7 @@ SETTINGS = (
     ),
     agent(
         f"{CONTAINER}/resources",
-        {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
+        {"requests": {"cpu": "20m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}},
         "a leak ends the agent, not the node",
     ),
     agent(f"{POD}/automountServiceAccountToken", wanted=False, why="no rights, so no token"),
