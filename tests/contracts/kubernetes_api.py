@@ -7,6 +7,7 @@ kube-apiserver in tests/e2e. Names are drawn, so that tests of one server do not
 import asyncio
 import json
 import secrets
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -182,6 +183,35 @@ class KubernetesApiContract:
         with pytest.raises(ApiError) as found:
             await api.get(LEASES, name, NAMESPACE)
         assert found.value.is_not_found
+
+    async def test_the_change_that_lets_a_deleted_object_go_is_shown_to_nobody(
+        self, api: ApiClient
+    ) -> None:
+        """Its DELETED event has the object as it was before."""
+        name = fresh_name()
+        held = lease(name, "me")
+        held["metadata"]["finalizers"] = ["gpuwarden.dev/contract"]
+        made = json.loads(await api.create(LEASES, held, NAMESPACE))["metadata"]
+        found = {"uid": made["uid"], "version": made["resourceVersion"]}
+        await api.delete(LEASES, name, NAMESPACE, **found)
+        start = made["resourceVersion"]
+        async with api.watch(LEASES, start, seconds=5, silence_s=10) as lines:
+            last = {"metadata": {"finalizers": None}, "spec": {"holderIdentity": "you"}}
+            await api.patch(LEASES, name, last, NAMESPACE)
+            events = [x async for x in _of(name, lines, until="DELETED")]
+        assert events[-1]["object"]["spec"]["holderIdentity"] == "me"
+
+
+async def _of(
+    name: str, lines: AsyncIterator[bytes], *, until: str
+) -> AsyncIterator[dict[str, Any]]:
+    """Events of one object, up to the first of type `until`."""
+    async for line in lines:
+        event = json.loads(line)
+        if event["object"]["metadata"].get("name") == name:
+            yield event
+            if event["type"] == until:
+                return
 
 
 async def _version_of(api: ApiClient, resource: Resource) -> str:
