@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -222,6 +222,8 @@ def test_what_is_held_is_what_was_granted(opening: Any, examples: int, steps: in
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            phases=[x for x in Phase if x is not Phase.shrink or opening is memory],
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
     )
