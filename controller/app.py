@@ -313,6 +313,8 @@ class _Controller:
                 Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"
             )
         await parts.store.close()
+        if parts.binding is not None:
+            await parts.binding.ledger.close()
         if parts.cluster is not None:
             await parts.cluster.close()
         await self._ops.stop()

@@ -21,7 +21,7 @@ from controller.audit.durable_log import DurableLog
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.binding.assembly import BindingParts, BindingSources, binding_parts
-from controller.binding.ledger_choice import ledger_store
+from controller.binding.ledger_choice import choose_ledger
 from controller.binding_journal import BindingJournal
 from controller.clock_guard import ClockAnchor
 from controller.conditions import Conditions, ProcessState
@@ -118,7 +118,7 @@ class Parts:
     admission: HttpServer | None
     """The webhooks' listener; None where there are none."""
     binding: BindingParts | None
-    """The binding gate; None without a cluster, webhooks or a ledger."""
+    """The binding gate; None without a cluster or webhooks."""
     spire: SpireParts
     revocation: Revocation
 
@@ -390,15 +390,14 @@ def _binding(
     conditions: Conditions,
     instruments: Instruments,
 ) -> BindingParts | None:
-    store = ledger_store(settings.store, cluster)
-    if cluster is None or store is None or settings.admission.tls.cert is None:
+    if cluster is None or settings.admission.tls.cert is None:
         return None
     return binding_parts(
         BindingSources(
             settings=settings,
             wishes=_rules(settings),
             cluster=cluster,
-            store=store,
+            ledger=choose_ledger(settings.store, conditions.clock, cluster),
             scenes=scenes,
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,

@@ -15,6 +15,7 @@ from controller.binding.followup import Followup
 from controller.binding.footing_keeper import FootingKeeper, FootingPorts
 from controller.binding.gate import GATE, BindingGate, Claiming, GatePorts
 from controller.binding.id_keys import read_ids
+from controller.binding.ledger_choice import ChosenLedger
 from controller.binding.ledger_use import LedgerUse
 from controller.binding.recent_denials import RecentDenials
 from controller.binding.use_reports import UseReports
@@ -27,7 +28,6 @@ from controller.kube.reflection import Change
 from controller.ledger.attempt import AttemptLimits
 from controller.ledger.claimant import Claimant
 from controller.ledger.reservation_id import ReservationIds
-from controller.ledger.store import LedgerStore
 from controller.scheduling.scenes import Scenes
 from controller.scheduling.wish_keys import WishRules
 from controller.settings import ControllerSettings
@@ -41,7 +41,7 @@ class BindingSources:
     settings: ControllerSettings
     wishes: WishRules
     cluster: Cluster
-    store: LedgerStore
+    ledger: ChosenLedger
     scenes: Scenes
     fleet: Callable[[], FleetSnapshot]
     not_ready: Callable[[], str | None]
@@ -60,7 +60,7 @@ class BindingParts:
     denials: RecentDenials
     follower: ReservationFollower
     journal: BindingJournal
-    store: LedgerStore
+    ledger: ChosenLedger
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
@@ -68,12 +68,12 @@ class BindingParts:
 
     def set_gauges(self) -> None:
         """Show what is held."""
-        self.journal.show(self.store.snapshot())
+        self.journal.show(self.ledger.store.snapshot())
 
 
 def binding_parts(sources: BindingSources) -> BindingParts:
     """Make the parts and connect them; raises IdKeysError for keys that cannot be used."""
-    settings, cluster, store = sources.settings, sources.cluster, sources.store
+    settings, cluster, store = sources.settings, sources.cluster, sources.ledger.store
     boottime_ns = sources.clock.boottime_ns
     keys = settings.admission.id_keys
     ids = None if keys is None else read_ids(settings.cluster, keys)
@@ -126,7 +126,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         denials,
         follower,
         sources.journal,
-        store,
+        sources.ledger,
     )
 
 
@@ -139,7 +139,7 @@ def _view(
     def view() -> GateView:
         return GateView(
             scene=sources.scenes.now(),
-            ledger=sources.store.snapshot(),
+            ledger=sources.ledger.store.snapshot(),
             claiming={},
             ids=ids,
             rules=rules,

@@ -94,7 +94,8 @@ class FootingKeeper:
     def ledger_read(self, asked_ns: int) -> None:
         """All records were read, asked for then."""
         ports, snapshot = self._ports, self._ports.store.snapshot()
-        back = went_back(self._known, snapshot)
+        same = snapshot.entries is self._known.entries
+        back = frozenset() if same else went_back(self._known, snapshot)
         self._known = snapshot
         if back:
             self._footing = Footing(ports.boottime_ns())

@@ -1,12 +1,33 @@
 """Where reservations are kept: beside the enrolments, by the same setting."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
 from controller.kube.cluster import Cluster
 from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.store import LedgerStore
 from controller.settings import StoreKind, StoreSettings
+from controller.store.sqlite_ledger import SqliteLedgerStore
+from gpuwarden.clock import Clock
 
 
-def ledger_store(settings: StoreSettings, cluster: Cluster | None) -> LedgerStore | None:
-    """The store that is asked for, not yet opened; None where there is none of that kind."""
-    del cluster
-    return MemoryLedgerStore() if settings.kind is StoreKind.MEMORY else None
+@dataclass(frozen=True, slots=True)
+class ChosenLedger:
+    """A store, not yet opened, and the way to end it."""
+
+    store: LedgerStore
+    close: Callable[[], Awaitable[None]]
+
+
+def choose_ledger(settings: StoreSettings, clock: Clock, cluster: Cluster) -> ChosenLedger:
+    """The store that the settings ask for."""
+    if settings.kind in {StoreKind.AUTO, StoreKind.KUBERNETES}:
+        return ChosenLedger(cluster.reservations, _nothing)
+    if settings.kind is StoreKind.MEMORY:
+        return ChosenLedger(MemoryLedgerStore(), _nothing)
+    store = SqliteLedgerStore(settings.path, clock)
+    return ChosenLedger(store, store.close)
+
+
+async def _nothing() -> None:
+    """Memory needs no end, and the API client is closed by whoever opened it."""

@@ -19,7 +19,7 @@ class LedgerUse:
     def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
         """As a pod sees it: its own attempts do not count, nor what its share group holds."""
         snapshot = self._snapshot()
-        if snapshot is not self._occupancy.snapshot:
+        if snapshot.entries is not self._occupancy.snapshot.entries:
             self._occupancy = Occupancy(snapshot)
             self._use = DeviceUse(self._occupancy.busy())
         busy = self._occupancy.busy_for(pod_uid, share)

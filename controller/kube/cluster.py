@@ -5,6 +5,8 @@ without a cluster never imports the client library. `tasks` run for ever; what t
 is seen by how old the copies are.
 """
 
+import asyncio
+import contextlib
 import random
 import secrets
 from collections.abc import Coroutine, Iterable, Mapping
@@ -26,7 +28,9 @@ from controller.kube.node_toucher import NodeToucher
 from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, KnownPod, pod_kind
 from controller.kube.pods_by_node import PodsByNode
 from controller.kube.reflection import Change
+from controller.kube.reservation_store import KubernetesLedgerStore
 from controller.kube.trust_notices import trust_notices
+from controller.ledger.store import LedgerUnavailableError
 from controller.scheduling.wish_keys import WishRules
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
@@ -35,6 +39,7 @@ from gpuwarden.telemetry.metrics import Instruments
 
 T = TypeVar("T")
 _NS = 1e9
+_SHOWN_EVERY_S = 2.0
 
 
 class Aged(Protocol):
@@ -89,6 +94,14 @@ class Cluster:
             pace=pace,
             jitter=_jitter,
         )
+        self.reservations = KubernetesLedgerStore(
+            api,
+            clock=clock,
+            instruments=instruments,
+            stale_after_ns=stale_after_ns,
+            pace=pace,
+            jitter=_jitter,
+        )
         self.leadership = Leadership(
             api,
             namespace=settings.namespace,
@@ -126,6 +139,7 @@ class Cluster:
             "namespaces": namespaces,
             "pods": pods,
             "nodeenrollments": self.enrollments.watcher,
+            "gpureservations": self.reservations.watcher,
         }
         self.policy: ClusterPolicy | None = None
         if has_policy:
@@ -150,6 +164,7 @@ class Cluster:
             "kube events": self._events.follow(),
             "kube own events": self._own_events.follow(),
             "kube touches": self._toucher.follow(),
+            "kube reservations shown": self._show_reservations(),
         }
 
     def follow_pods(self, observe: Observe[KnownPod]) -> None:
@@ -193,6 +208,14 @@ class Cluster:
         """Give the Lease back and close connections; the tasks have ended before."""
         await self.leadership.release()
         await self._exchange.close()
+
+    async def _show_reservations(self) -> NoReturn:
+        """Keep the status of reservations up to date, for people; one replica does."""
+        while True:
+            await asyncio.sleep(_SHOWN_EVERY_S)
+            if self.leadership.leads():
+                with contextlib.suppress(LedgerUnavailableError):
+                    await self.reservations.show()
 
     def _observe_pods(self, changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
         for observe in self._pod_observers:

@@ -14,12 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from controller.kube.objects import Kind, Metadata
-from controller.kube.resources import GROUP, Resource
+from controller.kube.resources import GROUP, RESERVATIONS
 from controller.ledger.record import GpuRecord, Holder, PodRef, ShareGroup, key_of
 from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry
 
-RESERVATIONS: Final = Resource(GROUP, "v1alpha1", "gpureservations")
 API_VERSION: Final = f"{GROUP}/{RESERVATIONS.version}"
 KIND: Final = "GPUReservation"
 FINALIZER: Final = f"{GROUP}/reservation"

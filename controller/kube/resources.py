@@ -21,6 +21,7 @@ class Verb(StrEnum):
     WATCH = "watch"
     CREATE = "create"
     PATCH = "patch"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,9 @@ NODES: Final = Resource("", "v1", "nodes")
 PODS: Final = Resource("", "v1", "pods", namespaced=True)
 NAMESPACES: Final = Resource("", "v1", "namespaces")
 ENROLLMENTS: Final = Resource(GROUP, "v1alpha1", "nodeenrollments")
+RESERVATIONS: Final = Resource(GROUP, "v1alpha1", "gpureservations")
+RESERVATION_STATUS: Final = Resource(GROUP, "v1alpha1", "gpureservations/status")
+"""As RBAC calls it; no path is made of it."""
 ATTESTATION_CLASSES: Final = Resource(GROUP, "v1alpha1", "attestationclasses")
 ATTESTATION_POLICIES: Final = Resource(GROUP, "v1alpha1", "attestationpolicies")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
@@ -80,6 +84,11 @@ CALLS: Final = (
         Call(verb, ENROLLMENTS)
         for verb in (Verb.GET, Verb.LIST, Verb.WATCH, Verb.CREATE, Verb.PATCH)
     ),
+    *(
+        Call(verb, RESERVATIONS)
+        for verb in (Verb.GET, Verb.LIST, Verb.WATCH, Verb.CREATE, Verb.PATCH, Verb.DELETE)
+    ),
+    Call(Verb.PATCH, RESERVATION_STATUS),
     *(
         Call(verb, kind)
         for kind in (ATTESTATION_CLASSES, ATTESTATION_POLICIES)

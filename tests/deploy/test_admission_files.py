@@ -11,6 +11,7 @@ import yaml
 from controller.admission.pods import ENFORCED, pod_handlers
 from controller.admission.registration import asks_condition
 from controller.admission.webhook import AdmissionLimits
+from controller.binding import gate
 from controller.kube.objects import ENFORCE_LABEL
 from controller.scheduling.wish_keys import WishRules
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
@@ -18,10 +19,13 @@ from tests.deploy.manifests import BASE, KUSTOMIZE, Object, container_of, object
 from tests.fakes.admission import AdmissionWorld
 
 ADMISSION = KUSTOMIZE / "components" / "admission"
+POLICY = KUSTOMIZE.parent / "policy"
 REPORT = KUSTOMIZE / "components" / "admission-report"
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 OBJECTS: list[Object] = [x for x in objects(ADMISSION) if isinstance(x, dict)]  # type: ignore[redundant-expr]  # a patch is a list
-WEBHOOKS: list[Object] = [w for x in OBJECTS if x["kind"] in KINDS for w in x["webhooks"]]
+PODS: list[Object] = [x for x in OBJECTS if x["metadata"]["name"] == "gpuwarden-pods"]
+WEBHOOKS: list[Object] = [w for x in PODS for w in x["webhooks"]]
+GATE: list[Object] = one(OBJECTS, KINDS[0], "gpuwarden-bindings")["webhooks"]
 INFRASTRUCTURE = ["kube-system", "kube-node-lease", "gpuwarden-system"]
 
 
@@ -52,7 +56,7 @@ def test_there_are_two_of_each_kind() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("webhook", WEBHOOKS)
+@pytest.mark.parametrize("webhook", [*WEBHOOKS, *GATE])
 def test_a_webhook_that_does_not_answer_lets_nothing_in(webhook: Object) -> None:
     assert webhook["failurePolicy"] == "Fail"
     assert webhook["sideEffects"] == "NoneOnDryRun"
@@ -75,7 +79,7 @@ def test_only_creations_and_ephemeral_containers_are_asked_about(webhook: Object
 def test_each_path_is_served_and_says_what_the_selector_says() -> None:
     served = pod_handlers(AdmissionWorld().ports())
     for kind, verb in zip(KINDS, ("mutate", "validate"), strict=True):
-        (configuration,) = (x for x in OBJECTS if x["kind"] == kind)
+        (configuration,) = (x for x in PODS if x["kind"] == kind)
         for webhook in configuration["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
             assert path in served
@@ -110,9 +114,44 @@ def test_configured_hash_keys_are_asked_about() -> None:
 
 
 def test_mutation_is_asked_again_after_others() -> None:
-    for x in OBJECTS:
+    for x in PODS:
         if x["kind"] == KINDS[0]:
             assert {w["reinvocationPolicy"] for w in x["webhooks"]} == {"IfNeeded"}
+
+
+def test_the_gate_is_asked_about_both_ways_to_bind_and_once() -> None:
+    for webhook in GATE:
+        (rule,) = webhook["rules"]
+        assert rule["resources"] == ["pods/binding", "bindings"]
+        assert (rule["operations"], rule["apiGroups"], rule["apiVersions"]) == (
+            ["CREATE"],
+            [""],
+            ["v1"],
+        )
+        assert webhook["reinvocationPolicy"] == "Never"
+
+
+def test_the_gate_is_asked_where_it_is_enforced_and_elsewhere_about_our_scheduler() -> None:
+    enforced, scheduled = GATE
+    assert enforced["clientConfig"]["service"]["path"] == gate.GATE + ENFORCED
+    assert scheduled["clientConfig"]["service"]["path"] == gate.GATE
+    assert "matchConditions" not in enforced
+    (condition,) = scheduled["matchConditions"]
+    (policy, *_) = yaml.safe_load_all((POLICY / "bindings.yaml").read_text())
+    (gated,) = (x for x in policy["spec"]["variables"] if x["name"] == "gated")
+    assert condition["expression"] in gated["expression"]
+    for webhook, labels in ((enforced, {ENFORCE_LABEL: "true"}), (scheduled, {})):
+        assert selected(webhook, "team", **labels)
+        assert not any(selected(webhook, name, **labels) for name in INFRASTRUCTURE)
+    assert not selected(enforced, "team")
+    assert not selected(scheduled, "team", **{ENFORCE_LABEL: "true"})
+
+
+def test_the_keys_of_reservation_ids_are_a_secret(tmp_path: Path) -> None:
+    made = rendered(overlay(tmp_path, ADMISSION))
+    container = container_of(one(made, "StatefulSet", "gpuwarden-controller"))
+    mounts = {x["mountPath"]: x["name"] for x in container["volumeMounts"]}
+    assert mounts[str(_settings(container).admission.id_keys.parent)] == "reservation-keys"
 
 
 def test_the_component_opens_the_webhooks_over_mtls(tmp_path: Path) -> None:
@@ -133,7 +172,7 @@ def test_the_component_opens_the_webhooks_over_mtls(tmp_path: Path) -> None:
         443: "admission",
         8443: "admission",
     }
-    for webhook in WEBHOOKS:
+    for webhook in (*WEBHOOKS, *GATE):
         target = webhook["clientConfig"]["service"]
         assert (target["name"], target["namespace"]) == (
             "gpuwarden-admission",
@@ -153,6 +192,8 @@ def test_report_only_holds_nothing_back(tmp_path: Path) -> None:
     for kind in KINDS:
         webhooks = one(made, kind, "gpuwarden-pods")["webhooks"]
         assert [x["failurePolicy"] for x in webhooks] == ["Ignore", "Ignore"]
+    gate_webhooks = one(made, KINDS[0], "gpuwarden-bindings")["webhooks"]
+    assert [x["failurePolicy"] for x in gate_webhooks] == ["Ignore", "Ignore"]
     container = container_of(one(made, "StatefulSet", "gpuwarden-controller"))
     assert _settings(container).enforcement.value == "report"
 

@@ -10,11 +10,11 @@ import yaml
 from controller.kube.reservation_object import (
     API_VERSION,
     KIND,
-    RESERVATIONS,
     reservation_object,
     reservation_spec,
     reservation_status,
 )
+from controller.kube.resources import RESERVATIONS
 from controller.ledger.record import MAX_GPUS, MAX_HOLDERS
 from controller.ledger.states import ENDS, MOVES, HolderState, Origin
 from tests.contracts.ledger_store import FULL

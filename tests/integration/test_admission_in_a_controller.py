@@ -47,11 +47,14 @@ class Asking:
         self._context = context
 
     async def ask(self, path: str, pod: dict[str, Any], namespace: str) -> dict[str, Any]:
+        return await self.post(path, review_json(pod, namespace=namespace))
+
+    async def post(self, path: str, review: dict[str, Any]) -> dict[str, Any]:
         url = f"https://{self.here.controller.addresses.admission}{path}"
         connector = aiohttp.TCPConnector(ssl=self._context)
         async with (
             aiohttp.ClientSession(connector=connector) as session,
-            session.post(url, json=review_json(pod, namespace=namespace)) as answer,
+            session.post(url, json=review) as answer,
         ):
             assert answer.status == 200
             found: dict[str, Any] = await answer.json()

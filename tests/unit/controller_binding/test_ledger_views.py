@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 from controller.binding.absent_nodes import AbsentNodes
-from controller.binding.ledger_choice import ledger_store
 from controller.binding.ledger_use import LedgerUse
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.release import NodeGone
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.scenes import DeviceUse
-from controller.settings import StoreKind, StoreSettings
 from tests.builders.ledger import SHARE, holder, record
 
 OWN, SHARED, OTHER = (
@@ -62,7 +59,3 @@ def test_a_node_is_gone_while_a_fresh_copy_lacks_it() -> None:
     assert absent.gone("gpu-1") == NodeGone(1_000)
     directory.nodes = ("gpu-1",)
     assert absent.gone("gpu-1") is None
-
-
-def test_the_store_that_is_asked_for() -> None:
-    assert isinstance(ledger_store(StoreSettings(kind=StoreKind.MEMORY), None), MemoryLedgerStore)
