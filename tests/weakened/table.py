@@ -670,6 +670,62 @@ WEAKENINGS: Final = (
         "::test_in_an_enforced_namespace_no_container_is_left_to_its_image",
     ),
     _one(
+        "ledger-touch",
+        "controller/ledger/attempt.py",
+        "    if watch.touched is None:\n        return Touch()\n",
+        "",
+        "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
+    ),
+    _one(
+        "ledger-reports-after-the-end",
+        "controller/ledger/release.py",
+        "    if report.asked_ns <= max(watch.since_ns, watch.last_asked_ns):",
+        "    if report.asked_ns <= watch.last_asked_ns:",
+        "tests/unit/controller_ledger/test_ledger_release.py"
+        "::test_what_was_asked_before_the_end_does_not_count",
+    ),
+    _one(
+        "ledger-two-reports",
+        "controller/ledger/release.py",
+        "_ENOUGH: Final = 2",
+        "_ENOUGH: Final = 1",
+        "tests/unit/controller_ledger/test_ledger_release.py::test_one_does_not",
+    ),
+    _one(
+        "ledger-share-group",
+        "controller/ledger/claim.py",
+        "    if claim.share is None or record.share != claim.share:",
+        "    if claim.share is not None and record.share != claim.share:",
+        "tests/unit/controller_ledger/test_ledger_claim.py::test_nobody_else_does",
+        "tests/property/test_ledger_machine.py::test_what_is_held_is_what_was_granted",
+    ),
+    _one(
+        "ledger-rollback",
+        "controller/ledger/claim.py",
+        "    if record is None or mine != claim.part():",
+        "    if record is None or mine is None:",
+        "tests/unit/controller_ledger/test_ledger_claim.py::test_nothing_else_is",
+        "tests/unit/controller_ledger/test_claimant.py"
+        "::test_a_rollback_leaves_what_another_relies_on",
+    ),
+    _one(
+        "reservation-id-pod",
+        "controller/ledger/reservation_id.py",
+        '            "pod": subject.pod_uid if nonce is None else None,',
+        '            "pod": None,',
+        "tests/unit/controller_ledger/test_reservation_id.py"
+        "::test_a_copy_on_another_subject_is_known_as_one",
+    ),
+    _one(
+        "reservation-removed-by-force",
+        "controller/kube/reservation_store.py",
+        "            if new.key in self._objects.missing:\n"
+        "                await self._mend(new.key)\n"
+        "                return False\n",
+        "",
+        "tests/integration/test_kube_ledger_store.py::test_nobody_gets_it_meanwhile",
+    ),
+    _one(
         "namespace-seen-by-the-api-server",
         "controller/admission/pods.py",
         "marked or ports.is_enforced(request.namespace)",
