@@ -5,6 +5,10 @@ end, Bindings that come late or never. All decisions are the product's own, by w
 `Rules`, in which one may be replaced by a faulty one. Time is left out: what may happen
 after some time may happen at once, and what waits waits for ever in some run.
 
+What it leaves out, because nothing could tell it from an honest course of things: a record
+that is removed by force before every replica has seen it, or while it is only an attempt; a
+Binding that is in flight while the store is put back (the API server's requests die with it).
+
 Records and watches are interned, so that a state is a tuple of small numbers.
 """
 
