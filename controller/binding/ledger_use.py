@@ -20,7 +20,7 @@ class LedgerUse:
         """As a pod sees it: its own attempts do not count, nor what its share group holds."""
         snapshot = self._snapshot()
         if snapshot.entries is not self._occupancy.snapshot.entries:
-            self._occupancy = Occupancy(snapshot)
+            self._occupancy = self._occupancy.then(snapshot)
             self._use = DeviceUse(self._occupancy.busy())
         busy = self._occupancy.busy_for(pod_uid, share)
         if busy is self._use.busy:
