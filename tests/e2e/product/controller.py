@@ -29,11 +29,14 @@ class Admission:
     client_ca: Path
     enforcement: str = "namespaces"
     """Takes effect at the next start."""
+    id_keys: Path | None = None
+    """Keys of reservation ids; without them nothing is reserved."""
 
     def document(self) -> dict[str, object]:
         """Section `admission`."""
         files = {"cert": self.certificate, "key": self.key, "clientCa": self.client_ca}
-        return {"tls": {name: str(path) for name, path in files.items()}}
+        keys = {} if self.id_keys is None else {"idKeys": str(self.id_keys)}
+        return {"tls": {name: str(path) for name, path in files.items()}, **keys}
 
 
 class Controller(Program):
@@ -49,6 +52,7 @@ class Controller(Program):
         tls: Sequence[Path],
         pace: Pace,
         admission: Admission | None = None,
+        policy: Path | None = None,
     ) -> None:
         """`tls`: certificate, key and client CA of the extender."""
         super().__init__(site, name)
@@ -57,6 +61,7 @@ class Controller(Program):
         self._tls = tls
         self._pace = pace
         self._admission = admission
+        self._policy = policy
         host = site.place.address
         self.agents, self._extender, self._ops = (
             Address(host, site.place.port(0)) for _ in range(3)
@@ -66,6 +71,14 @@ class Controller(Program):
     def endpoint(self) -> Endpoint:
         """Where its extender is."""
         return Endpoint(self._extender.host, self._extender.port, str(self._ops))
+
+    @property
+    def webhooks(self) -> Endpoint | None:
+        """Where its webhooks are."""
+        if self._admission is None:
+            return None
+        address = self._admission.address
+        return Endpoint(address.host, address.port, str(self._ops))
 
     def nodes(self, state: str) -> int:
         """How many nodes it sees in this state."""
@@ -91,6 +104,8 @@ class Controller(Program):
             if webhooks is None
             else {"admission": webhooks.document(), "enforcement": webhooks.enforcement}
         )
+        if self._policy is not None:
+            more = more | {"policy": {"file": str(self._policy)}}
         return {
             **more,
             "apiVersion": "config.gpuwarden.dev/v1alpha1",

@@ -5,11 +5,13 @@ Files of deploy/ are used as they are; replaced are addresses, file names and im
 
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gpuwarden.settings.values import Address
 from sandbox.laptop import Pace
 from sandbox.nodes import TRUST_DOMAIN
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
@@ -40,8 +42,9 @@ class Installation:
         replicas: int = 1,
         pace: Pace = FAST,
         admission: Admission | None = None,
+        policy: Mapping[str, Any] | None = None,
     ) -> None:
-        """`admission`: the webhooks of the only replica."""
+        """`admission`: the webhooks of all replicas, behind its address where there are several."""
         self.lab = lab
         self.site = lab.beside(name)
         self._folder = self.site.folder / "tls"
@@ -65,10 +68,12 @@ class Installation:
                 kubeconfig=kubeconfig,
                 tls=server,
                 pace=pace,
-                admission=admission,
+                admission=self._own(admission, replicas),
+                policy=self._policy(policy),
             )
             for number in range(replicas)
         ]
+        self._webhooks = self._behind_one_address(admission)
         self.service = ServiceAddress([one.endpoint for one in self.controllers])
         self.agents = Agents([one.agents for one in self.controllers], self.workload_api.ca)
         self.scheduler = self.add_scheduler("gpuwarden-scheduler", DEDICATED)
@@ -85,7 +90,30 @@ class Installation:
         self.agents.close()
         self.site.close()
         self.service.close()
+        if self._webhooks is not None:
+            self._webhooks.close()
         self.workload_api.close()
+
+    def _own(self, admission: Admission | None, replicas: int) -> Admission | None:
+        """The webhooks of one replica."""
+        if admission is None or replicas == 1:
+            return admission
+        host = self.site.place.address
+        return replace(admission, address=Address(host, self.site.place.port(0)))
+
+    def _behind_one_address(self, admission: Admission | None) -> ServiceAddress | None:
+        endpoints = [x for one in self.controllers if (x := one.webhooks) is not None]
+        if admission is None or len(endpoints) < 2:
+            return None
+        return ServiceAddress(endpoints, admission.address.host, admission.address.port)
+
+    def _policy(self, policy: Mapping[str, Any] | None) -> Path | None:
+        if policy is None:
+            return None
+        head = {"apiVersion": "config.gpuwarden.dev/v1alpha1", "kind": "Policy"}
+        path = self.site.folder / "policy.yaml"
+        path.write_text(yaml.safe_dump({**head, **policy}))
+        return path
 
     def add_scheduler(
         self,

@@ -33,16 +33,19 @@ class Endpoint:
 
 
 class ServiceAddress:
-    """Listens on loopback until `close`; who comes while nobody is ready is sent away."""
+    """Listens until `close`; who comes while nobody is ready is sent away."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(
+        self, endpoints: Sequence[Endpoint], host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self._endpoints = endpoints
+        self._host = host
         self._ready: list[Endpoint] = []
         self._turns = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._open = threading.Event()
-        self.port = 0
+        self.port = port
         self._thread = threading.Thread(target=self._run, name="service address", daemon=True)
         self._thread.start()
         self._open.wait()
@@ -60,7 +63,9 @@ class ServiceAddress:
     def _run(self) -> None:
         loop = self._loop
         asyncio.set_event_loop(loop)
-        self._server = loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._server = loop.run_until_complete(
+            asyncio.start_server(self._serve, self._host, self.port)
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         looking = loop.create_task(self._look())
         self._open.set()

@@ -21,7 +21,8 @@ _KINDS: Final = {
     "ValidatingWebhookConfiguration": VALIDATING,
 }
 _API: Final = "/apis/admissionregistration.k8s.io/v1"
-_FILE: Final = DEPLOY / "kustomize" / "components" / "admission" / "webhooks.yaml"
+_FOLDER: Final = DEPLOY / "kustomize" / "components" / "admission"
+PODS, BINDINGS = "webhooks.yaml", "bindings.yaml"
 
 
 def admission(lab: Lab) -> Admission:
@@ -35,7 +36,9 @@ def admission(lab: Lab) -> Admission:
 class Webhooks:
     """The registration; only the address of the service is replaced."""
 
-    def __init__(self, lab: Lab, admission: Admission) -> None:
+    def __init__(self, lab: Lab, admission: Admission, *files: str) -> None:
+        """`files`: which; those for pods where none is named."""
+        self._files = files or (PODS,)
         self._api = lab.api
         self._url = f"https://{admission.address}"
         self._ca = base64.b64encode(admission.client_ca.read_bytes()).decode()
@@ -68,9 +71,9 @@ class Webhooks:
         finally:
             self.remove()
 
-    @staticmethod
-    def _documents() -> list[Document]:
-        return list(yaml.safe_load_all(_FILE.read_text()))
+    def _documents(self) -> list[Document]:
+        texts = ((_FOLDER / name).read_text() for name in self._files)
+        return [document for text in texts for document in yaml.safe_load_all(text)]
 
 
 def _free_port(host: str) -> int:

@@ -1,0 +1,347 @@
+"""The binding gate of two replicas on a real API server, with a real scheduler."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from controller.kube.objects import ENFORCE_LABEL
+from tests.e2e.lab.api import ApiError
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.pods import Namespace
+from tests.e2e.lab.waiting import until
+from tests.e2e.product.controller import Admission
+from tests.e2e.product.hardware import h100_node
+from tests.e2e.product.installation import Installation
+from tests.e2e.product.pods import guarded, told
+from tests.e2e.product.stage import Stage
+from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
+
+NAMESPACE: Final = "gate-team"
+NODES: Final = ("gate-0", "gate-1")
+"""The second one has no agent."""
+OTHER_KIND: Final = "gate-plugin"
+"""A node whose GPUs kubelet gives."""
+WISH: Final = {"gpu-selector": "memory>=1Gi"}
+HERE: Final = {"gate": "env"}
+NOWHERE: Final = {"gate": "nowhere"}
+ASSIGNED, RESERVATION = "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id"
+OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
+POLICY: Final = {"pools": [{"pattern": "gate-plugin", "mode": "plugin"}], "defaultMode": "env"}
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+PATIENCE_S: Final = 60
+
+
+class World:
+    """An enforced namespace behind the gate of two replicas."""
+
+    def __init__(self, lab: Lab, installation: Installation, served: Admission) -> None:
+        self.lab = lab
+        self.api = lab.api
+        self.gpuwarden = installation
+        self.stage = Stage(lab, installation)
+        self.webhooks = Webhooks(lab, served, PODS, BINDINGS)
+        self.pods = Namespace(lab.api, NAMESPACE)
+
+    def create(self, *names: str, where: dict[str, str] | None = None, gpus: int = 0) -> None:
+        for name in names:
+            wishes = {"min-level": "L0"} if gpus else WISH
+            self.pods.create(guarded(name, wishes, gpus=gpus, where=where or HERE))
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            self.api.delete(f"{self.pods.path}/pods/{name}", grace_s=0)
+
+    def bind(
+        self, pod: str, node: str = NODES[0], *, old: bool = False, how: str = "", **metadata: Any
+    ) -> None:
+        """Post a Binding by hand, as an administrator; raises ApiError."""
+        document = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, **metadata},
+            "target": {"kind": "Node", "name": node},
+        }
+        path = "bindings" if old else f"pods/{pod}/binding"
+        self.api.post(f"{self.pods.path}/{path}{how}", document)
+
+    def refused(self, pod: str, node: str = NODES[0], **binding: Any) -> str:
+        with pytest.raises(ApiError) as caught:
+            self.bind(pod, node, **binding)
+        return caught.value.message
+
+    def assigned(self) -> dict[str, str]:
+        """The GPUs of bound pods by name."""
+        found = self.api.get(f"{self.pods.path}/pods")["items"]
+        return {
+            x["metadata"]["name"]: x["metadata"].get("annotations", {}).get(ASSIGNED, "")
+            for x in found
+            if x["spec"].get("nodeName") == NODES[0]
+        }
+
+    def reservations(self) -> dict[str, list[str]]:
+        """States of the holders by GPU."""
+        return {
+            x["spec"]["gpu"]: [holder["state"] for holder in x["spec"]["holders"]]
+            for x in self.api.get(OBJECTS)["items"]
+        }
+
+    def records(self) -> list[str]:
+        """Names of the ledger's objects."""
+        return [x["metadata"]["name"] for x in self.api.get(OBJECTS)["items"]]
+
+    def wait_bound(self, count: int) -> dict[str, str]:
+        def enough() -> dict[str, str]:
+            found = self.assigned()
+            return found if len(found) >= count else {}
+
+        return until(f"{count} pods are bound", enough, timeout_s=PATIENCE_S)
+
+    def wait_states(self, *states: str) -> None:
+        """The ledger holds just so many, in these states."""
+        until(
+            f"the ledger holds {states}",
+            lambda: sorted(x for y in self.reservations().values() for x in y) == sorted(states),
+            timeout_s=PATIENCE_S,
+        )
+
+
+@pytest.fixture(scope="module")
+def world(lab: Lab) -> Iterator[World]:
+    served = admission(lab)
+    served.id_keys = lab.folder / "id-keys"
+    served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
+    lab.fake_nodes.add_all(NODES, gpus=0, labels=HERE)
+    lab.fake_nodes.add(OTHER_KIND, gpus=8, labels={"gate": "plugin"})
+    installation = Installation(lab, "gate", replicas=2, admission=served, policy=POLICY)
+    made = World(lab, installation, served)
+    try:
+        labels = {"metadata": {"name": NAMESPACE, "labels": {ENFORCE_LABEL: "true"}}}
+        lab.api.post("/api/v1/namespaces", labels)
+        account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+        until("the namespace has its service account", lambda: lab.api.found(account))
+        installation.start()
+        for name in (NODES[0], OTHER_KIND):
+            installation.agents.start(h100_node(name))
+            installation.agents.hash_of(name)
+        made.webhooks.register()
+        _in_force(made)
+        yield made
+    finally:
+        made.webhooks.remove()
+        _empty(made)
+        lab.api.delete(f"/api/v1/namespaces/{NAMESPACE}")
+        installation.close()
+        for name in made.records():
+            _forget(made, name)
+        for name in (*NODES, OTHER_KIND):
+            lab.fake_nodes.delete(name)
+
+
+@pytest.fixture(autouse=True)
+def _clean(world: World) -> Iterator[None]:
+    """Each test begins with a free node."""
+    yield
+    _empty(world)
+    world.wait_states()
+
+
+def _in_force(world: World) -> None:
+    """Pods are injected, and the gate is asked."""
+
+    def both() -> bool:
+        world.create("probe", where=NOWHERE)
+        try:
+            return "is not for a Binding to say" in world.refused(
+                "probe", how="?dryRun=All", annotations={ASSIGNED: "x"}
+            )
+        finally:
+            world.remove("probe")
+
+    until("the gate is in force", lambda: _quietly(both), timeout_s=PATIENCE_S)
+
+
+def _quietly(probe: Any) -> bool:
+    try:
+        return bool(probe())
+    except (ApiError, AssertionError, pytest.fail.Exception):
+        return False
+
+
+def _empty(world: World) -> None:
+    for each in world.api.get(f"{world.pods.path}/pods")["items"]:
+        world.remove(each["metadata"]["name"])
+
+
+def _forget(world: World, name: str) -> None:
+    """Delete a record by force, as an administrator in a hurry would."""
+    world.api.patch(f"{OBJECTS}/{name}", {"metadata": {"finalizers": None}})
+    world.api.delete(f"{OBJECTS}/{name}")
+
+
+def test_the_gpu_comes_in_one_write_with_the_node(world: World) -> None:
+    start = world.api.get(f"{world.pods.path}/pods")["metadata"]["resourceVersion"]
+    world.create("train-0")
+    world.wait_bound(1)
+    world.wait_states("Confirmed")
+    query = f"watch=true&resourceVersion={start}&timeoutSeconds=1"
+    lines = world.api.text(f"{world.pods.path}/pods?{query}").splitlines()
+    seen = [json.loads(line)["object"] for line in lines]
+    told_of = [ASSIGNED in x["metadata"]["annotations"] for x in seen]
+    bound = [bool(x["spec"].get("nodeName")) for x in seen]
+    assert told_of == bound
+    assert True in bound
+    pod = seen[-1]
+    annotations = pod["metadata"]["annotations"]
+    (gpu,) = world.reservations()
+    assert annotations[ASSIGNED] == gpu
+    assert annotations["gpuwarden.dev/node"] == NODES[0]
+    assert annotations["gpuwarden.dev/guarantee-given"] == "node"
+    assert annotations["gpuwarden.dev/attestation-hash"] == world.gpuwarden.agents.hash_of(NODES[0])
+    reference = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{ASSIGNED}']"}
+    values = {x["name"]: x.get("valueFrom") for x in pod["spec"]["containers"][0]["env"]}
+    assert values["CUDA_VISIBLE_DEVICES"] == {"fieldRef": reference}
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["pods/binding", "bindings"])
+def test_bindings_made_by_hand(world: World, old: bool) -> None:
+    world.create("by-hand", where=NOWHERE)
+    for place in ("annotations", "labels"):
+        for key in (ASSIGNED, "gpu-scheduling-map", "apps.kubernetes.io/pod-index"):
+            given: dict[str, Any] = {place: {key: "x"}}
+            message = world.refused("by-hand", old=old, **given)
+            assert f"gpuwarden: BINDING_FORGED {key} " in message
+    assert "NODE_NO_EVIDENCE" in world.refused("by-hand", NODES[1], old=old)
+    assert "NODE_MODE" in world.refused("by-hand", OTHER_KIND, old=old)
+    if not old:  # of the old resource the API server itself drops the caller's UID
+        assert "BINDING_STALE" in world.refused("by-hand", uid="another")
+    assert "POD_UNKNOWN" in world.refused("nobody", old=old)
+    world.bind("by-hand", old=old, how="?dryRun=All")
+    assert world.reservations() == {}
+    world.bind("by-hand", old=old)
+    annotations = world.pods.get("by-hand")["metadata"]["annotations"]
+    world.wait_states("Confirmed")
+    assert list(world.reservations()) == [annotations[ASSIGNED]]
+    assert annotations[RESERVATION].startswith("v1.k1.")
+
+
+def test_where_kubelet_chooses_nothing_is_reserved(world: World) -> None:
+    world.create("kubelets", where={"gate": "plugin"}, gpus=1)
+    world.pods.node_of("kubelets")
+    annotations = world.pods.get("kubelets")["metadata"]["annotations"]
+    assert annotations["gpuwarden.dev/node"] == OTHER_KIND
+    assert ASSIGNED not in annotations
+    assert world.reservations() == {}
+
+
+def test_twenty_pods_and_eight_gpus_with_a_replica_killed_on_the_way(world: World) -> None:
+    names = [f"many-{number}" for number in range(20)]
+    first, _ = world.gpuwarden.controllers
+    killer = threading.Timer(0.5, first.kill)
+    killer.start()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda name: _create_sometime(world, name), names))
+    killer.join()
+    try:
+        world.wait_bound(8)
+        world.wait_states(*["Confirmed"] * 8)
+    finally:
+        first.resume_service()
+    until("both are ready", lambda: world.gpuwarden.service.ready == 2)
+    assert _one_each(world.assigned(), 8)
+    waiting = next(name for name in names if name not in world.assigned())
+    assert told(world.pods, waiting, "gpuwarden: GPU_BUSY")
+    for gone in list(world.assigned())[:3]:
+        world.remove(gone)
+    later = world.wait_bound(8)
+    world.wait_states(*["Confirmed"] * 8)
+    assert _one_each(later, 8)
+    assert set(later.values()) == set(world.reservations())
+
+
+def _create_sometime(world: World, name: str) -> None:
+    """A connection to the replica that is killed refuses the pod: as anybody would, try again."""
+
+    def created() -> bool:
+        try:
+            world.create(name)
+        except ApiError as error:
+            if "failed calling webhook" not in error.message:
+                raise
+            return False
+        return True
+
+    until(f"{name} is created", created)
+
+
+def _one_each(assigned: dict[str, str], count: int) -> bool:
+    gpus = list(assigned.values())
+    return len(gpus) == len(set(gpus)) == count and all(gpus)
+
+
+@contextmanager
+def denied_afterwards(world: World, pod: str) -> Iterator[None]:
+    """A policy that refuses the pod's Binding after the gate has let it through."""
+    name = "gate-probe"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods/binding"],
+    }
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": f"object.metadata.name != '{pod}'", "message": "not yet"}],
+    }
+    bound = {"policyName": name, "validationActions": ["Deny"]}
+    kinds = {"validatingadmissionpolicies": spec, "validatingadmissionpolicybindings": bound}
+    for kind, made in kinds.items():
+        world.api.post(f"{_ADMISSION}/{kind}", {"metadata": {"name": name}, "spec": made})
+    try:
+        until(
+            "the policy is in force",
+            lambda: _quietly(lambda: "not yet" in world.refused(pod, how="?dryRun=All")),
+            timeout_s=PATIENCE_S,
+        )
+        yield
+    finally:
+        for kind in kinds:
+            world.api.delete(f"{_ADMISSION}/{kind}/{name}")
+
+
+def test_an_answer_that_was_no_binding_is_given_up_after_a_touch(world: World) -> None:
+    world.create("unlucky", where=NOWHERE)
+    with denied_afterwards(world, "unlucky"):
+        assert "not yet" in world.refused("unlucky")
+    world.wait_states("Proposed")
+    until("the attempt is given up", lambda: world.reservations() == {}, timeout_s=150)
+    annotations = world.pods.get("unlucky")["metadata"]["annotations"]
+    assert "touched.gpuwarden.dev/at" in annotations
+    assert ASSIGNED not in annotations
+    world.bind("unlucky")
+    world.wait_states("Confirmed")
+
+
+def test_a_record_that_was_removed_while_nobody_looked_is_written_again(world: World) -> None:
+    world.create("keeps")
+    world.wait_bound(1)
+    world.wait_states("Confirmed")
+    with world.stage.without_controllers():
+        for name in world.records():
+            _forget(world, name)
+        assert world.reservations() == {}
+    world.wait_states("Confirmed")
+    assert list(world.reservations()) == list(world.assigned().values())
+
+
+def test_while_the_gate_is_away_nothing_is_bound_there(world: World) -> None:
+    world.create("patient", where=NOWHERE)
+    with world.stage.without_controllers():
+        assert "failed calling webhook" in world.refused("patient")
+    world.bind("patient")
+    world.wait_states("Confirmed")
