@@ -731,7 +731,7 @@ class Steps:
                 for n in range(self.plan.pods)
                 if running >> n & 1
             }
-            report = UseReport("boot", 0 if old else 2, users, frozenset())
+            report = UseReport("boot", 1 if old else 2, users, frozenset())
             counted: ReleaseWatch = self.rules.after_report(watch, holder, self.gpus[gpu], report)
             return replace(counted, last_asked_ns=0, boot_ids=frozenset())
 

@@ -45,6 +45,13 @@ def test_a_live_pod_without_its_records_is_adopted_and_its_node_waits() -> None:
     assert unrecorded_nodes(sweep(snapshot(half), NOTHING)) == frozenset()
 
 
+def test_a_live_pod_whose_gpu_another_holds_is_unrecorded_too() -> None:
+    theirs = record(holder(pod=OTHER_POD))
+    world = replace(NOTHING, live=(replace(LIVE, gpus=("GPU-a",)),))
+    assert kinds(world, theirs) == [(DriftKind.POD_UNRECORDED, "GPU-a")]
+    assert kinds(world, record(holder(), holder(pod=OTHER_POD), share=SHARE)) == []
+
+
 def test_a_torn_attempt_is_none() -> None:
     assert kinds(NOTHING, record(holder("GPU-a", "GPU-b"))) == []
 
