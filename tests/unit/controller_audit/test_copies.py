@@ -21,6 +21,17 @@ def test_blocks_come_out_whole_and_in_order() -> None:
     assert lost == []
 
 
+def test_a_thread_that_waits_is_woken_to_end() -> None:
+    reader, writer = os.pipe()
+    copies = Copies(writer, print)
+    while not copies._changed._waiters:  # type: ignore[attr-defined]  # nothing else says that it waits
+        threading.Event().wait(0.005)
+    copies.close(10)
+    assert not copies._thread.is_alive()
+    os.close(writer)
+    os.close(reader)
+
+
 def test_reader_that_sleeps_loses_copies_and_holds_nobody_up() -> None:
     reader, writer = os.pipe()
     lost: list[int] = []
