@@ -438,7 +438,7 @@ class Event(StrEnum):
     LEDGER_AVAILABLE = "ledger.available", "the ledger can be read"
     LEDGER_DRIFT = "ledger.drift", "the ledger and the world disagree; counts per kind"
     LEDGER_WENT_BACK = (
-        "ledger.went-back",
+        "ledger.rewound",
         "records are older than they were; nothing is granted until all was read anew",
     )
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"

@@ -34,6 +34,9 @@ CHALLENGES: Final = "tests/unit/controller_verifier/test_challenge_store.py"
 ORDER: Final = "tests/unit/controller_verifier/test_verification_order.py"
 TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
 VERDICTS: Final = "tests/unit/controller_scheduling/test_node_verdicts.py"
+GATE: Final = "tests/unit/controller_binding/test_gate.py"
+GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
+SEEN_THROUGH: Final = "tests/unit/controller_binding/test_follower.py"
 VERBS: Final = "tests/unit/controller_scheduling/test_extender_verbs.py"
 AGENT_CHALLENGE: Final = "tests/unit/agent/test_challenge.py"
 AGENT_TLS: Final = "tests/integration/test_agent_tls_session.py"
@@ -624,6 +627,80 @@ WEAKENINGS: Final = (
             "resources.claims",
             "resources.unmanaged_gpus",
         )
+    ),
+    _one(
+        "gate-forged-keys",
+        "controller/binding/forgery.py",
+        "if keys.is_ours(key) or key in keys.ordinals or is_device:",
+        "if is_device:",
+        f"{GATE_DECISION}::test_keys_of_ours_in_a_binding_are_refused",
+    ),
+    _one(
+        "gate-doors",
+        "controller/binding/decision.py",
+        "    if judged.refusals:\n",
+        "    if False:\n",
+        f"{GATE_DECISION}::test_doors_of_the_stored_pod",
+        f"{GATE_DECISION}::test_a_plain_pod_whose_namespace_was_enforced_later",
+    ),
+    _one(
+        "gate-footing",
+        "controller/binding/decision.py",
+        "return over or view.grant_refusal(request.node, alone)",
+        "return over",
+        f"{GATE}::test_a_new_replica_grants_nothing_before_it_knows",
+    ),
+    _one(
+        "gate-preconditions",
+        "controller/binding/results.py",
+        'Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),',
+        "",
+        "tests/unit/controller_binding/test_binding_request.py"
+        "::test_the_patch_fits_whatever_is_there",
+        f"{GATE}::test_a_retry_finds_its_own_claim_and_looks_anew",
+    ),
+    _one(
+        "gate-waits-for-its-record",
+        "controller/binding/gate.py",
+        "await ports.audit.grant(reservation_record(_reserved(claim)))",
+        "reservation_record(_reserved(claim))",
+        f"{GATE}::test_no_reservation_without_its_record",
+    ),
+    _one(
+        "gate-takes-late-claims-back",
+        "controller/binding/gate.py",
+        "            await self._ports.claims.withdraw(claim)\n",
+        "            return\n",
+        f"{GATE}::test_an_answer_that_comes_too_late_takes_its_claim_back",
+    ),
+    _one(
+        "gate-adopts-what-is-authentic",
+        "controller/binding/footing_keeper.py",
+        "return ids.is_authentic(live.reservation, subject)",
+        "return True",
+        f"{SEEN_THROUGH}::test_a_pod_that_only_says_so_is_not_adopted",
+    ),
+    _one(
+        "gate-new-kubelet",
+        "controller/binding/use_reports.py",
+        "return frozenset() if asked_ns - since_ns >= SETTLES_NS else None",
+        "return frozenset()",
+        "tests/unit/controller_binding/test_use_reports.py"
+        "::test_a_kubelet_that_names_nothing_may_have_just_started",
+    ),
+    _one(
+        "gate-dry-run",
+        "controller/binding/gate.py",
+        "if not isinstance(decision, Reserve) or asked.dry_run or view.report:",
+        "if not isinstance(decision, Reserve) or view.report:",
+        f"{GATE}::test_a_dry_run_claims_nothing_and_leaves_nothing_behind",
+    ),
+    _one(
+        "filter-knows-what-is-held",
+        "controller/scheduling/verbs.py",
+        "return self._around.scenes.now(use)",
+        "return self._around.scenes.now()",
+        f"{VERBS}::test_what_the_ledger_holds_is_busy_but_for_its_own_pod",
     ),
     _one(
         "door-env-from",
