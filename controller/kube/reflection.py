@@ -87,6 +87,7 @@ class Reflection(Generic[T]):
         self.trouble = ""
         """Why the last step failed; empty while all is well."""
         self._version = ""
+        self._wants_list = True
         self._failures = 0
         self._pause_at_least = 0.0
 
@@ -96,11 +97,11 @@ class Reflection(Generic[T]):
 
     def wanted(self) -> WantList | WantWatch:
         """The next step."""
-        return WantWatch(self._version) if self._version else WantList()
+        return WantList() if self._wants_list else WantWatch(self._version)
 
     def relist(self) -> None:
-        """Make the next step a list."""
-        self._version = ""
+        """Make the next step a list, whatever a watch that still runs may tell."""
+        self._wants_list = True
 
     def listed(
         self, entries: Mapping[str, Entry[T]], version: str, asked_ns: int
@@ -114,6 +115,7 @@ class Reflection(Generic[T]):
             kept = {k: _same(self.objects.get(k), x) for k, x in entries.items()}
             self.objects = ShardedMap(kept)
         self._version = version
+        self._wants_list = False
         self._well(asked_ns)
         return changes
 

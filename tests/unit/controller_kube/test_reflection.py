@@ -43,6 +43,15 @@ class TestLists:
         assert copy.wanted() == WantList()
         assert copy.pause_s(0.0) > 0
 
+    def test_a_list_that_is_wanted_stays_wanted_whatever_the_watch_says(
+        self, copy: Reflection[str]
+    ) -> None:
+        copy.relist()
+        copy.event(Event(EventKind.APPLIED, "v2", "a", A2), 200)
+        assert copy.wanted() == WantList()
+        copy.listed({"a": A2}, "v2", 300)
+        assert copy.wanted() == WantWatch("v2")
+
     def test_a_list_finds_what_is_gone_new_and_made_again(self, copy: Reflection[str]) -> None:
         again = Entry("v9", "uid-2", "again")
         assert copy.listed({"a": again}, "v9", 300) == (

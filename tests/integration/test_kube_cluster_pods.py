@@ -1,0 +1,186 @@
+"""The pods as gate and ledger ask for them: the copy while it is young, and past it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.binding.stored_pod import PodsUnavailableError
+from controller.kube.api import ApiClient
+from controller.kube.cluster_pods import TOUCHED, ClusterPods
+from controller.kube.list_watch import ListWatch, Observe
+from controller.kube.objects import KnownPod, pod_kind
+from controller.kube.reflection import Change
+from controller.kube.transport import Transport
+from controller.ledger.pods import PodGone, PodSeen
+from controller.ledger.record import PodRef
+from controller.scheduling.wish_keys import WishRules
+from gpuwarden.clock import SystemClock
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.bindings import env_pod
+from tests.builders.kube_access import in_cluster
+from tests.fakes.api_server import FakeApiServer
+from tests.fakes.eventually import eventually
+
+
+class AgingClock(SystemClock):
+    ahead_ns = 0
+
+    def boottime_ns(self) -> int:
+        return super().boottime_ns() + self.ahead_ns
+
+
+@dataclass
+class World:
+    api: FakeApiServer
+    pods: ClusterPods
+    clock: AgingClock
+
+    def create(self, name: str = "train-0") -> PodRef:
+        document = env_pod(name=name)
+        del document["metadata"]["uid"], document["metadata"]["resourceVersion"]
+        return PodRef("team-a", name, self.api.create("pods", document)["metadata"]["uid"])
+
+    def change(self, name: str, **more: Any) -> None:
+        document = self.api.objects.get("pods", f"team-a/{name}")
+        document["spec"] |= more.pop("spec", {})
+        document["metadata"]["annotations"] |= more.pop("annotations", {})
+        self.api.change("pods", document | more)
+
+    async def knows(self, name: str = "train-0", **facts: Any) -> None:
+        async def there() -> bool | None:
+            found = self.pods.known("team-a", name)
+            return (
+                found is not None and all(getattr(found, k) == x for k, x in facts.items())
+            ) or None
+
+        await eventually(there, f"{name} is known as {facts}")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    api, clock = FakeApiServer(tmp_path), AgingClock()
+    await api.start()
+    transport = Transport(in_cluster(tmp_path / "sa", api), clock)
+    instruments = Instruments(Process.CONTROLLER, "test")
+    client, kind = ApiClient(transport, instruments), pod_kind(WishRules())
+    observers: list[Observe[KnownPod]] = []
+
+    def observe(changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
+        for each in observers:
+            each(changes, asked_ns)
+
+    watcher: ListWatch[KnownPod] = ListWatch(
+        client,
+        kind,
+        clock=clock,
+        instruments=instruments,
+        jitter=lambda: 0.0,
+        observe=observe,
+    )
+    pods = ClusterPods(client, kind, watcher.reflection, replica="c-0", clock=clock)
+    observers.append(pods.observe)
+    following = asyncio.create_task(watcher.follow())
+    await watcher.synced.wait()
+    yield World(api, pods, clock)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await transport.close()
+    await api.stop()
+
+
+async def test_the_copy_answers_while_it_is_young(world: World) -> None:
+    pod = world.create()
+    await world.knows()
+    found = world.pods.known("team-a", "train-0")
+    assert found is not None
+    assert found.uid == pod.uid
+    assert found.pod is not None
+    assert world.pods.known("team-a", "nobody") is None
+    world.clock.ahead_ns = 15 * 10**9
+    assert world.pods.known("team-a", "train-0") is None
+
+
+async def test_a_read_goes_past_the_copy(world: World) -> None:
+    assert await world.pods.read("team-a", "train-0") is None
+    pod = world.create()
+    found = await world.pods.read("team-a", "train-0")
+    assert found is not None
+    assert (found.uid, found.node, found.has_ended) == (pod.uid, "", False)
+    world.api.fail_next(500, matching="get")
+    with pytest.raises(PodsUnavailableError):
+        await world.pods.read("team-a", "train-0")
+
+
+async def test_a_bound_pod_says_what_it_holds(world: World) -> None:
+    pod = world.create()
+    told = {"gpuwarden.dev/reservation-id": "v1.k.x", "gpuwarden.dev/gpu-uuids-assigned": "GPU-a"}
+    world.change("train-0", spec={"nodeName": "gpu-1"}, annotations=told)
+    await world.knows(node="gpu-1")
+    assert pod.uid is not None
+    seen = PodSeen(pod.uid, "gpu-1", "v1.k.x", has_ended=False)
+    assert world.pods.sight(pod) == seen
+    assert await world.pods.look(pod) == seen
+    assert [x.gpus for x in world.pods.live()] == [("GPU-a",)]
+    world.change("train-0", status={"phase": "Failed"})
+    await world.knows(has_ended=True)
+    assert world.pods.live() == ()
+    assert world.pods.sight(pod) == PodSeen(pod.uid, "gpu-1", "v1.k.x", has_ended=True)
+
+
+async def test_another_pod_of_that_name_is_none(world: World) -> None:
+    world.create()
+    await world.knows()
+    other = PodRef("team-a", "train-0", "another")
+    assert world.pods.sight(other) is None
+    assert await world.pods.look(other) == PodGone()
+    assert await world.pods.touch(other) == PodGone()
+    nobody = PodRef("team-a", "nobody", "u")
+    assert world.pods.sight(nobody) is None
+    assert await world.pods.touch(nobody) == PodGone()
+
+
+async def test_a_touch_changes_the_pod(world: World) -> None:
+    pod = world.create()
+    before = await world.pods.read("team-a", "train-0")
+    answer = await world.pods.touch(pod)
+    assert answer == PodSeen(str(pod.uid), "", None, has_ended=False)
+    after = await world.pods.read("team-a", "train-0")
+    assert before is not None
+    assert after is not None
+    assert after.version != before.version
+    kept = world.api.objects.get("pods", "team-a/train-0")
+    assert kept["metadata"]["annotations"][TOUCHED].endswith(" c-0")
+
+
+@pytest.mark.parametrize("status", [409, 422])
+async def test_a_refused_touch_shows_nothing_unless_the_pod_is_another(
+    world: World, status: int
+) -> None:
+    pod = world.create()
+    world.api.fail_next(status, matching="patch")
+    with pytest.raises(PodsUnavailableError):
+        await world.pods.touch(pod)
+    world.api.fail_next(status, matching="patch")
+    assert await world.pods.touch(PodRef("team-a", "train-0", "another")) == PodGone()
+    world.api.fail_next(503, matching="patch")
+    with pytest.raises(PodsUnavailableError):
+        await world.pods.touch(pod)
+
+
+async def test_the_copy_is_made_anew_on_request(world: World) -> None:
+    world.create()
+    await world.knows()
+    lists = [path for verb, path in world.api.requests if verb == "list" and "limit" in path]
+    world.pods.reread()
+    world.create("train-1")
+
+    async def listed() -> bool | None:
+        now = [path for verb, path in world.api.requests if verb == "list" and "limit" in path]
+        return len(now) > len(lists) or None
+
+    await eventually(listed, "all pods are listed again")
