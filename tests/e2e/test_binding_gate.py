@@ -10,7 +10,15 @@ from typing import Any, Final
 
 import pytest
 
-from controller.kube.objects import ENFORCE_LABEL
+from controller.kube.access import Kubeconfig
+from controller.kube.cluster_pods import ClusterPods
+from controller.kube.objects import ENFORCE_LABEL, Kind, KnownPod, pod_kind
+from controller.kube.reflection import Reflection
+from controller.ledger.pods import PodGone, PodSeen
+from controller.ledger.record import PodRef
+from controller.scheduling.wish_keys import WishRules
+from gpuwarden.clock import SystemClock
+from tests.builders.kube_access import api_client
 from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
@@ -312,6 +320,26 @@ def denied_afterwards(world: World, pod: str) -> Iterator[None]:
     finally:
         for kind in kinds:
             world.api.delete(f"{_ADMISSION}/{kind}/{name}")
+
+
+async def test_a_touch_is_of_one_pod_and_no_other_of_its_name(world: World) -> None:
+    world.create("touched", where=NOWHERE)
+    metadata = world.pods.get("touched")["metadata"]
+    client, transport = api_client(Kubeconfig(world.lab.kubeconfig), SystemClock())
+    kind: Kind[KnownPod] = pod_kind(WishRules())
+    pods = ClusterPods(client, kind, Reflection(), replica="e2e", clock=SystemClock())
+    try:
+        other = PodRef(NAMESPACE, "touched", "00000000-0000-4000-8000-000000000000")
+        assert await pods.touch(other) == PodGone()
+        same = world.pods.get("touched")["metadata"]["resourceVersion"]
+        assert same == metadata["resourceVersion"]
+        seen = await pods.touch(PodRef(NAMESPACE, "touched", metadata["uid"]))
+        assert seen == PodSeen(metadata["uid"], "", None, has_ended=False)
+        assert "BINDING_STALE" in world.refused(
+            "touched", resourceVersion=metadata["resourceVersion"]
+        )
+    finally:
+        await transport.close()
 
 
 def test_an_answer_that_was_no_binding_is_given_up_after_a_touch(world: World) -> None:
