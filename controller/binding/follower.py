@@ -25,7 +25,7 @@ ROUND_SECONDS: Final = 1.0
 _AT_ONCE: Final = 16
 """Calls to API server and store that are on their way together."""
 _ROUNDS_PER_SURVEY: Final = 10
-"""Every so many rounds confirmed reservations are looked at without a cause."""
+"""Every so many rounds the whole ledger is compared with the pods."""
 
 
 class PodSource(Protocol):
@@ -116,7 +116,7 @@ class ReservationFollower:
         self._rounds += 1
         changed, self._changed = self._changed, set()
         around = Around(snapshot, self._sight, ports.report, ports.gone, ports.boottime_ns())
-        await self._do(self._followup.steps(around, None if surveys else changed))
+        await self._do(self._followup.steps(around, changed))
         if surveys:
             await ports.footing.survey(live, listed_ns)
 

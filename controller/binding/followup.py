@@ -5,8 +5,10 @@ their nodes show it. Every replica does this by itself and remembers its own sig
 store lets the first of several equal writes through.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from controller.binding.records import ReservationChange
 from controller.ledger.attempt import (
@@ -70,6 +72,8 @@ class Rewrite:
     change: ReservationChange
 
 
+IN_TURN: Final = 512
+"""Records that are looked at without a cause in one round."""
 Action = LookFor | TouchPod | Rewrite
 
 
@@ -77,10 +81,19 @@ class Followup:
     """One per process."""
 
     def __init__(
-        self, limits: AttemptLimits = DEFAULT_LIMITS, grace_ns: int = DEFAULT_GRACE_NS
+        self,
+        limits: AttemptLimits = DEFAULT_LIMITS,
+        grace_ns: int = DEFAULT_GRACE_NS,
+        *,
+        in_turn: int = IN_TURN,
     ) -> None:
         self._limits = limits
         self._grace_ns = grace_ns
+        self._in_turn = in_turn
+        self._turn = 0
+        self._known = LedgerSnapshot()
+        self._open: set[str] = set()
+        """Keys of records with an attempt, or with a holder that is being released."""
         self._attempts: dict[str, AttemptWatch] = {}
         """By reservation."""
         self._releases: dict[tuple[str, str], ReleaseWatch] = {}
@@ -92,22 +105,23 @@ class Followup:
         if watch is not None:
             self._attempts[reservation] = after_touch(watch, answer)
 
-    def steps(self, around: Around, pods: Collection[str] | None = None) -> tuple[Action, ...]:
+    def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
         """What is to be done now.
 
-        `pods`: UIDs of those whose confirmed reservations are looked at; None = of all.
+        Looked at are all attempts and all that is being released, what `pods` (UIDs) hold, and
+        some more confirmed ones in turn.
         """
         open_attempts: dict[str, list[Entry]] = {}
         releasing: set[tuple[str, str]] = set()
         moves: dict[tuple[str, Move], list[Entry]] = {}
         looks: dict[str, LookFor] = {}
-        for entry in around.snapshot.entries.values():
+        for entry in self._of_interest(around.snapshot, pods):
             for holder in entry.record.holders:
                 match holder.state:
                     case HolderState.PROPOSED:
                         open_attempts.setdefault(holder.reservation, []).append(entry)
                         continue
-                    case HolderState.CONFIRMED if pods is None or holder.pod.uid in pods:
+                    case HolderState.CONFIRMED:
                         move = self._confirmed(around, entry, holder, looks)
                     case HolderState.RELEASING:
                         releasing.add((entry.record.key, holder.reservation))
@@ -124,6 +138,24 @@ class Followup:
         )
         return (*looks.values(), *touches, *rewrites)
 
+    def _of_interest(self, snapshot: LedgerSnapshot, pods: Collection[str]) -> Iterable[Entry]:
+        entries = snapshot.entries
+        for key in entries.differences(self._known.entries):
+            entry = entries.get(key)
+            if entry is not None and any(_is_open(x) for x in entry.record.holders):
+                self._open.add(key)
+            else:
+                self._open.discard(key)
+        self._known = snapshot
+        begin = self._turn if self._turn < len(entries) else 0
+        self._turn = begin + self._in_turn
+        keys = {
+            *self._open,
+            *(key for uid in pods for key in snapshot.by_pod.get(uid, ())),
+            *islice(entries, begin, self._turn),
+        }
+        return [entries[key] for key in sorted(keys)]
+
     def _proposed(
         self,
         around: Around,
@@ -132,7 +164,6 @@ class Followup:
         looks: dict[str, LookFor],
     ) -> Iterator[TouchPod]:
         for reservation, entries in attempts.items():
-            entries.sort(key=lambda x: x.record.key)
             parts = tuple(_part(entry, reservation) for entry in entries)
             watch = watch_attempt(self._attempts.get(reservation), parts, around.now_ns)
             self._attempts[reservation] = watch
@@ -166,6 +197,10 @@ class Followup:
         last_ns = 0 if report is None else report.asked_ns
         gone = around.gone(record.node)
         return release_step(watch, gone, last_ns, around.now_ns, self._grace_ns)
+
+
+def _is_open(holder: Holder) -> bool:
+    return holder.state is not HolderState.CONFIRMED
 
 
 def _sight(around: Around, pod: PodRef, looks: dict[str, LookFor]) -> PodSight:

@@ -5,6 +5,7 @@ then nothing is granted on their nodes, nor anywhere before the first reading an
 ledger's history went backwards (`ledger.footing`). Must not release anything.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -94,8 +95,7 @@ class FootingKeeper:
     def ledger_read(self, asked_ns: int) -> None:
         """All records were read, asked for then."""
         ports, snapshot = self._ports, self._ports.store.snapshot()
-        same = snapshot.entries is self._known.entries
-        back = frozenset() if same else went_back(self._known, snapshot)
+        back = went_back(_changed(self._known, snapshot), snapshot)
         self._known = snapshot
         if back:
             self._footing = Footing(ports.boottime_ns())
@@ -110,15 +110,19 @@ class FootingKeeper:
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
         """
         ports, snapshot = self._ports, self._ports.store.snapshot()
-        live = tuple(x for x in live if self._is_authentic(x))
-        self._authentic = dict.fromkeys(live, True)
-        drifts = sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
+        drifts = await asyncio.to_thread(self._compared, tuple(live), snapshot)
         self._footing = replace(
             self._footing, pods_read_ns=listed_ns, unrecorded=unrecorded_nodes(drifts)
         )
         ports.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
             await self._adopt(drift)
+
+    def _compared(self, live: tuple[LivePod, ...], snapshot: LedgerSnapshot) -> tuple[Drift, ...]:
+        """On a thread: of a large cluster it takes a while."""
+        live = tuple(x for x in live if self._is_authentic(x))
+        self._authentic = dict.fromkeys(live, True)
+        return sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
 
     async def _adopt(self, drift: Drift) -> None:
         live, ports = drift.adopt, self._ports
@@ -154,6 +158,12 @@ class FootingKeeper:
             if acceptance is not None
             for gpu in acceptance.gpus
         }
+
+
+def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
+    """What was known of those records that are others now."""
+    before = (known.entries.get(key) for key in now.entries.differences(known.entries))
+    return LedgerSnapshot.of(x for x in before if x is not None)
 
 
 def _seen(live: tuple[LivePod, ...]) -> dict[str, PodSeen]:

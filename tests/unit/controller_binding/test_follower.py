@@ -145,8 +145,6 @@ async def test_writes_that_fail_or_come_too_late() -> None:
     end(world, name)
     store.faults = ["before"]
     await me.follower.round()
-    me.follower.pod_changed(f"uid-{name}", gone=False)
-    await me.follower.round()
     assert world.states() == {GPU: ["Confirmed"]}
     other = await world.replica("b")
     assert world.states() == {GPU: ["Releasing"]}

@@ -30,7 +30,7 @@ class World:
     now_ns: int = 1_000 * S
     followup: Followup = field(default_factory=Followup)
 
-    def steps(self, pods: set[str] | None = None) -> tuple[Action, ...]:
+    def steps(self, pods: tuple[str, ...] = ()) -> tuple[Action, ...]:
         around = Around(
             LedgerSnapshot.of(Entry(x, str(x.version)) for x in self.records),
             lambda pod: self.pods.get(pod.uid or ""),
@@ -74,7 +74,7 @@ def test_a_bound_pod_confirms_all_its_gpus_at_once() -> None:
     world = World(attempt("GPU-a", "GPU-b"), {"uid-0": UNBOUND})
     assert world.steps() == ()
     world.pods["uid-0"] = BOUND
-    found = world.steps(set())
+    found = world.steps()
     assert moved(found) == (HolderState.CONFIRMED, ("GPU-a", "GPU-b"))
     assert states(found[0]) == {HolderState.CONFIRMED}
 
@@ -138,8 +138,26 @@ def test_the_end_of_a_pod_begins_the_release() -> None:
     for sight in (ENDED, PodGone()):
         world = World((in_state(HolderState.CONFIRMED),), {"uid-0": sight})
         assert moved(world.steps()) == (HolderState.RELEASING, ("GPU-a",))
-        assert world.steps({"uid-1"}) == ()
-        assert moved(world.steps({"uid-0"})) == (HolderState.RELEASING, ("GPU-a",))
+
+
+def test_confirmed_ones_are_looked_at_for_a_cause_or_in_turn() -> None:
+    pods = [PodRef("team-a", f"p-{n}", f"uid-{n}") for n in range(6)]
+    records = tuple(
+        record(holder(f"GPU-{n}", pod=pod, state=HolderState.CONFIRMED), gpu=f"GPU-{n}")
+        for n, pod in enumerate(pods)
+    )
+    world = World(records, dict.fromkeys((f"uid-{n}" for n in range(6)), PodGone()))
+    world.followup = Followup(in_turn=2)
+    found = [_gpus(world.steps()) for _ in range(3)]
+    assert sorted(gpu for each in found for gpu in each) == [f"GPU-{n}" for n in range(6)]
+    assert {len(each) for each in found} == {2}
+    world.followup = Followup(in_turn=0)
+    assert _gpus(world.steps(("uid-4", "uid-of-nobody"))) == ["GPU-4"]
+    assert world.steps() == ()
+
+
+def _gpus(actions: tuple[Action, ...]) -> list[str]:
+    return [gpu for x in actions if isinstance(x, Rewrite) for gpu in x.change.gpus]
 
 
 def test_two_quiet_reports_after_the_end_free_the_gpu() -> None:
