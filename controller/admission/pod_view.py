@@ -15,6 +15,7 @@ from controller.scheduling.pod import (
     Pod,
     PodDecodeError,
     PodSpec,
+    ResourceClaim,
     Resources,
 )
 
@@ -73,7 +74,7 @@ class VolumeMount(_Object, frozen=True, gc=False):
 class ContainerResources(Resources, frozen=True, gc=False):
     """ResourceRequirements with the claims that the container uses."""
 
-    claims: tuple[msgspec.Raw, ...] | None = None
+    claims: tuple[ResourceClaim, ...] | None = None
 
 
 class AdmittedContainer(Container, frozen=True, gc=False):

@@ -57,6 +57,13 @@ class Container(_Object, frozen=True, gc=False):
     """`Always` on an init container makes it a sidecar (KEP-753)."""
 
 
+class ResourceClaim(_Object, frozen=True, gc=False):
+    """PodResourceClaim, or a container's use of one: that it is there is all that is read.
+
+    No msgspec.Raw: that would keep the whole message alive.
+    """
+
+
 class PodSpec(_Object, frozen=True, gc=False):
     """PodSpec."""
 
@@ -64,7 +71,7 @@ class PodSpec(_Object, frozen=True, gc=False):
     init_containers: tuple[Container, ...] | None = None
     resources: Resources | None = None
     """Pod-level resources (KEP-2837)."""
-    resource_claims: list[msgspec.Raw] | None = None
+    resource_claims: tuple[ResourceClaim, ...] | None = None
     node_name: str | None = None
 
 
