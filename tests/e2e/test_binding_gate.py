@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from controller.kube.access import Kubeconfig
-from controller.kube.cluster_pods import ClusterPods
+from controller.kube.cluster_pods import TOUCHED, ClusterPods
 from controller.kube.objects import ENFORCE_LABEL, Kind, KnownPod, pod_kind
 from controller.kube.reflection import Reflection
 from controller.ledger.pods import PodGone, PodSeen
@@ -227,6 +227,7 @@ def test_bindings_made_by_hand(world: World, old: bool) -> None:
     assert "NODE_NO_EVIDENCE" in world.refused("by-hand", NODES[1], old=old)
     assert "NODE_MODE" in world.refused("by-hand", OTHER_KIND, old=old)
     if not old:  # of the old resource the API server itself drops the caller's UID
+        assert TOUCHED in world.pods.get("touched")["metadata"]["annotations"]
         assert "BINDING_STALE" in world.refused("by-hand", uid="another")
     assert "POD_UNKNOWN" in world.refused("nobody", old=old)
     world.bind("by-hand", old=old, how="?dryRun=All")
@@ -331,10 +332,10 @@ async def test_a_touch_is_of_one_pod_and_no_other_of_its_name(world: World) -> N
     try:
         other = PodRef(NAMESPACE, "touched", "00000000-0000-4000-8000-000000000000")
         assert await pods.touch(other) == PodGone()
-        same = world.pods.get("touched")["metadata"]["resourceVersion"]
-        assert same == metadata["resourceVersion"]
+        assert TOUCHED not in world.pods.get("touched")["metadata"]["annotations"]
         seen = await pods.touch(PodRef(NAMESPACE, "touched", metadata["uid"]))
         assert seen == PodSeen(metadata["uid"], "", None, has_ended=False)
+        assert TOUCHED in world.pods.get("touched")["metadata"]["annotations"]
         assert "BINDING_STALE" in world.refused(
             "touched", resourceVersion=metadata["resourceVersion"]
         )
@@ -349,7 +350,7 @@ def test_an_answer_that_was_no_binding_is_given_up_after_a_touch(world: World) -
     world.wait_states("Proposed")
     until("the attempt is given up", lambda: world.reservations() == {}, timeout_s=150)
     annotations = world.pods.get("unlucky")["metadata"]["annotations"]
-    assert "touched.gpuwarden.dev/at" in annotations
+    assert TOUCHED in annotations
     assert ASSIGNED not in annotations
     world.bind("unlucky")
     world.wait_states("Confirmed")
