@@ -9,14 +9,16 @@ DEADLINE_S = 20.0
 _PAUSE_S = 0.02
 
 
-async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
+async def eventually(
+    probe: Callable[[], Awaitable[T | None]], what: str, *, within_s: float = DEADLINE_S
+) -> T:
     """Ask `probe` until it gives something that is not None."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(within_s):
             while True:
                 found = await probe()
                 if found is not None:
                     return found
                 await asyncio.sleep(_PAUSE_S)
     except TimeoutError:
-        raise AssertionError(f"never happened within {DEADLINE_S:g} s: {what}") from None
+        raise AssertionError(f"never happened within {within_s:g} s: {what}") from None

@@ -23,7 +23,7 @@ from tests.builders.kube_access import in_cluster
 from tests.builders.svids import new_svid
 from tests.fakes.api_server import FakeApiServer, place_of
 from tests.fakes.attest_client import AttestClient, Ended
-from tests.fakes.eventually import eventually
+from tests.fakes.eventually import DEADLINE_S, eventually
 from tests.integration.test_controller_app import Running, _restored_logging, _running
 
 __all__ = ["_restored_logging"]
@@ -53,8 +53,9 @@ class JumpingClock(SystemClock):
 
 
 @dataclass
-class World:
-    api: FakeApiServer
+class Replica:
+    """A controller, whatever API server it has."""
+
     controller: Running
     clock: JumpingClock
     ca: Any
@@ -77,18 +78,23 @@ class World:
 
         await eventually(there, what)
 
-    async def reason(self, text: str, *, wanted: bool = True) -> None:
+    async def reason(self, text: str, *, wanted: bool = True, within_s: float = DEADLINE_S) -> None:
         async def there() -> bool | None:
             found = any(text in x for x in await self.controller.reasons())
             return found is wanted or None
 
-        await eventually(there, f"{text}: {wanted}")
+        await eventually(there, f"{text}: {wanted}", within_s=within_s)
 
     async def refusal(self, node: str) -> str | None:
         """Of a stream that is not admitted."""
         async with self.client(node) as client:
             await client.hello()
             return (await client.ended()).reason
+
+
+@dataclass
+class World(Replica):
+    api: FakeApiServer
 
     async def events(self, reason: str) -> list[dict[str, Any]]:
         async def there() -> list[dict[str, Any]] | None:
@@ -124,7 +130,7 @@ async def world(
     clock = JumpingClock()
     values: dict[str, Any] = {**ROUNDS, **changes}
     async with _running(folder, socket, clock=clock, exchange=exchange, **values) as controller:
-        yield World(api, controller, clock, workload_api.ca)
+        yield World(controller, clock, workload_api.ca, api)
     made = {(verb, place_of(path.partition("?")[0]).collection) for verb, path in api.requests}
     assert made <= {(x.verb.value, x.resource.plural) for x in CALLS}
 

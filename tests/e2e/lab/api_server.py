@@ -29,6 +29,7 @@ class ApiServer(Program):
         self._plan = plan
         self._pki = identities.pki
         self._identities = identities
+        self._certified_by = identities
         self._etcd = etcd
         self._layout = _beside_node(site.place.address) if has_node else _ALONE
         self._serving = identities.serving(self.name, site.place.address, plan)
@@ -86,8 +87,15 @@ class ApiServer(Program):
         return written(self.data / "admission.json", document)
 
     def api(self) -> Api:
-        """As the administrator."""
-        return self._identities.api(self.url)
+        """As the administrator, who trusts whoever certified the server."""
+        return Api(self.url, self._certified_by.pki.ca, self._identities.admin)
+
+    def restart_certified_by(self, authority: Identities) -> None:
+        """Serve with a new certificate of this authority; clients stay the lab's own."""
+        self.stop()
+        self._serving = authority.serving(self.name, self.site.place.address, self._plan)
+        self._certified_by = authority
+        self.resume_service()
 
 
 _ALONE = ("--endpoint-reconciler-type=none",)

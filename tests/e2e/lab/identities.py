@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from tests.e2e.lab.addresses import AddressPlan
-from tests.e2e.lab.api import Api
 from tests.e2e.lab.kubeconfig import kubeconfig, written
 from tests.e2e.lab.pki import Pair, Pki
 
@@ -35,10 +34,6 @@ class Identities:
             "kubernetes.default.svc.cluster.local",
         }
         return self.pki.issue(f"{name}-serving", name, names=sorted(names))
-
-    def api(self, server: str) -> Api:
-        """The API as the administrator."""
-        return Api(server, self.pki.ca, self.admin)
 
     def user(self, name: str, *groups: str) -> Path:
         """A kubeconfig for user `name` (a certificate's CN) in `groups` (its O)."""
