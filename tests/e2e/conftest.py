@@ -1,5 +1,5 @@
-"""The cluster that all tests of a run share; what was left out and why; logs of failed tests;
-which of our accounts called what during which test.
+"""The cluster that all tests of a run share; logs of failed tests; which of our accounts
+called what during which test.
 
 Nothing here is collected unless a path below tests/e2e is asked for: `make e2e`.
 """
@@ -92,12 +92,8 @@ def pytest_runtest_makereport(
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Say what was run on, and name each test that was left out."""
+    """Say what was run on; tests/whole_run names what was left out."""
     del exitstatus
-    skipped = terminalreporter.stats.get("skipped", [])
     seconds = config.stash.get(_READY_S, None)
     ready = "" if seconds is None else f", ready after {seconds:.1f} s"
     terminalreporter.write_line(f"Kubernetes {chosen_kubernetes().version}{ready}")
-    for report in skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        terminalreporter.write_line(f"left out: {report.nodeid}: {reason}")

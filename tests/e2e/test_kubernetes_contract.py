@@ -71,11 +71,16 @@ async def ours(account: InCluster) -> AsyncIterator[ApiClient]:
 @pytest.fixture
 def no_enrollments(lab: Lab, account: InCluster) -> Iterator[None]:
     del account
+    _remove_enrollments(lab.api)  # of other tests
     yield
-    for item in lab.api.get(OBJECTS)["items"]:
+    _remove_enrollments(lab.api)
+
+
+def _remove_enrollments(api: Api) -> None:
+    for item in api.get(OBJECTS)["items"]:
         path = f"{OBJECTS}/{item['metadata']['name']}"
-        lab.api.patch(path, {"metadata": {"finalizers": None}})
-        lab.api.delete(path)
+        api.patch(path, {"metadata": {"finalizers": None}})
+        api.delete(path)
 
 
 class TestRealApiServer(KubernetesApiContract):

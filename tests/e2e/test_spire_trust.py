@@ -123,7 +123,9 @@ def test_a_restarted_spire_agent_costs_nothing(world: SpireWorld) -> None:
 
 
 def test_the_ca_is_rotated_under_everybody(world: SpireWorld) -> None:
-    """A new authority, the old one tainted and revoked: everybody renews, nobody is refused."""
+    """A new authority, the old one tainted and revoked at once: everybody renews, nobody is
+    refused. Who renews last may find its lease over; it comes back by itself.
+    """
     world.add("gpu-8")
     world.eligible("gpu-8")
     before = world.controller.refusals("gpu-8")
@@ -131,8 +133,9 @@ def test_the_ca_is_rotated_under_everybody(world: SpireWorld) -> None:
     world.server.retire_ca()
     ends = time.monotonic() + 20.0
     while time.monotonic() < ends:
-        assert world.controller.node("gpu-8").state == "eligible"
+        assert world.controller.node("gpu-8").state in {"eligible", "stale"}
         time.sleep(0.5)
+    world.eligible("gpu-8")
     assert world.controller.refusals("gpu-8") == before
     assert world.controller.metric("gpuwarden_spire_available") == 1
 

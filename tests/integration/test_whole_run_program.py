@@ -54,7 +54,7 @@ def test_a_test_without_a_known_reason_to_be_left_out(tmp_path: Path) -> None:
 def test_a_known_reason(tmp_path: Path) -> None:
     code, said = whole_run(tmp_path, "import pytest\ndef test_a(): pytest.skip('no images: x')\n")
     assert code == 0
-    assert "left out: test_it.py::test_a: no images: x" in said
+    assert "left out, 1 of them: no images: x\nwhole run:   test_it.py::test_a\n" in said
 
 
 def test_one_failure_is_one_too_many(tmp_path: Path) -> None:
@@ -73,6 +73,14 @@ def test_a_second_look_forgives_no_fault(tmp_path: Path) -> None:
     code, said = whole_run(tmp_path, "def test_a(): assert False\n", SECOND_LOOK="1")
     assert code == 1
     assert "difference: test_it.py::test_a: failed" in said
+
+
+def test_a_second_look_that_leaves_it_out_shows_nothing(tmp_path: Path) -> None:
+    then_left_out = "assert ran\n    pytest.skip('a part of the tests')"
+    source = "import pytest\n" + FAILS_ONCE.replace("assert ran", then_left_out)
+    code, said = whole_run(tmp_path, source, SECOND_LOOK="1")
+    assert code == 1
+    assert "UNSTEADY" not in said
 
 
 def test_many_failures_get_no_second_look(tmp_path: Path) -> None:

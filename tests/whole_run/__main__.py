@@ -49,7 +49,8 @@ def _is_steady(folder: Path, tests: Sequence[str], options: Sequence[str]) -> bo
     for number in range(TIMES):
         file = folder / f"second-look-{number}"
         code = _pytest(file, [*options, *again, "-n0", *tests])
-        if code != 0 or verdict([{"test": test} for test in tests], _lines(file)).differences:
+        found = verdict([{"test": test} for test in tests], _lines(file))
+        if code != 0 or found.passed != len(tests):
             return False
     return True
 
@@ -72,8 +73,11 @@ def run(folder: Path, paths: Sequence[str], options: Sequence[str], *, second_lo
 
 
 def _tell(found: Verdict, unsteady: Sequence[str]) -> None:
-    for test, reason in found.left_out:
-        _say(f"left out: {test}: {reason}")
+    for reason in sorted({reason for _, reason in found.left_out}):
+        tests = [test for test, why in found.left_out if why == reason]
+        _say(f"left out, {len(tests)} of them: {reason}")
+        for test in tests:
+            _say(f"  {test}")
     for line in found.differences:
         _say(f"difference: {line}")
     for test in unsteady:

@@ -53,6 +53,8 @@ class FakeNodes:
                 api.post(_LEASES, lease_object(name, _now()))
                 status = node_status(_now(), gpus=gpus, pods=pods)
                 api.patch(f"/api/v1/nodes/{name}/status", status)
+                # The node lifecycle controller would take the taint `not-ready` off, some time.
+                api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
                 self._names.append(name)
 
     def silence(self, name: str) -> None:
