@@ -1,8 +1,9 @@
 """The gate as the API server asks it: finds the pod, decides, claims, and answers in time.
 
 The network is used in two places: one quorum read where the copy of the pods cannot know,
-and the claim in the ledger. An answer that comes too late, or cannot be made durable in the
-audit log, takes its claim back. A retry for the same pod and node finds its own claim.
+and the claim in the ledger. An answer that comes too late, cannot be made durable in the
+audit log, or stands on a ledger that was found to have gone backwards meanwhile, takes its
+claim back. A retry for the same pod and node finds its own claim.
 """
 
 import asyncio
@@ -58,8 +59,8 @@ class Claims(Protocol):
     async def claim(self, claim: Claim) -> Claimed | Refusal:
         """Reserve all GPUs of the claim, or none."""
 
-    async def withdraw(self, claim: Claim) -> None:
-        """Take back what the claim added."""
+    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
+        """Take back what the claim added; the GPUs of which that was so."""
 
 
 class Grants(Protocol):
@@ -74,6 +75,9 @@ class DecisionSink(Protocol):
 
     def bound(self, decision: BindDecision) -> None:
         """Record the decision; never waits, never raises."""
+
+    def changed(self, change: ReservationChange) -> None:
+        """Record what became of a reservation; never waits, never raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,16 +187,20 @@ class BindingGate:
 
     async def _claimed(self, claim: Claim) -> Refusal | None:
         ports = self._ports
+        reserved = _change(claim, claim.gpus, HolderState.PROPOSED, "bind")
         try:
             found = await ports.claims.claim(claim)
             if isinstance(found, Refusal):
                 return found
             try:
-                await ports.audit.grant(reservation_record(_reserved(claim)))
+                await ports.audit.grant(reservation_record(reserved))
             except AuditUnavailableError as error:
                 await ports.claims.withdraw(claim)
                 return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
-            return None
+            refusal = ports.view().grant_refusal(claim.node, ())
+            if refusal is not None:
+                await self._revoke(claim, "what is known became uncertain before the answer")
+            return refusal
         finally:
             for gpu in claim.gpus:
                 self._claiming.gpus.pop(gpu, None)
@@ -201,7 +209,13 @@ class BindingGate:
         """The answer was not given after all."""
         await asyncio.wait((task,))
         if not task.cancelled() and task.exception() is None and task.result() is None:
-            await self._ports.claims.withdraw(claim)
+            await self._revoke(claim, "its answer came too late")
+
+    async def _revoke(self, claim: Claim, cause: str) -> None:
+        """Take a claim back that stands in the audit log."""
+        gpus = await self._ports.claims.withdraw(claim)
+        if gpus:
+            self._ports.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
 
     def _kept(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
         self._claiming.tasks.add(task)
@@ -260,7 +274,7 @@ def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
     return Verdict(warnings=warnings, result="reported")
 
 
-def _reserved(claim: Claim) -> ReservationChange:
-    return ReservationChange(
-        claim.pod, claim.reservation, claim.node, claim.gpus, HolderState.PROPOSED, "bind"
-    )
+def _change(
+    claim: Claim, gpus: tuple[str, ...], state: HolderState, cause: str
+) -> ReservationChange:
+    return ReservationChange(claim.pod, claim.reservation, claim.node, gpus, state, cause)

@@ -48,12 +48,13 @@ class Claimant:
                 return refusal
         return Claimed(claim)
 
-    async def withdraw(self, claim: Claim) -> None:
+    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
         """Take back what `claim` added, after its answer was not given after all.
 
-        What somebody else relies on stays, and so does what cannot be reached: it expires.
+        The GPUs that were taken back. What somebody else relies on stays, and so does what
+        cannot be reached: it expires.
         """
-        await self._take_back(claim, reversed(claim.gpus))
+        return await self._take_back(claim, reversed(claim.gpus))
 
     async def _claim_one(self, claim: Claim, gpu: str) -> Refusal | None:
         errors = 0
@@ -77,22 +78,22 @@ class Claimant:
                     return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
         return Refusal(ReasonCode.LEDGER_CONFLICT, f"{gpu}: too many others claim it")
 
-    async def _take_back(self, claim: Claim, gpus: Iterable[str]) -> None:
-        for gpu in gpus:
-            await self._take_one_back(claim, gpu)
+    async def _take_back(self, claim: Claim, gpus: Iterable[str]) -> tuple[str, ...]:
+        return tuple([gpu for gpu in gpus if await self._take_one_back(claim, gpu)])
 
-    async def _take_one_back(self, claim: Claim, gpu: str) -> None:
+    async def _take_one_back(self, claim: Claim, gpu: str) -> bool:
         for _ in range(MOST_RACES):
             entry = self._store.snapshot().get(gpu)
             less = rolled_back(None if entry is None else entry.record, claim)
             if entry is None or less is None:
-                return
+                return False
             try:
                 if await self._store.compare_and_set(entry, less):
-                    return
+                    return True
             except LedgerUnavailableError:
                 if not await self._is_read(gpu):
-                    return
+                    return False
+        return False
 
     async def _is_read(self, gpu: str) -> bool:
         """Whether the store told what is there now."""

@@ -648,7 +648,7 @@ WEAKENINGS: Final = (
         "controller/binding/decision.py",
         "return over or view.grant_refusal(request.node, alone)",
         "return over",
-        f"{GATE}::test_a_new_replica_grants_nothing_before_it_knows",
+        f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
     ),
     _one(
         "gate-preconditions",
@@ -662,16 +662,23 @@ WEAKENINGS: Final = (
     _one(
         "gate-waits-for-its-record",
         "controller/binding/gate.py",
-        "await ports.audit.grant(reservation_record(_reserved(claim)))",
-        "reservation_record(_reserved(claim))",
+        "await ports.audit.grant(reservation_record(reserved))",
+        "reservation_record(reserved)",
         f"{GATE}::test_no_reservation_without_its_record",
     ),
     _one(
         "gate-takes-late-claims-back",
         "controller/binding/gate.py",
-        "            await self._ports.claims.withdraw(claim)\n",
-        "            return\n",
+        'await self._revoke(claim, "its answer came too late")',
+        "return",
         f"{GATE}::test_an_answer_that_comes_too_late_takes_its_claim_back",
+    ),
+    _one(
+        "gate-stands-on-firm-ground",
+        "controller/binding/gate.py",
+        "refusal = ports.view().grant_refusal(claim.node, ())",
+        "refusal = None",
+        f"{GATE}::test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile",
     ),
     _one(
         "gate-adopts-what-is-authentic",

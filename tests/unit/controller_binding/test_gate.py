@@ -10,9 +10,9 @@ from controller.ledger.claim import Claim
 from controller.ledger.claimant import Claimant
 from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.record import PodRef
-from controller.ledger.states import Origin
+from controller.ledger.states import HolderState, Origin
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import documents
 from tests.builders.bindings import NODE, binding, env_pod, review_request
 from tests.fakes.binding_world import BindingWorld, Replica
@@ -20,6 +20,7 @@ from tests.fakes.eventually import eventually
 from tests.fakes.ledger_store import FaultyLedgerStore
 
 GPUS = tuple(f"GPU-{NODE}-{index}" for index in range(8))
+UNSURE = Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
 
 
 def foreign(gpu: str, uid: str = "somebody") -> Claim:
@@ -224,6 +225,24 @@ async def test_an_answer_that_comes_too_late_takes_its_claim_back() -> None:
     await until_idle(me)
     assert world.states() == {}
     assert me.claiming.gpus == {}
+    (change,) = me.sink.changes
+    assert (change.state, change.gpus) == (HolderState.REVOKED, (GPUS[0],))
+    assert change.cause == "its answer came too late"
+
+
+async def test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile() -> None:
+    world = BindingWorld()
+    me = await world.replica()
+    me.audit.held = asyncio.Event()
+    asking = asyncio.ensure_future(me.bind(world.pod("train-0")))
+    await me.audit.asked.wait()
+    me.changes = {"grant_refusal": lambda _node, _gpus: UNSURE}
+    me.audit.held.set()
+    verdict = await asking
+    assert verdict.refusals == (UNSURE,)
+    assert (verdict.patch, world.states()) == ((), {})
+    (change,) = me.sink.changes
+    assert (change.state, change.gpus) == (HolderState.REVOKED, (GPUS[0],))
 
 
 async def claims(me: Replica, count: int) -> bool | None:

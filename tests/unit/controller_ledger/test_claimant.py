@@ -65,7 +65,8 @@ async def test_a_group_shares(store: MemoryLedgerStore) -> None:
     await Claimant(store).claim(first)
     assert isinstance(await Claimant(store).claim(replace(second, share=SHARE)), Claimed)
     assert held(store) == {gpu: ["v1.k.uid-0", "v1.k.uid-1"] for gpu in GPUS}
-    await Claimant(store).withdraw(first)
+    assert sorted(await Claimant(store).withdraw(first)) == sorted(GPUS)
+    assert await Claimant(store).withdraw(first) == ()
     assert held(store) == {gpu: ["v1.k.uid-1"] for gpu in GPUS}
 
 
