@@ -113,6 +113,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         is_enforced=cluster.namespaces.is_enforced,
         denials=denials,
         sink=sources.journal,
+        wake=cluster.wake_nodes,
         boottime_ns=boottime_ns,
         draw_call=_draw_call,
     )

@@ -7,7 +7,7 @@ claim back. A retry for the same pod and node finds its own claim.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -92,6 +92,8 @@ class GatePorts:
     is_enforced: Callable[[str], bool]
     denials: RecentDenials
     sink: DecisionSink
+    wake: Callable[[Iterable[str]], None]
+    """Have pods tried anew that these nodes may take now."""
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
@@ -216,6 +218,7 @@ class BindingGate:
         gpus = await self._ports.claims.withdraw(claim)
         if gpus:
             self._ports.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
+            self._ports.wake((claim.node,))
 
     def _kept(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
         self._claiming.tasks.add(task)

@@ -185,6 +185,7 @@ class Replica:
             is_enforced=lambda _namespace: True,
             denials=self.denials,
             sink=self.sink,
+            wake=self.woken.extend,
             boottime_ns=world.clock.boottime_ns,
             draw_call=self._draw_call,
         )

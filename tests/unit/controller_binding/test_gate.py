@@ -228,6 +228,7 @@ async def test_an_answer_that_comes_too_late_takes_its_claim_back() -> None:
     (change,) = me.sink.changes
     assert (change.state, change.gpus) == (HolderState.REVOKED, (GPUS[0],))
     assert change.cause == "its answer came too late"
+    assert me.woken == [NODE]
 
 
 async def test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile() -> None:
