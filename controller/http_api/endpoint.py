@@ -31,6 +31,14 @@ from controller.http_api.listing import (
 from controller.http_api.openapi import openapi_json
 from controller.http_api.operations import OPERATIONS, Described, Operation
 from controller.http_api.query import QueryError, read_query
+from controller.http_api.replies import (
+    ProblemError,
+    Reply,
+    as_problems,
+    good_response,
+    problem_response,
+    refused,
+)
 from controller.http_api.token_reviews import TokenReviewUnavailableError
 from controller.http_bodies import BodyReceiver, BodyRefusedError
 from controller.http_server import ConnectionLimits, sent_traceparent
@@ -41,17 +49,8 @@ from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
 
 T = TypeVar("T")
+_Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
 
-_JSON: Final = "application/json"
-_STATUS: Final = {
-    ReasonCode.ROLE_DENIED: HTTPStatus.FORBIDDEN,
-    ReasonCode.LIMIT_RATE: HTTPStatus.TOO_MANY_REQUESTS,
-    ReasonCode.RESERVATION_UNKNOWN: HTTPStatus.NOT_FOUND,
-    ReasonCode.RESERVATION_CONFLICT: HTTPStatus.CONFLICT,
-    ReasonCode.RESERVATION_EXPIRED: HTTPStatus.CONFLICT,
-    ReasonCode.LEDGER_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    ReasonCode.TOKEN_REVIEW_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 _NO_LEDGER: Final = "this controller keeps no reservations"
 _FOUR_CARDS_A_MINUTE: Final = Rate(1 / 15, 128)
 """A pod confirms each of its GPUs once, and perhaps again; each call may leave a record."""
@@ -101,15 +100,6 @@ class ApiPorts:
     boottime_ns: Callable[[], int]
 
 
-class _ProblemError(Exception):
-    """Ends a request with a status and a Problem."""
-
-    def __init__(self, status: int, text: str, code: str = "") -> None:
-        super().__init__(text)
-        self.status = status
-        self.problem = Problem(text, code)
-
-
 class Endpoint:
     """HTTP around the operations."""
 
@@ -125,8 +115,8 @@ class Endpoint:
 
     def application(self) -> web.Application:
         """The routes; other paths are 404, other methods 405."""
-        app = web.Application(middlewares=[_as_problems])
-        answers: dict[Operation, Callable[[web.Request, ApiCaller | None], Awaitable[_Reply]]] = {
+        app = web.Application(middlewares=[as_problems])
+        answers: dict[Operation, _Answer] = {
             Operation.DEVICES: partial(self._page, device_page),
             Operation.NODES: partial(self._page, node_page, needs_ledger=False),
             Operation.RESERVATIONS: partial(self._page, reservation_page),
@@ -143,7 +133,7 @@ class Endpoint:
         self,
         operation: Operation,
         described: Described,
-        answer: "Callable[[web.Request, ApiCaller | None], Awaitable[_Reply]]",
+        answer: _Answer,
         request: web.Request,
     ) -> web.Response:
         loop = asyncio.get_running_loop()
@@ -159,22 +149,22 @@ class Endpoint:
         self,
         operation: Operation,
         described: Described,
-        answer: "Callable[[web.Request, ApiCaller | None], Awaitable[_Reply]]",
+        answer: _Answer,
         request: web.Request,
     ) -> web.Response:
         try:
             async with asyncio.timeout(self._limits.answer_s + self._limits.receive_s):
                 caller = await self._admitted(described, request)
                 reply = await answer(request, caller)
-        except _ProblemError as found:
-            return _problem(found.status, found.problem)
+        except ProblemError as found:
+            return problem_response(found.status, found.problem)
         except TimeoutError:
-            return _problem(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
+            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
         except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told nothing of it
             self._ports.sink.failed(operation, error)
             text = "a fault of the controller; see its log"
-            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, Problem(text))
-        return web.Response(body=reply.body, content_type=_JSON, headers=reply.headers)
+            return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, Problem(text))
+        return good_response(reply)
 
     async def _admitted(self, described: Described, request: web.Request) -> ApiCaller | None:
         if described.access is Access.ANYBODY:
@@ -182,15 +172,14 @@ class Endpoint:
         try:
             caller = await self._ports.authentication.caller(request)
         except TokenReviewUnavailableError as error:
-            raise _refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
+            raise refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
         if isinstance(caller, Refusal):
-            text = f"{caller.code}: {caller.detail}"
-            raise _ProblemError(HTTPStatus.UNAUTHORIZED, text, caller.code.value)
+            raise refused(caller, HTTPStatus.UNAUTHORIZED)
         usage = self._others if caller.pod is None else self._pods
         limited = usage.message(caller.key, self._ports.boottime_ns())
         refusal = access_refusal(caller, described.access) or limited
         if refusal is not None:
-            raise _refused(refusal)
+            raise refused(refusal)
         return caller
 
     async def _page(
@@ -200,41 +189,41 @@ class Endpoint:
         _caller: ApiCaller | None,
         *,
         needs_ledger: bool = True,
-    ) -> "_Reply":
+    ) -> Reply:
         try:
             asked = read_query(request.query.items())
         except QueryError as error:
-            raise _ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+            raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
         moment = self._ports.moment()
         if needs_ledger and not moment.is_ledger_known:
             text = "the ledger was not read, or too long ago"
-            raise _refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
+            raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
         async with self._pages:
             page, body = await asyncio.to_thread(_made, make, moment, asked)
         if page.next_after is None:
-            return _Reply(body)
+            return Reply(body)
         query = urlencode({"limit": asked.limit, "after": page.next_after})
-        return _Reply(body, {"Link": f'<{request.path}?{query}>; rel="next"'})
+        return Reply(body, {"Link": f'<{request.path}?{query}>; rel="next"'})
 
-    async def _finalize(self, request: web.Request, caller: ApiCaller | None) -> "_Reply":
+    async def _finalize(self, request: web.Request, caller: ApiCaller | None) -> Reply:
         if caller is None:
-            raise _refused(Refusal(ReasonCode.ROLE_DENIED))
+            raise refused(Refusal(ReasonCode.ROLE_DENIED))
         asked = await self._asked(request)
         refusal = holder_refusal(caller, asked)
         if refusal is None:
             refusal = await self._finalized(asked, caller)
         self._ports.sink.finalized(caller.name, asked, refusal)
         if refusal is not None:
-            raise _refused(refusal)
-        return _Reply(msgspec.json.encode(Done()))
+            raise refused(refusal)
+        return Reply(msgspec.json.encode(Done()))
 
     async def _asked(self, request: web.Request) -> FinalizeRequest:
         try:
             return read_finalize(await self._bodies.receive(request))
-        except BodyRefusedError as refused:
-            raise _ProblemError(refused.status, str(refused)) from None
+        except BodyRefusedError as error:
+            raise ProblemError(error.status, str(error)) from None
         except FinalizeRequestError as error:
-            raise _ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+            raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
 
     async def _finalized(self, asked: FinalizeRequest, caller: ApiCaller) -> Refusal | None:
         finalizer = self._ports.finalizer
@@ -252,12 +241,6 @@ class Endpoint:
         return None if isinstance(found, Confirmed) else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    body: bytes
-    headers: dict[str, str] | None = None
-
-
 def _made(
     make: Callable[[Moment, Asked], Page[T]], moment: Moment, asked: Asked
 ) -> tuple[Page[T], bytes]:
@@ -265,42 +248,9 @@ def _made(
     return page, msgspec.json.encode(page.items)
 
 
-async def _openapi(_request: web.Request, _caller: ApiCaller | None) -> _Reply:
-    return _Reply(openapi_json())
+async def _openapi(_request: web.Request, _caller: ApiCaller | None) -> Reply:
+    return Reply(openapi_json())
 
 
 async def _healthz(_request: web.Request) -> web.Response:
     return web.Response(text="ok")
-
-
-def _refused(refusal: Refusal) -> _ProblemError:
-    text = f"{refusal.code}: {refusal.detail}"
-    return _ProblemError(_STATUS[refusal.code], text, refusal.code.value)
-
-
-def _problem(status: int, problem: Problem) -> web.Response:
-    headers = {}
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
-    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
-        headers["Retry-After"] = "1"
-    body = msgspec.json.encode(problem)
-    response = web.Response(body=body, status=status, content_type=_JSON, headers=headers)
-    if status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}:
-        response.force_close()
-    return response
-
-
-@web.middleware
-async def _as_problems(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Unknown paths and methods in the form of everything else."""
-    try:
-        return await handler(request)
-    except web.HTTPMethodNotAllowed as error:
-        response = _problem(error.status, Problem("no such method here"))
-        response.headers["Allow"] = error.headers.get("Allow", "")
-        return response
-    except web.HTTPNotFound as error:
-        return _problem(error.status, Problem("no such path; see /openapi.json"))

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/admission/webhook.py",
         "controller/http_api/authentication.py",
         "controller/http_api/endpoint.py",
+        "controller/http_api/replies.py",
         "controller/http_bodies.py",
         "controller/http_server.py",
         "controller/kube/connector.py",

@@ -153,17 +153,18 @@ class ApiWorld:
 
 
 @asynccontextmanager
-async def api_world(folder: Path, **limits: Any) -> AsyncIterator[ApiWorld]:
+async def api_world(
+    folder: Path, *, has_reviews: bool = True, **limits: Any
+) -> AsyncIterator[ApiWorld]:
     world = ApiWorld(folder)
     certificate, key = world.web.issue("api", server=True)
     bounds = ApiLimits(**limits)
+    reviews = TokenReviews(
+        world.reviewer, boottime_ns=world.clock.boottime_ns, reviewed=lambda _result: None
+    )
     authentication = Authentication(
         AuthenticationPorts(
-            reviews=TokenReviews(
-                world.reviewer,
-                boottime_ns=world.clock.boottime_ns,
-                reviewed=lambda _result: None,
-            ),
+            reviews=reviews if has_reviews else None,
             roots=lambda: world.roots,
             wall=lambda: datetime.now(UTC) + world.late,
             trust_domain=TD,

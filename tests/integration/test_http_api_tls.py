@@ -274,6 +274,28 @@ async def test_other_paths_and_methods(world: ApiWorld) -> None:
     assert world.answers == []
 
 
+async def test_what_takes_too_long_is_undecided(tmp_path: Path) -> None:
+    async with api_world(tmp_path, answer_s=0.05, receive_s=0.1) as world:
+        world.reviewer.gate = asyncio.Event()
+        assert await world.ask("GET", "/nodes", "reader") == (503, {"error": "no answer in time"})
+        world.reviewer.gate.set()
+        assert (await world.ask("GET", "/nodes", "reader"))[0] == 200
+
+
+async def test_without_an_api_server_no_token_counts(tmp_path: Path) -> None:
+    async with api_world(tmp_path, has_reviews=False) as world:
+        status, answer = await world.ask("GET", "/nodes", "reader")
+        assert (status, answer["error"]) == (401, "TOKEN_INVALID: no token counts here")
+        assert (await world.ask("GET", "/nodes", svid=INSPECTOR))[0] == 200
+
+
+async def test_no_answer_is_kept_on_the_way(world: ApiWorld) -> None:
+    async with world.session("reader") as client:
+        for path in ("/nodes", "/devices?limit=0", "/nowhere"):
+            async with client.get(path) as answer:
+                assert answer.headers["Cache-Control"] == "no-store"
+
+
 async def test_many_at_once(world: ApiWorld) -> None:
     found = await asyncio.gather(*(finalized(world) for _ in range(20)))
     assert {x[0] for x in found} == {200}
