@@ -224,11 +224,11 @@ async def test_a_filter_s_answer_follows_a_denial_and_the_node_is_touched(
         here.create("train-0")
         await here.bound("train-0")
         waiting = here.create("train-1")
+        before = _touched(api)
         refused = await here.bind("train-1")
         assert "QUOTA_EXCEEDED" in refused["status"]["message"]
         filtered = await here.there.here.filtered(waiting)
         assert "GATE_DENIED_RECENTLY" in filtered["FailedAndUnresolvableNodes"]["node-1"]
-        before = _touched(api)
 
         async def touched() -> bool | None:
             return _touched(api) != before or None

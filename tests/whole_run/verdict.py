@@ -11,6 +11,7 @@ from typing import Final
 
 MAY_LACK: Final = (
     "this machine has no NVML",
+    "this machine has no NVIDIA GPU",
     "no real node: ",
     "no images: ",
     "no SPIRE: ",

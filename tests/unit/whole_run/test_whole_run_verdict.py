@@ -35,7 +35,7 @@ def test_a_failure_in_the_clean_up_counts_whatever_comes_after() -> None:
 
 
 def test_a_known_lack_is_left_out_with_its_reason() -> None:
-    reason = f"{MAY_LACK[1]}root: run as root"
+    reason = f"{MAY_LACK[2]}root: run as root"
     found = verdict(COLLECTED, [end("a", "passed"), end("b", "skipped", reason)])
     assert found.is_whole
     assert found.left_out == (("b", reason),)
