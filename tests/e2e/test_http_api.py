@@ -98,8 +98,11 @@ def world(lab: Lab) -> Iterator[World]:
         made.webhooks.remove()
         for pod in lab.api.get(f"{made.pods.path}/pods")["items"]:
             lab.api.delete(f"{made.pods.path}/pods/{pod['metadata']['name']}", grace_s=0)
-        lab.api.delete(f"/api/v1/namespaces/{NAMESPACE}")
+        namespace = f"/api/v1/namespaces/{NAMESPACE}"
+        lab.api.delete(namespace)
         made.gpuwarden.close()
+        gone = f"{namespace} is gone, so that no later test sees its end"
+        until(gone, lambda: not lab.api.found(namespace), timeout_s=PATIENCE_S)
         for each in lab.api.get(OBJECTS)["items"]:
             path = f"{OBJECTS}/{each['metadata']['name']}"
             lab.api.patch(path, {"metadata": {"finalizers": None}})
