@@ -94,6 +94,8 @@ class Addresses:
     local: str
     admission: str = ""
     """Empty without webhooks."""
+    api: str = ""
+    """Empty without the HTTP API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class _Controller:
         if parts.admission is not None:
             watch = parts.admission.watch_certificates()
             self._supervisor.watch("admission certificates", watch)
+        if parts.api is not None:
+            self._supervisor.watch("api certificates", parts.api.watch_certificates())
         for listener, address in asdict(self.addresses).items():
             if address:
                 self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
@@ -303,6 +307,8 @@ class _Controller:
         closing.append(asyncio.ensure_future(parts.extender.stop(_GRACE_SECONDS)))
         if parts.admission is not None:
             closing.append(asyncio.ensure_future(parts.admission.stop(_GRACE_SECONDS)))
+        if parts.api is not None:
+            closing.append(asyncio.ensure_future(parts.api.stop(_GRACE_SECONDS)))
         await asyncio.sleep(0)  # the listeners are closed before the streams are told to go
         parts.fleet.drain()
         parts.table.end_all()
@@ -345,6 +351,7 @@ class _Controller:
         admission = ""
         if parts.admission is not None:
             admission = str(Address(*await parts.admission.start()))
+        api = "" if parts.api is None else str(Address(*await parts.api.start()))
         await self._first_policy()
         await self._first_svid()
         if parts.spire.poller is not None:
@@ -374,7 +381,9 @@ class _Controller:
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
         )
         await self._serve_rpc(agents)
-        return Addresses(agents.address, str(Address(*extender)), str(ops), str(path), admission)
+        return Addresses(
+            agents.address, str(Address(*extender)), str(ops), str(path), admission, api
+        )
 
     async def _serve_rpc(self, server: RpcServer) -> None:
         self._rpc.append(server)

@@ -17,6 +17,7 @@ from controller.admission.assembly import (
 from controller.admission.decision import AdmissionDecision
 from controller.admission.pods import PodPorts
 from controller.admission_journal import AdmissionJournal
+from controller.api_journal import ApiJournal
 from controller.audit.durable_log import DurableLog
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
@@ -31,6 +32,8 @@ from controller.fleet.denials import Denials
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.fleet.view import GpuView, NodeView
+from controller.http_api.assembly import ApiSources, api_server
+from controller.http_api.finalizing import FinalizePorts
 from controller.http_server import HttpServer
 from controller.kube.api import Exchange
 from controller.kube.cluster import Cluster
@@ -117,6 +120,8 @@ class Parts:
     extender: ExtenderServer
     admission: HttpServer | None
     """The webhooks' listener; None where there are none."""
+    api: HttpServer | None
+    """The HTTP API's listener; None without `api.tls`."""
     binding: BindingParts | None
     """The binding gate; None without a cluster or webhooks."""
     spire: SpireParts
@@ -220,6 +225,14 @@ def assemble(
         operator=OperatorService(desk),
         extender=_extender(settings, verbs, audit, instruments),
         admission=_admission(settings, cluster, audit, instruments, binding),
+        api=_api(
+            settings,
+            cluster,
+            binding,
+            known_fleet,
+            conditions,
+            journal=ApiJournal(instruments, audit),
+        ),
         binding=binding,
         spire=spire,
         revocation=Revocation(
@@ -505,6 +518,39 @@ def _admission(
     )
     others = {} if binding is None else binding.handlers
     return admission_server(settings, ports, metrics=journal, others=others)
+
+
+def _api(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+    fleet: KnownFleet,
+    conditions: Conditions,
+    *,
+    journal: ApiJournal,
+) -> HttpServer | None:
+    finalize = None
+    if cluster is not None and binding is not None:
+        finalize = FinalizePorts(
+            store=binding.ledger.store,
+            pods=cluster.pods,
+            ids=binding.ids,
+            changed=binding.journal.changed,
+        )
+    audience = settings.api.audience
+    return api_server(
+        settings,
+        ApiSources(
+            fleet=fleet,
+            policy=conditions.policy,
+            ledger=None if binding is None else binding.ledger.store,
+            finalize=finalize,
+            reviewer=None if cluster is None else cluster.token_reviewer(audience),
+            roots=lambda: conditions.known().roots,
+            journal=journal,
+            clock=conditions.clock,
+        ),
+    )
 
 
 def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:

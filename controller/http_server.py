@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from controller.scheduling.serving_tls import Reload, ServingTls, TlsFiles
+from controller.scheduling.serving_tls import Reload, Roots, ServingTls, TlsFiles
 from gpuwarden.settings.values import Address
 
 _BACKLOG: Final = 128
@@ -45,11 +45,12 @@ class HttpServer:
         tls: TlsFiles | None,
         limits: ConnectionLimits,
         certificate_changed: Callable[[str | None], None],
+        client_roots: Callable[[], Roots] | None = None,
         reload_s: float = 10.0,
     ) -> None:
-        """Raises TlsFilesError before anything listens."""
+        """Raises TlsFilesError before anything listens; `client_roots` as in ServingTls."""
         self._address = address
-        self._tls = None if tls is None else ServingTls(tls)
+        self._tls = None if tls is None else ServingTls(tls, client_roots)
         self._limits = limits
         self._certificate_changed = certificate_changed
         """Told when the files have changed and were taken, or refused with an error."""

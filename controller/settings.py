@@ -3,6 +3,8 @@
 from gpuwarden.settings.controller import (
     AdmissionSettings,
     AdmissionTlsSettings,
+    ApiSettings,
+    ApiTlsSettings,
     AttestationSettings,
     AuditSettings,
     ClockSettings,
@@ -26,6 +28,8 @@ from gpuwarden.settings.controller import (
 __all__ = [
     "AdmissionSettings",
     "AdmissionTlsSettings",
+    "ApiSettings",
+    "ApiTlsSettings",
     "AttestationSettings",
     "AuditSettings",
     "ClockSettings",

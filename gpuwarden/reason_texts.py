@@ -690,4 +690,15 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
         "The reservation was not confirmed in time.",
         "Create the pod again; look for why it took so long to start.",
     ),
+    ReasonCode.TOKEN_INVALID: Explanation(
+        Stage.API,
+        "The HTTP API was called without a token or SVID that counts there.",
+        "Mount a projected service account token for the audience of api.audience and send it as "
+        "Authorization: Bearer, or use an SVID.",
+    ),
+    ReasonCode.TOKEN_REVIEW_UNAVAILABLE: Explanation(
+        Stage.API,
+        "The API server did not say whose token it is.",
+        "Check the API server and the controller's right to create TokenReviews; ask again.",
+    ),
 }

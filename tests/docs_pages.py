@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from controller.http_api.openapi import openapi_json
 from controller.rpc.authorization import authorization_document
 from gpuwarden.audit.page import audit_page
 from gpuwarden.cli.page import cli_page
@@ -19,6 +20,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "audit.md": audit_page,
     "cli.md": cli_page,
     "configuration.md": configuration_page,
+    "openapi.json": lambda: openapi_json().decode(),
     "reasons.md": reasons_page,
     "telemetry.md": telemetry_page,
 }

@@ -61,6 +61,7 @@ class BindingParts:
     follower: ReservationFollower
     journal: BindingJournal
     ledger: ChosenLedger
+    ids: ReservationIds | None
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
@@ -128,6 +129,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         follower,
         sources.journal,
         sources.ledger,
+        ids,
     )
 
 

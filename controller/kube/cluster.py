@@ -29,6 +29,7 @@ from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, KnownPod, p
 from controller.kube.pods_by_node import PodsByNode
 from controller.kube.reflection import Change
 from controller.kube.reservation_store import KubernetesLedgerStore
+from controller.kube.token_reviewer import KubeTokenReviewer
 from controller.kube.trust_notices import trust_notices
 from controller.ledger.store import LedgerUnavailableError
 from controller.scheduling.wish_keys import WishRules
@@ -166,6 +167,10 @@ class Cluster:
             "kube touches": self._toucher.follow(),
             "kube reservations shown": self._show_reservations(),
         }
+
+    def token_reviewer(self, audience: str) -> KubeTokenReviewer:
+        """Who says whose tokens for an audience are."""
+        return KubeTokenReviewer(self._api, audience)
 
     def follow_pods(self, observe: Observe[KnownPod]) -> None:
         """Have further changes of the pods told."""

@@ -7,6 +7,7 @@ after the question; a touch changes the pod, so that every older Binding of it f
 from http import HTTPStatus
 
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod
+from controller.http_api.finalizing import FoundPod
 from controller.kube.api import ApiClient
 from controller.kube.errors import ApiError
 from controller.kube.micro_time import micro_time
@@ -85,11 +86,17 @@ class ClusterPods:
 
     async def look(self, pod: PodRef) -> PodSeen | PodGone:
         """The pod of that UID at its newest; raises PodsUnavailableError."""
+        return (await self.find(pod)).sight
+
+    async def find(self, pod: PodRef) -> FoundPod:
+        """The pod of that UID at its newest, with what it holds; raises PodsUnavailableError."""
         try:
             entry = await self._read(pod.namespace, pod.name or "")
         except ApiError as error:
             raise PodsUnavailableError(str(error)) from None
-        return PodGone() if entry is None or entry.uid != pod.uid else _seen(entry.value)
+        if entry is None or entry.uid != pod.uid:
+            return FoundPod(PodGone(), None)
+        return FoundPod(_seen(entry.value), entry.value.held)
 
     async def touch(self, pod: PodRef) -> PodSeen | PodGone:
         """Change the pod of that UID and give it as stored; raises PodsUnavailableError."""

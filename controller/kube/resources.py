@@ -74,6 +74,8 @@ ATTESTATION_CLASSES: Final = Resource(GROUP, "v1alpha1", "attestationclasses")
 ATTESTATION_POLICIES: Final = Resource(GROUP, "v1alpha1", "attestationpolicies")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews")
+"""Asked, never stored."""
 
 CALLS: Final = (
     *(Call(verb, kind) for kind in (NODES, PODS, NAMESPACES) for verb in (Verb.LIST, Verb.WATCH)),
@@ -101,6 +103,7 @@ CALLS: Final = (
     Call(Verb.PATCH, LEASES, own_namespace=True, name=LEASE_NAME),
     Call(Verb.CREATE, EVENTS),
     Call(Verb.PATCH, EVENTS),
+    Call(Verb.CREATE, TOKEN_REVIEWS),
 )
 
 

@@ -7,9 +7,15 @@ are reported. Blocking file reads of a few kilobytes; no network, no clock.
 
 import hashlib
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+Roots = tuple[x509.Certificate, ...]
 
 
 class TlsFilesError(Exception):
@@ -37,11 +43,17 @@ class TlsFiles:
 class ServingTls:
     """The context to listen with. Make it once; call `reload` now and then."""
 
-    def __init__(self, files: TlsFiles) -> None:
-        """Load the files; raises TlsFilesError when they cannot serve now."""
+    def __init__(self, files: TlsFiles, client_roots: Callable[[], Roots] | None = None) -> None:
+        """Load the files; raises TlsFilesError when they cannot serve now.
+
+        With `client_roots` a client may show a certificate: each handshake has those of its
+        moment. In the place of `client_ca`, which wants one of every client.
+        """
         self._files = files
+        self._client_roots = client_roots
+        self._roots = None if client_roots is None else client_roots()
         self._digest = _digest(files)
-        self._current = _context(files)
+        self._current = _context(files, self._roots)
         self.last_error: str | None = None
         """Why the newest files were refused; None while the newest are in use."""
         self.context = self._current
@@ -58,7 +70,7 @@ class ServingTls:
             if digest == self._digest:
                 self.last_error = None
                 return Reload.UNCHANGED
-            fresh = _context(self._files)
+            fresh = _context(self._files, self._roots)
         except TlsFilesError as error:
             self.last_error = str(error)
             return Reload.REFUSED
@@ -69,10 +81,23 @@ class ServingTls:
         self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext
     ) -> None:
         """Swap certificate and trust store of one handshake (called with or without SNI)."""
+        self._follow_roots()
         connection.context = self._current
 
+    def _follow_roots(self) -> None:
+        """Old roots stay while the files cannot be read: who is asked for a name checks again."""
+        roots = None if self._client_roots is None else self._client_roots()
+        if roots == self._roots:
+            return
+        try:
+            self._current = _context(self._files, roots)
+        except TlsFilesError as error:
+            self.last_error = str(error)
+        else:
+            self._roots = roots
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+
+def _context(files: TlsFiles, roots: Roots | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # a resumed session would skip the check against the CAs of today
@@ -82,6 +107,12 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cafile=files.client_ca)
+        elif roots is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            if roots:
+                context.load_verify_locations(
+                    cadata=b"".join(x.public_bytes(Encoding.DER) for x in roots)
+                )
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "unreadable"
         raise TlsFilesError(

@@ -59,6 +59,7 @@ class RecordKind(StrEnum):
         "a webhook let a pod in or refused it, or would have in report-only mode",
     )
     BIND_DECISION = "bind.decision", "an answer of the binding gate"
+    API_FINALIZE = "api.finalize", "a pod or operator said that a pod is bound; what came of it"
     RESERVATION_RESERVED = "reservation.reserved", "GPUs were reserved; durable before the answer"
     RESERVATION_CONFIRMED = (
         "reservation.confirmed",

@@ -176,6 +176,34 @@ class AdmissionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiTlsSettings:
+    """Section `api.tls`: both or none; without them there is no HTTP API."""
+
+    cert: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the certificate and its chain")] = (
+        None
+    )
+    key: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the private key")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """Section `api`."""
+
+    tls: ApiTlsSettings = field(default_factory=ApiTlsSettings)
+    audience: Annotated[
+        str,
+        Spec(kinds.IDENTIFIER, "audience of the tokens that callers of the HTTP API show"),
+    ] = "gpuwarden"
+    readers: Annotated[
+        tuple[str, ...],
+        Spec(
+            kinds.SERVICE_ACCOUNTS,
+            "service accounts whose tokens may read devices, nodes and reservations",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSettings:
     """Section `reservation`."""
 
@@ -259,6 +287,9 @@ class ControllerListenSettings:
     admission: Annotated[
         Address, Spec(kinds.ADDRESS, "webhooks, for the API server; open with `admission.tls` only")
     ] = Address("", 10250)
+    api: Annotated[
+        Address, Spec(kinds.ADDRESS, "HTTP API, for pods and tools; open with `api.tls` only")
+    ] = Address("", 8080)
     ops: Annotated[Address, Spec(kinds.ADDRESS, "`/healthz`, `/readyz` and `/metrics`")] = Address(
         "", 9090
     )
@@ -408,6 +439,7 @@ class ControllerSettings:
     policy: PolicySettings = field(default_factory=PolicySettings)
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
     reservation: ReservationSettings = field(default_factory=ReservationSettings)
     enforcement: Annotated[
         Enforcement,

@@ -22,6 +22,7 @@ E = TypeVar("E", bound=StrEnum)
 
 _MAX_TEXT = 4096
 _MAX_STATIC_NODES = 100_000
+_MAX_ACCOUNTS = 64
 _ANNOTATION_KEY = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
@@ -141,6 +142,17 @@ def _url(text: str) -> str:
     if not re.fullmatch(r"https?://[!-?A-~]{1,2000}", text):
         raise ValueError("a URL")
     return text
+
+
+def _service_accounts(text: str) -> tuple[str, ...]:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if len(parts) > _MAX_ACCOUNTS:
+        raise ValueError("a list")
+    for part in parts:
+        namespace, slash, name = part.partition("/")
+        if not (slash and _LABEL.fullmatch(namespace) and _is_dns_subdomain(name)):
+            raise ValueError("namespace/name")
+    return tuple(dict.fromkeys(parts))
 
 
 def _headers(text: str) -> Mapping[str, str]:
@@ -287,6 +299,13 @@ NAMESPACE: Kind[str] = Kind("a namespace (RFC 1123 label)", lambda text: _matchi
 CONTEXT: Kind[str] = Kind(
     "the name of a context, 1 to 253 printable characters without blanks",
     lambda text: _matching(_PRINTABLE, text),
+)
+SERVICE_ACCOUNTS: Kind[tuple[str, ...]] = Kind(
+    f"0 to {_MAX_ACCOUNTS} service accounts separated by commas, each namespace/name",
+    _service_accounts,
+    ",".join,
+    Shape.LIST,
+    {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_ACCOUNTS},
 )
 PATH_PREFIX: Kind[str] = Kind(
     "a SPIFFE path prefix such as /gpuwarden",

@@ -34,6 +34,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_clock(settings),
         *_extender(settings),
         *_admission(settings),
+        *_api(settings),
         *_static_hashes(settings),
         *_listeners(settings),
         *_kubernetes(settings),
@@ -85,6 +86,15 @@ def _admission(settings: ControllerSettings) -> list[Finding]:
     return [Finding("admission.tls", "", f"no {', '.join(missing)}", expected)]
 
 
+def _api(settings: ControllerSettings) -> list[Finding]:
+    tls = settings.api.tls
+    parts = {"cert": tls.cert, "key": tls.key}
+    missing = [f"api.tls.{name}" for name, path in parts.items() if path is None]
+    if len(missing) != 1:
+        return []
+    return [Finding("api.tls", "", f"no {missing[0]}", "cert and key, or none of them")]
+
+
 def _static_hashes(settings: ControllerSettings) -> list[Finding]:
     if settings.insecure_static_hashes or not settings.static_hashes:
         return []
@@ -125,6 +135,8 @@ def _listeners(settings: ControllerSettings) -> list[Finding]:
     named = {"agents": listen.agents, "extender": listen.extender, "ops": listen.ops}
     if settings.admission.tls.cert is not None:
         named["admission"] = listen.admission
+    if settings.api.tls.cert is not None:
+        named["api"] = listen.api
     return [
         Finding(f"listen.{second}", "", str(named[second]), f"another port than listen.{first}")
         for first, second in combinations(named, 2)

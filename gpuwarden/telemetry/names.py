@@ -224,6 +224,27 @@ ADMISSION_REFUSALS = _counter(
     "code",
     "decision",
 )
+API_REQUESTS = _counter(
+    "api_requests",
+    _C,
+    "Requests to the HTTP API, by operation (docs/api.md) and HTTP status.",
+    "operation",
+    "status",
+)
+API_SECONDS = _histogram(
+    "api_request",
+    _C,
+    "Time to answer a request to the HTTP API.",
+    "operation",
+    buckets=FAST_BUCKETS,
+)
+TOKEN_REVIEWS = _counter(
+    "token_reviews",
+    _C,
+    "Tokens shown to the HTTP API, by what became of the question (accepted, refused, busy, failed;"
+    " kept: answered from memory).",
+    "result",
+)
 BIND_DECISIONS = _counter(
     "bind_decisions",
     _C,
@@ -432,6 +453,11 @@ class Event(StrEnum):
         "admission.failed",
         "a webhook came to no decision in time, or failed; the request was refused",
     )
+    API_FINALIZED = (
+        "api.finalized",
+        "a pod or operator said that a pod is bound; what is against it",
+    )
+    API_FAILED = "api.failed", "an operation of the HTTP API failed; the caller is told no more"
     BIND_DECIDED = "bind.decided", "the gate answered about a guarded pod; what is against it"
     RESERVATION_CHANGED = "reservation.changed", "this replica moved a reservation; state and cause"
     LEDGER_UNAVAILABLE = "ledger.unavailable", "the ledger cannot be read; nothing is reserved"
@@ -526,4 +552,5 @@ class Span(StrEnum):
     FILTER = "controller.filter", "answering /filter"
     PRIORITIZE = "controller.prioritize", "answering /prioritize"
     ADMISSION = "controller.admission", "answering a webhook's request"
+    API = "controller.api", "answering a request to the HTTP API"
     RPC = "controller.rpc", "answering a call of the Fleet API"

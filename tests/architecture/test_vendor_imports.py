@@ -27,6 +27,9 @@ ALLOWED: dict[str, set[str]] = {
     "grpc_reflection": {"controller/rpc/"},
     "aiohttp": {
         "controller/admission/webhook.py",
+        "controller/http_api/authentication.py",
+        "controller/http_api/endpoint.py",
+        "controller/http_api/replies.py",
         "controller/http_bodies.py",
         "controller/http_server.py",
         "controller/kube/connector.py",

@@ -14,7 +14,8 @@ import pytest
 
 from controller.kube.api import JSON_PATCH, ApiClient
 from controller.kube.errors import ApiError
-from controller.kube.resources import LEASES, NAMESPACES, Resource
+from controller.kube.resources import LEASES, NAMESPACES, TOKEN_REVIEWS, Resource
+from controller.kube.token_reviewer import KubeTokenReviewer, reviewed_identity
 
 NAMESPACE = "default"
 
@@ -159,6 +160,16 @@ class KubernetesApiContract:
         with pytest.raises(ApiError) as found:
             await api.delete(LEASES, name, NAMESPACE, uid=uid, version=now)
         assert found.value.is_not_found
+
+    async def test_an_invented_token_counts_for_nothing_and_nothing_is_stored(
+        self, api: ApiClient
+    ) -> None:
+        assert await KubeTokenReviewer(api, "gpuwarden").review("invented") is None
+        spec = {"token": "invented", "audiences": ["gpuwarden"]}
+        kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
+        answer = await api.create(TOKEN_REVIEWS, {**kind, "spec": spec})
+        assert reviewed_identity(answer, "gpuwarden") is None
+        assert "resourceVersion" not in json.loads(answer).get("metadata", {})
 
     async def test_a_finalizer_holds_what_is_deleted_and_its_end_removes_it(
         self, api: ApiClient

@@ -53,6 +53,8 @@ class FakeApiServer:
     def __init__(self, folder: Path) -> None:
         self.objects = ApiObjects()
         self.tokens = {TOKEN}
+        self.reviewed: dict[str, Object] = {}
+        """User and audiences by token, of a TokenReview's status."""
         self.requests: list[tuple[str, str]] = []
         """Verb and path with query, in order."""
         self.open_watches: Counter[str] = Counter()
@@ -197,12 +199,24 @@ class FakeApiServer:
         raise RefusedError(405, "MethodNotAllowed")
 
     def _created(self, place: Place, body: Any) -> Object:
+        if place.collection == "tokenreviews":
+            return self._reviewed(body)
         metadata = body.setdefault("metadata", {})
         if place.namespace is not None:
             metadata["namespace"] = place.namespace
         if place.collection in _STATUS_APART:
             body.pop("status", None)
         return self.objects.create(place.collection, _key(body), body)
+
+    def _reviewed(self, body: Any) -> Object:
+        """Nothing is stored; audiences in the answer are those that were asked for, too."""
+        known = self.reviewed.get(body["spec"]["token"])
+        asked = body["spec"].get("audiences", [])
+        audiences = [x for x in asked if known is not None and x in known["audiences"]]
+        status: Object = {"user": {}, "error": "invalid bearer token"}
+        if known is not None and audiences:
+            status = {"authenticated": True, "user": known["user"], "audiences": audiences}
+        return {**body, "status": status}
 
     def _deleted(self, place: Place, key: str, options: Object) -> Object:
         """The object while a finalizer holds it, else a Status."""

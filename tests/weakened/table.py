@@ -21,6 +21,11 @@ EXTENDER_HTTP: Final = "tests/integration/test_extender_http.py"
 DOORS: Final = "tests/unit/controller_admission/test_doors.py"
 WEBHOOKS_HTTP: Final = "tests/integration/test_admission_http.py"
 WEBHOOKS: Final = "tests/unit/controller_admission/test_pod_webhooks.py"
+API_TLS: Final = "tests/integration/test_http_api_tls.py"
+API_CALLERS: Final = "tests/unit/controller_http_api/test_api_callers.py"
+API_FINALIZE: Final = "tests/unit/controller_http_api/test_finalizing.py"
+API_REVIEWS: Final = "tests/unit/controller_http_api/test_token_reviews.py"
+REVIEW_ANSWERS: Final = "tests/unit/controller_kube/test_token_reviewer.py"
 FLEET_RPC: Final = "tests/integration/test_fleet_rpc.py"
 VERIFIER: Final = "tests/property/test_verifier_properties.py"
 DECODER: Final = "tests/property/test_evidence_properties.py"
@@ -1098,6 +1103,103 @@ WEAKENINGS: Final = (
         "if view.blocked is not None and issued <= record.blocked_ns:",
         "if False:",
         f"{TRUST}::test_evidence_asked_for_before_a_revocation_does_not_end_it",
+    ),
+    _one(
+        "api-authentication",
+        "controller/http_api/endpoint.py",
+        "        if isinstance(caller, Refusal):\n",
+        "        if isinstance(caller, Refusal):\n"
+        '            return ApiCaller("anybody", reads=True, operates=True)\n',
+        f"{API_TLS}::test_nobody_else_confirms",
+        f"{API_TLS}::test_who_reads",
+    ),
+    _one(
+        "api-audience",
+        "controller/kube/token_reviewer.py",
+        "if not status.authenticated or audience not in (status.audiences or ()):",
+        "if not status.authenticated:",
+        f"{REVIEW_ANSWERS}::test_what_does_not_count",
+    ),
+    _one(
+        "api-body-last",
+        "controller/http_api/endpoint.py",
+        "                caller = await self._admitted(described, request)\n",
+        "                await self._bodies.receive(request)\n"
+        "                caller = await self._admitted(described, request)\n",
+        f"{API_TLS}::test_nothing_of_a_body_is_read_before_the_caller_may_call",
+    ),
+    _one(
+        "api-readers",
+        "controller/http_api/callers.py",
+        "(access is Access.READER and caller.reads)",
+        "access is Access.READER",
+        f"{API_TLS}::test_who_reads",
+        f"{API_CALLERS}::test_matrix",
+    ),
+    _one(
+        "api-own-pod",
+        "controller/http_api/callers.py",
+        "if caller.operates or caller.pod == pod:",
+        "if caller.operates or caller.pod is not None:",
+        f"{API_CALLERS}::test_a_token_speaks_for_its_own_pod_alone",
+        f"{API_TLS}::test_nobody_else_confirms",
+    ),
+    _one(
+        "api-bound-pod",
+        "controller/ledger/confirm.py",
+        "refusal = _against(holder, pod) or _against_place(record, holder, pod)",
+        "refusal = None",
+        f"{API_FINALIZE}::test_only_a_live_pod_that_is_bound_under_the_id_counts",
+    ),
+    _one(
+        "api-wrong-gpu",
+        "controller/http_api/finalizing.py",
+        "    if theirs and key_of(request.gpu_uuid) not in theirs:\n",
+        "    if False:\n",
+        f"{API_FINALIZE}::test_what_does_not_fit_changes_nothing",
+    ),
+    _one(
+        "api-forged-id",
+        "controller/http_api/finalizing.py",
+        "    return ids is not None and ids.is_authentic(held.reservation, subject)",
+        "    return ids is not None and bool(subject)",
+        f"{API_FINALIZE}::test_a_reservation_that_is_over_has_expired_and_a_forged_one_is_unknown",
+    ),
+    _one(
+        "api-roots-of-now",
+        "controller/http_api/authentication.py",
+        "        found = caller_of(\n            facts,\n            self._ports.roots(),\n",
+        '        self._first = getattr(self, "_first", None) or self._ports.roots()\n'
+        "        found = caller_of(\n            facts,\n            self._first,\n",
+        f"{API_TLS}::test_intermediates_are_followed_and_roots_are_those_of_now",
+    ),
+    _one(
+        "api-time-of-now",
+        "controller/http_api/authentication.py",
+        "            at=self._ports.wall(),\n",
+        "            at=datetime.now().astimezone(),\n",
+        f"{API_TLS}::test_a_connection_outlives_no_certificate",
+    ),
+    _one(
+        "api-review-memory",
+        "controller/http_api/token_reviews.py",
+        "        while len(self._known) >= limits.kept:\n",
+        "        while False:\n",
+        f"{API_REVIEWS}::test_no_token_is_kept_and_the_memory_is_bounded",
+    ),
+    _one(
+        "api-reviews-at-once",
+        "controller/http_api/token_reviews.py",
+        "            if len(self._running) >= self._limits.at_once:\n",
+        "            if False:\n",
+        f"{API_REVIEWS}::test_the_same_token_is_asked_about_once_at_a_time",
+    ),
+    _one(
+        "api-rate",
+        "controller/http_api/endpoint.py",
+        "access_refusal(caller, described.access) or limited",
+        "access_refusal(caller, described.access)",
+        f"{API_TLS}::test_a_pod_that_floods_is_slowed_and_others_are_not",
     ),
     _one(
         "bundle-settings",

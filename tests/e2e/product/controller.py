@@ -39,6 +39,20 @@ class Admission:
         return {"tls": {name: str(path) for name, path in files.items()}, **keys}
 
 
+@dataclass(frozen=True, slots=True)
+class HttpApi:
+    """A controller's HTTP API, at a port of its own."""
+
+    certificate: Path
+    key: Path
+    readers: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, object]:
+        """Section `api`."""
+        tls = {"cert": str(self.certificate), "key": str(self.key)}
+        return {"tls": tls, "readers": list(self.readers)}
+
+
 class Controller(Program):
     """One replica; ports stay what they are over restarts."""
 
@@ -53,6 +67,7 @@ class Controller(Program):
         pace: Pace,
         admission: Admission | None = None,
         policy: Path | None = None,
+        http_api: HttpApi | None = None,
     ) -> None:
         """`tls`: certificate, key and client CA of the extender."""
         super().__init__(site, name)
@@ -62,9 +77,10 @@ class Controller(Program):
         self._pace = pace
         self._admission = admission
         self._policy = policy
+        self._http_api = http_api
         host = site.place.address
-        self.agents, self._extender, self._ops = (
-            Address(host, site.place.port(0)) for _ in range(3)
+        self.agents, self._extender, self._ops, self.api = (
+            Address(host, site.place.port(0)) for _ in range(4)
         )
 
     @property
@@ -106,6 +122,8 @@ class Controller(Program):
         )
         if self._policy is not None:
             more = more | {"policy": {"file": str(self._policy)}}
+        if self._http_api is not None:
+            more = more | {"api": self._http_api.document()}
         return {
             **more,
             "apiVersion": "config.gpuwarden.dev/v1alpha1",
@@ -124,6 +142,7 @@ class Controller(Program):
                 "agents": str(self.agents),
                 "extender": str(self._extender),
                 "ops": str(self._ops),
+                "api": str(self.api),
                 "local": str(self.data / "fleet.sock"),
                 **own,
             },

@@ -20,7 +20,7 @@ from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.scheduler import Scheduler
 from tests.e2e.product.agents import Agents
-from tests.e2e.product.controller import FAST, ROOT, Admission, Controller
+from tests.e2e.product.controller import FAST, ROOT, Admission, Controller, HttpApi
 from tests.e2e.product.service_address import ServiceAddress
 
 NAMESPACE = "gpuwarden-system"
@@ -43,6 +43,7 @@ class Installation:
         pace: Pace = FAST,
         admission: Admission | None = None,
         policy: Mapping[str, Any] | None = None,
+        http_api: HttpApi | None = None,
     ) -> None:
         """`admission`: the webhooks of all replicas, behind its address where there are several."""
         self.lab = lab
@@ -70,6 +71,7 @@ class Installation:
                 pace=pace,
                 admission=self._own(admission, replicas),
                 policy=self._policy(policy),
+                http_api=http_api,
             )
             for number in range(replicas)
         ]

@@ -188,6 +188,10 @@ def test_every_finding_comes_at_once() -> None:
         ("clock: {warn: 10m}\n", "clock.warn (file c.yaml, line 6): got 10m; expected at most clock.refuse = 5m"),
         ("listen: {extender: ':8000'}\n", "expected a loopback address, or client certificates"),
         ("extender: {tls: {cert: c, key: k}}\n", "extender.tls: got no extender.tls.clientCa; expected all of them, or none"),
+        ("api: {tls: {cert: c}}\n", "api.tls: got no api.tls.key; expected cert and key, or none of them"),
+        ("api: {tls: {cert: c, key: k}}\nlisten: {api: ':9090'}\n", "got :9090; expected another port than listen.ops"),
+        ("api: {readers: [jane]}\n", "expected 0 to 64 service accounts separated by commas, each namespace/name"),
+        ("api: {readers: ['a/b/c']}\n", "each namespace/name"),
         ("staticHashes: {n: a}\n", "staticHashes (file c.yaml, line 6): got 1 nodes; expected --insecure-static-hashes"),
         ("listen: {ops: ':9443'}\n", "listen.ops (file c.yaml, line 6): got :9443; expected another port than listen.agents"),
         ("listen: {extender: '127.0.0.1:9090'}\n", "got :9090; expected another port than listen.extender"),
@@ -210,6 +214,13 @@ def test_file_of_another_version_or_kind_is_refused(head: str, keys: list[str]) 
         load(CONTROLLER, Inputs(file=("c.yaml", (head + REQUIRED).encode())))
 
     assert [finding.key for finding in caught.value.findings] == keys
+
+
+def test_readers_of_the_api_are_none_or_some_and_without_certificates_its_port_is_free() -> None:
+    text = "api: {readers: []}\nlisten: {api: ':9090'}\n"
+    assert controller(text).settings.api.readers == ()
+    named = controller("api: {readers: [a/b, a/b, c/d.e]}\n").settings.api.readers
+    assert named == ("a/b", "c/d.e")
 
 
 def test_unreadable_file_is_reported_beside_bad_flags() -> None:

@@ -1,0 +1,256 @@
+"""The HTTP API over aiohttp: who calls, may they, how often, and the answer as JSON.
+
+Nothing of a request but its head is read before its caller is known and may call. Bodies,
+rates and times are bounded. Failures tell the caller nothing but that there was one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import web
+
+from controller.http_api.authentication import Authentication
+from controller.http_api.callers import Access, ApiCaller, access_refusal, holder_refusal
+from controller.http_api.documents import Done, FinalizeRequest, Problem
+from controller.http_api.finalize_request import FinalizeRequestError, read_finalize
+from controller.http_api.finalizing import Finalizer, FinalizeUnavailableError
+from controller.http_api.listing import (
+    Asked,
+    Moment,
+    Page,
+    device_page,
+    node_page,
+    reservation_page,
+)
+from controller.http_api.openapi import openapi_json
+from controller.http_api.operations import OPERATIONS, Described, Operation
+from controller.http_api.query import QueryError, read_query
+from controller.http_api.replies import (
+    ProblemError,
+    Reply,
+    as_problems,
+    good_response,
+    problem_response,
+    refused,
+)
+from controller.http_api.token_reviews import TokenReviewUnavailableError
+from controller.http_bodies import BodyReceiver, BodyRefusedError
+from controller.http_server import ConnectionLimits, sent_traceparent
+from controller.ledger.confirm import Confirmed
+from controller.rpc.peer_usage import PeerUsage, Rate
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import span_below
+
+T = TypeVar("T")
+_Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
+
+_NO_LEDGER: Final = "this controller keeps no reservations"
+_FOUR_CARDS_A_MINUTE: Final = Rate(1 / 15, 128)
+"""A pod confirms each of its GPUs once, and perhaps again; each call may leave a record."""
+_TEN_A_SECOND: Final = Rate(10.0, 50)
+
+
+class ApiSink(Protocol):
+    """Takes measurements, and news for log and audit log."""
+
+    def answered(self, operation: Operation, status: int, seconds: float) -> None:
+        """One answer."""
+
+    def failed(self, operation: Operation, error: Exception) -> None:
+        """No answer: a fault of ours."""
+
+    def finalized(self, caller: str, request: FinalizeRequest, refusal: Refusal | None) -> None:
+        """A call of `POST /finalize` was decided."""
+
+    def certificate_changed(self, error: str | None) -> None:
+        """The certificate files have changed and were taken, or refused with `error`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiLimits(ConnectionLimits):
+    """Bounds on what callers can take."""
+
+    idle_s: float = 60.0
+    body_bytes: int = 16 << 10
+    receive_s: float = 5.0
+    answer_s: float = 15.0
+    """For the whole of an answer but its body's receipt."""
+    pages_at_once: int = 2
+    pods: Rate = _FOUR_CARDS_A_MINUTE
+    others: Rate = _TEN_A_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPorts:
+    """What the endpoint asks and tells."""
+
+    authentication: Authentication
+    moment: Callable[[], Moment]
+    """This moment's snapshots."""
+    finalizer: Finalizer | None
+    """None where there is no ledger."""
+    sink: ApiSink
+    boottime_ns: Callable[[], int]
+
+
+class Endpoint:
+    """HTTP around the operations."""
+
+    def __init__(self, ports: ApiPorts, limits: ApiLimits) -> None:
+        self._ports = ports
+        self._limits = limits
+        self._bodies = BodyReceiver(
+            limits.body_bytes, "no request is larger", receive_s=limits.receive_s
+        )
+        self._pods = PeerUsage(openings=limits.pods, messages=limits.pods)
+        self._others = PeerUsage(openings=limits.others, messages=limits.others)
+        self._pages = asyncio.Semaphore(limits.pages_at_once)
+
+    def application(self) -> web.Application:
+        """The routes; other paths are 404, other methods 405."""
+        app = web.Application(middlewares=[as_problems])
+        answers: dict[Operation, _Answer] = {
+            Operation.DEVICES: partial(self._page, device_page),
+            Operation.NODES: partial(self._page, node_page, needs_ledger=False),
+            Operation.RESERVATIONS: partial(self._page, reservation_page),
+            Operation.FINALIZE: self._finalize,
+            Operation.OPENAPI: _openapi,
+        }
+        for operation, each in OPERATIONS.items():
+            serve = partial(self._serve, operation, each, answers[operation])
+            app.router.add_route(each.method, each.path, serve)
+        app.router.add_get("/healthz", _healthz)
+        return app
+
+    async def _serve(
+        self,
+        operation: Operation,
+        described: Described,
+        answer: _Answer,
+        request: web.Request,
+    ) -> web.Response:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        with span_below(Span.API, sent_traceparent(request)) as active:
+            response = await self._response(operation, described, answer, request)
+            active.set_attribute("operation", operation.value)
+            active.set_attribute("status", response.status)
+        self._ports.sink.answered(operation, response.status, loop.time() - start)
+        return response
+
+    async def _response(
+        self,
+        operation: Operation,
+        described: Described,
+        answer: _Answer,
+        request: web.Request,
+    ) -> web.Response:
+        try:
+            async with asyncio.timeout(self._limits.answer_s + self._limits.receive_s):
+                caller = await self._admitted(described, request)
+                reply = await answer(request, caller)
+        except ProblemError as found:
+            return problem_response(found.status, found.problem)
+        except TimeoutError:
+            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told nothing of it
+            self._ports.sink.failed(operation, error)
+            text = "a fault of the controller; see its log"
+            return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, Problem(text))
+        return good_response(reply)
+
+    async def _admitted(self, described: Described, request: web.Request) -> ApiCaller | None:
+        if described.access is Access.ANYBODY:
+            return None
+        try:
+            caller = await self._ports.authentication.caller(request)
+        except TokenReviewUnavailableError as error:
+            raise refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
+        if isinstance(caller, Refusal):
+            raise refused(caller, HTTPStatus.UNAUTHORIZED)
+        usage = self._others if caller.pod is None else self._pods
+        limited = usage.message(caller.key, self._ports.boottime_ns())
+        refusal = access_refusal(caller, described.access) or limited
+        if refusal is not None:
+            raise refused(refusal)
+        return caller
+
+    async def _page(
+        self,
+        make: Callable[[Moment, Asked], Page[Any]],
+        request: web.Request,
+        _caller: ApiCaller | None,
+        *,
+        needs_ledger: bool = True,
+    ) -> Reply:
+        try:
+            asked = read_query(request.query.items())
+        except QueryError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+        moment = self._ports.moment()
+        if needs_ledger and not moment.is_ledger_known:
+            text = "the ledger was not read, or too long ago"
+            raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
+        async with self._pages:
+            page, body = await asyncio.to_thread(_made, make, moment, asked)
+        if page.next_after is None:
+            return Reply(body)
+        query = urlencode({"limit": asked.limit, "after": page.next_after})
+        return Reply(body, {"Link": f'<{request.path}?{query}>; rel="next"'})
+
+    async def _finalize(self, request: web.Request, caller: ApiCaller | None) -> Reply:
+        if caller is None:
+            raise refused(Refusal(ReasonCode.ROLE_DENIED))
+        asked = await self._asked(request)
+        refusal = holder_refusal(caller, asked)
+        if refusal is None:
+            refusal = await self._finalized(asked, caller)
+        self._ports.sink.finalized(caller.name, asked, refusal)
+        if refusal is not None:
+            raise refused(refusal)
+        return Reply(msgspec.json.encode(Done()))
+
+    async def _asked(self, request: web.Request) -> FinalizeRequest:
+        try:
+            return read_finalize(await self._bodies.receive(request))
+        except BodyRefusedError as error:
+            raise ProblemError(error.status, str(error)) from None
+        except FinalizeRequestError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+    async def _finalized(self, asked: FinalizeRequest, caller: ApiCaller) -> Refusal | None:
+        finalizer = self._ports.finalizer
+        if finalizer is None:
+            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, _NO_LEDGER)
+        cause = "an operator says that its pod is bound"
+        if not caller.operates:
+            cause = "its pod says that it is bound"
+        try:
+            async with asyncio.timeout(self._limits.answer_s):
+                found = await finalizer.finalize(asked, cause)
+        except (FinalizeUnavailableError, TimeoutError) as error:
+            text = str(error) or "no answer in time"
+            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, text)
+        return None if isinstance(found, Confirmed) else found
+
+
+def _made(
+    make: Callable[[Moment, Asked], Page[T]], moment: Moment, asked: Asked
+) -> tuple[Page[T], bytes]:
+    page = make(moment, asked)
+    return page, msgspec.json.encode(page.items)
+
+
+async def _openapi(_request: web.Request, _caller: ApiCaller | None) -> Reply:
+    return Reply(openapi_json())
+
+
+async def _healthz(_request: web.Request) -> web.Response:
+    return web.Response(text="ok")

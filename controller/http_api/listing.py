@@ -1,0 +1,178 @@
+"""Pages of devices, nodes and reservations from one moment's snapshots. Pure.
+
+Nodes are in the order of their names, devices in PCI bus order, reservations in that of their
+ids; a page says after which key the next one begins. Snapshots do not change, so a page can be
+made on a thread.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from controller.fleet.view import FleetSnapshot, GpuView, NodeState, NodeView
+from controller.http_api.documents import (
+    Assignment,
+    Device,
+    Devices,
+    DeviceStatus,
+    Node,
+    Nodes,
+    Reservation,
+    Reservations,
+)
+from controller.ledger.record import GpuRecord, Holder
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.rpc.fleet_messages import node_message
+from controller.scheduling.device_facts import Device as DeviceFacts
+from controller.scheduling.device_labels import labels_of
+from controller.scheduling.device_pool import DevicePool
+from controller.scheduling.selector import Selector
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What pages are made from."""
+
+    fleet: FleetSnapshot
+    ledger: LedgerSnapshot
+    labels: Mapping[str, Selector]
+    """Of the policy."""
+    now_ns: int
+    """CLOCK_BOOTTIME."""
+
+    @property
+    def is_ledger_known(self) -> bool:
+        """Whether the ledger was read, and not too long ago to be shown."""
+        return self.now_ns < self.ledger.fresh_until_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which page: at most so many keys, those after `after`."""
+
+    limit: int
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page."""
+
+    items: T
+    next_after: str | None
+    """Where the next page begins; None where there is none."""
+
+
+def device_page(moment: Moment, asked: Asked) -> Page[Devices]:
+    """Devices of so many nodes, lost and unhealthy ones included."""
+    names, further = _keys(moment.fleet.nodes, asked)
+    items: Devices = {}
+    for name in names:
+        node = moment.fleet.nodes[name]
+        for device in _devices_of(node):
+            items[device.uuid] = _device(moment, node, device)
+    return Page(items, further)
+
+
+def node_page(moment: Moment, asked: Asked) -> Page[Nodes]:
+    """So many nodes."""
+    names, further = _keys(moment.fleet.nodes, asked)
+    return Page({x: _node(moment.fleet.nodes[x], moment.now_ns) for x in names}, further)
+
+
+def reservation_page(moment: Moment, asked: Asked) -> Page[Reservations]:
+    """So many reservations."""
+    ids, further = _keys(moment.ledger.by_reservation, asked)
+    return Page({x: _reservation(x, moment.ledger.holding(x)) for x in ids}, further)
+
+
+def _keys(keys: Iterable[str], asked: Asked) -> tuple[list[str], str | None]:
+    found = heapq.nsmallest(asked.limit + 1, (x for x in keys if x > asked.after))
+    shown = found[: asked.limit]
+    return shown, shown[-1] if len(found) > asked.limit else None
+
+
+def _devices_of(node: NodeView) -> list[DeviceFacts]:
+    if node.acceptance is None:
+        return []
+    pool = DevicePool(node.acceptance)
+    unusable = [
+        DeviceFacts(gpu.uuid, node.acceptance.host, gpu, None, in_use=False)
+        for gpu in pool.unusable
+    ]
+    return sorted((*pool.devices, *unusable), key=lambda x: x.gpu.index)
+
+
+def _device(moment: Moment, node: NodeView, device: DeviceFacts) -> Device:
+    entry = moment.ledger.get(device.uuid)
+    holders = () if entry is None else entry.record.holders
+    held = [_assignment(x) for x in holders]
+    return Device(
+        node=node.name,
+        index=device.gpu.index,
+        model=device.gpu.product or "",
+        labels=list(labels_of(device, moment.labels)),
+        status=_status(moment, node, device, None if entry is None else entry.record),
+        assignment=held[0] if held else None,
+        others=held[1:],
+    )
+
+
+def _status(
+    moment: Moment, node: NodeView, device: DeviceFacts, record: GpuRecord | None
+) -> DeviceStatus:
+    states = {x.state for x in record.holders} if record else set()
+    for state, shown in (
+        (HolderState.CONFIRMED, DeviceStatus.ASSIGNED),
+        (HolderState.PROPOSED, DeviceStatus.PENDING),
+        (HolderState.RELEASING, DeviceStatus.RELEASING),
+    ):
+        if state in states:
+            return shown
+    if node.state(moment.now_ns) is not NodeState.ELIGIBLE:
+        return DeviceStatus.UNATTESTED
+    if _is_unusable(device.gpu):
+        return DeviceStatus.UNHEALTHY
+    return DeviceStatus.IN_USE if device.in_use else DeviceStatus.FREE
+
+
+def _is_unusable(gpu: GpuView) -> bool:
+    return gpu.lost is not None or gpu.unhealthy is not None
+
+
+def _assignment(holder: Holder) -> Assignment:
+    pod = holder.pod
+    return Assignment(
+        pod.namespace, pod.name or "", pod.uid or "", holder.reservation, holder.state.value
+    )
+
+
+def _node(node: NodeView, now_ns: int) -> Node:
+    message = node_message(node, now_ns)
+    return Node(
+        state=message.state,
+        reason=message.code,
+        detail=message.detail,
+        mode=message.mode,
+        level=message.level,
+        attestation_hash=message.attestation_hash,
+        evidence_digest=message.evidence_digest,
+        gpus=message.gpu_count,
+        fresh_for_ms=message.fresh_for_ms,
+    )
+
+
+def _reservation(name: str, entries: Iterable[Entry]) -> Reservation:
+    parts = [(x.record, holder) for x in entries if (holder := x.record.holder(name)) is not None]
+    first, holder = parts[0]
+    return Reservation(
+        namespace=holder.pod.namespace,
+        name=holder.pod.name or "",
+        uid=holder.pod.uid or "",
+        node=first.node,
+        gpus={record.gpu: part.state.value for record, part in parts},
+    )

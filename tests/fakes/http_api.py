@@ -1,0 +1,200 @@
+"""The HTTP API over real TLS, with a ledger in memory and an invented API server behind it."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from cryptography import x509
+
+from controller.binding.records import ReservationChange
+from controller.fleet.view import FleetSnapshot
+from controller.http_api.authentication import Authentication, AuthenticationPorts
+from controller.http_api.callers import TokenIdentity
+from controller.http_api.documents import FinalizeRequest
+from controller.http_api.endpoint import ApiLimits, ApiPorts, Endpoint
+from controller.http_api.finalizing import FinalizePorts, Finalizer, FoundPod
+from controller.http_api.listing import Moment
+from controller.http_api.operations import Operation
+from controller.http_api.token_reviews import TokenReviews
+from controller.http_server import HttpServer
+from controller.ledger.adoption import LivePod
+from controller.ledger.memory_store import MemoryLedgerStore
+from controller.ledger.pods import PodGone, PodSeen
+from controller.ledger.record import PodRef
+from controller.ledger.reservation_id import ReservationSubject
+from controller.scheduling.serving_tls import TlsFiles
+from gpuwarden.reasons import Refusal
+from gpuwarden.settings.values import Address
+from sandbox.spiffe.ca import InsecureCa
+from tests.builders.bindings import IDS
+from tests.builders.fleet_views import fleet, healthy
+from tests.builders.ledger import POD, holder, record
+from tests.builders.web_certificates import WebCa
+from tests.fakes.clock import FakeClock
+from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
+
+TD = "example.org"
+GPUS = ("GPU-gpu-1-0", "GPU-gpu-1-1")
+ID = IDS.make(ReservationSubject("team-a", "gpu-1", GPUS, "uid-0"))
+BODY = {
+    "namespace": "team-a",
+    "name": "train-0",
+    "uid": "uid-0",
+    "reservation-id": ID,
+    "gpu-uuid": GPUS[0],
+}
+
+
+class ApiWorld:
+    """What the API is asked about; tests change it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.authority = InsecureCa(TD)
+        self.roots: tuple[x509.Certificate, ...] = (self.authority.certificate,)
+        self.web = WebCa(folder, "web")
+        self.folder = folder
+        self.reviewer = FakeTokenReviewer(
+            {
+                "pod": token_of("team-a", "train-0", "uid-0"),
+                "other-pod": token_of("team-a", "train-1", "uid-1"),
+                "reader": TokenIdentity("system:serviceaccount:monitoring:shop", None),
+            }
+        )
+        self.fleet: FleetSnapshot = fleet(healthy("gpu-1", gpus=4), healthy("gpu-2", gpus=1))
+        self.memory = MemoryLedgerStore()
+        self.store = FaultyLedgerStore(self.memory)
+        self.is_ledger_fresh = True
+        self.pod = FoundPod(
+            PodSeen("uid-0", "gpu-1", ID, has_ended=False), LivePod(POD, "gpu-1", ID, GPUS)
+        )
+        self.late = timedelta()
+        self.answers: list[tuple[str, int]] = []
+        self.failures: list[Exception] = []
+        self.calls: list[tuple[str, str | None]] = []
+        self.changes: list[ReservationChange] = []
+        self.port = 0
+
+    async def reserve(self) -> None:
+        for gpu in GPUS:
+            made = record(holder(*GPUS, reservation=ID), gpu=gpu)
+            assert await self.memory.compare_and_set(None, made)
+
+    def states(self) -> list[str]:
+        entries = self.memory.snapshot().entries.values()
+        return [x.record.holders[0].state.value for x in entries]
+
+    # --- what the endpoint is told of ---
+
+    def answered(self, operation: Operation, status: int, _seconds: float) -> None:
+        self.answers.append((operation.value, status))
+
+    def failed(self, _operation: Operation, error: Exception) -> None:
+        self.failures.append(error)
+
+    def finalized(self, caller: str, _request: FinalizeRequest, refusal: Refusal | None) -> None:
+        self.calls.append((caller, None if refusal is None else refusal.code.value))
+
+    def certificate_changed(self, _error: str | None) -> None:
+        return
+
+    async def find(self, pod: PodRef) -> FoundPod:
+        return self.pod if pod.uid == "uid-0" else FoundPod(PodGone(), None)
+
+    def moment(self) -> Moment:
+        ledger = self.memory.snapshot()
+        now_ns = 0 if self.is_ledger_fresh else ledger.fresh_until_ns
+        return Moment(self.fleet, ledger, {}, now_ns)
+
+    # --- callers ---
+
+    @asynccontextmanager
+    async def session(
+        self, token: str | None = None, *, svid: str | None = None, ca: InsecureCa | None = None
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """`svid` is the path below the trust domain; `ca` issues it in the place of ours."""
+        context = ssl.create_default_context(cafile=str(self.web.file))
+        if svid is not None:
+            issued = (ca or self.authority).issue(f"spiffe://{TD}{svid}")
+            file = self.folder / "client.pem"
+            file.write_bytes(issued.key_pem + issued.chain_pem)
+            context.load_cert_chain(file)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(
+            f"https://localhost:{self.port}",
+            connector=aiohttp.TCPConnector(ssl=context),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=20),
+        ) as made:
+            yield made
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        token: str | None = None,
+        *,
+        svid: str | None = None,
+        ca: InsecureCa | None = None,
+        **request: Any,
+    ) -> tuple[int, Any]:
+        """Status and JSON."""
+        async with (
+            self.session(token, svid=svid, ca=ca) as client,
+            client.request(method, path, **request) as answer,
+        ):
+            assert answer.content_type == "application/json"
+            return answer.status, await answer.json()
+
+
+@asynccontextmanager
+async def api_world(
+    folder: Path, *, has_reviews: bool = True, **limits: Any
+) -> AsyncIterator[ApiWorld]:
+    world = ApiWorld(folder)
+    certificate, key = world.web.issue("api", server=True)
+    bounds = ApiLimits(**limits)
+    reviews = TokenReviews(
+        world.reviewer, boottime_ns=world.clock.boottime_ns, reviewed=lambda _result: None
+    )
+    authentication = Authentication(
+        AuthenticationPorts(
+            reviews=reviews if has_reviews else None,
+            roots=lambda: world.roots,
+            wall=lambda: datetime.now(UTC) + world.late,
+            trust_domain=TD,
+            path_prefix="/gpuwarden",
+            readers=("monitoring/shop",),
+        )
+    )
+    finalizer = Finalizer(
+        FinalizePorts(store=world.store, pods=world, ids=IDS, changed=world.changes.append)
+    )
+    endpoint = Endpoint(
+        ApiPorts(
+            authentication=authentication,
+            moment=world.moment,
+            finalizer=finalizer,
+            sink=world,
+            boottime_ns=world.clock.boottime_ns,
+        ),
+        bounds,
+    )
+    server = HttpServer(
+        endpoint.application(),
+        address=Address("127.0.0.1", 0),
+        tls=TlsFiles(certificate, key),
+        limits=bounds,
+        certificate_changed=world.certificate_changed,
+        client_roots=lambda: world.roots,
+    )
+    _, world.port = await server.start()
+    try:
+        yield world
+    finally:
+        await server.stop(0.5)

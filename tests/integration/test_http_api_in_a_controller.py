@@ -1,0 +1,174 @@
+"""The HTTP API of a whole controller: tokens by the API server, SVIDs, and a pod's own word."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.builders.web_certificates import WebCa
+from tests.fakes.api_server import FakeApiServer
+from tests.fakes.eventually import eventually
+from tests.integration.test_binding_gate_in_a_controller import GPUS, Stage, stage
+from tests.integration.test_controller_app import _restored_logging
+from tests.integration.test_controller_in_a_cluster import TD, world
+
+__all__ = ["_restored_logging"]
+"""A fixture that is used by every test of the module where it stands."""
+
+SECRET = "eyJhbGciOi.of-the-pod.signature"  # noqa: S105 -- of a fake
+
+
+@pytest.fixture
+def workload_api(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
+    with InsecureWorkloadApi(tmp_path, TD) as api:
+        yield api
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
+    made = FakeApiServer(tmp_path)
+    await made.start()
+    made.create("nodes", {"metadata": {"name": "node-1"}})
+    labels = {"gpuwarden.dev/enforce": "true"}
+    made.create("namespaces", {"metadata": {"name": "team-a", "labels": labels}})
+    yield made
+    await made.stop()
+
+
+class Calling:
+    """The API's callers."""
+
+    def __init__(self, address: str, ca: WebCa, folder: Path, spiffe: InsecureWorkloadApi) -> None:
+        self._address = address
+        self._ca = ca
+        self._folder = folder
+        self._spiffe = spiffe
+
+    async def ask(
+        self, method: str, path: str, token: str = "", *, svid: str = "", body: Any = None
+    ) -> tuple[int, Any]:
+        context = ssl.create_default_context(cafile=str(self._ca.file))
+        if svid:
+            issued = self._spiffe.ca.issue(f"spiffe://{TD}/gpuwarden/{svid}")
+            file = self._folder / "caller.pem"
+            file.write_bytes(issued.key_pem + issued.chain_pem)
+            context.load_cert_chain(file)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connector = aiohttp.TCPConnector(ssl=context)
+        url = f"https://{self._address}{path}"
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers) as session,
+            session.request(method, url, json=body) as answer,
+        ):
+            return answer.status, await answer.json()
+
+
+def settings_of(ca: WebCa) -> dict[str, str]:
+    certificate, key = ca.issue("api-listener", server=True)
+    return {
+        "listen__api": "127.0.0.1:0",
+        "api__tls__cert": str(certificate),
+        "api__tls__key": str(key),
+        "api__audience": "gpus.example.org",
+        "api__readers": "monitoring/shop",
+    }
+
+
+@asynccontextmanager
+async def calling(
+    folder: Path, api: FakeApiServer, spiffe: InsecureWorkloadApi
+) -> AsyncIterator[tuple[Stage, Calling]]:
+    ca = WebCa(folder, "api-listener-ca")
+    async with stage(folder, api, spiffe, **settings_of(ca)) as here:
+        address = here.there.here.controller.addresses.api
+        yield here, Calling(address, ca, folder, spiffe)
+
+
+def pod_user(name: str, uid: str) -> dict[str, Any]:
+    prefix = "authentication.kubernetes.io"
+    return {
+        "username": "system:serviceaccount:team-a:default",
+        "extra": {f"{prefix}/pod-name": [name], f"{prefix}/pod-uid": [uid]},
+    }
+
+
+async def test_a_pod_s_own_word_and_what_others_see_of_it(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    async with calling(tmp_path, api, workload_api) as (here, there):
+        uid = here.create("train-0")["metadata"]["uid"]
+        given = await here.bound("train-0")
+        assert given in GPUS
+        annotations = api.objects.get("pods", "team-a/train-0")["metadata"]["annotations"]
+        body = {
+            "namespace": "team-a",
+            "name": "train-0",
+            "uid": uid,
+            "reservation-id": annotations["gpuwarden.dev/reservation-id"],
+            "gpu-uuid": given,
+        }
+        user = pod_user("train-0", uid)
+        api.reviewed[SECRET] = {"user": user, "audiences": ["https://kubernetes.default.svc"]}
+        status, answer = await there.ask("POST", "/finalize", SECRET, body=body)
+        assert (status, answer["code"]) == (401, "TOKEN_INVALID")
+        mine = f"{SECRET}2"
+        api.reviewed[mine] = {"user": user, "audiences": ["gpus.example.org"]}
+        assert await there.ask("POST", "/finalize", mine, body=body) == (200, {"status": "ok"})
+        assert await there.ask("POST", "/finalize", mine, body=body) == (200, {"status": "ok"})
+        await here.state_of(given, "Confirmed")
+        other = {**body, "gpu-uuid": next(x for x in GPUS if x != given)}
+        status, answer = await there.ask("POST", "/finalize", svid="operator/jane", body=other)
+        assert (status, answer["code"]) == (409, "RESERVATION_CONFLICT")
+        status, devices = await there.ask("GET", "/devices", svid="inspector/shop")
+        assert (status, set(devices)) == (200, set(GPUS))
+        assert devices[given]["assignment"]["uid"] == uid
+        assert devices[given]["status"] == "assigned"
+        _, nodes = await there.ask("GET", "/nodes", svid="inspector/shop")
+        assert nodes["node-1"]["state"] == "eligible"
+        controller = here.there.here.controller
+        made = 'gpuwarden_api_requests_total{operation="finalize",status="200"}'
+        assert await controller.metric(made) == 2
+        reviews = 'gpuwarden_token_reviews_total{result="kept"}'
+        assert await controller.metric(reviews) == 1
+
+        async def written() -> list[dict[str, Any]] | None:
+            found = [x for x in controller.records() if x["kind"] == "api.finalize"]
+            return found if len(found) == 3 else None
+
+        records = await eventually(written, "the calls are in the audit log")
+        assert [x["decision"] for x in records] == ["confirmed", "confirmed", "refused"]
+        assert records[0]["actor"] == user["username"]
+        assert records[2]["actor"] == f"spiffe://{TD}/gpuwarden/operator/jane"
+        assert SECRET not in json.dumps(controller.records())
+
+
+async def test_an_api_server_that_forgets_whose_tokens_these_are(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    ca = WebCa(tmp_path, "api-listener-ca")
+    async with world(tmp_path, api, workload_api, **settings_of(ca)) as here:
+        there = Calling(here.controller.addresses.api, ca, tmp_path, workload_api)
+        reader = {"username": "system:serviceaccount:monitoring:shop"}
+        api.reviewed["r"] = {"user": reader, "audiences": ["gpus.example.org"]}
+        api.fail_next(403, matching="create /apis/authentication.k8s.io")
+        status, answer = await there.ask("GET", "/nodes", "r")
+        assert (status, answer["code"]) == (503, "TOKEN_REVIEW_UNAVAILABLE")
+        assert answer["error"].endswith("the API server answered 403")
+        assert (await there.ask("GET", "/nodes", "r"))[0] == 200
+        body = {"namespace": "a", "name": "b", "uid": "c", "reservation-id": "d"}
+        body["gpu-uuid"] = "GPU-a"
+        status, answer = await there.ask("POST", "/finalize", svid="operator/jane", body=body)
+        assert (status, answer["code"]) == (503, "LEDGER_UNAVAILABLE")
+
+
+async def test_without_certificates_there_is_no_api(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    async with world(tmp_path, api, workload_api) as here:
+        assert here.controller.addresses.api == ""

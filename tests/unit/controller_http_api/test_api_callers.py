@@ -1,0 +1,72 @@
+"""Who may do what over the HTTP API."""
+
+import pytest
+
+from controller.http_api.callers import (
+    Access,
+    ApiCaller,
+    TokenIdentity,
+    access_refusal,
+    holder_refusal,
+    svid_caller,
+    token_caller,
+)
+from controller.http_api.documents import FinalizeRequest
+from controller.rpc.authorization import CallerKind
+from controller.rpc.caller import Caller
+from gpuwarden.reasons import ReasonCode
+from tests.fakes.token_reviewer import token_of
+
+POD = token_caller(token_of("team-a", "train-0", "uid-0"), ())
+READER = token_caller(
+    TokenIdentity("system:serviceaccount:monitoring:shop", None), ("monitoring/shop",)
+)
+NOBODY = token_caller(TokenIdentity("jane", None), ("jane", "monitoring/shop"))
+
+
+def of_kind(kind: CallerKind) -> ApiCaller:
+    return svid_caller(Caller(kind, f"spiffe://example.org/gpuwarden/{kind}/x", None))
+
+
+@pytest.mark.parametrize(
+    ("caller", "allowed"),
+    [
+        (of_kind(CallerKind.OPERATOR), {Access.ANYBODY, Access.READER, Access.HOLDER}),
+        (of_kind(CallerKind.INSPECTOR), {Access.ANYBODY, Access.READER}),
+        (of_kind(CallerKind.AGENT), {Access.ANYBODY}),
+        (of_kind(CallerKind.CONTROLLER), {Access.ANYBODY}),
+        (POD, {Access.ANYBODY, Access.HOLDER}),
+        (READER, {Access.ANYBODY, Access.READER}),
+        (NOBODY, {Access.ANYBODY}),
+    ],
+    ids=["operator", "inspector", "agent", "controller", "pod", "reader", "nobody"],
+)
+def test_matrix(caller: ApiCaller, allowed: set[Access]) -> None:
+    refusals = {access: access_refusal(caller, access) for access in Access}
+    assert {access for access, refusal in refusals.items() if refusal is None} == allowed
+    codes = {refusal.code for refusal in refusals.values() if refusal is not None}
+    assert codes <= {ReasonCode.ROLE_DENIED}
+
+
+def test_the_same_account_in_another_namespace_reads_nothing() -> None:
+    for name in ("system:serviceaccount:other:shop", "monitoring:shop", "monitoring/shop"):
+        assert not token_caller(TokenIdentity(name, None), ("monitoring/shop",)).reads
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("team-b", "train-0", "uid-0"),
+        ("team-a", "train-1", "uid-0"),
+        ("team-a", "train-0", "uid-1"),
+    ],
+)
+def test_a_token_speaks_for_its_own_pod_alone(other: tuple[str, str, str]) -> None:
+    mine = FinalizeRequest("team-a", "train-0", "uid-0", "v1.k.x", "GPU-1")
+    theirs = FinalizeRequest(*other, "v1.k.x", "GPU-1")
+    assert holder_refusal(POD, mine) is None
+    refusal = holder_refusal(POD, theirs)
+    assert refusal is not None
+    assert refusal.code is ReasonCode.ROLE_DENIED
+    assert holder_refusal(of_kind(CallerKind.OPERATOR), theirs) is None
+    assert holder_refusal(of_kind(CallerKind.INSPECTOR), theirs) is not None

@@ -1,0 +1,156 @@
+"""Pages of devices, nodes and reservations."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.fleet.view import NodeView
+from controller.http_api.documents import Devices
+from controller.http_api.listing import (
+    Asked,
+    Moment,
+    device_page,
+    node_page,
+    reservation_page,
+)
+from controller.http_api.query import QueryError, read_query
+from controller.ledger.record import GpuRecord
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.scheduling.device_labels import compile_labels
+from tests.builders.fleet_views import fleet, healthy
+from tests.builders.ledger import OTHER_POD, SHARE, holder
+
+LABELS = compile_labels({"large": "memory>=40Gi", "old": "memory<1Gi"})
+ALL = Asked(500)
+
+
+def held(gpu: str, node: str, state: HolderState, **changes: Any) -> GpuRecord:
+    return GpuRecord(gpu, node, (holder(gpu, state=state, **changes),))
+
+
+def moment(*nodes: NodeView, records: tuple[GpuRecord, ...] = (), now_ns: int = 0) -> Moment:
+    ledger = LedgerSnapshot.of(Entry(x, "1") for x in records)
+    return Moment(fleet(*nodes), ledger, LABELS, now_ns)
+
+
+def devices(here: Moment) -> Devices:
+    return device_page(here, ALL).items
+
+
+def test_devices_have_node_labels_and_who_holds_them() -> None:
+    node = healthy("gpu-1", gpus=4)
+    records = (
+        held("GPU-gpu-1-0", "gpu-1", HolderState.CONFIRMED),
+        held("GPU-gpu-1-1", "gpu-1", HolderState.PROPOSED),
+        held("GPU-gpu-1-2", "gpu-1", HolderState.RELEASING),
+    )
+    found = devices(moment(node, records=records))
+    assert list(found) == [f"GPU-gpu-1-{index}" for index in range(4)]
+    assert [x.status.value for x in found.values()] == [
+        "assigned",
+        "pending",
+        "releasing",
+        "free",
+    ]
+    first = msgspec.json.decode(msgspec.json.encode(found["GPU-gpu-1-0"]))
+    assert first["node"] == "gpu-1"
+    assert "large" in first["labels"]
+    assert "old" not in first["labels"]
+    assert any(x.startswith("model-") for x in first["labels"])
+    assert first["assignment"] == {
+        "namespace": "team-a",
+        "name": "train-0",
+        "uid": "uid-0",
+        "reservation-id": "v1.k.uid-0",
+        "state": "Confirmed",
+    }
+    assert found["GPU-gpu-1-3"].assignment is None
+
+
+def test_every_holder_of_a_share_group_is_shown() -> None:
+    gpu = "GPU-gpu-1-0"
+    shared = GpuRecord(gpu, "gpu-1", (holder(gpu), holder(gpu, pod=OTHER_POD)), SHARE)
+    found = devices(moment(healthy("gpu-1", gpus=1), records=(shared,)))[gpu]
+    assert found.assignment is not None
+    assert (found.assignment.name, [x.name for x in found.others]) == ("train-0", ["train-1"])
+
+
+def test_nothing_is_free_that_is_not_attested_and_healthy() -> None:
+    node = healthy("gpu-1", gpus=2)
+    assert node.acceptance is not None
+    stale = moment(node, now_ns=node.acceptance.fresh_until_ns)
+    assert {x.status.value for x in devices(stale).values()} == {"unattested"}
+    first, second = node.acceptance.gpus
+    sick = replace(node.acceptance, gpus=(replace(first, unhealthy="xid 79"), second))
+    found = devices(moment(replace(node, acceptance=sick)))
+    assert [x.status.value for x in found.values()] == ["unhealthy", "free"]
+    used = replace(node.acceptance, processes_by_gpu=MappingProxyType({second.uuid: 1}))
+    found = devices(moment(replace(node, acceptance=used)))
+    assert [x.status.value for x in found.values()] == ["free", "in-use"]
+
+
+def test_nodes_say_why_they_are_not_trusted() -> None:
+    node = healthy("gpu-1", gpus=2)
+    silent = replace(healthy("gpu-0"), acceptance=None)
+    found = node_page(moment(node, silent), ALL).items
+    assert list(found) == ["gpu-0", "gpu-1"]
+    assert (found["gpu-0"].state, found["gpu-0"].reason) == ("unknown", "NODE_NO_EVIDENCE")
+    assert (found["gpu-1"].state, found["gpu-1"].reason) == ("eligible", "")
+    assert node.acceptance is not None
+    assert found["gpu-1"].attestation_hash == node.acceptance.attestation_hash
+    assert found["gpu-1"].gpus == 2
+    assert found["gpu-1"].fresh_for_ms > 0
+
+
+def test_a_reservation_shows_each_of_its_gpus() -> None:
+    records = (
+        held("GPU-a", "gpu-1", HolderState.CONFIRMED),
+        held("GPU-b", "gpu-1", HolderState.PROPOSED),
+        held("GPU-c", "gpu-2", HolderState.PROPOSED, pod=OTHER_POD),
+    )
+    found = reservation_page(moment(records=records), ALL).items
+    assert list(found) == ["v1.k.uid-0", "v1.k.uid-1"]
+    assert found["v1.k.uid-0"].gpus == {"GPU-a": "Confirmed", "GPU-b": "Proposed"}
+    assert (found["v1.k.uid-1"].name, found["v1.k.uid-1"].node) == ("train-1", "gpu-2")
+
+
+def test_pages_join_to_the_whole_in_order() -> None:
+    here = moment(*(healthy(f"gpu-{number}", gpus=1) for number in (3, 1, 2, 5, 4)))
+    seen: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = node_page(here, Asked(2, after))
+        assert 1 <= len(page.items) <= 2
+        seen += page.items
+        after = page.next_after
+    assert seen == [f"gpu-{number}" for number in range(1, 6)]
+    assert node_page(here, Asked(5)).next_after is None
+
+
+def test_a_query() -> None:
+    assert read_query([]) == Asked(500)
+    assert read_query([("limit", "7"), ("after", "gpu-1")]) == Asked(7, "gpu-1")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "named"),
+    [
+        ([("limit", "0")], "limit"),
+        ([("limit", "501")], "limit"),
+        ([("limit", "-1")], "limit"),
+        ([("limit", "\u0661")], "limit"),
+        ([("limit", "1" * 5000)], "limit"),
+        ([("limit", "1"), ("limit", "2")], "limit"),
+        ([("after", "x" * 254)], "after"),
+        ([("order", "x")], "order"),
+    ],
+)
+def test_a_query_that_is_refused_is_named(pairs: list[tuple[str, str]], named: str) -> None:
+    with pytest.raises(QueryError, match=named) as caught:
+        read_query(pairs)
+    assert "expected" in str(caught.value)
+    assert len(str(caught.value)) < 200

@@ -1,0 +1,101 @@
+"""What is remembered of tokens: bounded in number, time and questions under way."""
+
+import asyncio
+
+import pytest
+
+from controller.http_api.callers import TokenIdentity
+from controller.http_api.token_reviews import (
+    ReviewLimits,
+    TokenReviews,
+    TokenReviewUnavailableError,
+)
+from tests.fakes.clock import FakeClock
+from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
+
+POD = token_of("team-a", "train-0", "uid-0")
+
+
+class World:
+    def __init__(self, **limits: int) -> None:
+        self.clock = FakeClock()
+        self.reviewer = FakeTokenReviewer({"good": POD})
+        self.told: list[str] = []
+        self.reviews = TokenReviews(
+            self.reviewer,
+            boottime_ns=self.clock.boottime_ns,
+            reviewed=self.told.append,
+            limits=ReviewLimits(**limits),
+        )
+
+    async def all(self, *tokens: str) -> list[TokenIdentity | None]:
+        return [await self.reviews.identity(x) for x in tokens]
+
+
+async def test_answers_of_both_kinds_are_kept_for_a_while() -> None:
+    world = World()
+    assert await world.all("good", "bad", "good", "bad") == [POD, None, POD, None]
+    assert world.reviewer.asked == ["good", "bad"]
+    assert world.told == ["accepted", "refused", "kept", "kept"]
+    world.clock.advance(5)
+    assert await world.all("good", "bad") == [POD, None]
+    assert world.reviewer.asked == ["good", "bad", "bad"]
+    world.clock.advance(5)
+    del world.reviewer.known["good"]
+    assert await world.all("good") == [None]
+
+
+async def test_time_is_counted_from_the_question_not_from_the_answer() -> None:
+    world = World()
+    world.reviewer.gate = asyncio.Event()
+    asking = asyncio.create_task(world.reviews.identity("good"))
+    await world.reviewer.was_asked.wait()
+    world.clock.advance(10)
+    world.reviewer.gate.set()
+    assert await asking == POD
+    await world.all("good")
+    assert world.reviewer.asked == ["good", "good"]
+
+
+async def test_no_token_is_kept_and_the_memory_is_bounded() -> None:
+    world = World(kept=3)
+    await world.all("good", *(f"token-{number}" for number in range(5)))
+    assert len(world.reviews._known) == 3
+    assert "token-" not in repr(world.reviews._known)
+    await world.all("good")
+    assert world.reviewer.asked.count("good") == 2
+
+
+async def test_the_same_token_is_asked_about_once_at_a_time() -> None:
+    world = World(at_once=1)
+    world.reviewer.gate = asyncio.Event()
+    asking = [asyncio.create_task(world.reviews.identity("good")) for _ in range(5)]
+    await asyncio.sleep(0)
+    with pytest.raises(TokenReviewUnavailableError, match="too many"):
+        await world.reviews.identity("other")
+    world.reviewer.gate.set()
+    assert await asyncio.gather(*asking) == [POD] * 5
+    assert world.reviewer.asked == ["good"]
+    assert world.told == ["busy", "accepted"]
+
+
+async def test_a_failure_is_not_kept() -> None:
+    world = World()
+    world.reviewer.down = True
+    with pytest.raises(TokenReviewUnavailableError):
+        await world.reviews.identity("good")
+    world.reviewer.down = False
+    assert await world.all("good") == [POD]
+    assert world.told == ["failed", "accepted"]
+
+
+async def test_who_asked_may_go_and_the_answer_is_kept() -> None:
+    world = World()
+    world.reviewer.gate = asyncio.Event()
+    asking = asyncio.create_task(world.reviews.identity("good"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    world.reviewer.gate.set()
+    await asyncio.sleep(0.01)
+    assert await world.all("good") == [POD]
+    assert world.reviewer.asked == ["good"]
