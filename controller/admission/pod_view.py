@@ -109,6 +109,41 @@ class Toleration(_Object, frozen=True, gc=False):
     toleration_seconds: int | None = None
 
 
+class NodeSelectorRequirement(_Object, frozen=True, gc=False):
+    """NodeSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeSelectorTerm(_Object, frozen=True, gc=False):
+    """NodeSelectorTerm: all of its requirements hold; one without any matches nothing."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
+    match_fields: tuple[NodeSelectorRequirement, ...] | None = None
+
+
+class NodeSelector(_Object, frozen=True, gc=False):
+    """NodeSelector: one of its terms holds."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] | None = None
+
+
+class NodeAffinity(_Object, frozen=True, gc=False):
+    """NodeAffinity; what is only preferred is not read."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Object, frozen=True, gc=False):
+    """Affinity, to nodes alone."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class AdmittedSpec(PodSpec, frozen=True, gc=False):
     """PodSpec."""
 
@@ -117,6 +152,7 @@ class AdmittedSpec(PodSpec, frozen=True, gc=False):
     ephemeral_containers: tuple[AdmittedContainer, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    affinity: Affinity | None = None
     scheduler_name: str | None = None
     runtime_class_name: str | None = None
     host_pid: bool | None = msgspec.field(default=None, name="hostPID")
