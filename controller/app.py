@@ -71,6 +71,7 @@ from gpuwarden.telemetry.names import Event, Process
 from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
 from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
 from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
+from gpuwarden.wire.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_server
 
 SERVICE: Final = "controller"
@@ -343,6 +344,7 @@ class _Controller:
             services=(
                 lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
                 lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
+                lambda server: add_PlacementServiceServicer_to_server(parts.placement, server),
                 lambda server: add_SupportServiceServicer_to_server(self._support, server),
             ),
         )
@@ -376,6 +378,7 @@ class _Controller:
                 lambda server: add_AttestationServiceServicer_to_server(parts.attestation, server),
                 lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
                 lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
+                lambda server: add_PlacementServiceServicer_to_server(parts.placement, server),
                 lambda server: add_SupportServiceServicer_to_server(self._support, server),
             ),
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,

@@ -53,6 +53,7 @@ from controller.rpc.fleet_service import FleetReader, FleetService
 from controller.rpc.known_fleet import KnownFleet
 from controller.rpc.operator_service import OperatorService
 from controller.rpc.peer_usage import PeerUsage, Rate
+from controller.rpc.placement_service import PlacementReader, PlacementService
 from controller.rpc.stream_table import StreamTable
 from controller.scheduling.decision import NotedDecisions
 from controller.scheduling.device_facts import Device
@@ -117,6 +118,7 @@ class Parts:
     attestation: AttestationService
     fleet: FleetService
     operator: OperatorService
+    placement: PlacementService
     extender: ExtenderServer
     admission: HttpServer | None
     """The webhooks' listener; None where there are none."""
@@ -223,6 +225,7 @@ def assemble(
         ),
         fleet=_fleet(conditions, known_fleet, desk, verbs),
         operator=OperatorService(desk),
+        placement=_placement(binding, clock),
         extender=_extender(settings, verbs, audit, instruments),
         admission=_admission(settings, cluster, audit, instruments, binding),
         api=_api(
@@ -312,6 +315,11 @@ def _fleet(
         ),
         conditions.clock,
     )
+
+
+def _placement(binding: BindingParts | None, clock: Clock) -> PlacementService:
+    ledger = None if binding is None else binding.ledger.store.snapshot
+    return PlacementService(PlacementReader(ledger=ledger), clock)
 
 
 def _cluster(

@@ -75,6 +75,7 @@ class _Spec(_Part):
 
 
 class _Metadata(Metadata, rename="camel", gc=False):
+    creation_timestamp: str | None = None
     finalizers: list[str] | None = None
     deletion_timestamp: str | None = None
 
@@ -144,7 +145,7 @@ def read_reservation(body: bytes) -> tuple[Metadata, KeptReservation]:
     record.demand_valid()
     if meta.name != key_of(record.gpu):
         raise ValueError("spec.gpu is not what the object is named after")
-    entry = Entry(record, f"{meta.uid}/{record.version}")
+    entry = Entry(record, f"{meta.uid}/{record.version}", meta.creation_timestamp or "")
     kept = KeptReservation(
         entry,
         tuple(meta.finalizers or ()),

@@ -27,6 +27,8 @@ class Entry:
     record: GpuRecord
     revision: str
     """Opaque; another one after every write, and never the same again for this GPU."""
+    made_at: str = field(default="", compare=False)
+    """RFC 3339, when the record was made, where the store says so: for people alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ _KNOWN: Final = _AGENTS | _READERS
 
 _FLEET: Final = "/gpuwarden.wire.v1.FleetService"
 _OPERATOR: Final = "/gpuwarden.wire.v1.OperatorService"
+_PLACEMENT: Final = "/gpuwarden.wire.v1.PlacementService"
 _SUPPORT: Final = "/gpuwarden.wire.v1.SupportService"
 _HEALTH: Final = "/grpc.health.v1.Health"
 
@@ -56,6 +57,7 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_OPERATOR}/AcceptNode": _OPERATORS,
         f"{_OPERATOR}/QuarantineNode": _OPERATORS,
         f"{_OPERATOR}/ReleaseNode": _OPERATORS,
+        f"{_PLACEMENT}/ListReservations": _READERS,
         f"{_SUPPORT}/Collect": _READERS,
         f"{_HEALTH}/Check": _KNOWN,
         f"{_HEALTH}/List": _KNOWN,

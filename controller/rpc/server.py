@@ -19,7 +19,13 @@ from controller.rpc.interceptor import AuthorizationInterceptor
 from controller.rpc.local_socket import claim_socket, owner_only
 from controller.rpc.request_reader import settled
 from gpuwarden.wire.transport import server_options
-from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2, operator_pb2, support_pb2
+from gpuwarden.wire.v1 import (
+    attestation_pb2,
+    fleet_pb2,
+    operator_pb2,
+    placement_pb2,
+    support_pb2,
+)
 
 _STREAMS_PER_CONNECTION: Final = 32
 _HANDSHAKE_MS: Final = 10_000
@@ -31,6 +37,7 @@ _IDLE_MS: Final = 5 * 60 * 1000
 ATTESTATION: Final = attestation_pb2.DESCRIPTOR.services_by_name["AttestationService"].full_name
 FLEET: Final = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
+PLACEMENT: Final = placement_pb2.DESCRIPTOR.services_by_name["PlacementService"].full_name
 SUPPORT: Final = support_pb2.DESCRIPTOR.services_by_name["SupportService"].full_name
 
 AddService = Callable[[aio.Server], None]
@@ -78,7 +85,7 @@ def agents_server(
     )
     for add in services:
         add(server)
-    ours = (ATTESTATION, FLEET, OPERATOR, SUPPORT)
+    ours = (ATTESTATION, FLEET, OPERATOR, PLACEMENT, SUPPORT)
     names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     servicer = _add_health(server)

@@ -31,6 +31,7 @@ _LAZY: Final = {
     "node quarantine": ("operate:quarantine", "Take a node out until it is let back in."),
     "node release": ("operate:release", "End the denial of a node; its pins stay."),
     "gpus": ("gpus:gpus", "List every GPU with its serial and UUID."),
+    "reservations": ("reservations:reservations", "List who holds which GPU."),
     "class list": ("classes:list_", "List the classes that nodes have and that policy names."),
     "class show": ("classes:show", "Show the document behind a class."),
     "class diff": ("classes:diff_", "Show where two classes differ; exits with 3 if they do."),

@@ -24,14 +24,17 @@ from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missi
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
+from gpuwarden.wire.v1 import placement_pb2 as place
 from gpuwarden.wire.v1 import support_pb2 as sup
 from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
 from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceStub
+from gpuwarden.wire.v1.placement_pb2_grpc import PlacementServiceStub
 from gpuwarden.wire.v1.support_pb2_grpc import SupportServiceStub
 
 if TYPE_CHECKING:
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
     from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
+    from gpuwarden.wire.v1.placement_pb2_grpc import PlacementServiceAsyncStub
     from gpuwarden.wire.v1.support_pb2_grpc import SupportServiceAsyncStub
 
 T = TypeVar("T")
@@ -39,6 +42,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 Stub: TypeAlias = "FleetServiceAsyncStub"
 OperatorStub: TypeAlias = "OperatorServiceAsyncStub"
+PlacementStub: TypeAlias = "PlacementServiceAsyncStub"
 SupportStub: TypeAlias = "SupportServiceAsyncStub"
 Explain = Callable[[aio.AioRpcError], CliError]
 
@@ -67,6 +71,7 @@ class Asker:
     def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
         self._stub: Stub = FleetServiceStub(channel)
         self._operator: OperatorStub = OperatorServiceStub(channel)
+        self._placement: PlacementStub = PlacementServiceStub(channel)
         self._support: SupportStub = SupportServiceStub(channel)
         self._timeout = timeout
         self._explain = explain
@@ -115,6 +120,18 @@ class Asker:
         """End the denial of a node."""
         request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=expected)
         return await self._answer(self._operator.ReleaseNode, request)
+
+    async def reservations(self, node: str, namespace: str) -> list[place.Reservation]:
+        """All reservations, or those on a node or of a namespace; page by page."""
+        found: list[place.Reservation] = []
+        after = ""
+        while True:
+            request = place.ListReservationsRequest(node=node, namespace=namespace, after=after)
+            page = await self._answer(self._placement.ListReservations, request)
+            found += page.reservations
+            if page.next_after <= after:
+                return found
+            after = page.next_after
 
     async def support(self) -> list[Part]:
         """What a support bundle tells of the controller."""

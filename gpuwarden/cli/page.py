@@ -21,7 +21,7 @@ $ gpuwarden nodes --server controller.example:9443 --svid svid.pem --key key.pem
 
 What nodes say about themselves is untrusted: characters that are not printable are shown escaped.
 Tables are for people and may change; `-o json` and `-o yaml` give the messages of
-`proto/gpuwarden/wire/v1/fleet.proto` with all their fields.
+`proto/gpuwarden/wire/v1/` with all their fields.
 
 ## Exit codes
 

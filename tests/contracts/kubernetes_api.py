@@ -8,6 +8,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ class KubernetesApiContract:
         name = fresh_name()
         made = await api.create(LEASES, lease(name, "me"), NAMESPACE)
         read = json.loads(await api.get(LEASES, name, NAMESPACE))
+        assert datetime.fromisoformat(read["metadata"]["creationTimestamp"]).tzinfo is not None
         assert read["metadata"]["resourceVersion"] == version(made)
         assert read["spec"]["holderIdentity"] == "me"
         with pytest.raises(ApiError) as found:

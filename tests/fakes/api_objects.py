@@ -22,6 +22,8 @@ class RefusedError(Exception):
         self.reason = reason
 
 
+CREATED = "2026-11-27T20:00:00Z"
+"""When everything was made."""
 _FUTURE = 10**12
 
 
@@ -66,6 +68,7 @@ class ApiObjects:
             raise RefusedError(409, "AlreadyExists", f"{collection} {key} already exists")
         body = copy.deepcopy(body)
         body.setdefault("metadata", {})["uid"] = str(uuid.uuid4())
+        body["metadata"]["creationTimestamp"] = CREATED
         return self._stored(collection, key, "ADDED", body)
 
     def replace(self, collection: str, key: str, body: Object) -> Object:
@@ -74,7 +77,8 @@ class ApiObjects:
         if wanted and wanted != old["metadata"]["resourceVersion"]:
             raise RefusedError(409, "Conflict", "the object has been modified")
         body = copy.deepcopy(body)
-        body["metadata"]["uid"] = old["metadata"]["uid"]
+        for kept in ("uid", "creationTimestamp"):
+            body["metadata"][kept] = old["metadata"][kept]
         body["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         if body == old:
             return old

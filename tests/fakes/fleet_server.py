@@ -18,6 +18,7 @@ from gpuwarden.reasons import Refusal
 from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
+from gpuwarden.wire.v1 import placement_pb2 as place
 from gpuwarden.wire.v1 import support_pb2 as sup
 from gpuwarden.wire.v1.fleet_pb2_grpc import (
     FleetServiceServicer,
@@ -27,6 +28,10 @@ from gpuwarden.wire.v1.operator_pb2_grpc import (
     OperatorServiceServicer,
     add_OperatorServiceServicer_to_server,
 )
+from gpuwarden.wire.v1.placement_pb2_grpc import (
+    PlacementServiceServicer,
+    add_PlacementServiceServicer_to_server,
+)
 from gpuwarden.wire.v1.support_pb2_grpc import (
     SupportServiceServicer,
     add_SupportServiceServicer_to_server,
@@ -35,7 +40,12 @@ from gpuwarden.wire.v1.support_pb2_grpc import (
 T = TypeVar("T")
 
 
-class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServiceServicer):
+class FakeFleetServer(
+    FleetServiceServicer,
+    OperatorServiceServicer,
+    PlacementServiceServicer,
+    SupportServiceServicer,
+):
     """Set the public attributes, enter it, ask it at `target`."""
 
     def __init__(self) -> None:
@@ -46,6 +56,8 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServ
         self.fit = pb.FitPodResponse()
         self.enrollments: dict[str, pb.Enrollment] = {}
         self.uses: dict[str, pb.GpuUse] = {}
+        self.reservations: list[place.Reservation] = []
+        """One a page."""
         self.warnings_of_acts: list[str] = []
         self.support: list[sup.CollectResponse] = []
         self.breaks_support = False
@@ -65,6 +77,7 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServ
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
         add_FleetServiceServicer_to_server(self, self._server)
         add_OperatorServiceServicer_to_server(self, self._server)
+        add_PlacementServiceServicer_to_server(self, self._server)
         add_SupportServiceServicer_to_server(self, self._server)
 
     def on_socket(self, path: Path) -> Self:
@@ -153,6 +166,15 @@ class FakeFleetServer(FleetServiceServicer, OperatorServiceServicer, SupportServ
     ) -> ops.ReleaseNodeResponse:
         self._admit(request, context)
         return ops.ReleaseNodeResponse(enrollment=self.enrollments.get(request.name))
+
+    def ListReservations(
+        self, request: place.ListReservationsRequest, context: grpc.ServicerContext
+    ) -> place.ListReservationsResponse:
+        self._admit(request, context)
+        left = [x for x in self.reservations if x.id > request.after]
+        return place.ListReservationsResponse(
+            reservations=left[:1], next_after=left[0].id if left[1:] else ""
+        )
 
     def Collect(
         self, request: sup.CollectRequest, context: grpc.ServicerContext

@@ -14,12 +14,19 @@ from controller.rpc.authorization import (
 )
 from gpuwarden.identity.spiffe_id import Role
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.wire.v1 import attestation_pb2, fleet_pb2, operator_pb2, support_pb2
+from gpuwarden.wire.v1 import (
+    attestation_pb2,
+    fleet_pb2,
+    operator_pb2,
+    placement_pb2,
+    support_pb2,
+)
 
 _FILES = (
     attestation_pb2.DESCRIPTOR,
     fleet_pb2.DESCRIPTOR,
     operator_pb2.DESCRIPTOR,
+    placement_pb2.DESCRIPTOR,
     support_pb2.DESCRIPTOR,
     health_pb2.DESCRIPTOR,
     reflection_pb2.DESCRIPTOR,
@@ -44,6 +51,7 @@ _EXPECTED = {
     "gpuwarden.wire.v1.OperatorService/AcceptNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/QuarantineNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/ReleaseNode": _OPERATORS,
+    "gpuwarden.wire.v1.PlacementService/ListReservations": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},
