@@ -22,6 +22,7 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
+from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.stage import Stage
 from tests.e2e.product.webhooks import MUTATING, Webhooks, admission
 
@@ -108,7 +109,7 @@ def world(lab: Lab) -> Iterator[World]:
     made = World(lab, installation, served)
     try:
         for name, labels in ((ENFORCED, {ENFORCE_LABEL: "true"}), (PLAIN, {})):
-            _create_namespace(lab, name, labels)
+            create_namespace(lab, name, labels)
         installation.start()
         installation.agents.start(h100_node(NODE))
         installation.agents.hash_of(NODE)
@@ -118,27 +119,9 @@ def world(lab: Lab) -> Iterator[World]:
         made.webhooks.remove()
         installation.close()
         for name in (ENFORCED, PLAIN):
-            _remove_namespace(lab, name)
+            remove_namespace(lab, name)
         lab.api.delete(f"{RUNTIME_CLASSES}/{KATA}")
         lab.fake_nodes.delete(NODE)
-
-
-def _create_namespace(lab: Lab, name: str, labels: dict[str, str]) -> None:
-    lab.api.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-    until(f"namespace {name} has its service account", lambda: lab.api.found(account))
-
-
-def _remove_namespace(lab: Lab, name: str) -> None:
-    lab.api.delete(f"/api/v1/namespaces/{name}")
-    pods = f"/api/v1/namespaces/{name}/pods"
-
-    def is_gone() -> bool:
-        for each in lab.api.get(pods)["items"]:
-            lab.api.delete(f"{pods}/{each['metadata']['name']}", grace_s=0)
-        return lab.api.found(f"/api/v1/namespaces/{name}") is None
-
-    until(f"namespace {name} is gone", is_gone, timeout_s=60)
 
 
 @pytest.mark.parametrize(("code", "hostile"), HOSTILE, ids=HOSTILE_IDS)

@@ -1,7 +1,11 @@
-"""containerd with runc and the CNI plugins, in the node's namespaces; images are imported."""
+"""containerd with runc and the CNI plugins, in the node's namespaces; images are imported.
+
+Pods of a RuntimeClass with the handler `nvidia` are started by NVIDIA's container toolkit, which
+gives a container the devices that `NVIDIA_VISIBLE_DEVICES` names out of the CDI specifications.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.e2e.lab.addresses import AddressPlan
@@ -13,6 +17,9 @@ from tests.e2e.lab.program import Program, Site
 SOCKET = "/run/containerd/containerd.sock"
 CDI = "/var/lib/containerd/cdi"
 """Where CDI specifications are looked for, inside the node."""
+GPU_KIND = "nvidia.com/gpu"
+TOOLKIT = "nvidia"
+"""The handler whose containers NVIDIA's toolkit starts."""
 _NAMESPACE = "k8s.io"
 _DIGEST = re.compile(r"\bsha256:[0-9a-f]{64}\b")
 
@@ -32,14 +39,23 @@ class Containerd(Program):
         written(network / "10-lab.conflist", network_configuration(self._plan))
         configuration = self.data / "config.toml"
         plugins = self.site.programs["bridge"].parent
-        runc = self.site.programs["runc"]
-        configuration.write_text(configuration_text(self._sandbox, runc, plugins, network))
+        programs = self.site.programs
+        self._toolkit.write_text(toolkit_text(programs["runc"]))
+        runtimes = {"runc": programs["runc"], TOOLKIT: programs["nvidia-container-runtime"]}
+        configuration.write_text(configuration_text(self._sandbox, runtimes, plugins, network))
         return (str(self.site.programs["containerd"]), f"--config={configuration}")
 
     def environment(self) -> dict[str, str]:
-        """The shim lies beside containerd."""
+        """The shim lies beside containerd; runtimes inherit what it has."""
         folder = self.site.programs["containerd-shim-runc-v2"].parent
-        return {"PATH": f"{folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        return {
+            "PATH": f"{folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "NVIDIA_CTK_CONFIG_FILE_PATH": str(self._toolkit),
+        }
+
+    @property
+    def _toolkit(self) -> Path:
+        return self.data / "toolkit.toml"
 
     def is_ready(self) -> bool:
         try:
@@ -101,7 +117,22 @@ def network_configuration(plan: AddressPlan) -> dict[str, object]:
     }
 
 
-def configuration_text(sandbox: str, runc: Path, plugins: Path, network: Path) -> str:
+def toolkit_text(runc: Path) -> str:
+    """The toolkit's config.toml: devices out of CDI specifications, by the variable."""
+    return f"""
+[nvidia-container-runtime]
+mode = "cdi"
+runtimes = ["{runc}"]
+
+[nvidia-container-runtime.modes.cdi]
+default-kind = "{GPU_KIND}"
+spec-dirs = ["{CDI}"]
+"""
+
+
+def configuration_text(
+    sandbox: str, runtimes: Mapping[str, Path], plugins: Path, network: Path
+) -> str:
     """containerd's config.toml, version 3."""
     return f"""
 version = 3
@@ -130,14 +161,20 @@ cdi_spec_dirs = ["{CDI}"]
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = "runc"
 
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = "{runc}"
-SystemdCgroup = false
-
+{"".join(_runtime_text(name, program) for name, program in runtimes.items())}
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{plugins}"]
 conf_dir = "{network}"
+"""
+
+
+def _runtime_text(name: str, program: Path) -> str:
+    """A low-level runtime; both are called as runc is."""
+    return f"""
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}.options]
+BinaryName = "{program}"
+SystemdCgroup = false
 """

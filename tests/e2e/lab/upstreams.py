@@ -86,6 +86,13 @@ UPSTREAMS = (
         needs=("gcc", "pkg-config", "libseccomp"),
     ),
     Upstream(
+        "toolkit",
+        "github.com/NVIDIA/nvidia-container-toolkit",
+        ("nvidia-container-runtime",),
+        cgo=True,
+        needs=("gcc",),
+    ),
+    Upstream(
         "cni",
         "github.com/containernetworking/plugins",
         ("bridge", "host-local", "loopback", "portmap"),
@@ -105,7 +112,7 @@ UPSTREAMS = (
     ),
 )
 CONTROL_PLANE = ("etcd", KUBERNETES)
-NODE = ("probe", "containerd", "runc", "cni", "coredns")
+NODE = ("probe", "containerd", "runc", "toolkit", "cni", "coredns")
 OLDER = "kubernetes-1.34"
 
 

@@ -9,7 +9,12 @@ import pytest
 
 from tests.e2e.lab.addresses import AddressPlan
 from tests.e2e.lab.api_server import ApiServer
-from tests.e2e.lab.containerd import configuration_text, network_configuration
+from tests.e2e.lab.containerd import (
+    CDI,
+    configuration_text,
+    network_configuration,
+    toolkit_text,
+)
 from tests.e2e.lab.fake_nodes import node_status
 from tests.e2e.lab.identities import Identities
 from tests.e2e.lab.kubelet import kubelet_configuration, ready_condition
@@ -47,12 +52,22 @@ def test_what_a_test_adds_comes_last_and_so_wins(tmp_path: Path) -> None:
 
 
 def test_containerd_gets_toml_that_it_can_read() -> None:
-    text = configuration_text("image:1", Path("/r/runc"), Path("/c"), Path("/n"))
+    runtimes = {"runc": Path("/r/runc"), "nvidia": Path("/r/nvidia")}
+    text = configuration_text("image:1", runtimes, Path("/c"), Path("/n"))
     plugins = tomllib.loads(text)["plugins"]
     runtime = plugins["io.containerd.cri.v1.runtime"]
     assert plugins["io.containerd.cri.v1.images"]["pinned_images"] == {"sandbox": "image:1"}
-    assert runtime["containerd"]["runtimes"]["runc"]["options"]["BinaryName"] == "/r/runc"
+    found = runtime["containerd"]["runtimes"]
+    started = {name: Path(each["options"]["BinaryName"]) for name, each in found.items()}
+    assert started == runtimes
     assert runtime["cni"] == {"bin_dirs": ["/c"], "conf_dir": "/n"}
+
+
+def test_the_toolkit_gives_devices_by_the_variable_and_starts_runc() -> None:
+    settings = tomllib.loads(toolkit_text(Path("/r/runc")))["nvidia-container-runtime"]
+    assert settings["mode"] == "cdi"
+    assert settings["runtimes"] == ["/r/runc"]
+    assert settings["modes"]["cdi"] == {"default-kind": "nvidia.com/gpu", "spec-dirs": [CDI]}
 
 
 def test_pods_get_addresses_of_their_lab() -> None:

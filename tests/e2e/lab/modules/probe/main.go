@@ -4,19 +4,21 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sort"
 	"strings"
 	"syscall"
 	"time"
 )
 
-const usage = "probe pause | say TEXT… | env [PREFIX] | lookup NAME | get URL | serve ADDRESS"
+const usage = "probe pause | say TEXT… | env [PREFIX] | gpus | lookup NAME | get URL | serve ADDRESS"
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -40,6 +42,12 @@ func run(args []string) error {
 		return nil
 	case verb == "env":
 		printEnvironment(strings.Join(rest, ""))
+		pause()
+		return nil
+	case verb == "gpus":
+		if err := printGpus(); err != nil {
+			return err
+		}
 		pause()
 		return nil
 	case verb == "lookup" && len(rest) == 1:
@@ -76,6 +84,22 @@ func printEnvironment(prefix string) {
 			fmt.Println(line)
 		}
 	}
+}
+
+// printGpus says in one line what a GPU program would go by: the device files that are there, and
+// the variables that choose among them.
+func printGpus() error {
+	files, err := filepath.Glob("/dev/nvidia*")
+	if err != nil {
+		return err
+	}
+	cuda, isSet := os.LookupEnv("CUDA_VISIBLE_DEVICES")
+	said, err := json.Marshal(map[string]any{
+		"files": append([]string{}, files...), // sorted; never null
+		"cuda":  cuda, "cudaIsSet": isSet, "nvidia": os.Getenv("NVIDIA_VISIBLE_DEVICES"),
+	})
+	fmt.Println(string(said))
+	return err
 }
 
 func lookup(name string) error {
