@@ -226,7 +226,7 @@ def assemble(
         fleet=_fleet(conditions, known_fleet, desk, verbs),
         operator=OperatorService(desk),
         placement=_placement(binding, clock),
-        extender=_extender(settings, verbs, audit, instruments),
+        extender=_extender(settings, verbs, audit, instruments, cluster),
         admission=_admission(settings, cluster, audit, instruments, binding),
         api=_api(
             settings,
@@ -407,6 +407,7 @@ def _binding(
     cluster: Cluster | None,
     scenes: Scenes,
     *,
+        report=is_report_only(settings),
     registry: FleetRegistry,
     conditions: Conditions,
     instruments: Instruments,
@@ -423,7 +424,7 @@ def _binding(
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,
             audit=conditions.audit,
-            journal=BindingJournal(instruments, conditions.audit),
+            journal=BindingJournal(instruments, conditions.audit, cluster.tell_binding),
             clock=conditions.clock,
         )
     )
@@ -495,7 +496,7 @@ def _extender(
     return ExtenderServer(
         Extender(
             verbs,
-            sink=NotedDecisions(audit, journal.count_nodes),
+            sink=NotedDecisions(audit, journal.count_nodes, tell),
             metrics=journal,
             limits=limits,
         ),
@@ -510,8 +511,10 @@ def _admission(
     settings: ControllerSettings,
     cluster: Cluster | None,
     audit: DurableLog,
+    cluster: Cluster | None,
     instruments: Instruments,
     binding: BindingParts | None,
+    tell = None if cluster is None else cluster.tell_placement
 ) -> HttpServer | None:
     def tell(decision: AdmissionDecision) -> None:
         if cluster is not None:

@@ -5,7 +5,7 @@ one that a reservation waits for is written by the gate itself.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from controller.audit.record import Record
@@ -40,9 +40,16 @@ class RecordLog(Protocol):
 class BindingJournal:
     """Implements the sinks of gate, follower and footing."""
 
-    def __init__(self, instruments: Instruments, audit: RecordLog) -> None:
+    def __init__(
+        self,
+        instruments: Instruments,
+        audit: RecordLog,
+        tell: Callable[[BindDecision], None] | None = None,
+    ) -> None:
+        """`tell` says in Events what should be said."""
         self._log = logger("binding")
         self._audit = audit
+        self._tell = tell
         self._decisions = instruments.counter(names.BIND_DECISIONS)
         self._reservations = instruments.gauge(names.RESERVATIONS)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
@@ -56,6 +63,8 @@ class BindingJournal:
     def bound(self, decision: BindDecision) -> None:
         """The gate answered."""
         self._audit.note(bind_record(decision))
+        if self._tell is not None:
+            self._tell(decision)
         codes = tuple(dict.fromkeys(x.code.value for x in decision.refusals))
         for code in codes or (ReasonCode.ACCEPTED.value,):
             self._decisions.labels(code, decision.word).inc()

@@ -13,8 +13,13 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from controller.admission.decision import AdmissionDecision
+from controller.binding.records import BindDecision
 from controller.fleet.node_trust import TrustChange
-from controller.kube.admission_notices import admission_notice
+from controller.kube.admission_notices import (
+    admission_notice,
+    binding_notice,
+    placement_notice,
+)
 from controller.kube.api import ApiClient, Exchange
 from controller.kube.cluster_nodes import ClusterNodes
 from controller.kube.cluster_pods import ClusterPods
@@ -22,6 +27,7 @@ from controller.kube.cluster_policy import ClusterPolicy
 from controller.kube.enforced_namespaces import EnforcedNamespaces
 from controller.kube.enrollment_store import KubernetesEnrollmentStore
 from controller.kube.event_recorder import EventRecorder
+from controller.kube.event_series import Notice
 from controller.kube.leadership import Leadership
 from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
 from controller.kube.node_toucher import NodeToucher
@@ -32,6 +38,8 @@ from controller.kube.reservation_store import KubernetesLedgerStore
 from controller.kube.token_reviewer import KubeTokenReviewer
 from controller.kube.trust_notices import trust_notices
 from controller.ledger.store import LedgerUnavailableError
+from controller.scheduling.decision import FilterDecision
+from controller.scheduling.filter import Totals
 from controller.scheduling.wish_keys import WishRules
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
@@ -184,8 +192,18 @@ class Cluster:
 
     def tell_admission(self, decision: AdmissionDecision) -> None:
         """Say in an Event what would be denied; returns at once."""
-        notice = admission_notice(decision) if self._says_events else None
-        if notice is not None:
+        self._tell_own(admission_notice(decision))
+
+    def tell_binding(self, decision: BindDecision) -> None:
+        """Say in an Event what would be denied; returns at once."""
+        self._tell_own(binding_notice(decision))
+
+    def tell_placement(self, decision: FilterDecision, totals: Totals) -> None:
+        """Say in an Event that a pod would not be placed; returns at once."""
+        self._tell_own(placement_notice(decision, totals))
+
+    def _tell_own(self, notice: Notice | None) -> None:
+        if notice is not None and self._says_events:
             self._own_events.say((notice,))
 
     def wake(self, changes: Iterable[TrustChange]) -> None:

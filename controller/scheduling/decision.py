@@ -27,6 +27,8 @@ class FilterDecision:
     """Names of insecure stand-ins that the answer may rest on."""
     totals: Callable[[], Totals]
     """Codes of all nodes and the digest of the full list; costly, call it once."""
+    reported: bool = False
+    """Whether all nodes were let through whatever was decided: report-only mode."""
 
 
 class DecisionSink(Protocol):
@@ -47,16 +49,23 @@ class NotedDecisions:
     """Writes each decision into the audit log and counts nodes per code."""
 
     def __init__(
-        self, log: RecordLog, count_nodes: Callable[[Mapping[ReasonCode, int]], None]
+        self,
+        log: RecordLog,
+        count_nodes: Callable[[Mapping[ReasonCode, int]], None],
+        tell: Callable[[FilterDecision, Totals], None] | None = None,
     ) -> None:
+        """`tell` says in Events what should be said."""
         self._log = log
         self._count_nodes = count_nodes
+        self._tell = tell
 
     def note(self, decision: FilterDecision) -> None:
         """Work out the totals and append the record."""
         totals = decision.totals()
         self._log.note(decision_record(decision, totals))
         self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
+        if self._tell is not None:
+            self._tell(decision, totals)
 
 
 def decision_record(decision: FilterDecision, totals: Totals) -> Record:
@@ -65,7 +74,7 @@ def decision_record(decision: FilterDecision, totals: Totals) -> Record:
         kind=RecordKind.FILTER_DECISION,
         actor=_ACTOR,
         subject=f"pod/{_cut(decision.namespace)}/{_cut(decision.pod)}",
-        decision="passed" if totals.passed else "rejected",
+        decision=_word(decision, totals),
         codes=tuple(totals.rejected),
         refs={
             "uid": _cut(decision.uid),
@@ -78,6 +87,12 @@ def decision_record(decision: FilterDecision, totals: Totals) -> Record:
             "insecure": list(decision.insecure),
         },
     )
+
+
+def _word(decision: FilterDecision, totals: Totals) -> str:
+    if totals.passed:
+        return "passed"
+    return "reported" if decision.reported else "rejected"
 
 
 def _cut(text: str) -> str:

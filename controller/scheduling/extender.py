@@ -32,7 +32,7 @@ class ExtenderMetrics(Protocol):
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One answer.
 
-        `result` is passed, rejected, untouched, not_ready, bad, too_large, busy or slow.
+        `result` is passed, rejected, reported, untouched, not_ready, bad, too_large, busy or slow.
         """
 
     def certificate_changed(self, error: str | None) -> None:

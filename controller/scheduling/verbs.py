@@ -26,6 +26,7 @@ from controller.scheduling.share_group import share_group
 from controller.scheduling.wire import (
     ArgsError,
     Body,
+    ExtenderArgs,
     decode_args,
     encode_error,
     encode_filter_result,
@@ -72,6 +73,8 @@ class Surroundings:
     """Whether a namespace makes every GPU pod in it guarded."""
     denied: Callable[[str], frozenset[str]] = _no_nodes
     """Nodes that the gate has just denied the pod of a UID."""
+    report: bool = False
+    """Report-only mode: every decision is made and handed back, and every node passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +106,15 @@ class ExtenderVerbs:
             return Answer(400, encode_error(str(error)), "bad")
         needs = self._needs(args.pod)
         if isinstance(needs, Requirements) and not needs.guarded:
-            return Answer(200, encode_filter_result(args, args.names, {}), "untouched")
+            return Answer(200, self._passing(args), "untouched")
         reason = self._around.not_ready()
         if reason is not None:
             text = self._text(Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
-            return Answer(200, encode_error(text), "not_ready")
+            body = self._passing(args) if self._around.report else encode_error(text)
+            return Answer(200, body, "not_ready")
         scene = self._scene(args.pod, needs)
         uid = args.pod.metadata.uid or ""
         outcome = filter_nodes(args.names, needs, scene, self._around.denied(uid))
-        reasons = {name: self._text(refusal) for name, refusal in outcome.reasons.items()}
         metadata = args.pod.metadata
         decision = FilterDecision(
             namespace=metadata.namespace or "",
@@ -122,7 +125,12 @@ class ExtenderVerbs:
             fleet_version=scene.fleet.version,
             insecure=self.insecure,
             totals=outcome.totals,
+            reported=self._around.report,
         )
+        if self._around.report:
+            result = "passed" if outcome.passed else "reported"
+            return Answer(200, self._passing(args), result, decision)
+        reasons = {name: self._text(refusal) for name, refusal in outcome.reasons.items()}
         result = "passed" if outcome.passed else "rejected"
         return Answer(200, encode_filter_result(args, outcome.passed, reasons), result, decision)
 
@@ -153,6 +161,11 @@ class ExtenderVerbs:
         if isinstance(needs, Requirements) and not needs.guarded:
             return needs, None
         return needs, explain_fit(needs, self._scene(pod, needs))
+
+    @staticmethod
+    def _passing(args: ExtenderArgs) -> bytes:
+        """The answer that rejects no node."""
+        return encode_filter_result(args, args.names, {})
 
     def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
         enforced = self._around.is_enforced(pod.metadata.namespace or namespace)

@@ -445,8 +445,8 @@ class ControllerSettings:
         Enforcement,
         Spec(
             kinds.one_of(Enforcement),
-            "`report`: the webhooks decide and say what would be denied, and patch and refuse"
-            " nothing",
+            "`report`: webhooks and extender decide and say what would be denied; nothing is"
+            " patched, refused, reserved or kept from a node",
         ),
     ] = Enforcement.NAMESPACES
     scheduler_name: Annotated[

@@ -192,7 +192,7 @@ READY = _gauge("ready", _BOTH, "1 when /readyz answers 200.")
 EXTENDER_REQUESTS = _counter(
     "extender_requests",
     _C,
-    "Extender requests, by verb and result (passed, rejected, untouched, not_ready, bad,"
+    "Extender requests, by verb and result (passed, rejected, reported, untouched, not_ready, bad,"
     " too_large, busy, slow).",
     "verb",
     "result",

@@ -50,6 +50,7 @@ class World:
         *,
         rules: WishRules | None = None,
         static: InsecureStaticHashes = NO_STATIC_HASHES,
+        report: bool = False,
     ) -> ExtenderVerbs:
         surroundings = Surroundings(
             scenes=Scenes(self, lambda: self.policy, self, static),
@@ -58,6 +59,7 @@ class World:
             rules=rules or WishRules(opaque_hashes=bool(static)),
             is_enforced=lambda namespace: namespace in self.enforced,
             denied=lambda uid: self.denied.get(uid, frozenset()),
+            report=report,
         )
         return ExtenderVerbs(surroundings)
 

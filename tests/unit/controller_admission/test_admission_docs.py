@@ -6,7 +6,11 @@ import pytest
 
 from controller.admission.doors.privileges import AS_GOOD_AS
 from controller.admission.supply import CUDA, NVIDIA
-from controller.kube.admission_notices import REASON
+from controller.kube.admission_notices import (
+    BINDING_REASON,
+    PLACEMENT_REASON,
+    REASON,
+)
 from gpuwarden.reasons import ReasonCode
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text()
@@ -20,6 +24,8 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text
         CUDA,
         NVIDIA,
         REASON,
+        BINDING_REASON,
+        PLACEMENT_REASON,
         ReasonCode.ADMISSION_FAILED.value,
     ],
 )

@@ -24,7 +24,8 @@ class Told:
     def __init__(self) -> None:
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.audit = RecordingAudit()
-        self.journal = BindingJournal(self.instruments, self.audit)
+        self.heard: list[BindDecision] = []
+        self.journal = BindingJournal(self.instruments, self.audit, self.heard.append)
 
     def metric(self, name: str, **labels: str) -> float | None:
         for family in text_string_to_metric_families(self.instruments.render().decode()):
@@ -48,6 +49,7 @@ def test_answers() -> None:
     told.journal.bound(decision(*REFUSED))
     told.journal.bound(decision(*REFUSED, reported=True))
     allowed, refused, reported = told.audit.noted
+    assert [x.word for x in told.heard] == ["allowed", "refused", "reported"]
     assert allowed.kind is RecordKind.BIND_DECISION
     assert (allowed.actor, allowed.subject, allowed.decision) == (
         "jane",

@@ -127,6 +127,43 @@ def decided(answer: Answer) -> tuple[Record, dict[ReasonCode, int]]:
     return log.records[0], counts
 
 
+def test_report_only_offers_every_node_and_decides_all_the_same() -> None:
+    world = World(fleet(healthy("n1"), healthy("n2", "b")))
+    verbs = world.verbs(report=True)
+    nowhere = pod_json({"gpuwarden.dev/required-hash": hash_of("c")})
+    for pod, result, word in ((GUARDED, "passed", "passed"), (nowhere, "reported", "reported")):
+        answer = verbs.filter(json.dumps(args(pod, "n1", "n2", "n3")).encode())
+        found = json.loads(answer.body)
+        assert found["NodeNames"] == ["n1", "n2", "n3"]
+        assert found["FailedAndUnresolvableNodes"] == {}
+        assert answer.result == result
+        record, counts = decided(answer)
+        same, enforced = decided(
+            world.verbs().filter(json.dumps(args(pod, "n1", "n2", "n3")).encode())
+        )
+        assert counts == enforced
+        assert record.codes == same.codes
+        assert record.decision == word
+
+
+def test_report_only_holds_nobody_back_while_not_ready() -> None:
+    verbs = World(not_ready="first round").verbs(report=True)
+    answer = verbs.filter(json.dumps(args(GUARDED, "n1")).encode())
+    assert json.loads(answer.body)["NodeNames"] == ["n1"]
+    assert json.loads(answer.body)["Error"] == ""
+    assert (answer.result, answer.decision) == ("not_ready", None)
+
+
+def test_who_is_to_tell_hears_of_every_decision() -> None:
+    heard: list[tuple[str, int]] = []
+    answer = World(fleet(healthy("n1"))).verbs().filter(json.dumps(args(GUARDED, "n1")).encode())
+    assert answer.decision is not None
+    NotedDecisions(
+        Log(), lambda _: None, lambda told, totals: heard.append((told.pod, totals.passed))
+    ).note(answer.decision)
+    assert heard == [(answer.decision.pod, 1)]
+
+
 def test_a_decision_leaves_a_bounded_record() -> None:
     world = World(fleet(healthy("n1")), policy=Policy(digest="d" * 64))
     pod = pod_json({"gpuwarden.dev/required-hash": hash_of("a")}, name="train-" + "0" * 1000)
