@@ -395,6 +395,7 @@ def _verbs(
         use=NoGpuUse() if binding is None else binding.use,
         rules=_rules(settings),
         is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
+        report=is_report_only(settings),
     )
     if binding is not None:
         denials, boottime_ns = binding.denials, conditions.clock.boottime_ns
@@ -407,7 +408,6 @@ def _binding(
     cluster: Cluster | None,
     scenes: Scenes,
     *,
-        report=is_report_only(settings),
     registry: FleetRegistry,
     conditions: Conditions,
     instruments: Instruments,
@@ -490,8 +490,10 @@ def _extender(
     verbs: ExtenderVerbs,
     audit: DurableLog,
     instruments: Instruments,
+    cluster: Cluster | None,
 ) -> ExtenderServer:
     journal = ExtenderJournal(instruments)
+    tell = None if cluster is None else cluster.tell_placement
     limits = ExtenderLimits(body_bytes=settings.limits.filter_bytes)
     return ExtenderServer(
         Extender(
@@ -511,10 +513,8 @@ def _admission(
     settings: ControllerSettings,
     cluster: Cluster | None,
     audit: DurableLog,
-    cluster: Cluster | None,
     instruments: Instruments,
     binding: BindingParts | None,
-    tell = None if cluster is None else cluster.tell_placement
 ) -> HttpServer | None:
     def tell(decision: AdmissionDecision) -> None:
         if cluster is not None:
