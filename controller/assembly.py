@@ -48,7 +48,7 @@ from controller.rpc.audit_heads import AuditHeads
 from controller.rpc.challenger import Challenger
 from controller.rpc.evidence_intake import EvidenceIntake, IntakePorts
 from controller.rpc.fit_message import fit_message, unreadable_pod
-from controller.rpc.fleet_messages import LabelsOf
+from controller.rpc.fleet_messages import LabelsOf, PromiseOf
 from controller.rpc.fleet_service import FleetReader, FleetService
 from controller.rpc.known_fleet import KnownFleet
 from controller.rpc.operator_service import OperatorService
@@ -60,6 +60,7 @@ from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import compile_labels, labels_of
 from controller.scheduling.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.scheduling.pod import PodDecodeError
+from controller.scheduling.promise import Promise, promise_of
 from controller.scheduling.scenes import Scenes
 from controller.scheduling.serving_tls import TlsFiles
 from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
@@ -69,6 +70,7 @@ from controller.settings import (
     Enrollment,
     ExtenderTlsSettings,
     PolicyOrigin,
+    Protection,
     StoreKind,
 )
 from controller.spire.assembly import SpireParts, spire_parts
@@ -174,7 +176,12 @@ def assemble(
     table = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     scenes = Scenes(
-        registry, conditions.policy, clock, InsecureStaticHashes(settings.static_hashes)
+        registry,
+        conditions.policy,
+        clock,
+        InsecureStaticHashes(settings.static_hashes),
+        nodes=directory.snapshot,
+        protected=settings.protection is Protection.CLUSTER,
     )
     binding = _binding(
         settings,
@@ -223,7 +230,7 @@ def assemble(
         attestation=_attestation(
             settings, conditions, verifier, intake, journal=journal, table=table
         ),
-        fleet=_fleet(conditions, known_fleet, desk, verbs),
+        fleet=_fleet(conditions, known_fleet, desk, verbs, scenes),
         operator=OperatorService(desk),
         placement=_placement(binding, clock),
         extender=_extender(settings, verbs, audit, instruments, cluster),
@@ -302,7 +309,11 @@ def _attestation(
 
 
 def _fleet(
-    conditions: Conditions, fleet: KnownFleet, desk: OperatorDesk, verbs: ExtenderVerbs
+    conditions: Conditions,
+    fleet: KnownFleet,
+    desk: OperatorDesk,
+    verbs: ExtenderVerbs,
+    scenes: Scenes,
 ) -> FleetService:
     return FleetService(
         FleetReader(
@@ -312,6 +323,7 @@ def _fleet(
             readiness=conditions.readiness,
             labels=Labels(conditions.policy),
             fit=partial(_fit, verbs),
+            promises=partial(_promises, scenes),
         ),
         conditions.clock,
     )
@@ -476,6 +488,15 @@ def _labels_of(policy: Policy) -> LabelsOf:
         return labels_of(device, selectors)
 
     return find
+
+
+def _promises(scenes: Scenes) -> PromiseOf:
+    scene = scenes.now()
+
+    def promised(node: NodeView) -> Promise:
+        return promise_of(node.name, node.mode, scene)
+
+    return promised
 
 
 def _fit(verbs: ExtenderVerbs, pod: bytes, namespace: str) -> pb.FitPodResponse:

@@ -56,6 +56,9 @@ class NodePool:
     mode: NodeMode | None = None
     uuids: frozenset[str] = frozenset()
     serials: frozenset[str] = frozenset()
+    honours_variable: bool = False
+    """Whether the container runtime of these nodes is known to give a container the devices of
+    `NVIDIA_VISIBLE_DEVICES` and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,11 @@ class Policy:
         """The declared mode of a node."""
         pool = self.pool(node)
         return self.default_mode if pool is None or pool.mode is None else pool.mode
+
+    def honours_variable(self, node: str) -> bool:
+        """Whether that is declared of the node."""
+        pool = self.pool(node)
+        return pool is not None and pool.honours_variable
 
 
 DEFAULT_POLICY = Policy()

@@ -61,6 +61,7 @@ class PoolDocument(_Section, frozen=True):
     mode: _Modes | None = None
     uuids: Annotated[list[_Text], Meta(max_length=100_000)] = []
     serials: Annotated[list[_Text], Meta(max_length=100_000)] = []
+    honours_variable: bool = False
 
 
 class PolicyDocument(_Section, frozen=True):

@@ -273,6 +273,7 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
                 None if pool.mode is None else NodeMode(pool.mode),
                 frozenset(pool.uuids),
                 frozenset(pool.serials),
+                pool.honours_variable,
             )
             for pool in document.pools
         ),

@@ -19,8 +19,8 @@ from controller.binding.view import GateView, asked_before, held_by_namespace, s
 from controller.fleet.view import NodeMode
 from controller.ledger.record import PodRef, ShareGroup, in_claiming_order
 from controller.ledger.reservation_id import ReservationSubject
-from controller.scheduling.guarantee import Guarantee, guarantee_given
 from controller.scheduling.judge import Judge
+from controller.scheduling.promise import promise_to
 from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.scheduling.reserved_keys import reserved_keys
 from controller.scheduling.scene import Scene
@@ -120,7 +120,8 @@ def _on_node(case: _Case) -> Decision:
         return Refused((refusal,))
     node = view.scene.fleet.nodes.get(name)
     mode = NodeMode.ENV if node is None else node.mode
-    result = Result(name, _hash_of(name, view), _guarantee(mode, case.needs, view))
+    promise = promise_to(case.needs, name, mode, case.scene)
+    result = Result(name, _hash_of(name, view), promise)
     if mode is not NodeMode.ENV or not case.needs.count:
         return Placed(result_annotations(result, case.pod))
     return _reserve(case, judge, result)
@@ -167,13 +168,6 @@ def _hash_of(node: str, view: GateView) -> str | None:
     if found is not None and found.acceptance is not None:
         return found.acceptance.attestation_hash
     return view.scene.static.hashes.get(node)
-
-
-def _guarantee(mode: NodeMode, needs: Requirements, view: GateView) -> Guarantee:
-    """Who accepts any node with enough good devices is promised no more than the node."""
-    given = guarantee_given(mode, protected=view.protected)
-    partly = mode is NodeMode.PLUGIN and needs.accepts is Guarantee.NODE
-    return Guarantee.NODE if partly else given
 
 
 def _refused(code: ReasonCode, text: str) -> Refused:

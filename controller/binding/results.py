@@ -8,12 +8,13 @@ from controller.admission.json_patch import Operation, Value, Verb, pointer
 from controller.admission.pod_view import AdmittedPod
 from controller.binding.request import BindingRequest
 from controller.binding.stored_pod import StoredPod
-from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.promise import Promise
 from controller.scheduling.wish_keys import (
     ASSIGNED_UUIDS,
     ATTESTATION_HASH,
     GIVEN_GUARANTEE,
     GIVEN_NODE,
+    GUARANTEE_LIMIT,
     RESERVATION_ID,
     SEED_LABEL_PREFIX,
     SEED_NODE,
@@ -31,7 +32,7 @@ class Result:
 
     node: str
     attestation_hash: str | None
-    guarantee: Guarantee
+    promise: Promise
     gpus: tuple[str, ...] = ()
     """In the order in which the container sees them; none where kubelet chooses, or none are
     asked for."""
@@ -40,7 +41,9 @@ class Result:
 
 def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
     """Our annotations, and their twins where the pod used the seeds' spelling."""
-    found = {GIVEN_NODE: result.node, GIVEN_GUARANTEE: result.guarantee.value}
+    found = {GIVEN_NODE: result.node, GIVEN_GUARANTEE: result.promise.guarantee.value}
+    if result.promise.limit is not None:
+        found[GUARANTEE_LIMIT] = result.promise.limit.value
     if result.attestation_hash is not None:
         found[ATTESTATION_HASH] = result.attestation_hash
     if result.reservation is not None:

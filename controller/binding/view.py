@@ -33,8 +33,6 @@ class GateView:
     grant_refusal: GrantRefusal
     quota: int | None = None
     """GPUs of one namespace at most (`reservation.quotaPerNamespace`)."""
-    protected: bool = False
-    """As in `guarantee_given`."""
     report: bool = False
     """Report-only mode: pods are not injected, and nothing is claimed."""
 

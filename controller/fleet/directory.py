@@ -6,7 +6,8 @@ is passed in by whoever composes the process.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 FOREVER_NS: Final = 2**63 - 1
@@ -18,6 +19,11 @@ class KnownNode:
     """A node of the directory; the UID is None where the directory has none."""
 
     uid: str | None = None
+    managed: bool = False
+    """It has the taint `gpuwarden.dev/managed:NoExecute`: kubelet rejects what lacks our
+    toleration."""
+    map_name: str | None = None
+    """How maps may call it besides its name (label `gpu-node-name`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,11 @@ class DirectorySnapshot:
     nodes: Mapping[str, KnownNode]
     fresh_until_ns: int = FOREVER_NS
     """Controller CLOCK_BOOTTIME from which the snapshot is too old to accept anybody by."""
+    map_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Node by `map_name`, where only one has it."""
+
+
+EMPTY_DIRECTORY: Final = DirectorySnapshot(MappingProxyType({}))
 
 
 class NodeDirectory(Protocol):

@@ -21,7 +21,7 @@ from controller.kube.admission_notices import (
     placement_notice,
 )
 from controller.kube.api import ApiClient, Exchange
-from controller.kube.cluster_nodes import ClusterNodes
+from controller.kube.cluster_nodes import ClusterNodes, MapNames
 from controller.kube.cluster_pods import ClusterPods
 from controller.kube.cluster_policy import ClusterPolicy
 from controller.kube.enforced_namespaces import EnforcedNamespaces
@@ -86,9 +86,10 @@ class Cluster:
         self._says_events = settings.events
         self._api = api = ApiClient(exchange, instruments)
         stale_after_ns = settings.stale_after.ns
-        nodes = self._followed(NODE_KIND)
+        map_names = MapNames()
+        nodes = self._followed(NODE_KIND, map_names.observe)
         namespaces = self._followed(NAMESPACE_KIND)
-        self.nodes = ClusterNodes(nodes.reflection, stale_after_ns)
+        self.nodes = ClusterNodes(nodes.reflection, stale_after_ns, map_names)
         self.namespaces = EnforcedNamespaces(namespaces.reflection, stale_after_ns)
         self._pods = PodsByNode(self.namespaces.is_enforced)
         kind = pod_kind(rules)

@@ -20,8 +20,14 @@ from controller.ledger.adoption import LivePod
 from controller.ledger.record import PodRef, in_claiming_order
 from controller.scheduling.pod import Pod, decode_pod
 from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.scheduling.reserved_keys import MANAGED_TAINT
 from controller.scheduling.share_group import controlling_owner, share_group
-from controller.scheduling.wish_keys import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
+from controller.scheduling.wish_keys import (
+    ASSIGNED_UUIDS,
+    MAP_NAME,
+    RESERVATION_ID,
+    WishRules,
+)
 
 T = TypeVar("T")
 
@@ -38,7 +44,21 @@ class Metadata(msgspec.Struct, rename="camel", gc=False):
     labels: dict[str, str] | None = None
 
 
+class _Taint(msgspec.Struct, gc=False):
+    key: str = ""
+    effect: str = ""
+
+
+class _NodeSpec(msgspec.Struct, gc=False):
+    taints: list[_Taint] | None = None
+
+
 class _Node(msgspec.Struct, gc=False):
+    metadata: Metadata
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+
+
+class _Namespace(msgspec.Struct, gc=False):
     metadata: Metadata
 
 
@@ -131,13 +151,20 @@ _KINDS: Final = {
 _EVENT: Final = msgspec.json.Decoder(_Event)
 _BOOKMARK: Final = msgspec.json.Decoder(_Bookmark)
 _NODE: Final = msgspec.json.Decoder(_Node)
+_NAMESPACE: Final = msgspec.json.Decoder(_Namespace)
 _POD: Final = msgspec.json.Decoder(_Pod)
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
-    found = _NODE.decode(body).metadata
-    return found, KnownNode(found.uid)
+    node = _NODE.decode(body)
+    found = node.metadata
+    managed = any(map(_is_ours, node.spec.taints or ()))
+    return found, KnownNode(found.uid, managed, (found.labels or {}).get(MAP_NAME))
+
+
+def _is_ours(taint: _Taint) -> bool:
+    return taint.key == MANAGED_TAINT and taint.effect == "NoExecute"
 
 
 def pod_kind(rules: WishRules) -> Kind[KnownPod]:
@@ -180,7 +207,7 @@ def _is_guarded(wishes: Requirements | RequirementsInvalid) -> bool:
 
 
 def _read_namespace(body: bytes) -> tuple[Metadata, KnownNamespace]:
-    found = _NODE.decode(body).metadata
+    found = _NAMESPACE.decode(body).metadata
     return found, KnownNamespace((found.labels or {}).get(ENFORCE_LABEL) == "true")
 
 

@@ -2,6 +2,7 @@
 
 from controller.scheduling.description import describe
 from controller.scheduling.fit import FitReport, NodeFit
+from controller.scheduling.promise import Promise
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -33,5 +34,13 @@ def unreadable_pod(error: str) -> pb.FitPodResponse:
 def _fit(fit: NodeFit) -> pb.Fit:
     if fit.refusal is not None:
         return pb.Fit(node=fit.node, code=fit.refusal.code, detail=fit.refusal.detail)
-    guarantee = fit.guarantee.value if fit.guarantee else ""
-    return pb.Fit(node=fit.node, passes=True, score=fit.score, guarantee=guarantee)
+    message = pb.Fit(node=fit.node, passes=True, score=fit.score)
+    if fit.promise is not None:
+        message.guarantee = fit.promise.guarantee.value
+        message.detail = limit_text(fit.promise)
+    return message
+
+
+def limit_text(promise: Promise) -> str:
+    """Why no more is promised; empty where there is nothing to say."""
+    return "" if promise.limit is None else f"no more is promised: {promise.limit}"

@@ -10,12 +10,15 @@ from datetime import UTC, datetime
 from msgspec.structs import astuple
 
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
+from controller.scheduling.promise import Promise
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 LabelsOf = Callable[[NodeView, GpuView], tuple[str, ...]]
 """Policy labels that hold for a GPU, sorted."""
+PromiseOf = Callable[[NodeView], Promise | None]
+"""The most that a node promises pods."""
 
 _MS = 1_000_000
 _U32 = 2**32 - 1
@@ -32,7 +35,17 @@ def no_labels(_node: NodeView, _gpu: GpuView) -> tuple[str, ...]:
     return ()
 
 
-def node_message(node: NodeView, now_ns: int, labels_of: LabelsOf = no_labels) -> pb.Node:
+def no_promise(_node: NodeView) -> Promise | None:
+    """For answers in which guarantees play no part."""
+    return None
+
+
+def node_message(
+    node: NodeView,
+    now_ns: int,
+    labels_of: LabelsOf = no_labels,
+    promise_of: PromiseOf = no_promise,
+) -> pb.Node:
     """One node with its GPUs as of `now_ns`."""
     state = node.state(now_ns)
     code, detail = _why(node, state)
@@ -44,6 +57,7 @@ def node_message(node: NodeView, now_ns: int, labels_of: LabelsOf = no_labels) -
         _add_acceptance(message, node.acceptance)
         if state is NodeState.ELIGIBLE:
             message.fresh_for_ms = _remaining_ms(node.acceptance, now_ns)
+            _add_promise(message, promise_of(node))
         message.gpus.extend(gpu_messages(node, labels_of))
     return message
 
@@ -131,6 +145,12 @@ def _add_acceptance(message: pb.Node, accepted: Acceptance) -> None:
     message.agent_version = accepted.agent_version
     message.accepted_at = rfc3339(accepted.accepted_wall_ns)
     message.warnings.extend(accepted.warnings)
+
+
+def _add_promise(message: pb.Node, promise: Promise | None) -> None:
+    if promise is not None:
+        message.guarantee = promise.guarantee.value
+        message.guarantee_limit = "" if promise.limit is None else promise.limit.value
 
 
 def _remaining_ms(accepted: Acceptance, now_ns: int) -> int:

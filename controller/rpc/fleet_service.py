@@ -21,7 +21,9 @@ from controller.rpc.failure import abort_with
 from controller.rpc.fleet_classes import find_class, list_classes
 from controller.rpc.fleet_messages import (
     LabelsOf,
+    PromiseOf,
     gpu_messages,
+    no_promise,
     node_message,
     refusal_messages,
     use_message,
@@ -65,6 +67,8 @@ class FleetReader:
     """Policy labels under the policy in force."""
     fit: Callable[[bytes, str], pb.FitPodResponse]
     """Which nodes would pass for a pod (JSON, default namespace); never raises."""
+    promises: Callable[[], PromiseOf] = lambda: no_promise
+    """What nodes promise at this moment."""
 
 
 class FleetService(pb_grpc.FleetServiceServicer):
@@ -89,9 +93,10 @@ class FleetService(pb_grpc.FleetServiceServicer):
         del request, context
         now_ns = self._clock.boottime_ns()
         labels_of = self._reader.labels()
+        promise_of = self._reader.promises()
         state = self._reader.readiness()
         return pb.ListNodesResponse(
-            nodes=[node_message(node, now_ns, labels_of) for node in self._nodes()],
+            nodes=[node_message(node, now_ns, labels_of, promise_of) for node in self._nodes()],
             not_ready="; ".join(state.reasons),
             warnings=state.warnings,
         )
@@ -101,7 +106,7 @@ class FleetService(pb_grpc.FleetServiceServicer):
     ) -> pb.GetNodeResponse:
         """One node with its GPUs; NOT_FOUND where it is unknown."""
         node = await self._node(request.name, context)
-        message = node_message(node, self._clock.boottime_ns(), self._reader.labels())
+        message = self._message(node, self._clock.boottime_ns())
         enrollment = enrollment_message(self._reader.shown(node.name))
         use = use_message(node.acceptance)
         return pb.GetNodeResponse(node=message, enrollment=enrollment, use=use)
@@ -146,7 +151,7 @@ class FleetService(pb_grpc.FleetServiceServicer):
         record = shown.record if shown.known else None
         accepted = node.acceptance
         return pb.ExplainNodeResponse(
-            node=node_message(node, now_ns, self._reader.labels()),
+            node=self._message(node, now_ns),
             refusals=refusal_messages(node.refusals),
             identity_document=accepted.identity_document.decode() if accepted else "",
             pin_document=pin_document(record),
@@ -194,9 +199,12 @@ class FleetService(pb_grpc.FleetServiceServicer):
 
     def _changed(self, watch: NodeWatch) -> list[pb.WatchNodesResponse]:
         now_ns = self._clock.boottime_ns()
-        labels_of = self._reader.labels()
+        labels_of, promise_of = self._reader.labels(), self._reader.promises()
         changes = watch.changes(self._reader.fleet.snapshot(), now_ns)
-        return [_watch_message(change, now_ns, labels_of) for change in changes]
+        return [_watch_message(change, now_ns, labels_of, promise_of) for change in changes]
+
+    def _message(self, node: NodeView, now_ns: int) -> pb.Node:
+        return node_message(node, now_ns, self._reader.labels(), self._reader.promises())
 
     async def _sleep_until(self, deadline_ns: int | None, wake: asyncio.Event) -> None:
         """Until something changed or a lease runs out; changes that come close are one."""
@@ -225,7 +233,9 @@ class FleetService(pb_grpc.FleetServiceServicer):
         return node
 
 
-def _watch_message(change: NodeChange, now_ns: int, labels_of: LabelsOf) -> pb.WatchNodesResponse:
+def _watch_message(
+    change: NodeChange, now_ns: int, labels_of: LabelsOf, promise_of: PromiseOf
+) -> pb.WatchNodesResponse:
     if change.node is None:
         return pb.WatchNodesResponse(node=pb.Node(name=change.name), removed=True)
-    return pb.WatchNodesResponse(node=node_message(change.node, now_ns, labels_of))
+    return pb.WatchNodesResponse(node=node_message(change.node, now_ns, labels_of, promise_of))

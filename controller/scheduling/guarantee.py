@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-from controller.fleet.view import NodeMode
-
 
 class Guarantee(StrEnum):
     """What is promised of the devices in a container."""
@@ -16,13 +14,13 @@ class Guarantee(StrEnum):
     """Only the node is guaranteed."""
 
 
-def guarantee_given(mode: NodeMode, *, protected: bool) -> Guarantee:
-    """What a node of this mode can promise.
+class Limit(StrEnum):
+    """Why no more is promised, for people."""
 
-    `protected` says that nothing can get round admission on the node; without that,
-    and on `env` nodes whose container toolkit is not known to honour the variable,
-    no more than `node` is true.
-    """
-    if protected and mode is NodeMode.PLUGIN:
-        return Guarantee.SET
-    return Guarantee.NODE
+    PROTECTION_OFF = "protection is off"
+    NO_TAINT = "the node lacks the taint gpuwarden.dev/managed:NoExecute"
+    TAINTS_UNKNOWN = "what is known of the node's taints is too old"
+    RUNTIME = "the policy does not say that the node's container runtime honours the variable"
+    KUBELET = "kubelet chooses the GPU"
+    MODE = "nodes of this mode give no GPUs yet"
+    ACCEPTED = "the pod accepts less"

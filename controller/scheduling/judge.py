@@ -46,6 +46,7 @@ class Judge:
         "_ask",
         "_levels",
         "_needs",
+        "_place_node",
         "_scene",
         "_static_level_suffices",
         "_verdicts",
@@ -59,6 +60,7 @@ class Judge:
         policy = scene.policy.policy
         valid = Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
         self._needs = valid
+        self._place_node = None if valid.place is None else scene.node_of(valid.place.node)
         both = acceptable_hashes(
             self._needs.hashes, self._needs.attestation_class, policy, scene.now.wall
         )
@@ -103,14 +105,13 @@ class Judge:
     @property
     def place_node(self) -> str | None:
         """The only node that can pass, where a map names it."""
-        return None if self._needs.place is None else self._needs.place.node
+        return self._place_node
 
     def refusal(self, name: str) -> Refusal | None:
         """What is against the node, None when it passes."""
         if self.pod_refusal is not None:
             return self.pod_refusal
-        place = self._needs.place
-        if place is not None and place.node != name:
+        if self._place_node is not None and self._place_node != name:
             return REFUSALS[ReasonCode.MAP_ELSEWHERE]
         node = self._scene.fleet.nodes.get(name)
         return self._without_evidence(name) if node is None else self._refusal(node)

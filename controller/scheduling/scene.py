@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import FleetSnapshot, Level
 from controller.policy import Policy
 from controller.scheduling.device_labels import compile_labels
@@ -47,6 +48,16 @@ class Scene:
     """UUIDs of devices that the pod's share group holds: processes on them are no obstacle."""
     static: InsecureStaticHashes = NO_STATIC_HASHES
     memory: PlacementMemory = field(default_factory=PlacementMemory)
+    nodes: DirectorySnapshot = EMPTY_DIRECTORY
+    """What the cluster says of its nodes: their other names in maps, and their taint."""
+    protected: bool = False
+    """Whether the installation keeps what we do not admit off tainted nodes (`protection`)."""
+
+    def node_of(self, name: str) -> str:
+        """The node that a map means: the one of this name, else the only one labelled so."""
+        if name in self.nodes.nodes:
+            return name
+        return self.nodes.map_names.get(name, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import FleetSnapshot
 from controller.policy import Policy
 from controller.scheduling.memory import PlacementMemory
@@ -33,6 +34,11 @@ class DeviceUse:
 NO_USE = DeviceUse()
 
 
+def _no_nodes() -> DirectorySnapshot:
+    """For an installation of which nobody says what its nodes are called."""
+    return EMPTY_DIRECTORY
+
+
 class Scenes:
     """One for /filter and the gate, so that they judge by the same; remembers what still holds."""
 
@@ -42,11 +48,16 @@ class Scenes:
         policy: Callable[[], Policy],
         clock: Clock,
         static: InsecureStaticHashes = NO_STATIC_HASHES,
+        *,
+        nodes: Callable[[], DirectorySnapshot] = _no_nodes,
+        protected: bool = False,
     ) -> None:
         self._fleet = fleet
         self._policy = policy
         self._clock = clock
         self._static = static
+        self._nodes = nodes
+        self._protected = protected
         self._memory = PlacementMemory()
         self._compiled: PlacementPolicy | None = None
 
@@ -64,4 +75,6 @@ class Scenes:
             shared=use.shared,
             static=self._static,
             memory=self._memory,
+            nodes=self._nodes(),
+            protected=self._protected,
         )

@@ -21,6 +21,8 @@ RESERVE: Final = "gpuwarden.dev/reserve"
 ORDINAL: Final = "gpuwarden.dev/ordinal"
 """The explicit ordinal: which line of the map is this pod's, before anything else."""
 MAP: Final = "gpu-scheduling-map"
+MAP_NAME: Final = "gpu-node-name"
+"""A label of nodes: how a map may call a node besides its name."""
 
 SEED_LABEL_PREFIX: Final = "fudo.org/gpu."
 LABEL_PREFIXES: Final = ("gpuwarden.dev/gpu.", SEED_LABEL_PREFIX)
@@ -58,8 +60,17 @@ RESERVATION_ID: Final = "gpuwarden.dev/reservation-id"
 GIVEN_NODE: Final = "gpuwarden.dev/node"
 ATTESTATION_HASH: Final = "gpuwarden.dev/attestation-hash"
 GIVEN_GUARANTEE: Final = "gpuwarden.dev/guarantee-given"
+GUARANTEE_LIMIT: Final = "gpuwarden.dev/guarantee-limit"
+"""Why no more than the given guarantee."""
 RESULT_ANNOTATIONS: Final = frozenset(
-    {ASSIGNED_UUIDS, RESERVATION_ID, GIVEN_NODE, ATTESTATION_HASH, GIVEN_GUARANTEE}
+    {
+        ASSIGNED_UUIDS,
+        RESERVATION_ID,
+        GIVEN_NODE,
+        ATTESTATION_HASH,
+        GIVEN_GUARANTEE,
+        GUARANTEE_LIMIT,
+    }
 )
 """Written by the controller. Keeping others from writing them is admission's business."""
 

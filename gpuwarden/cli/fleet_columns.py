@@ -33,6 +33,13 @@ def gpu_count(node: pb.Node) -> str:
     return str(node.gpu_count)
 
 
+def guarantee(node: pb.Node) -> str:
+    """The most that a pod is promised of the node's GPUs, and why no more."""
+    if not node.guarantee_limit:
+        return node.guarantee
+    return f"{node.guarantee}, no more: {node.guarantee_limit}"
+
+
 def joined(parts: Iterable[str]) -> str:
     """A list in one cell."""
     return ",".join(parts)
@@ -57,6 +64,7 @@ NODES: Final[tuple[Column[pb.Node], ...]] = (
     Column("CC", lambda x: x.cc, wide=True),
     Column("ARCH", lambda x: x.arch, wide=True),
     Column("MODE", lambda x: x.mode, wide=True),
+    Column("GUARANTEE", guarantee, wide=True),
     Column("AGENT", lambda x: x.agent_version, wide=True),
     Column("EVIDENCE", lambda x: x.evidence_digest[:_SHORT], wide=True),
     Column("DETAIL", lambda x: x.detail, wide=True),

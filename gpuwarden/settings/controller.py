@@ -30,6 +30,13 @@ class Enforcement(StrEnum):
     REPORT = "report"
 
 
+class Protection(StrEnum):
+    """What keeps pods that we do not admit off GPU nodes."""
+
+    NAMESPACES = "namespaces"
+    CLUSTER = "cluster"
+
+
 class PolicyOrigin(StrEnum):
     """Where the policy comes from."""
 
@@ -449,6 +456,15 @@ class ControllerSettings:
             " patched, refused, reserved or kept from a node",
         ),
     ] = Enforcement.NAMESPACES
+    protection: Annotated[
+        Protection,
+        Spec(
+            kinds.one_of(Protection),
+            "`cluster`: the policy of deploy/policy/protection is installed, so that what is not"
+            " admitted by us runs on no node with the taint `gpuwarden.dev/managed:NoExecute`;"
+            " only such nodes promise pods more than `node`",
+        ),
+    ] = Protection.NAMESPACES
     scheduler_name: Annotated[
         str,
         Spec(kinds.NODE_NAME, "scheduler that asks the extender; guarded pods are sent to it"),

@@ -4,7 +4,14 @@ import sys
 
 from gpuwarden.cli.client import ask
 from gpuwarden.cli.enrollment_text import enrollment_text
-from gpuwarden.cli.fleet_columns import ALLOCATIONS, GPUS, PROCESSES, duration, gpu_count
+from gpuwarden.cli.fleet_columns import (
+    ALLOCATIONS,
+    GPUS,
+    PROCESSES,
+    duration,
+    gpu_count,
+    guarantee,
+)
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
 from gpuwarden.cli.terminal import facts, shown, table, visible
@@ -69,6 +76,7 @@ def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
         ("Fresh for", duration(node.fresh_for_ms)),
         ("Accepted at", node.accepted_at),
         ("Mode", node.mode),
+        ("Guarantee", guarantee(node)),
         ("GPUs", gpu_count(node) if node.accepted_at else ""),
         ("Driver", node.driver),
         ("CUDA", node.cuda),

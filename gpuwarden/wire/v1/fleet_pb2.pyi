@@ -48,6 +48,8 @@ class Node(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     NODE_IDENTITY_FIELD_NUMBER: _builtins.int
+    GUARANTEE_FIELD_NUMBER: _builtins.int
+    GUARANTEE_LIMIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """unknown, refused, eligible, stale, revoked or quarantined."""
@@ -80,6 +82,10 @@ class Node(_message.Message):
     """Mode of the node: env, plugin, per-gpu or dra."""
     node_identity: _builtins.str
     """SHA-256 of the node identity document."""
+    guarantee: _builtins.str
+    """The most that it promises a pod of its GPUs: exact, set or node; empty unless eligible."""
+    guarantee_limit: _builtins.str
+    """Why no more, for people; empty where there is no more."""
     @_builtins.property
     def products(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Distinct products, sorted."""
@@ -117,10 +123,12 @@ class Node(_message.Message):
         mode: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         node_identity: _builtins.str = ...,
+        guarantee: _builtins.str = ...,
+        guarantee_limit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "agent_version", b"agent_version", "arch", b"arch", "attestation_hash", b"attestation_hash", "boot_id", b"boot_id", "cc", b"cc", "code", b"code", "cuda", b"cuda", "detail", b"detail", "driver", b"driver", "evidence_digest", b"evidence_digest", "fresh_for_ms", b"fresh_for_ms", "gpu_count", b"gpu_count", "gpus", b"gpus", "instance_id", b"instance_id", "level", b"level", "lost_gpu_count", b"lost_gpu_count", "mode", b"mode", "name", b"name", "node_identity", b"node_identity", "products", b"products", "state", b"state", "system_uuid", b"system_uuid", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "agent_version", b"agent_version", "arch", b"arch", "attestation_hash", b"attestation_hash", "boot_id", b"boot_id", "cc", b"cc", "code", b"code", "cuda", b"cuda", "detail", b"detail", "driver", b"driver", "evidence_digest", b"evidence_digest", "fresh_for_ms", b"fresh_for_ms", "gpu_count", b"gpu_count", "gpus", b"gpus", "guarantee", b"guarantee", "guarantee_limit", b"guarantee_limit", "instance_id", b"instance_id", "level", b"level", "lost_gpu_count", b"lost_gpu_count", "mode", b"mode", "name", b"name", "node_identity", b"node_identity", "products", b"products", "state", b"state", "system_uuid", b"system_uuid", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -992,6 +1000,7 @@ class Fit(_message.Message):
     code: _builtins.str
     """Reason code when it does not pass."""
     detail: _builtins.str
+    """Why it does not pass, or why the guarantee is no more."""
     score: _builtins.int
     """Score 0..10 that /prioritize would give; 0 when it does not pass."""
     guarantee: _builtins.str

@@ -137,6 +137,14 @@ def test_a_node_without_evidence_shows_what_there_is(ask: Cli, fleet: FakeFleetS
     ]
 
 
+def test_a_node_says_what_it_promises_and_why_no_more(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message("a", guarantee="exact")]
+    assert "Guarantee:     exact\n" in ask("node", "show", "a").out
+    fleet.nodes = [node_message("b", guarantee="node", guarantee_limit="protection is off")]
+    for shown in (ask("node", "show", "b").out, ask("nodes", "-o", "wide").out):
+        assert "node, no more: protection is off" in shown
+
+
 def test_one_node_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.nodes = [node_message()]
     assert json.loads(ask("node", "show", "gpu-a1", "-o", "json").out)["driver"] == "570.86.10"

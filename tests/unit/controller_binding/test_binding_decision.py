@@ -17,11 +17,13 @@ from controller.binding.decision import (
 from controller.binding.request import BindingRequest
 from controller.binding.stored_pod import StoredPod
 from controller.binding.view import GateView
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import Level, NodeMode
 from controller.ledger.record import PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.states import HolderState
-from controller.policy import Policy
+from controller.policy import NodePool, Policy
+from controller.scheduling.scene import Scene
 from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, container, new_pod, variable
@@ -74,7 +76,47 @@ def test_a_guarded_pod_gets_a_gpu_and_is_told_which() -> None:
         "gpuwarden.dev/node": NODE,
         "gpuwarden.dev/attestation-hash": hash_of("a"),
         "gpuwarden.dev/guarantee-given": "node",
+        "gpuwarden.dev/guarantee-limit": "protection is off",
     }
+
+
+@pytest.mark.parametrize(
+    ("managed", "honours", "told"),
+    [
+        (True, True, {"gpuwarden.dev/guarantee-given": "exact"}),
+        (
+            True,
+            False,
+            {
+                "gpuwarden.dev/guarantee-given": "node",
+                "gpuwarden.dev/guarantee-limit": "the policy does not say that the node's"
+                " container runtime honours the variable",
+            },
+        ),
+        (
+            False,
+            True,
+            {
+                "gpuwarden.dev/guarantee-given": "node",
+                "gpuwarden.dev/guarantee-limit": "the node lacks the taint"
+                " gpuwarden.dev/managed:NoExecute",
+            },
+        ),
+    ],
+)
+def test_what_is_promised_where_nobody_but_us_gives_the_gpu(
+    managed: bool, honours: bool, told: dict[str, str]
+) -> None:
+    pools = (NodePool(NODE, honours_variable=honours),)
+    found = reserve(decided(view=gate_view(scene=guarding(Policy(pools=pools), managed=managed))))
+    said = {key: x for key, x in found.annotations.items() if "/guarantee-" in key}
+    assert said == told
+
+
+def guarding(policy: Policy, *, managed: bool = True, mode: NodeMode = NodeMode.ENV) -> Scene:
+    """An installation that protects its tainted nodes."""
+    nodes = DirectorySnapshot({NODE: KnownNode("u", managed)})
+    return replace(scene(healthy(NODE, mode=mode), policy=policy), nodes=nodes, protected=True)
 
 
 def test_several_gpus_in_the_pod_s_order_are_claimed_in_the_one_order() -> None:
@@ -110,24 +152,26 @@ def plugin_pod(**annotations: str) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("accepts", "protected", "guarantee"),
+    ("accepts", "managed", "guarantee", "limit"),
     [
-        ({}, False, "node"),
-        ({}, True, "set"),
-        ({"guarantee": "set"}, True, "set"),
-        ({"guarantee": "node"}, True, "node"),
+        ({}, False, "node", "the node lacks the taint gpuwarden.dev/managed:NoExecute"),
+        ({}, True, "set", "kubelet chooses the GPU"),
+        ({"guarantee": "set"}, True, "set", "kubelet chooses the GPU"),
+        ({"guarantee": "node"}, True, "node", "the pod accepts less"),
     ],
 )
 def test_nothing_is_claimed_where_kubelet_chooses(
-    accepts: dict[str, str], protected: bool, guarantee: str
+    accepts: dict[str, str], managed: bool, guarantee: str, limit: str
 ) -> None:
-    view = gate_view(healthy(NODE, mode=NodeMode.PLUGIN), protected=protected)
+    where = guarding(Policy(), managed=managed, mode=NodeMode.PLUGIN)
+    view = gate_view(scene=where)
     found = decided(pod=stored(plugin_pod(min_level="L0", **accepts)), view=view)
     assert isinstance(found, Placed)
     assert found.annotations == {
         "gpuwarden.dev/node": NODE,
         "gpuwarden.dev/attestation-hash": hash_of("a"),
         "gpuwarden.dev/guarantee-given": guarantee,
+        "gpuwarden.dev/guarantee-limit": limit,
     }
 
 

@@ -32,6 +32,22 @@ def test_a_node() -> None:
 
 
 @pytest.mark.parametrize(
+    ("taints", "managed"),
+    [
+        (None, False),
+        ([{"key": "gpuwarden.dev/managed", "effect": "NoExecute", "value": "x"}], True),
+        ([{"key": "gpuwarden.dev/managed", "effect": "NoSchedule"}], False),
+        ([{"key": "other", "effect": "NoExecute"}, {"key": "gpuwarden.dev/managed"}], False),
+    ],
+)
+def test_what_is_kept_of_a_node(taints: Any, *, managed: bool) -> None:
+    labels = {"gpu-node-name": "node1", "other": "x"}
+    body = {"metadata": {**METADATA, "labels": labels}, "spec": {"taints": taints}}
+    _, entry = NODE_KIND.entry(json.dumps(body).encode())
+    assert entry.value == KnownNode("u", managed, "node1")
+
+
+@pytest.mark.parametrize(
     ("phase", "has_ended"), [("Running", False), ("Failed", True), ("", False)]
 )
 def test_a_pod(phase: str, *, has_ended: bool) -> None:

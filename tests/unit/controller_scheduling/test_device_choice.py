@@ -9,7 +9,7 @@ from controller.fleet.view import GpuView, NodeMode
 from controller.policy import Policy
 from controller.scheduling.device_pool import DevicePool
 from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee, guarantee_given
+from controller.scheduling.guarantee import Guarantee
 from controller.scheduling.judge import Judge
 from controller.scheduling.requirements import Requirements
 from controller.scheduling.selector import parse_selector
@@ -210,13 +210,6 @@ def test_what_a_resource_can_mean() -> None:
     assert uuids("nvidia.com/mig-7g.80gb") == []
     single = DevicePool(acceptance(gpus=[SPLIT]))
     assert [device.uuid for device in single.choosable("nvidia.com/gpu")] == ["MIG-a", "MIG-b"]
-
-
-def test_guarantee_never_exceeds_what_was_checked() -> None:
-    for mode in NodeMode:
-        assert guarantee_given(mode, protected=False) is Guarantee.NODE
-    assert guarantee_given(NodeMode.PLUGIN, protected=True) is Guarantee.SET
-    assert guarantee_given(NodeMode.ENV, protected=True) is Guarantee.NODE
 
 
 def test_a_pool_answers_many_different_questions() -> None:

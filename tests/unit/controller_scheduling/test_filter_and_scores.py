@@ -5,17 +5,19 @@ from dataclasses import replace
 
 import pytest
 
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import GpuView, Level, NodeMode
 from controller.policy import Policy
 from controller.scheduling.device_pool import DevicePool
 from controller.scheduling.filter import MAX_REASONS, filter_nodes
 from controller.scheduling.fit import NodeFit, explain_fit
 from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.guarantee import Guarantee, Limit
 from controller.scheduling.islands import breaks_island, islands
 from controller.scheduling.judge import Judge
 from controller.scheduling.memory import PlacementMemory
 from controller.scheduling.prioritize import prioritize_nodes, tightness
+from controller.scheduling.promise import Promise
 from controller.scheduling.requirements import Requirements
 from controller.scheduling.scene import placement_policy
 from controller.static_hashes import InsecureStaticHashes
@@ -251,6 +253,9 @@ def test_a_node_that_need_not_break_an_island_is_preferred() -> None:
     assert set(prioritize_nodes(["whole", "loose"], two, scene(whole, loose)).values()) == {10}
 
 
+UNPROTECTED = Promise(Guarantee.NODE, Limit.PROTECTION_OFF)
+
+
 def test_fit_explains_every_node() -> None:
     where = scene(
         healthy("n1"),
@@ -260,15 +265,15 @@ def test_fit_explains_every_node() -> None:
     )
     report = explain_fit(A, where)
     assert [fit.node for fit in report.fits] == ["n1", "n2", "p", "s"]
-    assert report.fits[0] == NodeFit("n1", None, 4, Guarantee.NODE)
+    assert report.fits[0] == NodeFit("n1", None, 4, UNPROTECTED)
     assert report.totals == {
         ReasonCode.HASH_MISMATCH: 2,
         ReasonCode.NODE_MODE: 1,
     }
     assert report.pod_refusal is None
     plugin = replace(A, requests=(("nvidia.com/gpu", 1),))
-    (fit,) = explain_fit(plugin, where, names=["p"], protected=True).fits
-    assert (fit.refusal, fit.guarantee) == (None, Guarantee.SET)
+    (fit,) = explain_fit(plugin, where, names=["p"]).fits
+    assert (fit.refusal, fit.promise) == (None, UNPROTECTED)
 
 
 def test_fit_of_an_invalid_pod_and_of_a_static_node() -> None:
@@ -277,4 +282,24 @@ def test_fit_of_an_invalid_pod_and_of_a_static_node() -> None:
     assert report.totals == {ReasonCode.REQ_INVALID: 1}
     needs = Requirements(guarded=True, hashes=frozenset({"abc"}))
     where = scene(static=InsecureStaticHashes({"s": "abc"}))
-    assert explain_fit(needs, where).fits == (NodeFit("s", None, 0, Guarantee.NODE),)
+    assert explain_fit(needs, where).fits == (NodeFit("s", None, 0, Promise(Guarantee.NODE)),)
+
+
+@pytest.mark.parametrize(
+    ("called", "directory", "passes"),
+    [
+        ("n2", DirectorySnapshot({}), "n2"),
+        ("node2", DirectorySnapshot({}, map_names={"node2": "n2"}), "n2"),
+        ("n2", DirectorySnapshot({"n2": KnownNode()}, map_names={"n2": "n1"}), "n2"),
+        ("node2", DirectorySnapshot({}, map_names={"other": "n2"}), None),
+    ],
+    ids=["name", "label", "a name wins over a label", "unknown"],
+)
+def test_a_map_names_a_node_by_its_name_or_its_label(
+    called: str, directory: DirectorySnapshot, passes: str | None
+) -> None:
+    where = replace(scene(healthy("n1"), healthy("n2")), nodes=directory)
+    needs = replace(ONE, mapped=True, place=Place(called, (0,)))
+    outcome = filter_nodes(["n1", "n2"], needs, where)
+    assert outcome.passed == ([] if passes is None else [passes])
+    assert {refusal.code for refusal in outcome.reasons.values()} == {ReasonCode.MAP_ELSEWHERE}

@@ -40,7 +40,7 @@ attestors:
 deniedKeys: [GPU-bad]
 labels: {{big: "memory>=40Gi"}}
 pools:
-  - {{pattern: "gpu-*", mode: plugin, uuids: [GPU-1], serials: ["165"]}}
+  - {{pattern: "gpu-*", mode: plugin, uuids: [GPU-1], serials: ["165"], honoursVariable: true}}
   - pattern: "*"
 defaultMode: dra
 processesCountAsUse: false
@@ -80,7 +80,13 @@ def test_every_key() -> None:
         denied_keys=frozenset({"GPU-bad"}),
         labels={"big": "memory>=40Gi"},
         pools=(
-            NodePool("gpu-*", NodeMode.PLUGIN, frozenset({"GPU-1"}), frozenset({"165"})),
+            NodePool(
+                "gpu-*",
+                NodeMode.PLUGIN,
+                frozenset({"GPU-1"}),
+                frozenset({"165"}),
+                honours_variable=True,
+            ),
             NodePool("*"),
         ),
         default_mode=NodeMode.DRA,

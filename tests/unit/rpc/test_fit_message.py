@@ -2,7 +2,8 @@ from controller.fleet.view import Level
 from controller.rpc.fit_message import fit_message, unreadable_pod
 from controller.scheduling.finding import Finding
 from controller.scheduling.fit import FitReport, NodeFit
-from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.guarantee import Guarantee, Limit
+from controller.scheduling.promise import Promise
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -17,9 +18,9 @@ def test_an_unguarded_pod_has_no_verdicts() -> None:
 def test_every_node_with_its_verdict() -> None:
     report = FitReport(
         (
-            NodeFit("a", None, 7, Guarantee.EXACT),
+            NodeFit("a", None, 7, Promise(Guarantee.EXACT)),
             NodeFit("b", Refusal(ReasonCode.GPU_BUSY, "too few"), 0, None),
-            NodeFit("c", None, 1, None),
+            NodeFit("c", None, 1, Promise(Guarantee.NODE, Limit.NO_TAINT)),
         ),
         {ReasonCode.GPU_BUSY: 1},
         None,
@@ -30,7 +31,12 @@ def test_every_node_with_its_verdict() -> None:
     assert [(fit.node, fit.passes, fit.code, fit.score, fit.guarantee) for fit in message.fits] == [
         ("a", True, "", 7, "exact"),
         ("b", False, "GPU_BUSY", 0, ""),
-        ("c", True, "", 1, ""),
+        ("c", True, "", 1, "node"),
+    ]
+    assert [fit.detail for fit in message.fits] == [
+        "",
+        "too few",
+        "no more is promised: the node lacks the taint gpuwarden.dev/managed:NoExecute",
     ]
 
 

@@ -10,6 +10,8 @@ from controller.rpc.fleet_messages import (
     rfc3339,
     use_message,
 )
+from controller.scheduling.guarantee import Guarantee, Limit
+from controller.scheduling.promise import Promise
 from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import ReasonCode
 from tests.builders.inventory import gpu_uuid
@@ -87,6 +89,23 @@ def test_state_code_and_detail(
     message = node_message(node, now)
     assert (message.state, message.code, message.detail) == (state, code, detail)
     assert (message.fresh_for_ms > 0) == (state == "eligible")
+
+
+@pytest.mark.parametrize(
+    ("now", "promise", "shown"),
+    [
+        (10, Promise(Guarantee.EXACT), ("exact", "")),
+        (10, Promise(Guarantee.NODE, Limit.PROTECTION_OFF), ("node", "protection is off")),
+        (10, None, ("", "")),
+        (10**12, Promise(Guarantee.EXACT), ("", "")),
+    ],
+    ids=["exact", "limited", "not asked", "stale"],
+)
+def test_what_an_eligible_node_promises(
+    now: int, promise: Promise | None, shown: tuple[str, str]
+) -> None:
+    message = node_message(node_view(), now, promise_of=lambda _node: promise)
+    assert (message.guarantee, message.guarantee_limit) == shown
 
 
 def test_a_node_without_evidence_shows_no_facts() -> None:

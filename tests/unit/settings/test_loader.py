@@ -175,7 +175,7 @@ def test_every_finding_comes_at_once() -> None:
         ("spire: {server: 'spire:0'}\n", "got 'spire:0'; expected host:port of a server, such as"),
         ("spire: {poll: 61s}\n", "got '61s'; expected a duration from 100ms to 60s"),
         ("spire: {grace: 2h}\n", "got '2h'; expected a duration from 0s to 1h"),
-        ("protection: cluster\n", "protection (file c.yaml, line 6); expected no such key"),
+        ("protection: nodes\n", "protection (file c.yaml, line 6): got 'nodes'; expected namespaces or cluster"),
         ("reservation: {maxPending: 1m}\n", "got '1m'; expected a duration from 2m to 24h"),
         ("reservation: {quotaPerNamespace: 0}\n", "got '0'; expected a whole number from 1 to"),
         ("store: {kind: etcd}\n", "got 'etcd'; expected auto or kubernetes or sqlite or memory"),
@@ -316,7 +316,6 @@ def test_variables_of_services_and_of_the_other_process_are_left_alone() -> None
     ("name", "says"),
     [
         ("GPUWARDEN_EXTENDER_ID_KEYS", "not available in this version"),
-        ("GPUWARDEN_PROTECTION", "not available in this version"),
         ("GPUWARDEN_AUDIT_DIRR", "did you mean GPUWARDEN_AUDIT_DIR?"),
     ],
 )
