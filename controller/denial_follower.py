@@ -1,16 +1,18 @@
 """Keeps the fleet of this controller and the store of one mind about who is denied.
 
 The store is read again and again: a denial that another replica, an operator or an earlier
-process wrote takes the node out here within a second, and only a denial that was there and
-is gone lets it try again: one that was seen in the store, or one that this controller wrote
-before it asked. An unreadable store changes nothing here and goes stale by itself.
+process wrote takes the node out here within a second. Only an operator's act lets it try
+again, and the record says which denial that act has ended. A denial that is gone without such
+a word was lost (a store that was put back to an old copy, an edit by hand): it stands here,
+and is written again. So is one that the audit log of this replica knows from before its
+start. An unreadable store changes nothing here and goes stale by itself.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
-from controller.fleet.denials import Denials
+from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Denial,
@@ -28,6 +30,8 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
 Changes = tuple[TrustChange, ...]
+Recall = Callable[[], Awaitable[Mapping[str, Denial]]]
+"""Denials that stood when this replica last knew, by node; raises OSError."""
 LOOK_SECONDS: Final = 0.5
 
 
@@ -52,6 +56,9 @@ class ChangeObserver(Protocol):
     def changed(self, changes: Changes, actor: str) -> None:
         """`actor` caused `changes`."""
 
+    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+        """What the store says has become of a denial."""
+
 
 class DenialFollower:
     """One for the process."""
@@ -65,7 +72,10 @@ class DenialFollower:
         clock: Clock,
         observer: ChangeObserver,
         instruments: Instruments,
+        recall: Recall | None = None,
     ) -> None:
+        """`recall`: what the audit log knows from before this start."""
+        self._recall = recall
         self._store = store
         self._denials = denials
         self._fleet = fleet
@@ -75,6 +85,9 @@ class DenialFollower:
         self._nodes = instruments.gauge(names.NODES_DENIED)
         self._log = logger("store")
         self._denied: Mapping[str, Denial] = {}
+        """Denials that are in force here: seen in the store, or lost by it."""
+        self._stand: Mapping[str, Denial] = {}
+        """Those that the store had at the last look."""
         self._settled: dict[str, int] = {}
         """Of our own denials, how many a look has found to be in the store or lifted."""
         self._read: EnrollmentSnapshot | None = None
@@ -82,11 +95,14 @@ class DenialFollower:
 
     async def begin(self) -> None:
         """Read the store for the first time; raises EnrollmentUnavailableError."""
+        await self._remember()
         self._sync(await self._store.load(), self._denials.counts)
         self._available.set(1)
+        await self._denials.retry()
 
     async def look(self) -> None:
         """Read what has changed, carry it out, and write what could not be written before."""
+        await self._remember()
         counts = dict(self._denials.counts)
         try:
             snapshot = await self._store.load()
@@ -104,20 +120,40 @@ class DenialFollower:
             await asyncio.sleep(seconds)
             await self.look()
 
+    async def _remember(self) -> None:
+        """What the log knows counts as seen before; tried again until the log can be read."""
+        if self._recall is None:
+            return
+        try:
+            logged = await self._recall()
+        except OSError:
+            return  # whoever reads it has said so
+        self._recall = None
+        self._denied = {**logged, **self._denied}
+
     def _sync(self, snapshot: EnrollmentSnapshot, counts: Mapping[str, int]) -> None:
         """`counts` of our own denials, as they were before the store was asked."""
-        denied = self._denied
+        denied = self._stand
         if self._read is None or snapshot.records is not self._read.records:
             denied = {k: x.denial for k, x in snapshot.records.items() if x.denial is not None}
             self._nodes.set(len(denied))
-        if denied:
-            self._take_out(denied)
         ours = self._ours(counts)
+        lost = {}
         for node in (self._denied.keys() | ours) - denied.keys():
-            if self._may_be_lifted(node, counts):
-                self._let_try(node)
+            if not self._may_be_lifted(node, counts):
+                continue
+            ended, record = self._last(node), snapshot.records.get(node)
+            if record is not None and record.has_lifted(ended):
+                self._let_try(node, ended)
+            else:
+                lost[node] = ended
+        self._tell_of(denied, lost)
+        if denied or lost:
+            self._take_out({**lost, **denied})
+        for node, denial in lost.items():
+            self._denials.again(node, denial)
         self._settled |= {node: counts[node] for node in ours}
-        self._denied, self._read = denied, snapshot
+        self._denied, self._stand, self._read = {**lost, **denied}, denied, snapshot
 
     def _ours(self, counts: Mapping[str, int]) -> set[str]:
         """Nodes that we denied since the last look, all of it written before this one."""
@@ -147,7 +183,20 @@ class DenialFollower:
             )
             self._observer.changed(changes, AUTOMATIC)
 
-    def _let_try(self, node: str) -> None:
+    def _last(self, node: str) -> Denial:
+        """The denial that stood last, as far as it is known here."""
+        known = (self._denied.get(node), self._denials.written.get(node))
+        return max((x for x in known if x is not None), key=lambda x: x.wall_ns)
+
+    def _tell_of(self, denied: Mapping[str, Denial], lost: Mapping[str, Denial]) -> None:
+        for node, denial in denied.items():
+            if self._stand.get(node) != denial:
+                self._observer.denial(node, denial, DenialFate.STANDS)
+        for node, denial in lost.items():
+            self._observer.denial(node, denial, DenialFate.LOST)
+
+    def _let_try(self, node: str, ended: Denial) -> None:
+        self._observer.denial(node, ended, DenialFate.LIFTED)
         now_ns, wall_ns = self._times()
         changes = self._fleet.release(
             node, reason="its denial was lifted in the store", now_ns=now_ns, wall_ns=wall_ns

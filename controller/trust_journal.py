@@ -9,8 +9,11 @@ from typing import Protocol
 
 from controller.audit.log import AuditLog
 from controller.audit.record import Record
+from controller.fleet.denials import DenialFate
+from controller.fleet.enrollment import Denial
 from controller.fleet.node_trust import ChangeKind, TrustChange
 from controller.operator_desk import Act, Order
+from controller.recovery.logged_denials import denial_record
 from controller.rpc.authorization import ALLOWED_CALLERS
 from controller.rpc.caller import Caller
 from controller.rpc.evidence_intake import Changes, Result
@@ -74,6 +77,7 @@ class TrustJournal:
         self._grants = instruments.counter(names.AUDIT_GRANTS)
         self.alarms = WitnessAlarms(instruments, audit)
         self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
+        self._denials = instruments.counter(names.DENIALS)
         self._acts = instruments.counter(names.OPERATOR_ACTS)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
@@ -127,6 +131,13 @@ class TrustJournal:
         for record in _records(changes, actor):
             self._audit.note(record)
         self._tell(changes)
+
+    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+        """What the store says about a denial."""
+        self._audit.note(denial_record(node, denial, fate))
+        self._denials.labels(fate.value).inc()
+        if fate is DenialFate.LOST:
+            self._log.error(Event.STORE_DENIAL_LOST, node=node, code=denial.code)
 
     def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
         """An operator decided about a node."""

@@ -6,7 +6,7 @@ than an operator's act elsewhere. Must not decide who is denied, nor lift a deni
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -21,6 +21,16 @@ from controller.fleet.enrollment import (
 _MAX_RACES: Final = 8
 
 
+class DenialFate(StrEnum):
+    """What the store says about a denial."""
+
+    STANDS = "stands"
+    LIFTED = "lifted"
+    """By an operator's act."""
+    LOST = "lost"
+    """It is gone, and nobody lifted it: it is written again."""
+
+
 class Denials:
     """One for the process; used from one event loop."""
 
@@ -28,6 +38,7 @@ class Denials:
         self._store = store
         self._unwritten: dict[str, Denial] = {}
         self._counts: dict[str, int] = {}
+        self._written: dict[str, Denial] = {}
 
     @property
     def unwritten(self) -> Mapping[str, Denial]:
@@ -39,11 +50,20 @@ class Denials:
         """How often this controller has denied each node so far, written or not."""
         return MappingProxyType(self._counts)
 
+    @property
+    def written(self) -> Mapping[str, Denial]:
+        """What stood in the store after this controller's last denial of each node."""
+        return MappingProxyType(self._written)
+
     async def deny(self, node: str, denial: Denial) -> bool:
         """Write `denial`; False if that failed, then `retry` goes on trying."""
         self._unwritten.setdefault(node, denial)
         self._counts[node] = self._counts.get(node, 0) + 1
         return await self._write(node)
+
+    def again(self, node: str, denial: Denial) -> None:
+        """Have a denial written again that the store has lost: `retry` does."""
+        self._unwritten.setdefault(node, denial)
 
     async def retry(self) -> None:
         """Try again what could not be written."""
@@ -62,7 +82,9 @@ class Denials:
                 old = self._store.snapshot().records.get(node)
                 if denial is None:
                     return True
-                if await write(self._store, old, _denied(old, node, denial)):
+                new = _denied(old, node, denial)
+                if await write(self._store, old, new):
+                    self._written[node] = new.denial or denial
                     self.forget(node, denial)
                     return True
         except EnrollmentUnavailableError:
@@ -71,6 +93,4 @@ class Denials:
 
 
 def _denied(old: EnrollmentRecord | None, node: str, denial: Denial) -> EnrollmentRecord:
-    if old is not None and old.denial is not None:
-        return old
-    return replace(old or EnrollmentRecord(node), denial=denial)
+    return (old or EnrollmentRecord(node)).denied(denial)

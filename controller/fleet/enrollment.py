@@ -80,10 +80,31 @@ class EnrollmentRecord:
     superseded: tuple[str, ...] = ()
     """Processes that it replaced, newest first, at most 16."""
     denial: Denial | None = None
+    lifted_ns: int | None = None
+    """`wall_ns` of the last denial that an operator's act has ended: the only proof that one has
+    ended. A record that merely lacks its denial was put back or edited, and lifts nothing."""
 
     def pin(self, uuid: str) -> PinnedGpu | None:
         """The pin of one GPU."""
         return next((x for x in self.gpus if x.uuid == uuid), None)
+
+    def denied(self, denial: Denial) -> "EnrollmentRecord":
+        """The record with a denial; one that stands stays. Denials of a node have an order."""
+        if self.denial is not None:
+            return self
+        after_ns = -1 if self.lifted_ns is None else self.lifted_ns
+        return replace(self, denial=replace(denial, wall_ns=max(denial.wall_ns, after_ns + 1)))
+
+    def lifted(self, seen: Denial | None) -> "EnrollmentRecord":
+        """The record after an operator's act, which ends the denial that it has `seen`."""
+        if seen is None:
+            return replace(self, denial=None)
+        before_ns = seen.wall_ns if self.lifted_ns is None else self.lifted_ns
+        return replace(self, denial=None, lifted_ns=max(before_ns, seen.wall_ns))
+
+    def has_lifted(self, denial: Denial) -> bool:
+        """Whether an operator's act has ended `denial`."""
+        return self.lifted_ns is not None and self.lifted_ns >= denial.wall_ns
 
     def answered_by(self, instance: str) -> "EnrollmentRecord":
         """The record once `instance` answers: the process before it is superseded."""

@@ -126,8 +126,7 @@ def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> Enrollme
         node_uid=candidate.node_uid,
         spire_agent=candidate.spire_agent,
         gpus=tuple(_enrolled(shown.record.pin(x.uuid), x) for x in candidate.gpus),
-        denial=None,
-    )
+    ).lifted(shown.denial)
 
 
 def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
@@ -136,7 +135,7 @@ def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
         return refusal
     if shown.denial is None:
         return Refusal(ReasonCode.DENIAL_UNKNOWN, f"{shown.record.node} is not denied")
-    return replace(shown.record, denial=None)
+    return shown.record.lifted(shown.denial)
 
 
 def _enrolled(pin: PinnedGpu | None, gpu: PinnedGpu) -> PinnedGpu:

@@ -61,6 +61,7 @@ class _Spec(_Part):
     instance: str | None = None
     superseded: list[str] = []
     denial: _Denial | None = None
+    lifted: str | None = None
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -95,6 +96,7 @@ def enrollment_spec(record: EnrollmentRecord) -> dict[str, Any]:
             record.instance,
             list(record.superseded),
             None if record.denial is None else _denial(record.denial),
+            None if record.lifted_ns is None else _time(record.lifted_ns),
         )
     )
     return spec
@@ -112,6 +114,7 @@ def read_enrollment(body: bytes) -> tuple[Metadata, EnrollmentRecord]:
         instance=spec.instance,
         superseded=tuple(spec.superseded),
         denial=None if spec.denial is None else _read_denial(spec.denial),
+        lifted_ns=None if spec.lifted is None else _wall_ns(spec.lifted),
     )
 
 
@@ -187,6 +190,6 @@ def _time(wall_ns: int) -> str:
 def _wall_ns(text: str) -> int:
     found = _TIME.fullmatch(text)
     if found is None:
-        raise ValueError("denial.time is not RFC 3339 in UTC with nine digits")
+        raise ValueError("a time is not RFC 3339 in UTC with nine digits")
     seconds = datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
     return int(seconds) * _SECOND + int(found[2])

@@ -13,6 +13,8 @@ from controller.fleet.enrollment import EnrollmentRecord
 VERSION: Final = 1
 """Of this form; a new field is a new version, with a migration of what is stored."""
 
+_NOTHING_LIFTED: Final = ',"lifted_ns":null}'
+"""Left out, so that a record of a node that was never released reads as it always did."""
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODER: Final = msgspec.json.Decoder(EnrollmentRecord, strict=True)
 
@@ -23,7 +25,8 @@ class RecordInvalidError(ValueError):
 
 def encode_record(record: EnrollmentRecord) -> str:
     """The one text of a record."""
-    return _ENCODER.encode(record).decode()
+    text = _ENCODER.encode(record).decode()
+    return text if record.lifted_ns is not None else f"{text.removesuffix(_NOTHING_LIFTED)}}}"
 
 
 def decode_record(text: str) -> EnrollmentRecord:

@@ -51,6 +51,10 @@ class RecordKind(StrEnum):
         "node.state",
         "a node became stale, revoked, quarantined; repeats of an hour: `count`",
     )
+    NODE_DENIAL = (
+        "node.denial",
+        "what the store says about a denial: `stands`, `lifted`, or `lost` and written again",
+    )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
     SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed"
     FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"

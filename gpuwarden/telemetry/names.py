@@ -318,6 +318,13 @@ OPERATOR_ACTS = _counter(
     "act",
     "code",
 )
+DENIALS = _counter(
+    "denials",
+    _C,
+    "Changes of denials in the store as this replica has seen them, by fate (stands, lifted; lost:"
+    " gone without an operator's act, and written again).",
+    "fate",
+)
 NODES_DENIED = _gauge("nodes_denied", _C, "Nodes that are denied in the store.")
 
 AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
@@ -486,6 +493,10 @@ class Event(StrEnum):
     STORE_UNAVAILABLE = (
         "store.unavailable",
         "pins and denials cannot be read; soon nothing new is accepted",
+    )
+    STORE_DENIAL_LOST = (
+        "store.denial.lost",
+        "the store had lost a denial that nobody lifted; it stands here and is written again",
     )
     STORE_AVAILABLE = "store.available", "pins and denials can be read again"
 

@@ -32,7 +32,9 @@ FULL = EnrollmentRecord(
         1_800_000_000_123_456_789,
         Candidate("INVENTORY_CHANGED", "uid-2", None, (PinnedGpu("GPU-c", "3"),), "e" * 64),
     ),
+    lifted_ns=1_700_000_000_000_000_001,
 )
+RELEASED = FULL.lifted(FULL.denial)
 
 
 class EnrollmentStoreContract:
@@ -57,13 +59,12 @@ class EnrollmentStoreContract:
 
     async def test_compare_and_set_wants_the_present_record(self, store: EnrollmentStore) -> None:
         await store.create_if_absent(FULL)
-        released = replace(FULL, denial=None)
-        assert await store.compare_and_set(FULL, released)
+        assert await store.compare_and_set(FULL, RELEASED)
         assert not await store.compare_and_set(FULL, replace(FULL, gpus=()))
-        assert store.snapshot().records["gpu-1"] == released
+        assert store.snapshot().records["gpu-1"] == RELEASED
 
     async def test_compare_and_set_does_not_create(self, store: EnrollmentStore) -> None:
-        assert not await store.compare_and_set(FULL, replace(FULL, denial=None))
+        assert not await store.compare_and_set(FULL, RELEASED)
         assert dict(store.snapshot().records) == {}
 
     async def test_a_record_does_not_change_its_node(self, store: EnrollmentStore) -> None:

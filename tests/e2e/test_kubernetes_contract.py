@@ -10,7 +10,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client
-from tests.contracts.enrollment_store import FULL, EnrollmentStoreContract
+from tests.contracts.enrollment_store import FULL, RELEASED, EnrollmentStoreContract
 from tests.contracts.kubernetes_api import KubernetesApiContract
 from tests.e2e.lab.api import Api
 from tests.e2e.lab.api import ApiError as RefusedError
@@ -145,7 +144,7 @@ class TestStore(EnrollmentStoreContract):
             await there.load()
             await store.create_if_absent(FULL)
             await _until(there, FULL)
-            released = replace(FULL, denial=None)
+            released = RELEASED
             assert await there.compare_and_set(FULL, released)
             await _until(store, released)
             lab.api.delete(f"{OBJECTS}/gpu-1")

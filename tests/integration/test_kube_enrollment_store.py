@@ -23,7 +23,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster
-from tests.contracts.enrollment_store import FULL, EnrollmentStoreContract
+from tests.contracts.enrollment_store import FULL, RELEASED, EnrollmentStoreContract
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 
@@ -89,7 +89,7 @@ class TestReplicas:
             await asyncio.gather(here.load(), there.load())
             assert await here.create_if_absent(FULL)
             await until(there, FULL)
-            released = replace(FULL, denial=None)
+            released = RELEASED
             assert await there.compare_and_set(FULL, released)
             await until(here, released)
 
@@ -117,7 +117,7 @@ class TestReplicas:
             denied = replace(FULL, denial=Denial("X", "why", "who", 1))
             assert await here.compare_and_set(FULL, denied)
             assert there.snapshot().records["gpu-1"] == FULL
-            assert not await there.compare_and_set(FULL, replace(FULL, denial=None))
+            assert not await there.compare_and_set(FULL, RELEASED)
             assert there.snapshot().records["gpu-1"] == denied
 
     async def test_a_change_of_metadata_alone_does_not_lose(
@@ -131,7 +131,7 @@ class TestReplicas:
             touched = server.objects.get(COLLECTION, "gpu-1")
             touched["metadata"]["labels"]["team"] = "blue"
             server.change(COLLECTION, touched)
-            assert await store.compare_and_set(FULL, replace(FULL, denial=None))
+            assert await store.compare_and_set(FULL, RELEASED)
             kept = server.objects.get(COLLECTION, "gpu-1")
             assert kept["metadata"]["labels"]["team"] == "blue"
             assert kept["metadata"]["finalizers"] == [FINALIZER]
@@ -146,7 +146,7 @@ class TestDeletion:
             await store.create_if_absent(FULL)
             server.delete(COLLECTION, "gpu-1")
             assert server.objects.get(COLLECTION, "gpu-1")["metadata"]["deletionTimestamp"]
-            assert await store.compare_and_set(FULL, replace(FULL, denial=None))
+            assert await store.compare_and_set(FULL, RELEASED)
 
     async def test_what_is_deleted_by_force_stays_in_force_and_is_written_again(
         self, server: FakeApiServer, opened: Opened
@@ -172,7 +172,7 @@ class TestDeletion:
             await until(store, FULL)
             server.are_watches_silent = True
             await _delete_by_force(server)
-            changed = replace(FULL, denial=None)
+            changed = RELEASED
             assert await store.compare_and_set(FULL, changed)
             assert server.objects.get(COLLECTION, "gpu-1")["spec"]["gpus"]
             assert store.snapshot().records["gpu-1"] == changed
@@ -220,7 +220,7 @@ class TestTrouble:
             assert store.snapshot().records["gpu-1"] == FULL
             assert store.snapshot().fresh_until_ns <= SystemClock().boottime_ns()
             with pytest.raises(EnrollmentUnavailableError, match="gpu-1: no answer"):
-                await store.compare_and_set(FULL, replace(FULL, denial=None))
+                await store.compare_and_set(FULL, RELEASED)
             with pytest.raises(EnrollmentUnavailableError, match="gpu-2: no answer"):
                 await store.create_if_absent(replace(FULL, node="gpu-2"))
 

@@ -1,7 +1,8 @@
 """Two replicas on one store, in any order of evidence, operators, outages and looks.
 
-What must hold: a denial ends only by an act that saw it; pins change only to what the act was
-shown; a replica that has looked agrees with the store; nothing else in a record is lost.
+What must hold: a denial ends only by an act that saw it, also where the store is put back;
+pins change only to what the act was shown; a replica that has looked agrees with the store;
+nothing else in a record is lost.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from controller.denial_follower import DenialFollower
-from controller.fleet.denials import Denials
+from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
@@ -83,6 +84,9 @@ class Unobserved:
     def changed(self, changes: tuple[TrustChange, ...], actor: str) -> None:
         del changes, actor
 
+    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+        del node, denial, fate
+
 
 class Replica:
     def __init__(self, shared: MemoryEnrollmentStore, clock: FakeClock) -> None:
@@ -128,6 +132,7 @@ class Interleavings(RuleBasedStateMachine):
         self.pins: tuple[PinnedGpu, ...] = (CARDS[0],)
         self.denied = False
         self.instance: str | None = None
+        self.once: list[tuple[Denial | None, int | None]] = []
         self.seen: list[Shown] = [x.desk.shown(NODE) for x in self.replicas]
 
     def teardown(self) -> None:
@@ -219,6 +224,16 @@ class Interleavings(RuleBasedStateMachine):
         assert (self.record.denial is not None) == self.denied
         assert [x.out for x in self.replicas] == [self.denied] * 2
         assert all(not x.denials.unwritten for x in self.replicas)
+        self.once.append((self.record.denial, self.record.lifted_ns))
+
+    @rule(data=st.data())
+    def the_store_is_put_back(self, data: st.DataObject) -> None:
+        self.all_settles()
+        denial, lifted_ns = data.draw(st.sampled_from(self.once))
+        older = replace(self.record, denial=denial, lifted_ns=lifted_ns)
+        self.shared._snapshot = EnrollmentSnapshot.of([older])
+        self.denied = self.denied or denial is not None
+        self.all_settles()
 
     @invariant()
     def pins_are_what_an_operator_saw(self) -> None:

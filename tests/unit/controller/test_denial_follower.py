@@ -1,13 +1,13 @@
 """What the store says about denials is what the fleet does, and only that lets a node try again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.denial_follower import Changes, DenialFollower, code_of, reason_of
-from controller.fleet.denials import Denials
+from controller.denial_follower import Changes, DenialFollower, Recall, code_of, reason_of
+from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Denial,
@@ -32,6 +32,12 @@ OPERATORS = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
 
 class Store(MemoryEnrollmentStore):
     gone = False
+    refuses = False
+    """Whether it can be read only."""
+
+    def restore(self, records: Iterable[EnrollmentRecord]) -> None:
+        self._snapshot = EnrollmentSnapshot.of(records)
+
     between: Callable[[], Awaitable[object]] | None = None
     """Happens while an answer is on its way."""
 
@@ -45,7 +51,7 @@ class Store(MemoryEnrollmentStore):
         return answer
 
     async def create_if_absent(self, record: EnrollmentRecord) -> bool:
-        if self.gone:
+        if self.gone or self.refuses:
             raise EnrollmentUnavailableError("gone")
         return await super().create_if_absent(record)
 
@@ -53,34 +59,51 @@ class Store(MemoryEnrollmentStore):
 @dataclass
 class Told:
     kinds: list[ChangeKind] = field(default_factory=list)
+    fates: list[tuple[str, Denial, DenialFate]] = field(default_factory=list)
 
     def changed(self, changes: Changes, actor: str) -> None:
         assert actor == AUTOMATIC
         self.kinds.extend(x.kind for x in changes)
 
+    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+        self.fates.append((node, denial, fate))
+
 
 class World:
-    def __init__(self, *records: EnrollmentRecord) -> None:
+    def __init__(self, *records: EnrollmentRecord, recall: Recall | None = None) -> None:
         self.store = Store(records)
         self.denials = Denials(self.store)
         self.fleet = FleetRegistry()
         self.told = Told()
         self.clock = FakeClock()
         self.instruments = Instruments(Process.CONTROLLER, "0")
-        self.follower = DenialFollower(
+        self.follower = self.followed(recall)
+
+    def followed(self, recall: Recall | None) -> DenialFollower:
+        """A follower."""
+        return DenialFollower(
             self.store,
             self.denials,
             self.fleet,
             clock=self.clock,
             observer=self.told,
             instruments=self.instruments,
+            recall=recall,
         )
 
-    async def stands(self, node: str, denial: Denial | None) -> None:
-        """Somebody else writes."""
+    async def stands(self, node: str, denial: Denial) -> None:
+        """Another replica denies."""
         old = self.store.snapshot().records.get(node)
-        new = replace(old or EnrollmentRecord(node), denial=denial)
-        assert await write(self.store, old, new)
+        assert await write(self.store, old, (old or EnrollmentRecord(node)).denied(denial))
+
+    async def lifted(self, node: str = "gpu-1") -> None:
+        """An operator releases the node at another replica."""
+        old = self.store.snapshot().records[node]
+        assert await write(self.store, old, old.lifted(old.denial))
+
+    def now(self, node: str = "gpu-1") -> Denial | None:
+        """What the store says."""
+        return self.store.snapshot().records[node].denial
 
     async def we_deny(self, node: str = "gpu-1") -> None:
         """As evidence or an operator of this replica does."""
@@ -134,7 +157,7 @@ async def test_a_denial_of_another_replica_takes_out_once() -> None:
 async def test_a_denial_that_is_gone_lets_it_try_again() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.follower.begin()
-    await world.stands("gpu-1", None)
+    await world.lifted()
     await world.follower.look()
     assert world.state() is NodeState.REFUSED
     assert world.told.kinds[-1] is ChangeKind.RELEASED
@@ -154,7 +177,7 @@ async def test_a_denial_of_ours_that_another_replica_lifts_between_two_looks_let
     world = World(EnrollmentRecord("gpu-1"))
     await world.follower.begin()
     await world.we_deny()
-    await world.stands("gpu-1", None)
+    await world.lifted()
     await world.follower.look()
     assert world.state() is NodeState.REFUSED
     assert world.told.kinds == [ChangeKind.RELEASED]
@@ -166,13 +189,13 @@ async def test_a_denial_of_ours_that_another_replica_lifts_between_two_looks_let
 async def test_an_answer_from_before_our_denial_lifts_nothing(before: Denial | None) -> None:
     world = World(EnrollmentRecord("gpu-1", denial=before))
     await world.follower.begin()
-    await world.stands("gpu-1", None)
+    await world.lifted()
     world.store.between = world.we_deny
     await world.follower.look()
     assert world.state() is NodeState.QUARANTINED
     await world.follower.look()
     assert world.state() is NodeState.QUARANTINED
-    await world.stands("gpu-1", None)
+    await world.lifted()
     await world.follower.look()
     assert world.state() is NodeState.REFUSED
 
@@ -180,11 +203,110 @@ async def test_an_answer_from_before_our_denial_lifts_nothing(before: Denial | N
 async def test_a_newer_denial_that_could_not_be_written_keeps_it_out() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.follower.begin()
-    await world.stands("gpu-1", None)
+    await world.lifted()
     world.denials._unwritten["gpu-1"] = OPERATORS
     await world.follower.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.store.snapshot().records["gpu-1"].denial == OPERATORS
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        EnrollmentRecord("gpu-1"),
+        EnrollmentRecord("gpu-1", lifted_ns=0),
+        EnrollmentRecord("gpu-2"),
+    ],
+    ids=["never denied", "another denial lifted", "no record"],
+)
+async def test_a_denial_that_nobody_lifted_was_lost_and_is_written_again(
+    older: EnrollmentRecord,
+) -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.store.restore([older])
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == SWAPPED
+    await world.follower.look()
+    assert world.told.kinds == [ChangeKind.QUARANTINED]
+    assert [x for _, _, x in world.told.fates] == [
+        DenialFate.STANDS,
+        DenialFate.LOST,
+        DenialFate.STANDS,
+    ]
+    await world.lifted()
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+    assert world.told.fates[-1] == ("gpu-1", SWAPPED, DenialFate.LIFTED)
+
+
+async def test_a_denial_of_ours_that_is_lost_before_it_was_seen_is_written_again() -> None:
+    world = World(EnrollmentRecord("gpu-1"))
+    await world.follower.begin()
+    await world.we_deny()
+    world.store.restore([EnrollmentRecord("gpu-1")])
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == SWAPPED
+
+
+async def test_a_lost_denial_that_cannot_be_written_keeps_the_node_out() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.store.restore([])
+    world.store.refuses = True
+    for _ in range(3):
+        await world.follower.look()
+    assert dict(world.store.snapshot().records) == {}
+    assert world.state() is NodeState.QUARANTINED
+    world.store.refuses = False
+    await world.follower.look()
+    assert world.now() == SWAPPED
+
+
+async def test_the_log_knows_of_a_denial_that_the_store_has_lost() -> None:
+    async def recall() -> Mapping[str, Denial]:
+        return {"gpu-1": OPERATORS, "gpu-2": SWAPPED}
+
+    lifted = EnrollmentRecord("gpu-2", lifted_ns=SWAPPED.wall_ns)
+    world = World(EnrollmentRecord("gpu-1"), lifted, recall=recall)
+    await world.follower.begin()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == OPERATORS
+    assert world.now("gpu-2") is None
+    assert "gpu-2" not in world.fleet.snapshot().nodes
+
+
+async def test_a_log_that_can_be_read_only_later_is_asked_again() -> None:
+    answers: list[Mapping[str, Denial] | OSError] = [OSError("away"), {"gpu-1": OPERATORS}]
+
+    async def recall() -> Mapping[str, Denial]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    world = World(EnrollmentRecord("gpu-1"), EnrollmentRecord("gpu-2", denial=SWAPPED))
+    world.follower = world.followed(recall)
+    await world.follower.begin()
+    assert world.state("gpu-2") is NodeState.QUARANTINED
+    assert "gpu-1" not in world.fleet.snapshot().nodes
+    for _ in range(2):
+        await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == OPERATORS
+
+
+async def test_denials_of_a_node_have_an_order_whatever_the_clock_says() -> None:
+    world = World(EnrollmentRecord("gpu-1", lifted_ns=100))
+    await world.follower.begin()
+    await world.stands("gpu-1", SWAPPED)
+    await world.follower.look()
+    world.store.restore([EnrollmentRecord("gpu-1", lifted_ns=100)])
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == replace(SWAPPED, wall_ns=101)
 
 
 async def test_a_node_that_was_forgotten_is_taken_out_again() -> None:

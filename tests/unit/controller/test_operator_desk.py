@@ -126,7 +126,9 @@ class TestAccept:
     async def test_pins_change_and_the_node_waits_for_evidence(self) -> None:
         world = World(RECORD)
         result = done(await world.desk.accept(ORDER, world.version))
-        assert world.record == replace(RECORD, gpus=(replace(NEW, enrolled=True),), denial=None)
+        assert world.record == replace(
+            RECORD, gpus=(replace(NEW, enrolled=True),), denial=None, lifted_ns=DENIAL.wall_ns
+        )
         assert world.state() is NodeState.REFUSED
         assert [x.change for x in result.changes] == [Change.REMOVED, Change.ADDED]
         assert result.shown.denial is None
@@ -256,7 +258,7 @@ class TestRelease:
     async def test_the_pins_stay(self) -> None:
         world = World(RECORD)
         result = done(await world.desk.release(ORDER, world.version))
-        assert world.record == replace(RECORD, denial=None)
+        assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
         assert result.changes == ()
         assert world.state() is NodeState.REFUSED
         [record] = world.audit.granted

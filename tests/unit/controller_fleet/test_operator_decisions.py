@@ -187,6 +187,7 @@ class TestAccepting:
             node_uid="uid-1",
             gpus=(replace(NEW, enrolled=True), replace(SAME, enrolled=True)),
             instance="a" * 32,
+            lifted_ns=DENIAL.wall_ns,
         )
         assert pins_digest(after) == pins_digest(CANDIDATE)
 
@@ -216,12 +217,18 @@ class TestAccepting:
 
 class TestReleasing:
     def test_only_the_denial_ends(self) -> None:
-        assert released(shown(), shown().version) == replace(RECORD, denial=None)
+        ended = replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
+        assert released(shown(), shown().version) == ended
 
     def test_an_unwritten_denial_ends_too(self) -> None:
         bare = replace(RECORD, denial=None)
         found = show("gpu-1", bare, None, unwritten=DENIAL, now_ns=NOW)
-        assert released(found, found.version) == bare
+        assert released(found, found.version) == replace(bare, lifted_ns=DENIAL.wall_ns)
+
+    def test_what_was_lifted_before_stays_lifted(self) -> None:
+        later = replace(RECORD, lifted_ns=DENIAL.wall_ns + 1)
+        assert later.lifted(DENIAL).lifted_ns == DENIAL.wall_ns + 1
+        assert replace(RECORD, lifted_ns=1).lifted(None).lifted_ns == 1
 
     def test_something_else_than_what_was_shown_is_not_released(self) -> None:
         assert code(released(shown(), "")) is ReasonCode.ENROLLMENT_CONFLICT

@@ -28,6 +28,7 @@ RECORDS = st.builds(
     MAYBE,
     st.lists(TEXT, max_size=3).map(tuple),
     st.none() | DENIALS,
+    st.none() | st.integers(0, 2**63 - 1),
 )
 
 
@@ -47,6 +48,9 @@ def test_this_is_version_one() -> None:
         '{"node":"n","node_uid":null,"spire_agent":null,"gpus":[],"instance":null,'
         '"superseded":[],"denial":{"code":"C","reason":"r","actor":"a","wall_ns":1,'
         '"candidate":null}}'
+    )
+    assert encode_record(EnrollmentRecord("n", lifted_ns=1)).endswith(
+        ',"denial":null,"lifted_ns":1}'
     )
     pin = PinnedGpu("GPU-1")
     assert encode_record(EnrollmentRecord("n", gpus=(pin,))).count(

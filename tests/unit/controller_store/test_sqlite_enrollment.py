@@ -21,7 +21,7 @@ from controller.store.enrollment_table import Write
 from controller.store.file_thread import FRESH_NS, Request
 from controller.store.sqlite_enrollment import SqliteEnrollmentStore
 from controller.store.sqlite_file import APPLICATION_ID
-from tests.contracts.enrollment_store import FULL, EnrollmentStoreContract
+from tests.contracts.enrollment_store import FULL, RELEASED, EnrollmentStoreContract
 from tests.fakes.clock import FakeClock
 
 Opened = Callable[..., SqliteEnrollmentStore]
@@ -71,7 +71,7 @@ class TestSeveralStores:
         await there.load()
         denied = replace(FULL, denial=Denial("X", "why", "who", 1))
         assert await here.compare_and_set(FULL, denied)
-        assert not await there.compare_and_set(FULL, replace(FULL, denial=None))
+        assert not await there.compare_and_set(FULL, RELEASED)
         assert there.snapshot().records["gpu-1"] == denied
 
     async def test_everything_is_there_after_all_have_closed(self, opened: Opened) -> None:
@@ -269,7 +269,7 @@ class TestTheFile:
         await store.create_if_absent(FULL)
         await _pragma(store, "PRAGMA query_only = ON")
         with pytest.raises(EnrollmentUnavailableError, match="readonly"):
-            await store.compare_and_set(FULL, replace(FULL, denial=None))
+            await store.compare_and_set(FULL, RELEASED)
         assert (await store.load()).records["gpu-1"] == FULL
 
     async def test_a_folder_that_cannot_be_had_is_named(self) -> None:
