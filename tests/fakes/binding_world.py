@@ -5,20 +5,29 @@ refuses the write where the preconditions do not hold any more.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from controller.admission.review import AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
-from controller.binding.follower import FollowerPorts, ReservationFollower
+from controller.audit.record import Record
+from controller.binding.follower import FollowerPorts, PodSource, ReservationFollower
 from controller.binding.followup import Followup
-from controller.binding.footing_keeper import FootingKeeper, FootingPorts
-from controller.binding.gate import BindingGate, Claiming, GatePorts
+from controller.binding.footing_keeper import FootingKeeper, FootingPorts, PodIndex
+from controller.binding.gate import BindingGate, Claiming, GatePorts, Pods
+from controller.binding.gate import Grants as GrantLog
 from controller.binding.ledger_use import LedgerUse
 from controller.binding.recent_denials import RecentDenials
-from controller.binding.records import BindDecision, ReservationChange
+from controller.binding.records import (
+    BindDecision,
+    ReservationChange,
+    ended_record,
+    held_record,
+    reservation_record,
+)
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod
 from controller.binding.use_reports import UseReports
 from controller.binding.view import GateView
@@ -28,8 +37,9 @@ from controller.ledger.claimant import Claimant
 from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.pods import PodGone, PodSeen, PodSight
 from controller.ledger.record import PodRef, in_claiming_order
+from controller.ledger.recovery import Grants, LoggedGrant
 from controller.ledger.release import NodeGone
-from controller.ledger.store import LedgerStore
+from controller.ledger.store import Entry, LedgerStore
 from controller.ledger.sweep import DriftKind
 from controller.policy import DEFAULT_POLICY
 from controller.scheduling.scenes import Scenes
@@ -112,12 +122,15 @@ class Sink:
     drift: dict[DriftKind, int] = field(default_factory=dict)
     adoptions: list[str] = field(default_factory=list)
     went_back: list[frozenset[str]] = field(default_factory=list)
+    log: list[Record] = field(default_factory=list)
+    """What the audit log has of reservations, in order."""
 
     def bound(self, decision: BindDecision) -> None:
         self.decisions.append(decision)
 
     def changed(self, change: ReservationChange) -> None:
         self.changes.append(change)
+        self.log.append(reservation_record(change))
 
     def wrote(self, result: str) -> None:
         self.writes.append(result)
@@ -134,14 +147,44 @@ class Sink:
     def history_went_back(self, gpus: frozenset[str]) -> None:
         self.went_back.append(gpus)
 
+    def recalled(self, grants: Grants) -> None:
+        del grants
+
+    def held(self, grant: LoggedGrant) -> None:
+        self.log.append(held_record(grant))
+
+    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
+        self.log += [ended_record(x) for x in grants]
+
+
+Recall = Callable[[], Awaitable[Grants]]
+
+
+class PodPorts(Pods, PodSource, PodIndex, Protocol):
+    """All that a replica asks about pods."""
+
 
 class Replica:
     """One controller's gate, and its follower."""
 
-    def __init__(self, world: "BindingWorld", store: LedgerStore, name: str) -> None:
+    def __init__(
+        self,
+        world: "BindingWorld",
+        store: LedgerStore,
+        name: str,
+        *,
+        pods: PodPorts | None = None,
+        audit: GrantLog | None = None,
+        recall: Recall | None = None,
+    ) -> None:
+        """`pods`, `audit`: what stands between it and the world's.
+
+        `recall`: what its log has from before its start.
+        """
         self.store = store
         self.sink = Sink()
         self.audit = RecordingAudit()
+        pods = pods or world.pods
         self.denials = RecentDenials()
         self.woken: list[str] = []
         self._world = world
@@ -153,19 +196,22 @@ class Replica:
         self.footing = FootingKeeper(
             FootingPorts(
                 store=store,
-                pods=world.pods,
+                pods=pods,
                 ids=IDS,
                 fleet=lambda: world.fleet,
                 report=self.reports.of,
                 sink=self.sink,
                 boottime_ns=world.clock.boottime_ns,
                 draw_call=self._draw_call,
+                recall=recall,
+                take_replaced=lambda: self.take_replaced(),
             )
         )
+        self.take_replaced: Callable[[], tuple[Entry, ...]] = tuple
         self.follower = ReservationFollower(
             FollowerPorts(
                 store=store,
-                pods=world.pods,
+                pods=pods,
                 report=self.reports.of,
                 gone=world.gone.get,
                 denials=self.denials,
@@ -178,10 +224,10 @@ class Replica:
         )
         self.claiming = Claiming()
         self.ports = GatePorts(
-            pods=world.pods,
+            pods=pods,
             view=self.view,
             claims=Claimant(store),
-            audit=self.audit,
+            audit=audit or self.audit,
             is_enforced=lambda _namespace: True,
             denials=self.denials,
             sink=self.sink,
@@ -227,9 +273,11 @@ class Replica:
 class BindingWorld:
     """Pods, nodes, time and the ledger, with replicas around."""
 
-    def __init__(self, *gpus: int, store: LedgerStore | None = None) -> None:
+    def __init__(
+        self, *gpus: int, store: LedgerStore | None = None, clock: FakeClock | None = None
+    ) -> None:
         """One `env` node per number, with so many GPUs: gpu-1, gpu-2, …"""
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self.pods = FakePods()
         self.gone: dict[str, NodeGone] = {}
         self.fleet = FleetSnapshot({}, {}, 0)
