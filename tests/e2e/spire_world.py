@@ -169,7 +169,15 @@ class OurAgent(OurProgram):
     """The agent of one node, on the fake NVML library."""
 
     def __init__(
-        self, site: Site, node: str, workload_api: str, controller: str, **agent: str
+        self,
+        site: Site,
+        node: str,
+        workload_api: str,
+        controller: str,
+        *,
+        trust_domain: str = TRUST_DOMAIN,
+        cluster: str = "lab",
+        **agent: str,
     ) -> None:
         """`agent`: keys of that section."""
         super().__init__(
@@ -177,8 +185,8 @@ class OurAgent(OurProgram):
             f"agent-{node}",
             {
                 "kind": "AgentConfig",
-                "trustDomain": TRUST_DOMAIN,
-                "cluster": "lab",
+                "trustDomain": trust_domain,
+                "cluster": cluster,
                 "workloadApi": workload_api,
                 "agent": {
                     "nodeName": node,

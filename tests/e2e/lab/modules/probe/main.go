@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-const usage = "probe pause | say TEXT… | env [PREFIX] | gpus | lookup NAME | get URL | serve ADDRESS"
+const usage = "probe pause | stay | say TEXT… | env [PREFIX] | gpus | lookup NAME | get URL | serve ADDRESS"
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -35,6 +35,9 @@ func run(args []string) error {
 	switch {
 	case verb == "pause":
 		pause()
+		return nil
+	case verb == "stay":
+		stay()
 		return nil
 	case verb == "say":
 		fmt.Println(strings.Join(rest, " "))
@@ -73,6 +76,15 @@ func pause() {
 				break
 			}
 		}
+	}
+}
+
+// stay ends for nobody who asks: only SIGKILL ends it.
+func stay() {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
+	fmt.Println("staying")
+	for {
+		time.Sleep(time.Hour)
 	}
 }
 
