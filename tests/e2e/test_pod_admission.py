@@ -280,7 +280,22 @@ def test_without_a_controller_enforced_namespaces_and_wishes_wait_and_nobody_els
             assert world.create(new_pod(container(gpus=1)), where, DRY)
         hint = new_pod(annotations={"gpuwarden.dev/job-type": "train"})
         assert world.create(hint, world.plain, DRY)
+        assert world.create(_full(1000), world.plain, DRY)
+        message = world.refused(_full(1001), world.plain)
+        assert 'failed calling webhook "asking.pods.gpuwarden.dev"' in message
     assert world.create(asking, world.plain, DRY)
+
+
+def _full(count: int, **more: str) -> Document:
+    """A pod with so many annotations that are nobody's, and some more."""
+    return new_pod(annotations={**{f"a{number}": "" for number in range(count)}, **more})
+
+
+def test_among_very_many_keys_ours_are_found(world: World) -> None:
+    forged = {"gpuwarden.dev/reservation-id": "x"}
+    for count in (900, 40_000):
+        assert world.create(_full(count), world.plain, DRY)
+        assert "DOOR_ANNOTATION" in world.refused(_full(count, **forged), world.plain, DRY)
 
 
 def test_in_a_real_container_no_image_default_is_left(world: World, real_node: None) -> None:
