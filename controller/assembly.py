@@ -20,12 +20,14 @@ from controller.admission_journal import AdmissionJournal
 from controller.api_journal import ApiJournal
 from controller.audit.durable_log import DurableLog
 from controller.audit.opening import audit_log
+from controller.audit.recent import recent_records
 from controller.audit.sealing import LogIdentity
 from controller.binding.assembly import BindingParts, BindingSources, binding_parts
 from controller.binding.ledger_choice import choose_ledger
 from controller.binding_journal import BindingJournal
 from controller.clock_guard import ClockAnchor
 from controller.conditions import Conditions, ProcessState
+from controller.custody.inquiry import InquiryPorts, PodInquiry
 from controller.denial_follower import DenialFollower
 from controller.extender_journal import ExtenderJournal
 from controller.fleet.denials import Denials
@@ -232,7 +234,7 @@ def assemble(
         ),
         fleet=_fleet(conditions, known_fleet, desk, verbs, scenes),
         operator=OperatorService(desk),
-        placement=_placement(binding, clock),
+        placement=_placement(settings, cluster, binding, verbs, fleet=known_fleet, clock=clock),
         extender=_extender(settings, verbs, audit, instruments, cluster),
         admission=_admission(settings, cluster, audit, instruments, binding),
         api=_api(
@@ -329,9 +331,30 @@ def _fleet(
     )
 
 
-def _placement(binding: BindingParts | None, clock: Clock) -> PlacementService:
+def _placement(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+    verbs: ExtenderVerbs,
+    *,
+    fleet: KnownFleet,
+    clock: Clock,
+) -> PlacementService:
     ledger = None if binding is None else binding.ledger.store.snapshot
-    return PlacementService(PlacementReader(ledger=ledger), clock)
+    if cluster is None:
+        return PlacementService(PlacementReader(ledger=ledger), clock)
+    inquiry = PodInquiry(
+        InquiryPorts(
+            pods=cluster.pods,
+            explain=verbs.explain,
+            fleet=fleet.snapshot,
+            ledger=ledger,
+            ids=None if binding is None else binding.ids,
+            recent=partial(recent_records, settings.audit.dir),
+            clock=clock,
+        )
+    )
+    return PlacementService(PlacementReader(ledger=ledger, about=inquiry.about), clock)
 
 
 def _cluster(

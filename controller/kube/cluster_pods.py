@@ -79,6 +79,15 @@ class ClusterPods:
             raise PodsUnavailableError(f"the pod could not be read: {error}") from None
         return None if entry is None else _stored(entry)
 
+    async def document(self, namespace: str, name: str) -> bytes | None:
+        """The whole pod at its newest; None where there is none. Raises PodsUnavailableError."""
+        try:
+            return await self._api.get(PODS, name, namespace)
+        except ApiError as error:
+            if error.is_not_found:
+                return None
+            raise PodsUnavailableError(f"the pod could not be read: {error}") from None
+
     def sight(self, pod: PodRef) -> PodSight:
         """What the copy says of a pod by its UID; that it lacks one proves nothing."""
         entry = self._reflection.objects.get(f"{pod.namespace}/{pod.name}")

@@ -20,6 +20,7 @@ _STATUS: dict[ReasonCode, grpc.StatusCode] = {
     ReasonCode.REQ_INVALID: grpc.StatusCode.INVALID_ARGUMENT,
     ReasonCode.NODE_UNKNOWN: grpc.StatusCode.NOT_FOUND,
     ReasonCode.CLASS_UNKNOWN: grpc.StatusCode.NOT_FOUND,
+    ReasonCode.POD_UNKNOWN: grpc.StatusCode.NOT_FOUND,
     ReasonCode.CONTROLLER_NOT_READY: grpc.StatusCode.UNAVAILABLE,
     ReasonCode.AUDIT_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ReasonCode.ENROLLMENT_STALE: grpc.StatusCode.UNAVAILABLE,

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from controller.ledger.record import ShareGroup
 from controller.scheduling.decision import FilterDecision
+from controller.scheduling.explanation import PodExplanation, explain_bound, explain_waiting
 from controller.scheduling.filter import filter_nodes
 from controller.scheduling.fit import FitReport, explain_fit
-from controller.scheduling.pod import Pod, find_pod
+from controller.scheduling.pod import Pod, decode_pod, find_pod
 from controller.scheduling.prioritize import prioritize_nodes
 from controller.scheduling.refusal_texts import message
 from controller.scheduling.requirements import (
@@ -161,6 +162,25 @@ class ExtenderVerbs:
         if isinstance(needs, Requirements) and not needs.guarded:
             return needs, None
         return needs, explain_fit(needs, self._scene(pod, needs))
+
+    def explain(self, pod_json: bytes) -> PodExplanation:
+        """Why a pod that exists waits, or what it is promised where it is.
+
+        Raises PodDecodeError.
+        """
+        pod = decode_pod(pod_json)
+        needs = self._needs(pod)
+        if isinstance(needs, Requirements) and not needs.guarded:
+            return PodExplanation(needs=needs)
+        scene = self._scene(pod, needs)
+        if pod.spec.node_name:
+            return explain_bound(needs, scene, pod.spec.node_name)
+        reason = self._around.not_ready()
+        if reason is not None:
+            return PodExplanation(
+                needs=needs, refusal=Refusal(ReasonCode.CONTROLLER_NOT_READY, reason)
+            )
+        return explain_waiting(needs, scene, self._around.denied(pod.metadata.uid or ""))
 
     @staticmethod
     def _passing(args: ExtenderArgs) -> bytes:

@@ -36,6 +36,10 @@ _LAZY: Final = {
     "class show": ("classes:show", "Show the document behind a class."),
     "class diff": ("classes:diff_", "Show where two classes differ; exits with 3 if they do."),
     "explain node": ("explain:node", "Explain why a node is or is not eligible."),
+    "explain pod": (
+        "explain_pod:pod",
+        "Explain a pod's way to its GPUs, or why it waits; exits with 3 if that is wrong.",
+    ),
     "fit": ("fit:fit", "Say which nodes a pod would pass on; exits with 3 if there is none."),
     "audit verify": ("audit:verify", "Verify an audit log; exits with 3 if it is broken."),
     "audit prove": ("audit:prove", "Prove that a record is in the log; exits with 3 if not."),

@@ -133,6 +133,11 @@ class Asker:
                 return found
             after = page.next_after
 
+    async def account(self, namespace: str, name: str) -> place.ExplainPodResponse:
+        """A pod's way to its GPUs."""
+        request = place.ExplainPodRequest(namespace=namespace, name=name)
+        return await self._answer(self._placement.ExplainPod, request)
+
     async def support(self) -> list[Part]:
         """What a support bundle tells of the controller."""
         parts: dict[str, Part] = {}

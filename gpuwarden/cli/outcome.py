@@ -21,7 +21,8 @@ MEANING: Final = {
     ExitCode.OK: "done, and nothing was found wrong",
     ExitCode.ERROR: "it did not work; the message says why",
     ExitCode.USAGE: "wrong arguments, or a configuration that is not valid",
-    ExitCode.FINDING: "something was found: a broken log, no node that fits, classes that differ",
+    ExitCode.FINDING: "something was found: a broken log, no node that fits, classes that differ,"
+    " a pod that does not have what was reserved",
     ExitCode.NOT_AUTHORISED: "the controller does not let this caller in",
     ExitCode.NOT_REACHABLE: "no controller answers there, or it is not the expected one",
     ExitCode.TIMEOUT: "no answer in time",

@@ -58,6 +58,8 @@ class FakeFleetServer(
         self.uses: dict[str, pb.GpuUse] = {}
         self.reservations: list[place.Reservation] = []
         """One a page."""
+        self.accounts: dict[str, place.ExplainPodResponse] = {}
+        """By `namespace/name`."""
         self.warnings_of_acts: list[str] = []
         self.support: list[sup.CollectResponse] = []
         self.breaks_support = False
@@ -175,6 +177,12 @@ class FakeFleetServer(
         return place.ListReservationsResponse(
             reservations=left[:1], next_after=left[0].id if left[1:] else ""
         )
+
+    def ExplainPod(
+        self, request: place.ExplainPodRequest, context: grpc.ServicerContext
+    ) -> place.ExplainPodResponse:
+        self._admit(request, context)
+        return _known(self.accounts, f"{request.namespace}/{request.name}", "pod", context)
 
     def Collect(
         self, request: sup.CollectRequest, context: grpc.ServicerContext

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.evidence.model import GpuProcess
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.api_server import FakeApiServer
+from tests.fakes.eventually import eventually
 from tests.integration.test_binding_gate_in_a_controller import GPUS, Stage, stage
 from tests.integration.test_controller_app import _restored_logging
 from tests.integration.test_controller_in_a_cluster import TD, world
@@ -48,11 +50,11 @@ async def ask(socket: str, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def told(here: Stage, *arguments: str) -> Any:
+async def told(here: Stage, *arguments: str, wanted: int | None = 0) -> Any:
     """What it says for programs."""
     socket = here.there.here.controller.addresses.local
     code, out, err = await ask(socket, *arguments, "-o", "json")
-    assert code == 0, err
+    assert code == wanted or wanted is None, err
     return json.loads(out)
 
 
@@ -82,3 +84,89 @@ async def test_without_a_ledger_the_list_is_an_error_not_empty(
         code, out, err = await ask(here.controller.addresses.local, "reservations")
         assert (code, out) == (1, "")
         assert "LEDGER_UNAVAILABLE: this controller reserves nothing" in err
+
+
+def states(found: Any) -> dict[str, str]:
+    return {x["name"]: x["state"] for x in found["stations"]}
+
+
+async def test_a_pod_s_way_from_its_wish_to_its_processes(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    async with stage(tmp_path, api, workload_api) as here:
+        uid = here.create("train-0")["metadata"]["uid"]
+
+        async def passes() -> Any:
+            found = await told(here, "explain", "pod", "team-a/train-0", wanted=None)
+            return found if found["passing"] else None
+
+        waiting = await eventually(passes, "the pod waits for a scheduler alone")
+        assert states(waiting) == {
+            "wished": "reached",
+            "reserved": "waiting",
+            "bound": "waiting",
+            "kubelet": "waiting",
+            "nvml": "waiting",
+        }
+        assert waiting["passingNodes"] == ["node-1"]
+        given = await here.bound("train-0")
+        await here.state_of(given, "Confirmed")
+        here.node.processes = (GpuProcess(given, 7, uid),)
+        await here.node.some_rounds()
+        found = await told(here, "explain", "pod", "team-a/train-0")
+        assert states(found) == {
+            "wished": "reached",
+            "reserved": "reached",
+            "bound": "reached",
+            "kubelet": "unneeded",
+            "nvml": "reached",
+        }
+        by_name = {x["name"]: x for x in found["stations"]}
+        assert [by_name[x]["gpus"] for x in ("reserved", "bound", "nvml")] == [[given]] * 3
+        shown = (await told(here, "node", "show", "node-1"))["evidenceDigest"]
+        assert len(by_name["nvml"]["evidenceDigest"]) == len(shown) == 64
+        assert by_name["reserved"]["at"]
+        assert (found["guaranteeGiven"], found["guarantee"]) == ("node", "node")
+        assert found["guaranteeLimit"] == "protection is off"
+
+        async def logged() -> Any:
+            found = await told(here, "explain", "pod", "team-a/train-0")
+            kinds = {x["kind"]: x for x in found["records"]}
+            return kinds if "reservation.confirmed" in kinds else None
+
+        kinds = await eventually(logged, "the audit log tells of it")
+        assert kinds["reservation.reserved"]["gpus"] == [given]
+        here.node.processes = (GpuProcess(given, 7, uid), GpuProcess(given, 8, None))
+        await here.node.some_rounds()
+        found = await told(here, "explain", "pod", "team-a/train-0", wanted=3)
+        assert states(found)["nvml"] == "mismatch"
+        assert f"process 8 of no pod uses {given} too" in found["stations"][4]["findings"]
+
+
+async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    async with stage(tmp_path, api, workload_api) as here:
+        for number in range(len(GPUS) + 1):
+            here.create(f"train-{number}")
+        uid = api.objects.get("pods", "team-a/train-0")["metadata"]["uid"]
+        given = [await here.bound(f"train-{number}") for number in range(len(GPUS))]
+        last = f"team-a/train-{len(GPUS)}"
+        found = await told(here, "explain", "pod", last, wanted=3)
+        assert [(x["code"], x["nodes"]) for x in found["rejections"]] == [("GPU_BUSY", ["node-1"])]
+        waiting = api.objects.get("pods", last)
+        filtered = await here.there.here.filtered(waiting)
+        text = filtered["FailedAndUnresolvableNodes"]["node-1"]
+        assert found["rejections"][0]["detail"] in text
+        await here.state_of(given[0], "Confirmed")
+        here.node.processes = (GpuProcess(given[0], 7, uid),)
+        api.delete("pods", "team-a/train-0")
+        await here.state_of(given[0], "Releasing")
+        gone = await told(here, "explain", "pod", "team-a/train-0")
+        assert (gone["phase"], states(gone)["reserved"]) == ("", "reached")
+        assert gone["uid"] == uid
+        code, _, err = await ask(
+            here.there.here.controller.addresses.local, "explain", "pod", "team-a/never"
+        )
+        assert code == 1
+        assert "POD_UNKNOWN: no pod team-a/never; neither ledger nor audit log know" in err

@@ -169,3 +169,249 @@ class ReservedGpu(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReservedGpu: _TypeAlias = ReservedGpu  # noqa: Y015
+
+@_typing.final
+class ExplainPodRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainPodRequest: _TypeAlias = ExplainPodRequest  # noqa: Y015
+
+@_typing.final
+class ExplainPodResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    GUARDED_FIELD_NUMBER: _builtins.int
+    STATIONS_FIELD_NUMBER: _builtins.int
+    WRONG_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    PASSING_FIELD_NUMBER: _builtins.int
+    PASSING_NODES_FIELD_NUMBER: _builtins.int
+    REJECTIONS_FIELD_NUMBER: _builtins.int
+    GUARANTEE_GIVEN_FIELD_NUMBER: _builtins.int
+    GUARANTEE_FIELD_NUMBER: _builtins.int
+    GUARANTEE_LIMIT_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    RECORDS_SINCE_FIELD_NUMBER: _builtins.int
+    EARLIER_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    uid: _builtins.str
+    """Empty where nothing knows it."""
+    phase: _builtins.str
+    """Phase of the pod; empty where the API server has no such pod."""
+    guarded: _builtins.bool
+    """False when the pod asks for nothing of ours, or is gone."""
+    wrong: _builtins.bool
+    """Where one is missing or does not agree with those before."""
+    code: _builtins.str
+    """Reason code and text when the pod itself is refused, or nothing is decided yet."""
+    detail: _builtins.str
+    passing: _builtins.int
+    """Nodes that /filter would let it on now; for a pod that is bound to none."""
+    guarantee_given: _builtins.str
+    """What was promised when it was bound (exact, set or node), by the pod's annotation."""
+    guarantee: _builtins.str
+    """What its node promises now, or the best of those that pass."""
+    guarantee_limit: _builtins.str
+    """Why no more, for people; empty where there is no more."""
+    records_since: _builtins.str
+    """How far back that was looked; empty where there is no log to look at."""
+    @_builtins.property
+    def stations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Station]:
+        """wished, reserved, bound, kubelet, nvml."""
+
+    @_builtins.property
+    def passing_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Some of them."""
+
+    @_builtins.property
+    def rejections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rejection]:
+        """Why the others would be rejected, the most frequent code first; likewise."""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodRecord]:
+        """What this replica's audit log says about pods of this name, the oldest first."""
+
+    @_builtins.property
+    def earlier(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reservation]:
+        """Reservations of earlier pods of this name."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        uid: _builtins.str = ...,
+        phase: _builtins.str = ...,
+        guarded: _builtins.bool = ...,
+        stations: _abc.Iterable[Global___Station] | None = ...,
+        wrong: _builtins.bool = ...,
+        code: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        passing: _builtins.int = ...,
+        passing_nodes: _abc.Iterable[_builtins.str] | None = ...,
+        rejections: _abc.Iterable[Global___Rejection] | None = ...,
+        guarantee_given: _builtins.str = ...,
+        guarantee: _builtins.str = ...,
+        guarantee_limit: _builtins.str = ...,
+        records: _abc.Iterable[Global___PodRecord] | None = ...,
+        records_since: _builtins.str = ...,
+        earlier: _abc.Iterable[Global___Reservation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "earlier", b"earlier", "guarantee", b"guarantee", "guarantee_given", b"guarantee_given", "guarantee_limit", b"guarantee_limit", "guarded", b"guarded", "name", b"name", "namespace", b"namespace", "passing", b"passing", "passing_nodes", b"passing_nodes", "phase", b"phase", "records", b"records", "records_since", b"records_since", "rejections", b"rejections", "stations", b"stations", "uid", b"uid", "wrong", b"wrong"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainPodResponse: _TypeAlias = ExplainPodResponse  # noqa: Y015
+
+@_typing.final
+class Station(_message.Message):
+    """A station on the way of a pod to its GPUs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_DIGEST_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """wished, reserved, bound, kubelet or nvml."""
+    state: _builtins.str
+    """reached, waiting, unneeded, over, missing, mismatch or unknown."""
+    at: _builtins.str
+    """RFC 3339; empty where nobody says."""
+    source: _builtins.str
+    """Who says so."""
+    evidence_digest: _builtins.str
+    """Digest of the signed evidence that says it; empty where it is from none."""
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of GPUs."""
+
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Lines for people; may hold text that others wrote."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: _builtins.str = ...,
+        at: _builtins.str = ...,
+        source: _builtins.str = ...,
+        evidence_digest: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+        findings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "evidence_digest", b"evidence_digest", "findings", b"findings", "gpus", b"gpus", "name", b"name", "source", b"source", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Station: _TypeAlias = Station  # noqa: Y015
+
+@_typing.final
+class Rejection(_message.Message):
+    """All nodes that /filter would reject for one reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    detail: _builtins.str
+    """Of the first of them."""
+    count: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The first few by name."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        count: _builtins.int = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "detail", b"detail", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rejection: _TypeAlias = Rejection  # noqa: Y015
+
+@_typing.final
+class PodRecord(_message.Message):
+    """A record of the audit log about the pod."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    CODES_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    at: _builtins.str
+    kind: _builtins.str
+    decision: _builtins.str
+    node: _builtins.str
+    uid: _builtins.str
+    """UID of the pod that it is about."""
+    @_builtins.property
+    def codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        at: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        decision: _builtins.str = ...,
+        codes: _abc.Iterable[_builtins.str] | None = ...,
+        node: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+        uid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "codes", b"codes", "decision", b"decision", "gpus", b"gpus", "kind", b"kind", "node", b"node", "seq", b"seq", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodRecord: _TypeAlias = PodRecord  # noqa: Y015

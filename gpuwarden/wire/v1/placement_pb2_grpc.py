@@ -41,6 +41,11 @@ class PlacementServiceStub:
                 request_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListReservationsRequest.SerializeToString,
                 response_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListReservationsResponse.FromString,
                 _registered_method=True)
+        self.ExplainPod = channel.unary_unary(
+                '/gpuwarden.wire.v1.PlacementService/ExplainPod',
+                request_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodRequest.SerializeToString,
+                response_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -55,6 +60,13 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainPod(self, request, context):
+        """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +74,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.ListReservations,
                     request_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListReservationsRequest.FromString,
                     response_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListReservationsResponse.SerializeToString,
+            ),
+            'ExplainPod': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainPod,
+                    request_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodRequest.FromString,
+                    response_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +110,33 @@ class PlacementService:
             '/gpuwarden.wire.v1.PlacementService/ListReservations',
             gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListReservationsRequest.SerializeToString,
             gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ListReservationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainPod(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuwarden.wire.v1.PlacementService/ExplainPod',
+            gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodRequest.SerializeToString,
+            gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class PlacementServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PlacementServiceAsyncStub: ...
     ListReservations: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ListReservationsRequest, _placement_pb2.ListReservationsResponse]
     """Reservations in the order of their ids; one page."""
+    ExplainPod: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ExplainPodRequest, _placement_pb2.ExplainPodResponse]
+    """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy."""
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -47,6 +49,8 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListReservations: _aio.UnaryUnaryMultiCallable[_placement_pb2.ListReservationsRequest, _placement_pb2.ListReservationsResponse]  # type: ignore[assignment]
     """Reservations in the order of their ids; one page."""
+    ExplainPod: _aio.UnaryUnaryMultiCallable[_placement_pb2.ExplainPodRequest, _placement_pb2.ExplainPodResponse]  # type: ignore[assignment]
+    """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy."""
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Who holds which GPU, and how a pod came to its own or why it waits. Callers: roles inspector
@@ -60,5 +64,13 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_placement_pb2.ListReservationsResponse, _abc.Awaitable[_placement_pb2.ListReservationsResponse]]:
         """Reservations in the order of their ids; one page."""
+
+    @_abc_1.abstractmethod
+    def ExplainPod(
+        self,
+        request: _placement_pb2.ExplainPodRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.ExplainPodResponse, _abc.Awaitable[_placement_pb2.ExplainPodResponse]]:
+        """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy."""
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -52,6 +52,7 @@ _EXPECTED = {
     "gpuwarden.wire.v1.OperatorService/QuarantineNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/ReleaseNode": _OPERATORS,
     "gpuwarden.wire.v1.PlacementService/ListReservations": _READERS,
+    "gpuwarden.wire.v1.PlacementService/ExplainPod": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},

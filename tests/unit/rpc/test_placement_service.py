@@ -1,12 +1,16 @@
 """Which questions about placement are answered, and which are refused."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from controller.custody.account import Account
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.rpc.placement_service import PlacementReader, PlacementService
+from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb
+from tests.builders.accounts import account, held, pod_document
 from tests.builders.ledger import record
 from tests.fakes.clock import FakeClock
 
@@ -18,8 +22,8 @@ class AbortedError(Exception):
 
 
 class Context:
-    async def abort(self, code: Any, details: str, metadata: Any = ()) -> None:
-        raise AbortedError(f"{code.name} {details} {dict(metadata).get('field', '')}".strip())
+    async def abort(self, code: Any, details: str, _metadata: Any = ()) -> None:
+        raise AbortedError(f"{code.name} {details}")
 
 
 async def listed(
@@ -59,3 +63,37 @@ async def test_questions_that_make_no_sense_are_refused(fields: Any, text: str) 
     with pytest.raises(AbortedError, match="INVALID_ARGUMENT REQ_INVALID: ") as refused:
         await listed(**fields)
     assert text.replace("\\\\", "\\") in str(refused.value)
+
+
+async def explained(
+    found: Account | Refusal | None = None, namespace: str = "team-a", name: str = "train-0"
+) -> pb.ExplainPodResponse:
+    asked: list[tuple[str, str]] = []
+
+    async def about(*pod: str) -> Account | Refusal:
+        asked.append(pod)  # type: ignore[arg-type] # two names
+        assert found is not None
+        return found
+
+    source: Callable[[str, str], Awaitable[Account | Refusal]] | None = about if found else None
+    service = PlacementService(PlacementReader(ledger=None, about=source), FakeClock())
+    context: Any = Context()
+    answer = await service.ExplainPod(pb.ExplainPodRequest(namespace=namespace, name=name), context)
+    assert asked == [(namespace, name)]
+    return answer
+
+
+async def test_a_pod_is_explained() -> None:
+    answer = await explained(account(pod_document(), held()))
+    assert [x.name for x in answer.stations] == ["wished", "reserved", "bound", "kubelet", "nvml"]
+
+
+async def test_pods_that_cannot_be_explained() -> None:
+    unknown = Refusal(ReasonCode.POD_UNKNOWN, "no pod team-a/train-0")
+    with pytest.raises(AbortedError, match="NOT_FOUND POD_UNKNOWN: no pod team-a/train-0"):
+        await explained(unknown)
+    with pytest.raises(AbortedError, match="NOT_FOUND POD_UNKNOWN: this controller has no Kuber"):
+        await explained()
+    for namespace, name in (("", "a"), ("a", ""), ("a", "b/c"), ("a", "B")):
+        with pytest.raises(AbortedError, match="INVALID_ARGUMENT REQ_INVALID: name"):
+            await explained(unknown, namespace, name)

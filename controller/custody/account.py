@@ -1,0 +1,129 @@
+"""The whole account of one pod from one moment's snapshots. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.audit.recent import Recent
+from controller.custody.pod_document import PodDocument, read_pod
+from controller.custody.station import WRONG, Case, Station
+from controller.custody.stations import stations
+from controller.fleet.view import FleetSnapshot
+from controller.ledger.record import Holder, in_claiming_order
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.scheduling.explanation import PodExplanation
+from controller.scheduling.wish_keys import GIVEN_GUARANTEE, RESERVATION_ID
+
+_NO_LEDGER = "this controller reserves nothing: it has no admission.tls"
+_UNREAD = "the ledger was not read lately"
+
+Part = tuple[Entry, Holder]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """About whom, and all that is known."""
+
+    namespace: str
+    name: str
+    body: bytes | None
+    """The pod as it is stored; None where there is none."""
+    explanation: PodExplanation | None
+    ledger: LedgerSnapshot | None
+    fleet: FleetSnapshot
+    ids: ReservationIds | None
+    recent: Recent
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What there is to say of a pod."""
+
+    case: Case
+    stations: tuple[Station, ...]
+    explanation: PodExplanation | None
+    """None where the pod is gone."""
+    given: str
+    """The guarantee that stands on the pod; empty where none does."""
+    recent: Recent
+    others: tuple[Part, ...]
+    """What earlier pods of the same name still hold."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether something does not agree, or is not there."""
+        return any(x.state in WRONG for x in self.stations)
+
+
+def account_of(asked: Asked) -> Account | None:
+    """None where nothing is known of such a pod. Raises PodDecodeError."""
+    pod = None if asked.body is None else read_pod(asked.body)
+    named = tuple(_named(asked))
+    uid = pod.uid if pod is not None else _last_uid(named, asked.recent)
+    if pod is None and not named and not asked.recent.records:
+        return None
+    parts = _parts(asked, uid)
+    place = pod.node if pod is not None and pod.node else _place(parts)
+    case = Case(
+        namespace=asked.namespace,
+        name=asked.name,
+        uid=uid,
+        pod=pod,
+        needs=None if asked.explanation is None else asked.explanation.needs,
+        parts=parts,
+        ledger_unknown=_unknown(asked),
+        is_authentic=None if pod is None else _is_authentic(asked, pod),
+        node=asked.fleet.nodes.get(place),
+        now_ns=asked.now_ns,
+    )
+    return Account(
+        case=case,
+        stations=stations(case),
+        explanation=asked.explanation,
+        given="" if pod is None or not pod.node else pod.annotations.get(GIVEN_GUARANTEE, ""),
+        recent=asked.recent,
+        others=tuple(x for x in named if x[1].pod.uid != uid),
+    )
+
+
+def _named(asked: Asked) -> Iterator[Part]:
+    if asked.ledger is None or _unknown(asked):
+        return
+    entries = asked.ledger.entries
+    for key in sorted(entries):
+        for holder in entries[key].record.holders:
+            if (holder.pod.namespace, holder.pod.name) == (asked.namespace, asked.name):
+                yield entries[key], holder
+
+
+def _parts(asked: Asked, uid: str) -> tuple[Part, ...]:
+    if asked.ledger is None or _unknown(asked):
+        return ()
+    return asked.ledger.parts_of(uid)
+
+
+def _unknown(asked: Asked) -> str:
+    if asked.ledger is None:
+        return _NO_LEDGER
+    return _UNREAD if asked.now_ns >= asked.ledger.fresh_until_ns else ""
+
+
+def _last_uid(named: tuple[Part, ...], recent: Recent) -> str:
+    """Of a pod that is gone: the one that still holds something, else the last that was seen."""
+    held = next((holder.pod.uid for _, holder in named if holder.pod.uid), None)
+    seen = (x.refs.get("uid") for x in reversed(recent.records))
+    return held or next((x for x in seen if isinstance(x, str) and x), "")
+
+
+def _place(parts: tuple[Part, ...]) -> str:
+    return parts[0][0].record.node if parts else ""
+
+
+def _is_authentic(asked: Asked, pod: PodDocument) -> bool | None:
+    reservation = pod.annotations.get(RESERVATION_ID)
+    if asked.ids is None or reservation is None or not pod.node:
+        return None
+    gpus = in_claiming_order(pod.told)
+    subject = ReservationSubject(asked.namespace, pod.node, gpus, pod.uid)
+    return asked.ids.is_authentic(reservation, subject)

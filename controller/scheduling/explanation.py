@@ -1,0 +1,105 @@
+"""Why a pod waits, or what it is promised where it is, for people. Pure.
+
+Rejections come from the very outcome that /filter would answer with now, about every node that
+is known: the scheduler asks about those only that pass its own filters.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import compress, islice
+from typing import Final
+
+from controller.fleet.view import NodeMode
+from controller.scheduling.filter import FilterOutcome, filter_nodes
+from controller.scheduling.guarantee import Guarantee
+from controller.scheduling.judge import Judge
+from controller.scheduling.promise import Promise, promise_to
+from controller.scheduling.requirements import Requirements, RequirementsInvalid
+from controller.scheduling.scene import Scene
+from controller.scheduling.verdicts import CODES
+from gpuwarden.reasons import ReasonCode, Refusal
+
+EXAMPLES: Final = 8
+"""Nodes that are named, for each code and of those that pass."""
+_ASKED: Final = 1_000
+"""Passing nodes among which the best promise is looked for."""
+_BEST_FIRST: Final = (Guarantee.EXACT, Guarantee.SET, Guarantee.NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """All nodes that got one code."""
+
+    code: ReasonCode
+    detail: str
+    """Of the first of them."""
+    count: int
+    nodes: tuple[str, ...]
+    """The first few by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodExplanation:
+    """What there is to say of one pod; of one that asks for nothing of ours, that alone."""
+
+    needs: Requirements | RequirementsInvalid
+    refusal: Refusal | None = None
+    """What keeps it from every node, whatever their state."""
+    passing: int = 0
+    """Nodes that /filter would let it on now; not counted for a pod that is bound."""
+    examples: tuple[str, ...] = ()
+    """Some of them."""
+    rejections: tuple[Rejection, ...] = ()
+    """The most frequent code first; likewise."""
+    promise: Promise | None = None
+    """Of the node that it is bound to, or the best of those that pass."""
+
+
+def explain_waiting(
+    needs: Requirements | RequirementsInvalid, scene: Scene, denied: AbstractSet[str]
+) -> PodExplanation:
+    """A guarded pod that is bound to no node; `denied` as in `filter_nodes`."""
+    names = sorted(scene.fleet.nodes.keys() | scene.static.hashes.keys())
+    outcome = filter_nodes(names, needs, scene, denied)
+    judge = Judge(needs, scene)
+    return PodExplanation(
+        needs=needs,
+        refusal=judge.pod_refusal,
+        passing=len(outcome.passed),
+        examples=tuple(outcome.passed[:EXAMPLES]),
+        rejections=_rejections(outcome, judge.refusal),
+        promise=_best(outcome.passed[:_ASKED], needs, scene),
+    )
+
+
+def explain_bound(
+    needs: Requirements | RequirementsInvalid, scene: Scene, node: str
+) -> PodExplanation:
+    """A guarded pod that is bound."""
+    return PodExplanation(needs=needs, promise=_best([node], needs, scene))
+
+
+def _rejections(
+    outcome: FilterOutcome, refusal: Callable[[str], Refusal | None]
+) -> tuple[Rejection, ...]:
+    codes, found = outcome.codes(), []
+    for code, count in outcome.totals().rejected.items():
+        byte = CODES.index(code)
+        nodes = tuple(islice(compress(outcome.names, (x == byte for x in codes)), EXAMPLES))
+        known = outcome.reasons.get(nodes[0]) or refusal(nodes[0])
+        found.append(Rejection(code, "" if known is None else known.detail, count, nodes))
+    return tuple(sorted(found, key=lambda x: (-x.count, x.code)))
+
+
+def _best(
+    names: Iterable[str], needs: Requirements | RequirementsInvalid, scene: Scene
+) -> Promise | None:
+    if isinstance(needs, RequirementsInvalid):
+        return None
+    nodes = scene.fleet.nodes
+    promises = (
+        promise_to(needs, x, NodeMode.ENV if x not in nodes else nodes[x].mode, scene)
+        for x in names
+    )
+    return min(promises, key=lambda x: _BEST_FIRST.index(x.guarantee), default=None)

@@ -1,0 +1,146 @@
+"""`gpuwarden explain pod`: stations, reasons and records for people; exit codes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpuwarden.wire.v1 import placement_pb2 as pb
+from tests.fakes.fleet_server import FakeFleetServer
+from tests.unit.cli.conftest import Cli
+from tests.unit.cli.test_cli_reservations import HOSTILE, reservation
+
+STATIONS = ("wished", "reserved", "bound", "kubelet", "nvml")
+AT = "2026-11-27T20:00:00.000Z"
+
+
+def account(*states: str, **changes: Any) -> pb.ExplainPodResponse:
+    stations = [
+        pb.Station(name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"])
+        for name, state in zip(STATIONS, states or ["reached"] * 5, strict=True)
+    ]
+    fields: dict[str, Any] = {
+        "namespace": "team-a",
+        "name": "train-0",
+        "uid": "uid-0",
+        "phase": "Running",
+        "guarded": True,
+        "stations": stations,
+        "records_since": AT,
+    }
+    return pb.ExplainPodResponse(**(fields | changes))
+
+
+WAITING = ("reached", *["waiting"] * 4)
+BUSY = pb.Rejection(code="GPU_BUSY", detail="no free GPU", count=2, nodes=["gpu-1", "gpu-2"])
+
+
+def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
+    found = account(guarantee_given="node", guarantee="node", guarantee_limit="protection is off")
+    found.stations[4].gpus.append("GPU-a")
+    found.stations[4].evidence_digest = "ab" * 32
+    found.records.add(seq=7, at=AT, kind="bind.decision", decision="allowed", node="gpu-1")
+    fleet.accounts["team-a/train-0"] = found
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert ran.code == 0
+    assert ran.lines[:5] == [
+        "Pod:              team-a/train-0",
+        "UID:              uid-0",
+        "Phase:            Running",
+        "Guarantee given:  node",
+        "Guarantee now:    node: protection is off",
+    ]
+    rows = [line.split() for line in ran.lines]
+    assert ["nvml", "reached", AT, "GPU-a", "ledger", "abababababababab"] in rows
+    assert ["wished:", "of", "wished"] in rows
+    assert f"In this replica's audit log, looked through since {AT}:" in ran.lines
+    assert [AT, "7", "bind.decision", "allowed", "-", "gpu-1", "-"] in rows
+    assert "Rejected" not in ran.out
+
+
+def test_a_pod_that_waits_for_a_node(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["default/train-0"] = account(*WAITING, rejections=[BUSY])
+    ran = ask("explain", "pod", "train-0")
+    assert ran.code == 3
+    rows = [line.split() for line in ran.lines]
+    assert "Nodes that /filter would pass now: 0" in ran.lines
+    assert ["2", "GPU_BUSY", "no", "free", "GPU", "gpu-1,gpu-2"] in rows
+    assert "What to do: " in ran.out
+    assert f"Nothing about it in this replica's audit log since {AT}." in ran.lines
+
+
+def test_a_pod_that_would_pass_somewhere(ask: Cli, fleet: FakeFleetServer) -> None:
+    found = account(*WAITING, passing=9, passing_nodes=["gpu-3"], rejections=[BUSY])
+    found.guarantee, found.guarantee_limit = "set", "kubelet chooses the GPU"
+    fleet.accounts["team-a/train-0"] = found
+    ran = ask("explain", "pod", "train-0", "-n", "team-a")
+    assert ran.code == 0
+    assert "Nodes that /filter would pass now: 9: gpu-3" in ran.lines
+    assert "Guarantee possible now:  set: kubelet chooses the GPU" in ran.lines
+    assert "What to do" not in ran.out
+
+
+def test_a_pod_that_is_refused_itself(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*WAITING, code="REQ_INVALID", detail="a bad hash")
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert (ran.code, "The pod is refused: REQ_INVALID a bad hash" in ran.lines) == (3, True)
+
+
+def test_a_pod_that_is_none_of_ours_waits_for_others(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*WAITING, guarded=False)
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert ran.code == 0
+    assert "/filter" not in ran.out
+
+
+def test_stations_that_do_not_agree_are_a_finding(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*["reached"] * 4, "mismatch", wrong=True)
+    assert ask("explain", "pod", "team-a/train-0").code == 3
+
+
+def test_a_pod_that_is_gone(ask: Cli, fleet: FakeFleetServer) -> None:
+    found = account(*["over"] * 5, phase="", records_since="", earlier=[reservation()])
+    fleet.accounts["team-a/train-0"] = found
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert ran.code == 0
+    assert "Phase:  gone" in ran.lines
+    assert "This replica's audit log cannot be read." in ran.lines
+    assert "Earlier pods of this name still hold:" in ran.lines
+    unknown = ask("explain", "pod", "team-a/train-1")
+    assert (unknown.code, unknown.err) == (1, "gpuwarden: no pod 'team-a/train-1'\n")
+
+
+@pytest.mark.parametrize("name", ["/", "a/", "/b", "a/b/c", ""])
+def test_names_that_are_none(ask: Cli, fleet: FakeFleetServer, name: str) -> None:
+    ran = ask("explain", "pod", name)
+    assert ran.code == 2
+    assert "expected NAMESPACE/NAME or NAME" in ran.err
+    assert not fleet.asked
+
+
+def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*WAITING, rejections=[BUSY], code="REQ_INVALID")
+    found = json.loads(ask("explain", "pod", "team-a/train-0", "-o", "json").out)
+    assert [x["name"] for x in found["stations"]] == list(STATIONS)
+    assert found["rejections"][0]["nodes"] == ["gpu-1", "gpu-2"]
+    names = ask("explain", "pod", "team-a/train-0", "-o", "name").out
+    assert names == "REQ_INVALID\nGPU_BUSY\n"
+
+
+@pytest.mark.parametrize("format_", ["table", "wide", "json", "yaml", "name"])
+def test_hostile_text_does_not_reach_the_terminal(
+    ask: Cli, fleet: FakeFleetServer, format_: str
+) -> None:
+    rejection = pb.Rejection(code=HOSTILE, detail=HOSTILE, count=1, nodes=[HOSTILE])
+    found = account(*WAITING, rejections=[rejection], phase=HOSTILE, guarantee_limit=HOSTILE)
+    found.guarantee = found.guarantee_given = HOSTILE
+    found.passing_nodes.append(HOSTILE)
+    found.stations[2].findings.append(HOSTILE)
+    found.stations[2].source = HOSTILE
+    found.records.add(kind=HOSTILE, node=HOSTILE, codes=[HOSTILE])
+    found.earlier.add(pod=HOSTILE)
+    fleet.accounts["team-a/train-0"] = found
+    out = ask("explain", "pod", "team-a/train-0", "-o", format_).out
+    assert all(x.isprintable() or x == "\n" for x in out)
+    assert "forged" in out
+    assert not any(line.startswith("forged") for line in out.splitlines())
