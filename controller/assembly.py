@@ -44,6 +44,7 @@ from controller.policy import DEFAULT_POLICY, Policy
 from controller.policy_file import PolicyInvalidError
 from controller.policy_findings import PolicyFinding
 from controller.policy_in_force import PolicyInForce, PolicySource, policy_file
+from controller.recovery.recall import LogRecall
 from controller.rpc.attest_session import SessionPorts
 from controller.rpc.attestation_service import AttestationService
 from controller.rpc.audit_heads import AuditHeads
@@ -221,6 +222,7 @@ def assemble(
             clock=clock,
             observer=journal,
             instruments=instruments,
+            recall=LogRecall(settings.audit.dir).denials,
         ),
         registry=registry,
         policy=policy,

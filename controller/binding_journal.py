@@ -8,15 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from controller.audit.record import Record
+from controller.audit.record import Json, Record
 from controller.binding.records import (
     BindDecision,
     ReservationChange,
     adoption_record,
     bind_record,
+    ended_record,
+    held_record,
+    ledger_record,
     reservation_record,
 )
 from controller.ledger.adoption import LivePod
+from controller.ledger.recovery import Grants, LoggedGrant
 from controller.ledger.states import HolderState
 from controller.ledger.store import LedgerSnapshot
 from controller.ledger.sweep import DriftKind
@@ -27,7 +31,9 @@ from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
 _ADOPTED: Final = "Adopted"
+_HELD: Final = "Held"
 _SHOWN_GPUS: Final = 16
+_SHOWN_CHARS: Final = 300
 
 
 class RecordLog(Protocol):
@@ -56,6 +62,9 @@ class BindingJournal:
         self._writes = instruments.counter(names.RESERVATION_WRITES)
         self._drift = instruments.gauge(names.RESERVATION_DRIFT)
         self._available = instruments.gauge(names.LEDGER_AVAILABLE)
+        self._rewinds = instruments.counter(names.LEDGER_REWINDS)
+        self._logged: set[str] = set()
+        """Reservations that this replica's log has, and whose end it has not."""
         self._ledger_error: str | None = None
         """None before the first reading."""
         self._drifts: Mapping[DriftKind, int] = {}
@@ -69,6 +78,7 @@ class BindingJournal:
         for code in codes or (ReasonCode.ACCEPTED.value,):
             self._decisions.labels(code, decision.word).inc()
         if decision.reservation:
+            self._logged.add(decision.reservation)
             self._changes.labels(HolderState.PROPOSED.value).inc()
         self._log.info(
             Event.BIND_DECIDED,
@@ -83,6 +93,10 @@ class BindingJournal:
     def changed(self, change: ReservationChange) -> None:
         """A reservation was moved."""
         self._audit.note(reservation_record(change))
+        if change.state.is_end:
+            self._logged.discard(change.reservation)
+        else:
+            self._logged.add(change.reservation)
         self._changes.labels(change.state.value).inc()
         self._log.info(
             Event.RESERVATION_CHANGED,
@@ -102,8 +116,11 @@ class BindingJournal:
         self._available.set(not error)
         if error and not self._ledger_error:
             self._log.error(Event.LEDGER_UNAVAILABLE, reason=error)
+            self._audit.note(ledger_record("unavailable", {"reason": error[:_SHOWN_CHARS]}))
         elif not error and self._ledger_error != "":
             self._log.info(Event.LEDGER_AVAILABLE)
+        if self._ledger_error and not error:
+            self._audit.note(ledger_record("available", {}))
         self._ledger_error = error
 
     def drifts(self, counts: Mapping[DriftKind, int]) -> None:
@@ -118,6 +135,7 @@ class BindingJournal:
     def adopted(self, pod: LivePod, gpu: str) -> None:
         """A live pod's record was written again."""
         self._audit.note(adoption_record(pod, gpu))
+        self._logged.add(pod.reservation)
         self._changes.labels(_ADOPTED).inc()
         self._log.warning(
             Event.RESERVATION_CHANGED,
@@ -130,9 +148,33 @@ class BindingJournal:
 
     def history_went_back(self, gpus: frozenset[str]) -> None:
         """Nothing is granted for a while."""
-        self._log.error(
-            Event.LEDGER_WENT_BACK, count=len(gpus), gpus=tuple(sorted(gpus))[:_SHOWN_GPUS]
+        shown: list[Json] = [*sorted(gpus)]
+        self._rewinds.inc()
+        self._audit.note(ledger_record("rewound", {"count": len(shown), "gpus": shown}))
+        self._log.error(Event.LEDGER_WENT_BACK, count=len(shown), gpus=shown[:_SHOWN_GPUS])
+
+    def recalled(self, grants: Grants) -> None:
+        """What the audit log has from before this start."""
+        self._logged |= {grant.reservation for grant in grants.values()}
+
+    def held(self, grant: LoggedGrant) -> None:
+        """A GPU that the ledger had lost is held on the word of the log."""
+        self._audit.note(held_record(grant))
+        self._logged.add(grant.reservation)
+        self._changes.labels(_HELD).inc()
+        self._log.warning(
+            Event.LEDGER_HELD,
+            pod=f"{grant.pod.namespace}/{grant.pod.name}",
+            node=grant.node,
+            gpus=(grant.gpu,),
         )
+
+    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
+        """The ledger no longer has them; those are noted that this log has, and no end of."""
+        for grant in grants:
+            if grant.reservation in self._logged:
+                self._audit.note(ended_record(grant))
+        self._logged -= {grant.reservation for grant in grants}
 
     def show(self, snapshot: LedgerSnapshot) -> None:
         """Set the gauge of what is held now."""

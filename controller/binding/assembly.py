@@ -28,6 +28,7 @@ from controller.kube.reflection import Change
 from controller.ledger.attempt import AttemptLimits
 from controller.ledger.claimant import Claimant
 from controller.ledger.reservation_id import ReservationIds
+from controller.recovery.recall import LogRecall
 from controller.scheduling.scenes import Scenes
 from controller.scheduling.wish_keys import WishRules
 from controller.settings import ControllerSettings
@@ -89,6 +90,8 @@ def binding_parts(sources: BindingSources) -> BindingParts:
             sink=sources.journal,
             boottime_ns=boottime_ns,
             draw_call=_draw_call,
+            recall=LogRecall(settings.audit.dir).grants,
+            take_replaced=sources.ledger.take_replaced,
         )
     )
     follower = ReservationFollower(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from controller.binding.apart import Apart
 from controller.binding.records import ReservationChange
 from controller.ledger.attempt import (
     DEFAULT_LIMITS,
@@ -98,12 +99,14 @@ class Followup:
         """By reservation."""
         self._releases: dict[tuple[str, str], ReleaseWatch] = {}
         """By GPU and reservation."""
+        self._apart = Apart()
 
     def touched(self, reservation: str, answer: PodSeen | PodGone) -> None:
         """The answer to a touch that was asked for."""
         watch = self._attempts.get(reservation)
         if watch is not None:
             self._attempts[reservation] = after_touch(watch, answer)
+        self._apart.touched(reservation, answer)
 
     def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
         """What is to be done now.
@@ -115,6 +118,7 @@ class Followup:
         releasing: set[tuple[str, str]] = set()
         moves: dict[tuple[str, Move], list[Entry]] = {}
         looks: dict[str, LookFor] = {}
+        now_ns = around.now_ns
         for entry in self._of_interest(around.snapshot, pods):
             for holder in entry.record.holders:
                 match holder.state:
@@ -122,17 +126,22 @@ class Followup:
                         open_attempts.setdefault(holder.reservation, []).append(entry)
                         continue
                     case HolderState.CONFIRMED:
-                        move = self._confirmed(around, entry, holder, looks)
+                        sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
+                        move = end_step(holder, sight, around.gone(entry.record.node))
                     case HolderState.RELEASING:
                         releasing.add((entry.record.key, holder.reservation))
-                        move = self._releasing(around, entry, holder, looks)
+                        sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
+                        move = self._releasing(around, entry, holder, sight)
                     case _:
                         continue
                 if move is not None:
                     moves.setdefault((holder.reservation, move), []).append(entry)
         self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
         self._releases = {k: x for k, x in self._releases.items() if k in releasing}
-        touches = list(self._proposed(around, open_attempts, moves, looks))
+        touches = [
+            *self._proposed(around, open_attempts, moves, looks),
+            *(TouchPod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),
+        ]
         rewrites = (
             _rewrite(entries, reservation, move) for (reservation, move), entries in moves.items()
         )
@@ -176,16 +185,10 @@ class Followup:
                 case Move():
                     moves.setdefault((reservation, step), []).extend(entries)
 
-    def _confirmed(
-        self, around: Around, entry: Entry, holder: Holder, looks: dict[str, LookFor]
-    ) -> Move | None:
-        return end_step(holder, _sight(around, holder.pod, looks), around.gone(entry.record.node))
-
     def _releasing(
-        self, around: Around, entry: Entry, holder: Holder, looks: dict[str, LookFor]
+        self, around: Around, entry: Entry, holder: Holder, sight: PodSight
     ) -> Move | None:
         record, key = entry.record, (entry.record.key, holder.reservation)
-        sight = _sight(around, holder.pod, looks)
         watch = watch_release(self._releases.get(key), sight, around.now_ns)
         report = around.report(record.node)
         if watch is not None and report is not None:

@@ -1,13 +1,15 @@
 """Keeps the ground that grants stand on: the ledger and the pods were read, nobody is missing.
 
-Live pods whose records are missing get them again, each after a read of the pod itself. Until
-then nothing is granted on their nodes, nor anywhere before the first reading and after the
-ledger's history went backwards (`ledger.footing`). Must not release anything.
+Live pods whose records are missing get them again, each after a read of the pod itself; what
+only the audit log of this replica knows, or what it saw itself before the store was put back,
+is held again (`ledger.recovery`). Until then nothing is granted on their nodes, nor anywhere
+before the first reading and after the ledger's history went backwards (`ledger.footing`). Must
+not release anything.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,9 +19,10 @@ from controller.ledger.adoption import LivePod, adopted_on
 from controller.ledger.footing import Footing, grant_refusal, went_back
 from controller.ledger.pods import PodGone, PodSeen
 from controller.ledger.record import PodRef, RecordInvalidError, key_of
+from controller.ledger.recovery import Grants, LoggedGrant, grants_of, held_again, lost_grants
 from controller.ledger.release import UseReport
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
-from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
+from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from controller.ledger.sweep import Drift, DriftKind, Surroundings, sweep, unrecorded_nodes
 from gpuwarden.reasons import Refusal
 
@@ -32,6 +35,9 @@ class PodIndex(Protocol):
 
     async def look(self, pod: PodRef) -> PodSeen | PodGone:
         """The pod of that UID at its newest; raises PodsUnavailableError."""
+
+    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+        """Change the pod, so that older Bindings of it fail; raises PodsUnavailableError."""
 
     def reread(self) -> None:
         """Have the copy made anew, soon."""
@@ -49,6 +55,15 @@ class DriftSink(Protocol):
     def history_went_back(self, gpus: frozenset[str]) -> None:
         """Records are older than they were; nothing is granted for a while."""
 
+    def recalled(self, grants: Grants) -> None:
+        """The audit log from before the start was read."""
+
+    def held(self, grant: LoggedGrant) -> None:
+        """A GPU that the ledger had lost is held again, without its pod."""
+
+    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
+        """The ledger no longer has these."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FootingPorts:
@@ -63,6 +78,10 @@ class FootingPorts:
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
+    recall: Callable[[], Awaitable[Grants]] | None = None
+    """What the audit log has from before this start; raises OSError. None without one."""
+    take_replaced: Callable[[], tuple[Entry, ...]] = tuple
+    """Records whose place another took, without their end having been seen, since the last call."""
 
 
 class FootingKeeper:
@@ -70,7 +89,9 @@ class FootingKeeper:
 
     def __init__(self, ports: FootingPorts) -> None:
         self._ports = ports
-        self._footing = Footing(ports.boottime_ns())
+        self._footing = Footing(ports.boottime_ns(), recalled=ports.recall is None)
+        self._remembered: Grants = {}
+        """What may have to be held again."""
         self._known = LedgerSnapshot()
         self.listed_ns: int | None = None
         """When the last list of all pods was asked for."""
@@ -86,7 +107,8 @@ class FootingKeeper:
     def is_firm(self) -> bool:
         """Whether everything was read since the ground was lost, and compared."""
         found, reads = self._footing, (self._footing.ledger_read_ns, self._footing.pods_read_ns)
-        return all(x is not None and x >= found.since_ns for x in reads)
+        read = all(x is not None and x >= found.since_ns for x in reads)
+        return found.recalled and read
 
     def pods_listed(self, asked_ns: int) -> None:
         """All pods were listed, asked for then; they count once they were surveyed."""
@@ -95,10 +117,15 @@ class FootingKeeper:
     def ledger_read(self, asked_ns: int) -> None:
         """All records were read, asked for then."""
         ports, snapshot = self._ports, self._ports.store.snapshot()
-        back = went_back(_changed(self._known, snapshot), snapshot)
+        before = _changed(self._known, snapshot)
+        back, replaced = went_back(before, snapshot), grants_of(ports.take_replaced())
         self._known = snapshot
+        gone = lost_grants(grants_of(before.entries.values()), snapshot, ())
+        unseen = [x for x in gone if back or (key_of(x.gpu), x.reservation) in replaced]
+        self._remembered = {**self._remembered, **_by_key(unseen)}
+        ports.sink.ended_elsewhere(tuple(x for x in gone if x not in unseen))
         if back:
-            self._footing = Footing(ports.boottime_ns())
+            self._footing = replace(Footing(ports.boottime_ns()), recalled=self._footing.recalled)
             ports.pods.reread()
             ports.sink.history_went_back(back)
         self._footing = replace(self._footing, ledger_read_ns=asked_ns)
@@ -109,20 +136,64 @@ class FootingKeeper:
         `live` was known before the ledger was last read, from a copy that was last listed at
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
         """
+        await self._recall()
         ports, snapshot = self._ports, self._ports.store.snapshot()
-        drifts = await asyncio.to_thread(self._compared, tuple(live), snapshot)
-        self._footing = replace(
-            self._footing, pods_read_ns=listed_ns, unrecorded=unrecorded_nodes(drifts)
-        )
+        drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
+        nodes = unrecorded_nodes(drifts) | {x.node for x in lost}
+        self._footing = replace(self._footing, pods_read_ns=listed_ns, unrecorded=nodes)
         ports.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
             await self._adopt(drift)
+        if self.is_firm:
+            waiting = [x for x in lost if not await self._hold(x)]
+            self._remembered = _by_key(waiting)
+            nodes = unrecorded_nodes(drifts) | {x.node for x in waiting}
+            self._footing = replace(self._footing, unrecorded=nodes)
 
-    def _compared(self, live: tuple[LivePod, ...], snapshot: LedgerSnapshot) -> tuple[Drift, ...]:
+    async def _recall(self) -> None:
+        """Read the log from before the start, once."""
+        if self._footing.recalled or self._ports.recall is None:
+            return
+        try:
+            grants = await self._ports.recall()
+        except OSError:
+            return  # whoever reads it has said so; the next survey tries again
+        self._ports.sink.recalled(grants)
+        self._remembered = {**grants, **self._remembered}
+        self._footing = replace(self._footing, recalled=True)
+
+    def _compared(
+        self, live: tuple[LivePod, ...], snapshot: LedgerSnapshot
+    ) -> tuple[tuple[Drift, ...], tuple[LoggedGrant, ...]]:
         """On a thread: of a large cluster it takes a while."""
         live = tuple(x for x in live if self._is_authentic(x))
         self._authentic = dict.fromkeys(live, True)
-        return sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
+        drifts = sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
+        return drifts, lost_grants(self._remembered, snapshot, live)
+
+    async def _hold(self, grant: LoggedGrant) -> bool:
+        """Whether its GPU is held again.
+
+        A pod that waits is touched first: a Binding of it that was let through under this
+        reservation may be on its way.
+        """
+        ports = self._ports
+        try:
+            sight = await ports.pods.look(grant.pod)
+            if isinstance(sight, PodSeen) and not sight.node:
+                await ports.pods.touch(grant.pod)
+            entry = await ports.store.read(grant.gpu)
+            record = held_again(None if entry is None else entry.record, grant, ports.draw_call())
+            if record is None:
+                return True
+            if not await ports.store.compare_and_set(entry, record):
+                return False
+        except RecordInvalidError:
+            return True  # as many hold it as there may be
+        except (PodsUnavailableError, LedgerUnavailableError):
+            return False
+        ports.sink.held(grant)
+        return True
 
     async def _adopt(self, drift: Drift) -> None:
         live, ports = drift.adopt, self._ports
@@ -164,6 +235,10 @@ def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
     """What was known of those records that are others now."""
     before = (known.entries.get(key) for key in now.entries.differences(known.entries))
     return LedgerSnapshot.of(x for x in before if x is not None)
+
+
+def _by_key(grants: Iterable[LoggedGrant]) -> Grants:
+    return {(key_of(x.gpu), x.reservation): x for x in grants}
 
 
 def _seen(live: tuple[LivePod, ...]) -> dict[str, PodSeen]:

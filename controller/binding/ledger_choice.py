@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controller.kube.cluster import Cluster
 from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.store import LedgerStore
+from controller.ledger.store import Entry, LedgerStore
 from controller.settings import StoreKind, StoreSettings
 from controller.store.sqlite_ledger import SqliteLedgerStore
 from gpuwarden.clock import Clock
@@ -17,16 +17,19 @@ class ChosenLedger:
 
     store: LedgerStore
     close: Callable[[], Awaitable[None]]
+    take_replaced: Callable[[], tuple[Entry, ...]] = tuple
+    """As FootingPorts has it."""
 
 
 def choose_ledger(settings: StoreSettings, clock: Clock, cluster: Cluster) -> ChosenLedger:
     """The store that the settings ask for."""
     if settings.kind in {StoreKind.AUTO, StoreKind.KUBERNETES}:
-        return ChosenLedger(cluster.reservations, _nothing)
+        store = cluster.reservations
+        return ChosenLedger(store, _nothing, store.take_replaced)
     if settings.kind is StoreKind.MEMORY:
         return ChosenLedger(MemoryLedgerStore(), _nothing)
-    store = SqliteLedgerStore(settings.path, clock)
-    return ChosenLedger(store, store.close)
+    file = SqliteLedgerStore(settings.path, clock)
+    return ChosenLedger(file, file.close)
 
 
 async def _nothing() -> None:

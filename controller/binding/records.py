@@ -7,6 +7,7 @@ from typing import Final
 from controller.audit.record import Json, Record
 from controller.ledger.adoption import LivePod
 from controller.ledger.record import PodRef
+from controller.ledger.recovery import LoggedGrant
 from controller.ledger.states import HolderState
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import Refusal
@@ -106,6 +107,34 @@ def adoption_record(pod: LivePod, gpu: str) -> Record:
             "gpus": [gpu],
         },
     )
+
+
+def held_record(grant: LoggedGrant) -> Record:
+    """The `reservation.adopted` record of a GPU that is held on the word of the log."""
+    return Record(RecordKind.RESERVATION_ADOPTED, *_about_grant(grant, "held"))
+
+
+def ended_record(grant: LoggedGrant) -> Record:
+    """The `reservation.ended` record: somebody else has ended it."""
+    return Record(RecordKind.RESERVATION_ENDED, *_about_grant(grant, "ended"))
+
+
+def ledger_record(decision: str, refs: Mapping[str, Json]) -> Record:
+    """The `ledger.state` record."""
+    return Record(RecordKind.LEDGER_STATE, _CONTROLLER, "ledger", decision, refs=refs)
+
+
+def _about_grant(
+    grant: LoggedGrant, decision: str
+) -> tuple[str, str, str, tuple[str, ...], Mapping[str, Json]]:
+    refs: Mapping[str, Json] = {
+        "uid": grant.pod.uid,
+        "node": _cut(grant.node),
+        "reservation": grant.reservation,
+        "gpus": [grant.gpu],
+    }
+    subject = _subject(grant.pod.namespace, grant.pod.name or "-")
+    return _CONTROLLER, subject, decision, (), refs
 
 
 def _about(

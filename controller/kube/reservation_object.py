@@ -155,6 +155,11 @@ def read_reservation(body: bytes) -> tuple[Metadata, KeptReservation]:
     return meta, kept
 
 
+def object_uid(entry: Entry) -> str:
+    """UID of the object that an entry was read from."""
+    return entry.revision.partition("/")[0]
+
+
 RESERVATION_KIND: Final = Kind(RESERVATIONS, read_reservation)
 _ORDER: Final = tuple(HolderState)
 

@@ -19,6 +19,7 @@ from controller.kube.reservation_object import (
     FINALIZER,
     RESERVATION_KIND,
     KeptReservation,
+    object_uid,
     reservation_object,
     reservation_spec,
     reservation_status,
@@ -56,6 +57,7 @@ class KubernetesLedgerStore:
         self._snapshot = LedgerSnapshot(fresh_until_ns=0)
         self.rewritten = 0
         """Records that were written again because somebody had removed them by force."""
+        self._replaced: list[Entry] = []
         self._objects: WrittenObjects[KeptReservation] = WrittenObjects(
             api,
             RESERVATION_KIND,
@@ -90,6 +92,15 @@ class KubernetesLedgerStore:
     def snapshot(self) -> LedgerSnapshot:
         """What is known now, own successful writes included."""
         return replace(self._snapshot, fresh_until_ns=self._objects.fresh_until_ns)
+
+    def take_replaced(self) -> tuple[Entry, ...]:
+        """Live records since the last call whose object another one took the place of.
+
+        Their end was not seen: a watch may have missed it, or the API server's history went
+        back to before they were made.
+        """
+        replaced, self._replaced = self._replaced, []
+        return tuple(replaced)
 
     async def read(self, gpu: str) -> Entry | None:
         """The entry as the API server has it no earlier than now; raises LedgerUnavailableError."""
@@ -180,6 +191,13 @@ class KubernetesLedgerStore:
     def _take(self, keys: list[str]) -> None:
         """Put what is known of `keys` into the snapshot."""
         known = self._objects.known
+        self._replaced += (
+            before
+            for key in keys
+            if (before := self._snapshot.entries.get(key)) is not None
+            and _is_live(known[key])
+            and object_uid(before) != known[key].uid
+        )
         if len(keys) > _MANY + len(known) // _MANY:
             self._snapshot = LedgerSnapshot.of(x.value.entry for x in known.values() if _is_live(x))
             return

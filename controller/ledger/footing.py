@@ -25,7 +25,10 @@ class Footing:
     pods_read_ns: int | None = None
     """The same of the pods."""
     unrecorded: frozenset[str] = frozenset()
-    """Nodes with a live pod of ours that the ledger lacks (`sweep`)."""
+    """Nodes with a live pod of ours that the ledger lacks (`sweep`), or with a reservation that
+    only a log has (`lost_grants`)."""
+    recalled: bool = True
+    """Whether the audit log from before the start was read."""
 
 
 def grant_refusal(
@@ -38,6 +41,8 @@ def grant_refusal(
     reads = (footing.ledger_read_ns, footing.pods_read_ns)
     if any(x is None or not footing.since_ns <= x <= now_ns for x in reads):
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
+    if not footing.recalled:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the audit log was not read yet")
     if report is None or report.asked_ns <= footing.since_ns or report.users is None:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
     if node in footing.unrecorded:

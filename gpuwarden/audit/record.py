@@ -78,7 +78,15 @@ class RecordKind(StrEnum):
     RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back"
     RESERVATION_ADOPTED = (
         "reservation.adopted",
-        "a live pod's reservation was written again, after the ledger had lost it",
+        "the ledger had lost it: a live pod's (`adopted`), or one whose pod may run (`held`)",
+    )
+    RESERVATION_ENDED = (
+        "reservation.ended",
+        "another replica saw to the end of a reservation that this log has",
+    )
+    LEDGER_STATE = (
+        "ledger.state",
+        "the ledger is `unavailable`, `available` again, or back at what it once was (`rewound`)",
     )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
     LOG_START = "log.start", "the log was opened; `healed` says what a crash had left behind"

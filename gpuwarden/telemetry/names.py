@@ -263,7 +263,7 @@ RESERVATION_CHANGES = _counter(
     "reservation_changes",
     _C,
     "Reservations that this replica moved, by state (Proposed, Confirmed, Releasing, Released,"
-    " Expired, Revoked, Adopted).",
+    " Expired, Revoked), or wrote again after the ledger had lost them (Adopted, Held).",
     "state",
 )
 RESERVATION_WRITES = _counter(
@@ -280,6 +280,11 @@ RESERVATION_DRIFT = _gauge(
 )
 LEDGER_AVAILABLE = _gauge(
     "ledger_available", _C, "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE)."
+)
+LEDGER_REWINDS = _counter(
+    "ledger_rewinds",
+    _C,
+    "Times that the ledger was found to be older than it was (ledger.rewound).",
 )
 RPC_CALLS = _counter(
     "rpc_calls",
@@ -473,6 +478,14 @@ class Event(StrEnum):
     LEDGER_WENT_BACK = (
         "ledger.rewound",
         "records are older than they were; nothing is granted until all was read anew",
+    )
+    LEDGER_HELD = (
+        "ledger.held",
+        "GPUs of the audit log that the ledger had lost are held until their node shows no use",
+    )
+    AUDIT_RECALL_FAILED = (
+        "audit.recall.failed",
+        "the audit log from before this start cannot be read; nothing is granted until it was",
     )
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"

@@ -204,10 +204,11 @@ class Replica:
                 boottime_ns=world.clock.boottime_ns,
                 draw_call=self._draw_call,
                 recall=recall,
-                take_replaced=lambda: self.take_replaced(),
+                take_replaced=self._taken,
             )
         )
-        self.take_replaced: Callable[[], tuple[Entry, ...]] = tuple
+        self.replaced: tuple[Entry, ...] = ()
+        """Records whose place another one took."""
         self.follower = ReservationFollower(
             FollowerPorts(
                 store=store,
@@ -264,6 +265,10 @@ class Replica:
         found = self._world.pods.stored.get(name)
         uid = None if found is None else found["metadata"]["uid"]
         return review_request(binding(name, node, uid=uid), **request)
+
+    def _taken(self) -> tuple[Entry, ...]:
+        taken, self.replaced = self.replaced, ()
+        return taken
 
     def _draw_call(self) -> str:
         self._calls += 1

@@ -365,3 +365,32 @@ class TestTrouble:
         async with opened() as store:
             snapshot = await store.load()
             assert snapshot.by_pod["uid-0"] == tuple(x.lower() for x in names)
+
+
+async def test_a_record_whose_place_another_took_unseen_is_told(
+    opened: Opened, server: FakeApiServer
+) -> None:
+    """A list shows another object under the name: the API server's history went back."""
+    async with opened() as store:
+        await store.load()
+        assert await store.compare_and_set(None, record())
+        mine = entry(store)
+        await until(store, record())
+        other = reservation_object(record(holder(pod=OTHER_POD)))
+        server.end_watches_with(410, "Expired")
+        remove_by_force(server)
+        server.create(COLLECTION, other)
+        await until(store, record(holder(pod=OTHER_POD)))
+        assert store.take_replaced() == (mine,)
+        assert store.take_replaced() == ()
+
+
+async def test_a_record_that_was_seen_to_end_is_replaced_by_nobody(opened: Opened) -> None:
+    async with opened() as here, opened() as there:
+        await asyncio.gather(here.load(), there.load())
+        assert await here.compare_and_set(None, record())
+        await until(there, record())
+        assert await closed(here)
+        assert await here.compare_and_set(None, record(holder(pod=OTHER_POD)))
+        await until(there, record(holder(pod=OTHER_POD)))
+        assert (here.take_replaced(), there.take_replaced()) == ((), ())

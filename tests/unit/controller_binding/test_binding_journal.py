@@ -1,11 +1,15 @@
 """What the gate and its reservations leave in metrics and audit log."""
 
+from dataclasses import replace
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.binding.records import BindDecision, ReservationChange
 from controller.binding_journal import BindingJournal
 from controller.ledger.adoption import LivePod
 from controller.ledger.record import PodRef
+from controller.ledger.recovery import LoggedGrant
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.ledger.sweep import DriftKind
@@ -99,7 +103,70 @@ def test_what_is_held_and_what_does_not_agree() -> None:
     assert told.metric("reservation_drift", kind="torn") == 2
     told.journal.drifts({})
     assert told.metric("reservation_drift", kind="torn") == 0
-    told.journal.history_went_back(frozenset({"GPU-a"}))
+    told.journal.history_went_back(frozenset({"GPU-b", "GPU-a"}))
+    (record,) = told.audit.noted
+    assert (record.kind, record.decision) == (RecordKind.LEDGER_STATE, "rewound")
+    assert record.refs == {"count": 2, "gpus": ["GPU-a", "GPU-b"]}
+    assert told.metric("ledger_rewinds_total") == 1
+
+
+GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",))
+OTHER = replace(GRANT, reservation="v1.k.y")
+
+
+def begun(told: Told, how: str) -> None:
+    match how:
+        case "reserved":
+            told.journal.bound(decision())
+        case "confirmed":
+            told.journal.changed(
+                ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.CONFIRMED, "why")
+            )
+        case "adopted":
+            told.journal.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
+        case "held":
+            told.journal.held(GRANT)
+        case _:
+            told.journal.recalled({("gpu-a", "v1.k.x"): GRANT})
+
+
+@pytest.mark.parametrize("how", ["reserved", "confirmed", "adopted", "held", "recalled"])
+def test_what_this_log_has_gets_an_end_there_also_where_another_replica_saw_to_it(
+    how: str,
+) -> None:
+    told = Told()
+    begun(told, how)
+    before = len(told.audit.noted)
+    told.journal.ended_elsewhere((GRANT, OTHER))
+    (record,) = told.audit.noted[before:]
+    assert (record.kind, record.decision) == (RecordKind.RESERVATION_ENDED, "ended")
+    assert (record.subject, record.refs["reservation"]) == ("pod/team-a/train-0", "v1.k.x")
+    told.journal.ended_elsewhere((GRANT,))
+    assert len(told.audit.noted) == before + 1
+
+
+def test_what_this_replica_ended_itself_has_its_end() -> None:
+    told = Told()
+    begun(told, "confirmed")
+    told.journal.changed(
+        ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.REVOKED, "why")
+    )
+    told.journal.ended_elsewhere((GRANT,))
+    assert [x.decision for x in told.audit.noted] == ["confirmed", "revoked"]
+
+
+def test_what_is_held_on_the_word_of_the_log() -> None:
+    told = Told()
+    told.journal.held(GRANT)
+    (record,) = told.audit.noted
+    assert (record.kind, record.decision) == (RecordKind.RESERVATION_ADOPTED, "held")
+    assert record.refs == {
+        "uid": "uid-0",
+        "node": "gpu-1",
+        "reservation": "v1.k.x",
+        "gpus": ["GPU-a"],
+    }
+    assert told.metric("reservation_changes_total", state="Held") == 1
 
 
 def test_whether_the_ledger_can_be_read() -> None:
@@ -109,5 +176,11 @@ def test_whether_the_ledger_can_be_read() -> None:
     told.journal.ledger_read("away")
     told.journal.ledger_read("away")
     assert told.metric("ledger_available") == 0
+    told.journal.ledger_read("")
+    assert [(x.kind, x.decision) for x in told.audit.noted] == [
+        (RecordKind.LEDGER_STATE, "unavailable"),
+        (RecordKind.LEDGER_STATE, "available"),
+    ]
+    assert told.audit.noted[0].refs == {"reason": "away"}
     told.journal.wrote("overtaken")
     assert told.metric("reservation_writes_total", result="overtaken") == 1

@@ -6,11 +6,20 @@ from typing import Any
 
 from controller.binding.ledger_choice import choose_ledger
 from controller.ledger.memory_store import MemoryLedgerStore
+from controller.ledger.store import Entry
 from controller.settings import StoreKind, StoreSettings
 from controller.store.sqlite_ledger import SqliteLedgerStore
 from tests.fakes.clock import FakeClock
 
-CLUSTER: Any = SimpleNamespace(reservations=MemoryLedgerStore())
+
+class _Objects(MemoryLedgerStore):
+    """As the cluster has them."""
+
+    def take_replaced(self) -> tuple[Entry, ...]:
+        return ()
+
+
+CLUSTER: Any = SimpleNamespace(reservations=_Objects())
 
 
 async def test_in_a_cluster_they_are_its_objects() -> None:

@@ -1,0 +1,105 @@
+"""Two logs and a ledger that is put back: what is in force is held again, whoever made it.
+
+Each replica notes what it does, and while it runs also the ends that the other one saw to.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.audit.record import Record
+from controller.binding.records import ReservationChange, ended_record, reservation_record
+from controller.ledger.record import GpuRecord, PodRef
+from controller.ledger.recovery import LoggedGrant, held_again, lost_grants
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.recovery.logged_reservations import open_grants
+from tests.builders.ledger import CALL, holder
+from tests.builders.logged import logged
+
+GPUS = tuple(f"GPU-{x}" for x in "abc")
+
+
+@dataclass
+class World:
+    ledger: dict[str, GpuRecord] = field(default_factory=dict)
+    copies: list[dict[str, GpuRecord]] = field(default_factory=list)
+    """Of the ledger, as it was once."""
+    logs: tuple[list[Record], list[Record]] = field(default_factory=lambda: ([], []))
+    up: list[bool] = field(default_factory=lambda: [True, True])
+    made: int = 0
+    unseen: set[str] = field(default_factory=set)
+    """Reservations that ended while their maker was down."""
+
+    def reserve(self, who: int, gpu: str) -> None:
+        if not self.up[who] or gpu.lower() in self.ledger:
+            return
+        self.made += 1
+        pod = PodRef("team-a", f"p-{self.made}", f"uid-{self.made}")
+        part = holder(gpu, pod=pod)
+        self.ledger[gpu.lower()] = GpuRecord(gpu, "gpu-1", (part,))
+        self.note(who, pod, part.reservation, gpu, HolderState.PROPOSED)
+
+    def end(self, who: int, gpu: str) -> None:
+        record = self.ledger.get(gpu.lower())
+        if not self.up[who] or record is None:
+            return
+        del self.ledger[record.key]
+        for part in record.holders:
+            self.note(who, part.pod, part.reservation, gpu, HolderState.RELEASED)
+            other = self.logs[1 - who]
+            grant = LoggedGrant(gpu, "gpu-1", part.reservation, part.pod, part.gpus)
+            if not self.up[1 - who]:
+                self.unseen.add(part.reservation)
+            elif (gpu.lower(), part.reservation) in open_grants(logged(*other)):
+                other.append(ended_record(grant))
+
+    def note(self, who: int, pod: PodRef, reservation: str, gpu: str, state: HolderState) -> None:
+        change = ReservationChange(pod, reservation, "gpu-1", (gpu,), state, "why")
+        self.logs[who].append(reservation_record(change))
+
+    def put_back(self, copy: dict[str, GpuRecord]) -> None:
+        """Everybody restarts on an older ledger, one after the other."""
+        truth = {x.reservation for y in self.ledger.values() for x in y.holders}
+        self.ledger, self.up = dict(copy), [True, True]
+        before = {x.reservation for y in copy.values() for x in y.holders}
+        for log in self.logs:
+            for grant in lost_grants(open_grants(logged(*log)), self.snapshot(), ()):
+                record = held_again(self.ledger.get(grant.gpu.lower()), grant, CALL)
+                assert record is not None
+                self.ledger[record.key] = record
+        held = {x.reservation for y in self.ledger.values() for x in y.holders}
+        assert truth <= held
+        assert held - truth - before <= self.unseen
+        assert lost_grants(open_grants(logged(*self.logs[0])), self.snapshot(), ()) == ()
+
+    def snapshot(self) -> LedgerSnapshot:
+        return LedgerSnapshot.of(Entry(x, "1") for x in self.ledger.values())
+
+
+WHO = st.integers(0, 1)
+STEPS = st.one_of(
+    st.tuples(st.just("reserve"), WHO, st.sampled_from(GPUS)),
+    st.tuples(st.just("end"), WHO, st.sampled_from(GPUS)),
+    st.tuples(st.just("switch"), WHO, st.just("")),
+    st.tuples(st.just("copy"), WHO, st.just("")),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(STEPS, max_size=30), st.integers(0, 30))
+def test_nothing_in_force_is_lost(steps: list[tuple[str, int, str]], which: int) -> None:
+    world = World()
+    for what, who, gpu in steps:
+        match what:
+            case "reserve":
+                world.reserve(who, gpu)
+            case "end":
+                world.end(who, gpu)
+            case "switch":
+                world.up[who] = not world.up[who]
+            case _:
+                world.copies.append(dict(world.ledger))
+    copies = [{}, *world.copies]
+    world.put_back(copies[which % len(copies)])

@@ -1,0 +1,235 @@
+"""The store, the pods or both are put back to an old copy: no GPU in use is given away."""
+
+import pytest
+
+from controller.audit.record import Record
+from controller.ledger.memory_store import MemoryLedgerStore
+from controller.ledger.record import GpuRecord
+from controller.ledger.recovery import Grants
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry
+from controller.recovery.logged_reservations import open_grants
+from gpuwarden.evidence.model import GpuProcess
+from gpuwarden.reasons import ReasonCode
+from tests.builders.bindings import NODE
+from tests.builders.ledger import OTHER_POD, holder, record
+from tests.builders.logged import logged
+from tests.fakes.binding_world import BindingWorld, Recall, Replica
+
+GPU = f"GPU-{NODE}-0"
+REFUSED_BUSY = [ReasonCode.GPU_BUSY]
+
+
+def log_of(replica: Replica) -> list[Record]:
+    return [*replica.audit.granted, *replica.sink.log]
+
+
+def recall(records: list[Record]) -> Recall:
+    async def read() -> Grants:
+        return open_grants(logged(*records))
+
+    return read
+
+
+async def running(world: BindingWorld) -> Replica:
+    """A replica that has given the node's GPU to a pod that runs."""
+    me = await world.replica()
+    assert world.lands(world.pod("train-0"), await me.bind("train-0"))
+    await me.follower.round()
+    return me
+
+
+async def restarted(world: BindingWorld, log: Recall | None) -> Replica:
+    """A replica on an empty ledger, after its first round and a further report of the node."""
+    world.store = MemoryLedgerStore()
+    made = Replica(world, world.store, "b", recall=log)
+    await made.stand()
+    world.report()
+    return made
+
+
+def forget(world: BindingWorld, name: str) -> None:
+    del world.pods.stored[name]
+    world.pods.catch_up()
+
+
+async def refusals(me: Replica, name: str = "next") -> list[ReasonCode]:
+    return [x.code for x in (await me.bind(name)).refusals]
+
+
+async def test_what_the_log_gave_away_is_held_until_the_node_shows_no_use() -> None:
+    world = BindingWorld(1)
+    log = log_of(await running(world))
+    forget(world, "train-0")
+    me = await restarted(world, recall(log))
+    assert world.states() == {GPU: ["Releasing"]}
+    world.pod("next")
+    assert await refusals(me) == REFUSED_BUSY
+    await me.follower.round()
+    world.report(GpuProcess(GPU, 7, "uid-train-0"))
+    await me.follower.round()
+    world.report()
+    await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    world.report()
+    await me.follower.round()
+    assert world.states() == {}
+    assert open_grants(logged(*log, *me.sink.log)) == {}
+    assert world.lands("next", await me.bind("next"))
+
+
+async def test_without_the_log_it_would_be_given_away() -> None:
+    world = BindingWorld(1)
+    await running(world)
+    forget(world, "train-0")
+    me = await restarted(world, None)
+    world.pod("next")
+    assert await refusals(me) == []
+
+
+async def test_before_the_log_was_read_nothing_is_granted() -> None:
+    world = BindingWorld(1)
+    log = log_of(await running(world))
+    forget(world, "train-0")
+    is_away = True
+
+    async def read() -> Grants:
+        if is_away:
+            raise OSError("away")
+        return open_grants(logged(*log))
+
+    me = await restarted(world, read)
+    world.pod("next")
+    assert await refusals(me) == [ReasonCode.CONTROLLER_NOT_READY]
+    assert not me.footing.is_firm
+    is_away = False
+    await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    assert await refusals(me) == REFUSED_BUSY
+
+
+async def test_a_node_waits_until_what_was_lost_is_held() -> None:
+    world = BindingWorld(2)
+    log = log_of(await running(world))
+    forget(world, "train-0")
+    world.pods.down = True
+    me = await restarted(world, recall(log))
+    world.pods.down = False
+    world.pod("next")
+    assert world.states() == {}
+    assert await refusals(me) == [ReasonCode.CONTROLLER_NOT_READY]
+    for _ in range(11):
+        await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    for _ in range(11):
+        await me.follower.round()
+    assert world.lands("next", await me.bind("next"))
+    assert world.assigned()["next"] == (f"GPU-{NODE}-1",)
+
+
+async def test_a_live_pod_is_adopted_and_no_ghost_of_it_is_made() -> None:
+    world = BindingWorld(1)
+    me = await running(world)
+    again = await restarted(world, recall(log_of(me)))
+    for _ in range(11):
+        await again.follower.round()
+    assert world.states() == {GPU: ["Confirmed"]}
+    assert again.sink.adoptions == [f"train-0 {GPU}"]
+
+
+async def test_what_has_ended_by_the_log_is_not_held() -> None:
+    world = BindingWorld(1)
+    me, other = await running(world), await world.replica("b")
+    forget(world, "train-0")
+    other.follower.pod_changed("uid-train-0", gone=True)
+    for _ in range(4):
+        await other.follower.round()
+        world.report()
+    assert world.states() == {}
+    await me.follower.round()
+    assert [x.kind.value for x in me.sink.log][-1] == "reservation.ended"
+    await restarted(world, recall(log_of(me)))
+    assert world.states() == {}
+
+
+async def test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unused() -> None:
+    """The API server is at a time before the Binding: the pod is there, and not bound."""
+    world = BindingWorld(1)
+    world.pod("train-0")
+    before = world.pods.stored["train-0"]
+    me = await world.replica()
+    late = await me.bind("train-0")
+    assert world.lands("train-0", late)
+    await me.follower.round()
+    world.pods.put(before)
+    again = await restarted(world, recall(log_of(me)))
+    assert world.pods.touches == ["train-0"]
+    assert not world.lands("train-0", late)
+    assert world.states() == {GPU: ["Releasing"]}
+    assert await refusals(again, "train-0") == REFUSED_BUSY
+    await settled(world, again)
+    assert world.lands("train-0", await again.bind("train-0"))
+
+
+async def test_a_confirmed_pod_that_waits_again_does_not_keep_its_gpu_for_ever() -> None:
+    """The replicas ran on, and so the ledger is whole; the pod was put back."""
+    world = BindingWorld(1)
+    world.pod("train-0")
+    before = world.pods.stored["train-0"]
+    me = await world.replica()
+    assert world.lands("train-0", await me.bind("train-0"))
+    await me.follower.round()
+    world.pods.put(before)
+    for _ in range(11):
+        await me.follower.round()
+    assert world.states() == {GPU: ["Confirmed"]}
+    world.report(GpuProcess(GPU, 7, "uid-train-0"), after_s=16)
+    for _ in range(12):
+        await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    await settled(world, me)
+    assert world.lands("train-0", await me.bind("train-0"))
+
+
+async def settled(world: BindingWorld, me: Replica) -> None:
+    """Time goes by, and the node's reports show no use."""
+    for _ in range(5):
+        for _ in range(2):
+            await me.follower.round()
+        world.report(after_s=16)
+    assert world.states() == {}
+
+
+class SwappedStore(MemoryLedgerStore):
+    """Another record takes the place of one that had not ended."""
+
+    async def swap(self, old: Entry, new: GpuRecord) -> None:
+        ended = old.record
+        for part in ended.holders:
+            if part.state is HolderState.CONFIRMED:
+                ended = ended.moved(part.reservation, HolderState.RELEASING)
+        for part in ended.holders:
+            ended = ended.moved(part.reservation, HolderState.RELEASED)
+        assert await self.compare_and_set(old, ended)
+        assert await self.compare_and_set(None, new)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["unseen", "seen to end"])
+async def test_a_record_that_takes_the_place_of_another_drives_nobody_out(told: bool) -> None:
+    store = SwappedStore()
+    world = BindingWorld(1, store=store)
+    me = await running(world)
+    forget(world, "train-0")
+    old = store.snapshot().get(GPU)
+    assert old is not None
+    older = record(holder(GPU, pod=OTHER_POD, state=HolderState.CONFIRMED), gpu=GPU)
+    await store.swap(old, older)
+    if told:
+        me.replaced = (old,)
+    for _ in range(11):
+        await me.follower.round()
+    states = [HolderState.RELEASING] if told else []
+    found = store.snapshot().get(GPU)
+    assert found is not None
+    mine = found.record.of_pod("uid-train-0")
+    assert ([] if mine is None else [mine.state]) == states

@@ -1,0 +1,80 @@
+"""What a log knows and the ledger does not is held again, and nobody is driven out for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.ledger.adoption import LivePod
+from controller.ledger.record import MAX_HOLDERS, PodRef, RecordInvalidError
+from controller.ledger.recovery import LoggedGrant, grants_of, held_again, lost_grants
+from controller.ledger.states import HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, holder, in_state, record
+
+GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.uid-0", POD, ("GPU-a",))
+KNOWN = {("gpu-a", GRANT.reservation): GRANT}
+HELD = holder(state=HolderState.RELEASING, adopted=True)
+LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a",))
+
+
+def snapshot(*records: object) -> LedgerSnapshot:
+    return LedgerSnapshot.of(Entry(x, "1") for x in records)  # type: ignore[arg-type] # GpuRecords
+
+
+@pytest.mark.parametrize("state", [x for x in HolderState if not x.is_end])
+def test_what_the_ledger_has_is_not_lost(state: HolderState) -> None:
+    assert lost_grants(KNOWN, snapshot(in_state(state)), ()) == ()
+
+
+def test_what_it_lacks_or_gives_to_others_is() -> None:
+    assert lost_grants(KNOWN, snapshot(), ()) == (GRANT,)
+    assert lost_grants(KNOWN, snapshot(record(holder(pod=OTHER_POD))), ()) == (GRANT,)
+    elsewhere = record(holder("GPU-b"), gpu="GPU-b")
+    assert lost_grants(KNOWN, snapshot(elsewhere), ()) == (GRANT,)
+
+
+def test_a_live_pod_is_adopted_instead() -> None:
+    assert lost_grants(KNOWN, snapshot(), (LIVE,)) == ()
+    assert lost_grants(KNOWN, snapshot(), (replace(LIVE, gpus=("GPU-b",)),)) == (GRANT,)
+    assert lost_grants(KNOWN, snapshot(), (replace(LIVE, reservation="v1.k.x"),)) == (GRANT,)
+
+
+def test_what_the_ledger_had_is_known_in_the_same_words() -> None:
+    unborn = holder("GPU-b", pod=PodRef("team-a"), reservation="v1.k.unborn")
+    entries = snapshot(record(), record(unborn, gpu="GPU-b")).entries
+    assert grants_of(entries.values()) == KNOWN
+
+
+def test_it_is_held_as_one_that_is_being_released() -> None:
+    assert held_again(None, GRANT, CALL) == record(HELD)
+    beside = held_again(record(holder(pod=OTHER_POD)), GRANT, CALL)
+    assert beside is not None
+    assert beside.holders == (HELD, holder(pod=OTHER_POD))
+    assert beside.version == 2
+    group = record(holder(pod=OTHER_POD), share=SHARE)
+    joined = held_again(group, GRANT, CALL)
+    assert joined is not None
+    assert joined.share == SHARE
+
+
+def test_what_is_held_already_stays_as_it_is() -> None:
+    for state in (HolderState.PROPOSED, HolderState.CONFIRMED, HolderState.RELEASING):
+        assert held_again(in_state(state), GRANT, CALL) is None
+    moved = replace(record(holder(pod=OTHER_POD)), node="gpu-2")
+    assert held_again(moved, GRANT, CALL) is None
+
+
+def test_what_makes_no_record_is_refused() -> None:
+    for wrong in (
+        replace(GRANT, gpus=("0",)),
+        replace(GRANT, gpus=("GPU-b",)),
+        replace(GRANT, reservation="No"),
+        replace(GRANT, node=""),
+    ):
+        with pytest.raises(RecordInvalidError):
+            held_again(None, wrong, CALL)
+    parts = [
+        holder(pod=PodRef("team-a", f"p-{n}", f"x-{n:03}", "owner-a")) for n in range(MAX_HOLDERS)
+    ]
+    with pytest.raises(RecordInvalidError, match="holders"):
+        held_again(record(*parts, share=SHARE), GRANT, CALL)
