@@ -6,6 +6,7 @@ cannot be said, `validated` says what is against the pod as it will be stored.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from controller.admission.doors.annotations import results
 from controller.admission.doors.case import Case
@@ -34,6 +35,8 @@ class Judged:
 
 
 UNCONCERNED = Judged(concerned=False)
+_NONE_KNOWN: Final = frozenset[str]()
+"""No ephemeral container was judged before."""
 
 
 def mutated(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
@@ -52,6 +55,7 @@ def validated(
 ) -> Judged:
     """What is against a new pod, or a stored one that is to be bound.
 
+    A stored one may have got ephemeral containers before its namespace was enforced.
     `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
     """
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
@@ -62,8 +66,11 @@ def validated(
     if concerned:
         case = Case(pod, needs, rules, enforced)
         refusals += (found for door in DOORS for found in door(case))
+        refusals += ephemeral(case, _NONE_KNOWN)
         if injected:
-            refusals += _uninjected(injection(pod, needs, rules, enforced=enforced))
+            missing = injection(pod, needs, rules, enforced=enforced)
+            late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
+            refusals += _uninjected((*missing, *late))
     return Judged(concerned or bool(refusals), tuple(refusals))
 
 

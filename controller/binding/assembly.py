@@ -90,6 +90,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
             sink=sources.journal,
             boottime_ns=boottime_ns,
             draw_call=_draw_call,
+            holding=cluster.pods.holding,
             recall=LogRecall(settings.audit.dir).grants,
             take_replaced=sources.ledger.take_replaced,
         )

@@ -24,7 +24,7 @@ from controller.ledger.release import UseReport
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from controller.ledger.sweep import Drift, DriftKind, Surroundings, sweep, unrecorded_nodes
-from gpuwarden.reasons import Refusal
+from gpuwarden.reasons import ReasonCode, Refusal
 
 
 class PodIndex(Protocol):
@@ -78,6 +78,8 @@ class FootingPorts:
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
+    holding: Callable[[str], tuple[LivePod, ...]]
+    """Those of the live pods that say that they hold a GPU."""
     recall: Callable[[], Awaitable[Grants]] | None = None
     """What the audit log has from before this start; raises OSError. None without one."""
     take_replaced: Callable[[], tuple[Entry, ...]] = tuple
@@ -101,7 +103,15 @@ class FootingKeeper:
         """What is against granting GPUs of a node now, besides their records."""
         ports = self._ports
         report = ports.report(node)
-        return grant_refusal(self._footing, node, gpus, report, ports.boottime_ns())
+        refusal = grant_refusal(self._footing, node, gpus, report, ports.boottime_ns())
+        return refusal or self._held_by_pods(gpus)
+
+    def _held_by_pods(self, gpus: tuple[str, ...]) -> Refusal | None:
+        """Live pods keep their GPUs whatever was done to their records, until they are adopted."""
+        for gpu in gpus:
+            if any(self._is_authentic(x) for x in self._ports.holding(gpu)):
+                return Refusal(ReasonCode.GPU_BUSY, f"a live pod without a record holds {gpu}")
+        return None
 
     @property
     def is_firm(self) -> bool:

@@ -26,7 +26,7 @@ from controller.binding.decision import (
 from controller.binding.recent_denials import RecentDenials
 from controller.binding.records import BindDecision, ReservationChange, reservation_record
 from controller.binding.request import BindingDecodeError, BindingRequest, read_binding
-from controller.binding.results import DRY_RUN_ID, binding_patch
+from controller.binding.results import DRY_RUN_ID, binding_patch, same_pod_patch
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod, stale_binding
 from controller.binding.view import GateView
 from controller.ledger.claim import Claim
@@ -228,9 +228,12 @@ class BindingGate:
     def _answer(
         self, asked: BindingRequest, stored: StoredPod | None, decision: Decision
     ) -> Verdict:
-        if isinstance(decision, Untouched):
-            return _UNTOUCHED
         report = self._ports.view().report
+        if isinstance(decision, Untouched):
+            if stored is None or asked.uid is not None or report:
+                return _UNTOUCHED
+            # It would bind whatever pod has taken this one's name meanwhile, too.
+            return Verdict(patch=same_pod_patch(stored))
         refusals = decision.refusals if isinstance(decision, Refused) else ()
         if not asked.dry_run:
             self._note(asked, stored, decision, refusals, report=report)

@@ -53,12 +53,17 @@ def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
     return found
 
 
+def same_pod_patch(stored: StoredPod) -> tuple[Operation, ...]:
+    """The precondition that the pod is no other one than the one that was judged."""
+    return (Operation(Verb.ADD, pointer("metadata", "uid"), stored.uid),)
+
+
 def binding_patch(
     request: BindingRequest, stored: StoredPod, annotations: Mapping[str, str]
 ) -> tuple[Operation, ...]:
     """Annotations, and the preconditions that the pod is still the one that was judged."""
     preconditions = (
-        Operation(Verb.ADD, pointer("metadata", "uid"), stored.uid),
+        *same_pod_patch(stored),
         Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),
     )
     place = pointer("metadata", "annotations")

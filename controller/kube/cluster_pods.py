@@ -16,7 +16,7 @@ from controller.kube.reflection import Change, Entry, Reflection
 from controller.kube.resources import PODS
 from controller.ledger.adoption import LivePod
 from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import PodRef
+from controller.ledger.record import PodRef, key_of
 from gpuwarden.clock import Clock
 
 TOUCHED = "touched.gpuwarden.dev/at"
@@ -45,11 +45,13 @@ class ClusterPods:
         self._replica = replica
         self._clock = clock
         self._live: dict[str, LivePod] = {}
+        self._by_gpu: dict[str, dict[str, LivePod]] = {}
 
     def observe(self, changes: tuple[Change[KnownPod], ...], _asked_ns: int | None) -> None:
         """The copy changed."""
         for change in changes:
             live = None if change.new is None else _live(change.new.value)
+            self._index(change.key, self._live.get(change.key), live)
             if live is not None:
                 self._live[change.key] = live
             else:
@@ -58,6 +60,10 @@ class ClusterPods:
     def live(self) -> tuple[LivePod, ...]:
         """Bound pods that have not ended and say that they hold GPUs, from the copy."""
         return tuple(self._live.values())
+
+    def holding(self, gpu: str) -> tuple[LivePod, ...]:
+        """Those of `live` that say that they hold this GPU."""
+        return tuple(self._by_gpu.get(key_of(gpu), {}).values())
 
     def reread(self) -> None:
         """Have the copy made anew, soon."""
@@ -121,6 +127,16 @@ class ClusterPods:
                 return PodGone()
             raise PodsUnavailableError(str(error)) from None
         return _seen(entry.value) if entry.uid == pod.uid else PodGone()
+
+    def _index(self, key: str, old: LivePod | None, new: LivePod | None) -> None:
+        if old is not None:
+            for gpu in {key_of(x) for x in old.gpus}:
+                self._by_gpu[gpu].pop(key)
+                if not self._by_gpu[gpu]:
+                    del self._by_gpu[gpu]
+        if new is not None:
+            for gpu in {key_of(x) for x in new.gpus}:
+                self._by_gpu.setdefault(gpu, {})[key] = new
 
     async def _read(self, namespace: str, name: str) -> Entry[KnownPod] | None:
         try:

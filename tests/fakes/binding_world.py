@@ -101,6 +101,9 @@ class FakePods:
         found = (_live(x) for x in self.copy.values())
         return tuple(x for x in found if x is not None)
 
+    def holding(self, gpu: str) -> tuple[LivePod, ...]:
+        return tuple(x for x in self.live() if gpu in x.gpus)
+
     def reread(self) -> None:
         self.rereads += 1
 
@@ -203,6 +206,7 @@ class Replica:
                 sink=self.sink,
                 boottime_ns=world.clock.boottime_ns,
                 draw_call=self._draw_call,
+                holding=world.pods.holding,
                 recall=recall,
                 take_replaced=self._taken,
             )

@@ -17,7 +17,7 @@ from controller.kube.reflection import Change
 from controller.kube.transport import Transport
 from controller.ledger.pods import PodGone, PodSeen
 from controller.ledger.record import PodRef
-from controller.scheduling.wish_keys import WishRules
+from controller.scheduling.wish_keys import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -184,3 +184,29 @@ async def test_the_copy_is_made_anew_on_request(world: World) -> None:
         return len(now) > len(lists) or None
 
     await eventually(listed, "all pods are listed again")
+
+
+async def test_who_says_that_it_holds_a_gpu(world: World) -> None:
+    both = {RESERVATION_ID: "v1.k.x", ASSIGNED_UUIDS: "GPU-b,GPU-A,GPU-a"}
+
+    async def holding(gpu: str, *names: str) -> None:
+        async def there() -> bool | None:
+            return sorted(x.pod.name or "" for x in world.pods.holding(gpu)) == [*names] or None
+
+        await eventually(there, f"{names} hold {gpu}")
+
+    world.create()
+    world.create("train-1")
+    world.change("train-0", annotations=both)
+    world.change("train-1", annotations=both, spec={"nodeName": "gpu-1"})
+    for gpu in ("GPU-a", "gpu-b"):
+        await holding(gpu, "train-1")
+    world.change("train-0", spec={"nodeName": "gpu-1"})
+    await holding("GPU-a", "train-0", "train-1")
+    world.change("train-0", status={"phase": "Succeeded"})
+    await holding("GPU-a", "train-1")
+    world.change("train-1", annotations={ASSIGNED_UUIDS: "GPU-b"})
+    await holding("GPU-a")
+    await holding("GPU-b", "train-1")
+    world.api.delete("pods", "team-a/train-1")
+    await holding("GPU-b")

@@ -314,6 +314,28 @@ def test_a_plain_pod_whose_namespace_was_enforced_later() -> None:
     assert not found.guarded
 
 
+@pytest.mark.parametrize(
+    ("late", "code"),
+    [
+        ({"securityContext": {"privileged": True}}, ReasonCode.DOOR_EPHEMERAL),
+        ({"env": [variable("NVIDIA_VISIBLE_DEVICES", "all")]}, ReasonCode.DOOR_EPHEMERAL),
+        ({}, ReasonCode.DOOR_UNINJECTED),
+    ],
+)
+def test_an_ephemeral_container_from_before_its_namespace_was_enforced(
+    late: dict[str, Any], code: ReasonCode
+) -> None:
+    pod = env_pod({}, ephemeralContainers=[container("debug", **late)])
+    assert decided(pod=stored(pod), enforced=False) == UNTOUCHED
+    assert refused(decided(pod=stored(pod))).code is code
+
+
+def test_an_ephemeral_container_that_was_judged_is_no_obstacle() -> None:
+    void = [variable("NVIDIA_VISIBLE_DEVICES", "void")]
+    pod = env_pod({}, ephemeralContainers=[container("debug", env=void)])
+    assert decided(pod=stored(pod)) == UNTOUCHED
+
+
 STALE = acceptance(hash_of("a"), [gpu(0)], issued_ns=NOW_NS - LEASE_NS)
 FRESH = acceptance(hash_of("a"), [gpu(0)])
 

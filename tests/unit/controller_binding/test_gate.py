@@ -87,6 +87,22 @@ async def test_pods_that_ask_for_nothing_leave_nothing_behind() -> None:
     assert len(me.denials) == 0
 
 
+async def test_a_binding_without_a_uid_holds_for_the_pod_that_was_judged_alone() -> None:
+    """A pod of this name that asks for GPUs may have come, and the copy does not know yet."""
+    world = BindingWorld()
+    me = await world.replica()
+    world.pods.put(env_pod({}, name="train-0", uid="uid-plain"))
+    lagging = dict(world.pods.copy)
+    world.pod("train-0")
+    world.pods.copy = lagging
+    by_hand = review_request(binding("train-0", uid=None))
+    verdict = await me.gate.decide(by_hand)
+    told = [{"op": "add", "path": "/metadata/uid", "value": "uid-plain"}]
+    assert (verdict.result, documents(verdict.patch)) == ("untouched", told)
+    me.changes = {"report": True}
+    assert (await me.gate.decide(by_hand)).patch == ()
+
+
 async def test_what_is_no_binding_is_refused() -> None:
     me = await BindingWorld().replica()
     request = review_request(binding(), operation="UPDATE")

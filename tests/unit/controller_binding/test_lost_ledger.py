@@ -201,9 +201,13 @@ async def settled(world: BindingWorld, me: Replica) -> None:
 
 
 class SwappedStore(MemoryLedgerStore):
-    """Another record takes the place of one that had not ended."""
+    """Somebody changes records by hand."""
 
     async def swap(self, old: Entry, new: GpuRecord) -> None:
+        await self.end(old)
+        assert await self.compare_and_set(None, new)
+
+    async def end(self, old: Entry) -> None:
         ended = old.record
         for part in ended.holders:
             if part.state is HolderState.CONFIRMED:
@@ -211,7 +215,6 @@ class SwappedStore(MemoryLedgerStore):
         for part in ended.holders:
             ended = ended.moved(part.reservation, HolderState.RELEASED)
         assert await self.compare_and_set(old, ended)
-        assert await self.compare_and_set(None, new)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["unseen", "seen to end"])
@@ -233,3 +236,31 @@ async def test_a_record_that_takes_the_place_of_another_drives_nobody_out(told: 
     assert found is not None
     mine = found.record.of_pod("uid-train-0")
     assert ([] if mine is None else [mine.state]) == states
+
+
+async def test_a_record_that_is_ended_by_hand_gives_a_live_pods_gpu_to_nobody() -> None:
+    store = SwappedStore()
+    world = BindingWorld(1, store=store)
+    me = await running(world)
+    old = store.snapshot().get(GPU)
+    assert old is not None
+    await store.end(old)
+    world.pod("next")
+    assert await refusals(me) == REFUSED_BUSY
+    await me.follower.round()
+    assert await refusals(me) == REFUSED_BUSY
+    for _ in range(11):
+        await me.follower.round()
+    assert world.states() == {GPU: ["Confirmed"]}
+    assert me.sink.adoptions == [f"train-0 {GPU}"]
+
+
+async def test_a_pod_that_only_says_so_holds_nothing_back() -> None:
+    world = BindingWorld(1)
+    await running(world)
+    copied = world.pods.stored["train-0"]
+    copied["metadata"]["uid"] = "uid-copy"
+    world.pods.put(copied)
+    me = await restarted(world, None)
+    world.pod("next")
+    assert await refusals(me) == []
