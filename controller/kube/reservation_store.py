@@ -8,8 +8,10 @@ and is written again.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any, Final
 
 from controller.kube.api import ApiClient
@@ -33,11 +35,21 @@ from controller.ledger.store import (
     demand_successor,
 )
 from gpuwarden.clock import Clock
+from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 
 _MOST_RACES: Final = 4
 _MOST_REPAIRS: Final = 16
 _MANY: Final = 64
+
+
+class Mended(StrEnum):
+    """What was done to a live record's object that somebody had laid hands on."""
+
+    WRITTEN = "written"
+    """It had been removed by force, and was made again."""
+    HELD = "held"
+    """Its finalizer had been taken off, and was put back."""
 
 
 class KubernetesLedgerStore:
@@ -55,8 +67,9 @@ class KubernetesLedgerStore:
         first_read_s: float = FIRST_READ_SECONDS,
     ) -> None:
         self._snapshot = LedgerSnapshot(fresh_until_ns=0)
-        self.rewritten = 0
-        """Records that were written again because somebody had removed them by force."""
+        self.mended: Counter[Mended] = Counter()
+        """How often."""
+        self._mends = instruments.counter(names.LEDGER_MENDS)
         self._replaced: list[Entry] = []
         self._objects: WrittenObjects[KeptReservation] = WrittenObjects(
             api,
@@ -179,14 +192,20 @@ class KubernetesLedgerStore:
         if _is_live(known):
             if is_missing:
                 done = await self._objects.create(key, reservation_object(kept.entry.record))
-                self.rewritten += done
+                self._count(Mended.WRITTEN, done=done)
             elif _lacks_finalizer(known):
-                await self._objects.change(key, known, _finalizers((*kept.finalizers, FINALIZER)))
+                step = _finalizers((*kept.finalizers, FINALIZER))
+                self._count(Mended.HELD, done=await self._objects.change(key, known, step))
         elif not is_missing and kept.is_deleted:
             rest = tuple(x for x in kept.finalizers if x != FINALIZER)
             await self._objects.change(key, known, _finalizers(rest), is_last=True)
         elif not is_missing:
             await self._objects.delete(key, known)
+
+    def _count(self, what: Mended, *, done: bool) -> None:
+        if done:
+            self.mended[what] += 1
+            self._mends.labels(what.value).inc()
 
     def _take(self, keys: list[str]) -> None:
         """Put what is known of `keys` into the snapshot."""

@@ -281,6 +281,13 @@ RESERVATION_DRIFT = _gauge(
 LEDGER_AVAILABLE = _gauge(
     "ledger_available", _C, "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE)."
 )
+LEDGER_MENDS = _counter(
+    "ledger_mends",
+    _C,
+    "GPUReservation objects that this replica set right, by what it did: written (one had been"
+    " removed by force), held (its finalizer had been taken off).",
+    "what",
+)
 LEDGER_REWINDS = _counter(
     "ledger_rewinds",
     _C,

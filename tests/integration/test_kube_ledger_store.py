@@ -11,7 +11,7 @@ import pytest
 
 from controller.kube.list_watch import Pace
 from controller.kube.reservation_object import FINALIZER, reservation_object
-from controller.kube.reservation_store import KubernetesLedgerStore
+from controller.kube.reservation_store import KubernetesLedgerStore, Mended
 from controller.ledger.record import GpuRecord
 from controller.ledger.states import HolderState
 from controller.ledger.store import LedgerStore, LedgerUnavailableError
@@ -112,7 +112,7 @@ class TestReplicas:
                 assert await here.compare_and_set(first, first.record.moved(ID, state))
             await until(there, None)
             await asyncio.gather(here.load(), there.load())
-            assert (here.rewritten, there.rewritten) == (0, 0)
+            assert not here.mended + there.mended
 
     async def test_of_all_replicas_one_creates_and_all_know_what(self, opened: Opened) -> None:
         async with opened() as a, opened() as b, opened() as c:
@@ -229,7 +229,7 @@ class TestDeletion:
             assert server.objects.all(COLLECTION) == {}
             await until(there, None)
             await asyncio.gather(here.load(), there.load())
-            assert (here.rewritten, there.rewritten) == (0, 0)
+            assert not here.mended + there.mended
             assert await here.compare_and_set(None, record())
             await until(there, record())
 
@@ -247,7 +247,7 @@ class TestDeletion:
                 return "gpu-a" in server.objects.all(COLLECTION) or None
 
             await eventually(repaired, "the object is back")
-            assert store.rewritten == 1
+            assert store.mended == {Mended.WRITTEN: 1}
             assert entry(store).revision != first.revision
 
     @pytest.mark.parametrize("old_is_known", [True, False])
@@ -287,6 +287,7 @@ class TestDeletion:
                 return stored(server)["metadata"]["finalizers"] == ["theirs", FINALIZER] or None
 
             await eventually(held, "the finalizer is back")
+            assert store.mended == {Mended.HELD: 1}
 
 
 class TestStatus:

@@ -68,6 +68,13 @@ async def test_who_holds_which_gpu(
             given[name] = await here.bound(name)
             await here.state_of(given[name], "Confirmed")
         assert set(given.values()) < set(GPUS)
+
+        async def summed_up() -> bool | None:
+            objects = api.objects.all("gpureservations").values()
+            statuses = [x.get("status", {}) for x in objects]
+            return {x.get("pod") for x in statuses} == {f"team-a/{x}" for x in given} or None
+
+        await eventually(summed_up, "the leader has written what kubectl get shows")
         found = (await told(here, "reservations", "--namespace", "team-a"))["reservations"]
         assert {x["pod"]: x["gpus"][0]["uuid"] for x in found} == given
         assert {(x["state"], x["node"], x["origin"]) for x in found} == {
