@@ -8,7 +8,8 @@ import posixpath
 from typing import Final
 
 _VAR_RUN: Final = "/var/run"
-DEVICE_LIST: Final = "/run/nvidia-container-devices"
+_DEVICE_LIST_NAME: Final = "nvidia-container-devices"
+DEVICE_LIST: Final = f"/run/{_DEVICE_LIST_NAME}"
 """What is mounted below it names a device to the container toolkit."""
 
 _SUBTREES: Final = (
@@ -54,6 +55,8 @@ def opens_node(path: str) -> bool:
 
 def is_device_list(mount_path: str) -> bool:
     """Whether a mount there names a device to the toolkit."""
+    if _DEVICE_LIST_NAME not in mount_path:
+        return False  # no way of writing a path leaves out a folder's name
     return f"{_plain(mount_path)}/".startswith(f"{DEVICE_LIST}/")
 
 

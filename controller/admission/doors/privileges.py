@@ -23,13 +23,13 @@ def of_container(container: AdmittedContainer) -> Iterator[Refusal]:
     context = container.security_context
     if context is None:
         return
-    name = shown(container.name)
     if context.privileged:
-        yield Refusal(ReasonCode.DOOR_PRIVILEGED, f"container {name} is privileged")
+        text = f"container {shown(container.name)} is privileged"
+        yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
     added = () if context.capabilities is None else context.capabilities.add or ()
     for capability in added:
         if capability.upper().removeprefix("CAP_") in AS_GOOD_AS:
-            text = f"container {name} adds capability {shown(capability)}"
+            text = f"container {shown(container.name)} adds capability {shown(capability)}"
             yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
 
 
