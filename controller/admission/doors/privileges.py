@@ -8,8 +8,11 @@ from controller.admission.pod_view import AdmittedContainer
 from controller.scheduling.finding import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
-AS_GOOD_AS: Final = frozenset({"ALL", "BPF", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
-"""Capabilities with which a container opens any device."""
+AS_GOOD_AS: Final = frozenset(
+    {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
+)
+"""Capabilities with which a container opens any device, or any file of its node
+(`open_by_handle_at`), or has the node run another kernel (`kexec_load`)."""
 
 
 def privileged(case: Case) -> Iterator[Refusal]:
