@@ -554,9 +554,9 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.DOOR_HOSTPATH: Explanation(
         Stage.DOOR,
-        "A volume opens the node's GPU device files, or files and sockets that lead to them: of "
-        "the driver, the container runtime, kubelet, CDI, NRI, SPIRE or gpuwarden.",
-        "Remove the hostPath volume.",
+        "A volume is a path of the node that the installation does not list: device files, "
+        "sockets and links to them can be behind any.",
+        "Use another kind of volume; an operator lists harmless paths in admission.hostPaths.",
     ),
     ReasonCode.DOOR_DEVICE_LIST: Explanation(
         Stage.DOOR,

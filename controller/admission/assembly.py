@@ -24,7 +24,12 @@ OPEN_TO_THE_NETWORK: Final = (
 
 def admission_rules(settings: ControllerSettings, wishes: WishRules) -> AdmissionRules:
     """The rules that mutation, validation and gate share."""
-    return AdmissionRules(wishes, settings.scheduler_name, settings.admission.runtime_classes)
+    return AdmissionRules(
+        wishes,
+        settings.scheduler_name,
+        settings.admission.runtime_classes,
+        frozenset(settings.admission.host_paths),
+    )
 
 
 def is_report_only(settings: ControllerSettings) -> bool:

@@ -26,6 +26,9 @@ from controller.scheduling.reserved_keys import MANAGED_TAINT
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """What the API server writes where a pod names none."""
 _EPHEMERAL: Final = "ephemeralContainers"
+_MOST_REMOVED: Final = 64
+"""Entries of one container: each removal moves all that follow, in the API server. Who has more is
+refused for not being injected."""
 
 
 def injection(
@@ -37,7 +40,7 @@ def injection(
         for field, containers in pod.lists().items()
         for index, container in enumerate(containers)
         for operation in _variables(
-            pointer("spec", field, index),
+            ("spec", field, index, "env"),
             container,
             supply_of(container, needs, rules.resources, enforced=enforced),
         )
@@ -58,14 +61,15 @@ def ephemeral_injection(
         operation
         for index, container in enumerate(pod.spec.ephemeral_containers or ())
         if container.name not in known
-        for operation in _variables(pointer("spec", _EPHEMERAL, index), container, supply)
+        for operation in _variables(("spec", _EPHEMERAL, index, "env"), container, supply)
     )
 
 
-def _variables(at: str, container: AdmittedContainer, supply: Supply) -> Iterator[Operation]:
+def _variables(
+    at: tuple[str | int, ...], container: AdmittedContainer, supply: Supply
+) -> Iterator[Operation]:
     """Replace in place what is wrong, append what is missing, then drop what is there twice."""
     entries = container.env or ()
-    path = at + pointer("env")
     missing: list[Value] = []
     surplus: list[int] = []
     for name in wanted_variables(supply):
@@ -76,14 +80,14 @@ def _variables(at: str, container: AdmittedContainer, supply: Supply) -> Iterato
             missing.append(_entry(name, supply))
             continue
         if not is_ours(entries[places[0]], supply):
-            yield Operation(Verb.REPLACE, path + pointer(places[0]), _entry(name, supply))
+            yield Operation(Verb.REPLACE, pointer(*at, places[0]), _entry(name, supply))
         surplus += places[1:]
-    for index in sorted(surplus, reverse=True):
-        yield Operation(Verb.REMOVE, path + pointer(index))
+    for index in sorted(surplus, reverse=True)[:_MOST_REMOVED]:
+        yield Operation(Verb.REMOVE, pointer(*at, index))
     if missing and not entries:
-        yield Operation(Verb.ADD, path, missing)
+        yield Operation(Verb.ADD, pointer(*at), missing)
     elif missing:
-        yield from (Operation(Verb.ADD, path + pointer(END), entry) for entry in missing)
+        yield from (Operation(Verb.ADD, pointer(*at, END), entry) for entry in missing)
 
 
 def _entry(name: str, supply: Supply) -> Value:

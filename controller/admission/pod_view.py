@@ -4,7 +4,7 @@ Unknown fields are skipped: the API server has decoded the object with its own s
 written it again, so names and types are the API's, each key once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -192,10 +192,9 @@ class AdmittedPod(Pod, frozen=True, kw_only=True, gc=False):
             "containers": spec.containers or (),
         }
 
-    def all_containers(self) -> Iterator[AdmittedContainer]:
+    def all_containers(self) -> tuple[AdmittedContainer, ...]:
         """Those that are there from the pod's creation on."""
-        for containers in self.lists().values():
-            yield from containers
+        return (*(self.spec.init_containers or ()), *(self.spec.containers or ()))
 
 
 _POD = msgspec.json.Decoder(AdmittedPod)

@@ -15,6 +15,9 @@ class AdmissionRules:
     runtime_classes: tuple[str, ...] = ("nvidia",)
     """Runtime classes that guarded pods, and pods of enforced namespaces, may name."""
 
+    host_paths: frozenset[str] = frozenset()
+    """Host paths that such pods may mount, as they are written."""
+
     @property
     def resources(self) -> tuple[str, ...]:
         """The managed resources."""

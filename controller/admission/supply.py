@@ -50,8 +50,12 @@ def supply_of(
     An amount that is no number makes the pod's wishes invalid before anybody asks here.
     """
     asked = container.resources
-    if asked is not None and (asked.claims or any(requested(asked, each) for each in resources)):
-        return Supply.KUBELET
+    if asked is not None:
+        if asked.claims:
+            return Supply.KUBELET
+        for each in resources:
+            if requested(asked, each):
+                return Supply.KUBELET
     return supply_without_request(needs, enforced=enforced)
 
 

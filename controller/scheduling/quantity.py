@@ -42,6 +42,8 @@ def parse_quantity(text: str) -> Fraction:
 
 def parse_count(text: str) -> int:
     """Read a quantity of whole devices, 0 or more; raises WishTextError."""
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_CHARS:
+        return int(text)  # nearly always
     value = parse_quantity(text)
     if value.denominator != 1 or value < 0:
         raise WishTextError("a whole number of devices, 0 or more")

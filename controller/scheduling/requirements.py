@@ -7,7 +7,7 @@ node passes: a wish that is not understood never widens anything.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
@@ -42,12 +42,16 @@ _MAX_DETAIL_CHARS = 400
 _CLASS_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LEVELS = (Level.L0, Level.L1, Level.L2, Level.L3)
 _LESSER = (Guarantee.SET, Guarantee.NODE)
+_KNOWN = WISH_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS
 
 
 class Reserve(StrEnum):
     """When the reservation is made, if not at the binding."""
 
     ADMISSION = "admission"
+
+
+_RESERVES = tuple(Reserve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +123,12 @@ def _asks(pod: Pod, rules: WishRules) -> bool:
 
 def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
     """Our keys in the wrong place or misspelled: ignoring them would grant what was not meant."""
-    wishes = WISH_ANNOTATIONS.union(rules.hash_keys)
-    known = wishes | HINT_ANNOTATIONS | RESULT_ANNOTATIONS
     for key, text in pod.annotations.items():
-        if key.startswith(PREFIX) and key not in known:
+        if key.startswith(PREFIX) and key not in _KNOWN and key not in rules.hash_keys:
             label = key.startswith(LABEL_PREFIXES)
             yield Finding(key, text, "a label, not an annotation" if label else "a known key")
     for key, text in pod.labels.items():
-        if key in wishes:
+        if key in WISH_ANNOTATIONS or key in rules.hash_keys:
             yield Finding(key, text, "an annotation, not a label")
 
 
@@ -137,42 +139,56 @@ def _read_wishes(
     annotations = pod.annotations
     labels, assign = read_labels(pod.labels, findings)
     place = read_place(pod, findings)
-    reserve = _choice(annotations, RESERVE, tuple(Reserve), findings)
+    reserve = _choice(annotations, RESERVE, _RESERVES, findings)
+    uuids = _uuids(annotations, findings)
+    selector = _selector(annotations, findings)
+    requests = _requests(pod, rules, findings)
+    named = _named(place, uuids, findings)
+    asks_gpus = bool(selector or labels or MAP in annotations or assign)
     wishes = Requirements(
         guarded=True,
         hashes=read_hashes(annotations, rules, findings),
         attestation_class=_class_name(annotations, findings),
         min_level=_choice(annotations, MIN_LEVEL, _LEVELS, findings) or Level.NONE,
-        uuids=_uuids(annotations, findings),
-        selector=_selector(annotations, findings),
+        uuids=uuids,
+        selector=selector,
         labels=labels,
         mapped=MAP in annotations,
         place=place,
         accepts=_choice(annotations, GUARANTEE, _LESSER, findings),
         reserve=Reserve.ADMISSION if assign else reserve,
-        requests=_requests(pod, rules, findings),
+        count=_count(annotations, requests, named, findings, asks_gpus=asks_gpus),
+        requests=requests,
         claims=bool(pod.spec.resource_claims),
     )
-    wishes = _with_count(wishes, read_count(annotations, findings), findings, assign=assign)
     asked = any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in annotations)
     gpu_pod = wishes.count > 0 or wishes.claims
     return wishes if asked or labels or assign or (enforced and gpu_pod) else UNGUARDED
 
 
-def _with_count(
-    wishes: Requirements, given: int | None, findings: list[Finding], *, assign: bool
-) -> Requirements:
-    if wishes.place and wishes.uuids and len(wishes.place.devices) != len(wishes.uuids):
-        expected = f"as many as the map's line names: {len(wishes.place.devices)}"
-        findings.append(Finding(GPU_UUIDS, f"{len(wishes.uuids)} devices", expected))
-    named = len(wishes.place.devices) if wishes.place else len(wishes.uuids)
-    asks_gpus = bool(wishes.selector or wishes.labels or wishes.mapped or assign)
-    requested = sum(count for _, count in wishes.requests)
+def _named(place: Place | None, uuids: tuple[str, ...], findings: list[Finding]) -> int:
+    """How many devices are named."""
+    if place and uuids and len(place.devices) != len(uuids):
+        expected = f"as many as the map's line names: {len(place.devices)}"
+        findings.append(Finding(GPU_UUIDS, f"{len(uuids)} devices", expected))
+    return len(place.devices) if place else len(uuids)
+
+
+def _count(
+    annotations: Mapping[str, str],
+    requests: tuple[tuple[str, int], ...],
+    named: int,
+    findings: list[Finding],
+    *,
+    asks_gpus: bool,
+) -> int:
+    requested = sum(count for _, count in requests)
+    given = read_count(annotations, findings)
     count = device_count(requested, named, given, asks_gpus=asks_gpus)
     if isinstance(count, Finding):
         findings.append(count)
-        return wishes
-    return replace(wishes, count=count)
+        return 0
+    return count
 
 
 def _class_name(annotations: Mapping[str, str], findings: list[Finding]) -> str | None:
@@ -223,7 +239,9 @@ def _choice(
     annotations: Mapping[str, str], key: str, choices: tuple[C, ...], findings: list[Finding]
 ) -> C | None:
     text = annotations.get(key)
+    if text is None:
+        return None
     found = next((choice for choice in choices if choice.value == text), None)
-    if text is not None and found is None:
+    if found is None:
         findings.append(Finding(key, text, " or ".join(choice.value for choice in choices)))
     return found

@@ -26,11 +26,13 @@ RUNTIME_DEVICE_PREFIXES: Final = (
     "mounts.nri.io",
     "mounts.noderesource.dev",
     "io.kubernetes.cri-o.Devices",
+    "org.systemd.property.",
 )
 """Annotations by which container runtimes and their NRI plugins give a container devices.
 
 Read when a container is created, so long after admission: CDI (containerd, CRI-O), NVIDIA's
-toolkit and NRI's device injector under its old and new names, GKE's, CRI-O's own.
+toolkit and NRI's device injector under its old and new names, GKE's, CRI-O's own, and systemd's
+properties of the container's unit (`DeviceAllow`), which runc and crun set from annotations.
 """
 
 

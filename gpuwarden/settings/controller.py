@@ -180,6 +180,14 @@ class AdmissionSettings:
             "runtime classes that give no GPUs past us (DOOR_RUNTIME_CLASS)",
         ),
     ] = ("nvidia",)
+    host_paths: Annotated[
+        tuple[str, ...],
+        Spec(
+            kinds.HOST_PATHS,
+            "host paths that pods may mount, each as it is written and nothing below it"
+            " (DOOR_HOSTPATH)",
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

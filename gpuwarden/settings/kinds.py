@@ -5,6 +5,7 @@ over scalars after `yaml_file` has checked that YAML saw the same type as the pe
 """
 
 import json
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ E = TypeVar("E", bound=StrEnum)
 _MAX_TEXT = 4096
 _MAX_STATIC_NODES = 100_000
 _MAX_ACCOUNTS = 64
+_MAX_HOST_PATHS = 64
 _ANNOTATION_KEY = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
@@ -152,6 +154,18 @@ def _service_accounts(text: str) -> tuple[str, ...]:
         namespace, slash, name = part.partition("/")
         if not (slash and _LABEL.fullmatch(namespace) and _is_dns_subdomain(name)):
             raise ValueError("namespace/name")
+    return tuple(dict.fromkeys(parts))
+
+
+def _host_paths(text: str) -> tuple[str, ...]:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if len(parts) > _MAX_HOST_PATHS:
+        raise ValueError("a list")
+    for part in parts:
+        is_plain = part != "/" and posixpath.normpath(part) == part
+        if not (part.startswith("/") and not part.startswith("//") and is_plain):
+            raise ValueError("an absolute path")
+        _path(part)
     return tuple(dict.fromkeys(parts))
 
 
@@ -306,6 +320,13 @@ SERVICE_ACCOUNTS: Kind[tuple[str, ...]] = Kind(
     ",".join,
     Shape.LIST,
     {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_ACCOUNTS},
+)
+HOST_PATHS: Kind[tuple[str, ...]] = Kind(
+    f"0 to {_MAX_HOST_PATHS} paths separated by commas, each absolute and plain, and not /",
+    _host_paths,
+    ",".join,
+    Shape.LIST,
+    {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_HOST_PATHS},
 )
 PATH_PREFIX: Kind[str] = Kind(
     "a SPIFFE path prefix such as /gpuwarden",

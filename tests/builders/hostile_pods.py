@@ -9,6 +9,7 @@ ALL = variable("NVIDIA_VISIBLE_DEVICES", "all")
 FIELD = {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}
 PRIVILEGED = {"privileged": True}
 HOST = {"name": "v", "hostPath": {"path": "/dev/nvidia0"}}
+LINK = {"name": "v", "hostPath": {"path": "/data/put-there-by-the-last-pod"}}
 EMPTY = [{"name": "v", "emptyDir": {}}]
 LIST = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/GPU-a"}
 
@@ -22,6 +23,8 @@ def _key(prefix: str) -> str:
     """An annotation that the API server takes; a name of its own has no part behind it."""
     if prefix.endswith("/"):
         return f"{prefix}gpu"
+    if prefix.endswith("."):
+        return f"{prefix}DeviceAllow"
     return prefix if prefix != prefix.lower() else f"{prefix}/container.main"
 
 
@@ -38,6 +41,7 @@ HOSTILE: Final[list[tuple[str, dict[str, Any]]]] = [
         new_pod(container(gpus=1, envFrom=[{"prefix": "NVIDIA_", "secretRef": {"name": "c"}}])),
     ),
     ("DOOR_HOSTPATH", new_pod(volumes=[HOST])),
+    ("DOOR_HOSTPATH", new_pod(volumes=[LINK])),
     ("DOOR_DEVICE_LIST", with_("volumeMounts", [LIST], volumes=EMPTY)),
     (
         "DOOR_DEVICE_LIST",
@@ -47,6 +51,11 @@ HOSTILE: Final[list[tuple[str, dict[str, Any]]]] = [
     ("DOOR_PRIVILEGED", new_pod(initContainers=[container("i", securityContext=PRIVILEGED)])),
     ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["cap_sys_admin"]}})),
     ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["ALL"]}})),
+    (
+        "DOOR_PRIVILEGED",
+        with_("securityContext", {"capabilities": {"add": ["CHOWN", "DAC_READ_SEARCH"]}}),
+    ),
+    ("DOOR_PRIVILEGED", with_("securityContext", {"capabilities": {"add": ["SYS_BOOT"]}})),
     ("DOOR_HOST_PID", new_pod(hostPID=True)),
     ("DOOR_SCHEDULER", new_pod(container(gpus=1), schedulerName="volcano")),
     ("DOOR_NODE_NAME", new_pod(container(gpus=1), nodeName="gpu-1")),

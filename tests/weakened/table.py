@@ -746,7 +746,7 @@ WEAKENINGS: Final = (
     _one(
         "uninjected",
         "controller/admission/judgement.py",
-        "            refusals += _uninjected(injection(pod, needs, rules, enforced=enforced))",
+        "            refusals += _uninjected((*missing, *late))",
         "            pass",
         f"{DOORS}::test_a_pod_that_the_mutating_webhook_has_not_seen_is_refused",
     ),

@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from controller.admission.doors.case import Case
 from controller.admission.pod_view import AdmittedContainer
 from controller.admission.supply import NVIDIA, Supply
-from controller.admission.visible_devices import could_open_devices, opens_devices
+from controller.admission.visible_devices import (
+    DEVICE_VARIABLES,
+    could_open_devices,
+    opens_devices,
+)
 from controller.scheduling.finding import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -23,12 +27,14 @@ def environment(case: Case) -> Iterator[Refusal]:
 
 def of_container(container: AdmittedContainer, supply: Supply) -> Iterator[Refusal]:
     """Of one container."""
-    name = shown(container.name)
     for entry in container.env or ():
-        is_replaced = supply is Supply.REFERENCE and entry.name == NVIDIA
-        if opens_devices(entry) and not is_replaced:
-            yield Refusal(ReasonCode.DOOR_ENV, f"container {name} sets {entry.name}")
+        if entry.name in DEVICE_VARIABLES and opens_devices(entry):
+            is_replaced = supply is Supply.REFERENCE and entry.name == NVIDIA
+            if not is_replaced:
+                text = f"container {shown(container.name)} sets {entry.name}"
+                yield Refusal(ReasonCode.DOOR_ENV, text)
     if supply in {Supply.KUBELET, Supply.UNTOUCHED} and any(
         map(could_open_devices, container.env_from or ())
     ):
-        yield Refusal(ReasonCode.DOOR_ENV_FROM, f"container {name} has envFrom without a prefix")
+        text = f"container {shown(container.name)} has envFrom without a prefix"
+        yield Refusal(ReasonCode.DOOR_ENV_FROM, text)

@@ -8,8 +8,11 @@ from controller.admission.pod_view import AdmittedContainer
 from controller.scheduling.finding import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
-AS_GOOD_AS: Final = frozenset({"ALL", "BPF", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
-"""Capabilities with which a container opens any device."""
+AS_GOOD_AS: Final = frozenset(
+    {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
+)
+"""Capabilities with which a container opens any device, or any file of its node
+(`open_by_handle_at`), or has the node run another kernel (`kexec_load`)."""
 
 
 def privileged(case: Case) -> Iterator[Refusal]:
@@ -23,13 +26,13 @@ def of_container(container: AdmittedContainer) -> Iterator[Refusal]:
     context = container.security_context
     if context is None:
         return
-    name = shown(container.name)
     if context.privileged:
-        yield Refusal(ReasonCode.DOOR_PRIVILEGED, f"container {name} is privileged")
+        text = f"container {shown(container.name)} is privileged"
+        yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
     added = () if context.capabilities is None else context.capabilities.add or ()
     for capability in added:
         if capability.upper().removeprefix("CAP_") in AS_GOOD_AS:
-            text = f"container {name} adds capability {shown(capability)}"
+            text = f"container {shown(container.name)} adds capability {shown(capability)}"
             yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
 
 

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from controller.admission.doors.paths import is_device_list, opens_node
+from controller.admission.assembly import admission_rules
+from controller.admission.doors.paths import is_device_list
 from controller.admission.judgement import validated, validated_ephemeral
 from controller.admission.rules import AdmissionRules
+from controller.scheduling.wish_keys import WishRules
 from gpuwarden.reasons import ReasonCode
+from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.builders.admitted_pods import (
     LEVEL,
     UUIDS,
@@ -43,9 +46,12 @@ CLOSED: list[dict[str, Any]] = [
     new_pod(container(gpus=1, envFrom=[{"prefix": "APP_", "configMapRef": {"name": "c"}}])),
     with_("envFrom", [{"configMapRef": {"name": "c"}}]),
     with_("envFrom", [{"configMapRef": {"name": "c"}}], annotations=UUIDS),
-    new_pod(volumes=[{"name": "v", "hostPath": {"path": "/data"}}, {"name": "e", "emptyDir": {}}]),
+    new_pod(volumes=[{"name": "e", "emptyDir": {}}]),
     with_("volumeMounts", [{"name": "v", "mountPath": "/var/run/nvidia-container"}]),
-    with_("securityContext", {"privileged": False, "capabilities": {"add": ["NET_ADMIN"]}}),
+    with_(
+        "securityContext",
+        {"privileged": False, "capabilities": {"add": ["NET_ADMIN", "SYS_PTRACE"]}},
+    ),
     new_pod(hostPID=False, hostNetwork=True),
     new_pod(nodeName="cpu-1"),
     new_pod(runtimeClassName="nvidia"),
@@ -187,52 +193,26 @@ def test_allowed_runtime_classes_are_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "//",
-        "/dev",
-        "/dev/",
-        "/dev/nvidia0",
-        "/dev//nvidiactl",
-        "/dev/nvidia-caps/nvidia-cap1",
-        "/dev/char",
-        "/proc/driver/nvidia",
-        "/proc/1/root",
-        "/etc",
-        "/etc/cdi/x.yaml",
-        "/etc/kubernetes/manifests",
-        "/var",
-        "/var/run",
-        "/var/run/docker.sock",
-        "/run/nvidia/driver",
-        "/var/run/nvidia-mps",
-        "/var/lib",
-        "/var/lib/kubelet/device-plugins",
-        "/sys/bus/pci",
-        "/data/../dev",
-        "/run/./containerd",
-        "run/containerd",
-    ],
+    "path", ["/", "/data/", "/data/x", "/dat", "//data", "data", "/data/../dev", "/DATA"]
 )
-def test_paths_that_lead_to_gpus(path: str) -> None:
-    assert opens_node(path)
+def test_a_host_path_is_listed_as_it_is_written_or_refused(path: str) -> None:
+    rules = AdmissionRules(host_paths=frozenset({"/data", "/mnt/scratch"}))
+    listed = [{"name": "v", "hostPath": {"path": x}} for x in ("/data", "/mnt/scratch")]
+    pod = admitted(new_pod(volumes=[*listed, {"name": "e", "emptyDir": {}}]))
+    assert validated(pod, rules, enforced=True, injected=False).refusals == ()
+    other = admitted(new_pod(volumes=[{"name": "v", "hostPath": {"path": path}}]))
+    (refusal,) = validated(other, rules, enforced=True, injected=False).refusals
+    assert refusal.code is ReasonCode.DOOR_HOSTPATH
+    assert "admission.hostPaths" in refusal.detail
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/data",
-        "/dev/shm",  # noqa: S108 -- nothing is written there
-        "/dev/infiniband",
-        "/var/log",
-        "/var/lib/data",
-        "/etc/ssl",
-        "/sysroot",
-    ],
-)
-def test_paths_that_do_not(path: str) -> None:
-    assert not opens_node(path)
+def test_the_listed_host_paths_are_those_of_the_settings() -> None:
+    given = {"trustDomain": "example.org", "cluster": "lab", "workloadApi": "unix:///s"}
+    lines = [f"{key}: {value}" for key, value in given.items()]
+    head = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: ControllerConfig\n"
+    text = "\n".join([*lines, "admission: {hostPaths: [/data]}"])
+    settings = load(CONTROLLER, Inputs(file=("c.yaml", f"{head}{text}\n".encode()))).settings
+    assert admission_rules(settings, WishRules()).host_paths == {"/data"}
 
 
 def test_device_lists_in_every_spelling() -> None:

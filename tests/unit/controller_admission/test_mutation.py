@@ -14,6 +14,7 @@ from tests.builders.admitted_pods import (
     LEVEL,
     UUIDS,
     admitted,
+    codes,
     container,
     documents,
     mutate,
@@ -73,6 +74,16 @@ def test_configured_resources_and_scheduler_count() -> None:
     patch = documents(mutated(admitted(new_pod(own)), rules, enforced=True).patch)
     assert [x["path"] for x in patch] == ["/spec/schedulerName", "/spec/tolerations"]
     assert patch[0]["value"] == "mine"
+
+
+def test_a_pod_full_of_one_variable_is_not_cleaned_but_refused() -> None:
+    """Each removal moves all that follow in the API server."""
+    flood = [variable("CUDA_VISIBLE_DEVICES", "0")] * 1000
+    pod = new_pod(container(env=flood), annotations=UUIDS)
+    removals = [x for x in mutate(pod).patch if x.op is Verb.REMOVE]
+    assert len(removals) == 64
+    assert codes(pod) == ["DOOR_UNINJECTED"]
+    assert codes(new_pod(container(env=flood[:60]), annotations=UUIDS)) == []
 
 
 def test_where_the_clusters_own_scheduler_is_ours_its_name_stays() -> None:

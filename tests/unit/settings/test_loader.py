@@ -192,6 +192,11 @@ def test_every_finding_comes_at_once() -> None:
         ("api: {tls: {cert: c, key: k}}\nlisten: {api: ':9090'}\n", "got :9090; expected another port than listen.ops"),
         ("api: {readers: [jane]}\n", "expected 0 to 64 service accounts separated by commas, each namespace/name"),
         ("api: {readers: ['a/b/c']}\n", "each namespace/name"),
+        ("admission: {hostPaths: [data]}\n", "each absolute and plain, and not /"),
+        ("admission: {hostPaths: [/]}\n", "admission.hostPaths"),
+        ("admission: {hostPaths: [//data]}\n", "admission.hostPaths"),
+        ("admission: {hostPaths: [/data/]}\n", "admission.hostPaths"),
+        ("admission: {hostPaths: [/data/../etc]}\n", "admission.hostPaths"),
         ("staticHashes: {n: a}\n", "staticHashes (file c.yaml, line 6): got 1 nodes; expected --insecure-static-hashes"),
         ("listen: {ops: ':9443'}\n", "listen.ops (file c.yaml, line 6): got :9443; expected another port than listen.agents"),
         ("listen: {extender: '127.0.0.1:9090'}\n", "got :9090; expected another port than listen.extender"),
@@ -214,6 +219,12 @@ def test_file_of_another_version_or_kind_is_refused(head: str, keys: list[str]) 
         load(CONTROLLER, Inputs(file=("c.yaml", (head + REQUIRED).encode())))
 
     assert [finding.key for finding in caught.value.findings] == keys
+
+
+def test_host_paths_are_none_or_some() -> None:
+    assert controller("").settings.admission.host_paths == ()
+    text = "admission: {hostPaths: [/data, /mnt/scratch, /data]}\n"
+    assert controller(text).settings.admission.host_paths == ("/data", "/mnt/scratch")
 
 
 def test_readers_of_the_api_are_none_or_some_and_without_certificates_its_port_is_free() -> None:
