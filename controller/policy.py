@@ -85,6 +85,8 @@ class Policy:
     """A stock device plugin unless declared otherwise: `env` is never assumed."""
     processes_count_as_use: bool = True
     """Whether a GPU on which the last evidence saw a process is in use, reserved or not."""
+    evicts_mismatched: bool = False
+    """Whether pods are evicted that have a GPU which is not what they were promised."""
     digest: str = ""
     """SHA-256 of the file's bytes, for audit; empty for the default policy."""
 

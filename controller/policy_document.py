@@ -80,3 +80,4 @@ class PolicyDocument(_Section, frozen=True):
     pools: Annotated[list[PoolDocument], Meta(max_length=1024)] = []
     default_mode: _Modes = "plugin"
     processes_count_as_use: bool = True
+    evict_mismatched: bool = False

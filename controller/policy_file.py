@@ -279,6 +279,7 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
         ),
         default_mode=NodeMode(document.default_mode),
         processes_count_as_use=document.processes_count_as_use,
+        evicts_mismatched=document.evict_mismatched,
         digest=digest,
     )
 

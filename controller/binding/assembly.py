@@ -10,6 +10,7 @@ from controller.admission.pods import ENFORCED
 from controller.admission.review import AdmissionHandler
 from controller.audit.log import AuditLog
 from controller.binding.absent_nodes import AbsentNodes
+from controller.binding.bound_pod import BoundPod
 from controller.binding.follower import FollowerPorts, ReservationFollower
 from controller.binding.followup import Followup
 from controller.binding.footing_keeper import FootingKeeper, FootingPorts
@@ -18,6 +19,7 @@ from controller.binding.id_keys import read_ids
 from controller.binding.ledger_choice import ChosenLedger
 from controller.binding.ledger_use import LedgerUse
 from controller.binding.recent_denials import RecentDenials
+from controller.binding.use_keeper import UseKeeper, UsePorts
 from controller.binding.use_reports import UseReports
 from controller.binding.view import GateView
 from controller.binding_journal import BindingJournal
@@ -29,9 +31,11 @@ from controller.ledger.attempt import AttemptLimits
 from controller.ledger.claimant import Claimant
 from controller.ledger.reservation_id import ReservationIds
 from controller.recovery.recall import LogRecall
+from controller.scheduling.given_device import is_wished_for
 from controller.scheduling.scenes import Scenes
 from controller.scheduling.wish_keys import WishRules
 from controller.settings import ControllerSettings
+from controller.use_journal import UseJournal
 from gpuwarden.clock import Clock
 
 
@@ -48,6 +52,7 @@ class BindingSources:
     not_ready: Callable[[], str | None]
     audit: AuditLog
     journal: BindingJournal
+    use_journal: UseJournal
     clock: Clock
 
 
@@ -63,10 +68,13 @@ class BindingParts:
     journal: BindingJournal
     ledger: ChosenLedger
     ids: ReservationIds | None
+    use_keeper: UseKeeper | None
+    """None in report-only mode: nothing is reserved, so there is nothing to compare with."""
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
-        return {"reservations": self.follower.follow()}
+        use = {} if self.use_keeper is None else {"gpu use": self.use_keeper.follow()}
+        return {"reservations": self.follower.follow(), **use}
 
     def set_gauges(self) -> None:
         """Show what is held."""
@@ -134,6 +142,44 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         sources.journal,
         sources.ledger,
         ids,
+        None if is_report_only(settings) else _use_keeper(sources, ids, reports, footing),
+    )
+
+
+def _use_keeper(
+    sources: BindingSources,
+    ids: ReservationIds | None,
+    reports: UseReports,
+    footing: FootingKeeper,
+) -> UseKeeper:
+    cluster, scenes = sources.cluster, sources.scenes
+
+    def fits(pod: BoundPod, gpu: str) -> bool:
+        scene = scenes.now()
+        node = scene.fleet.nodes.get(pod.node)
+        if pod.needs is None or node is None or node.acceptance is None:
+            return True
+        pool = scene.memory.pool(node.name, node.acceptance)
+        return is_wished_for(pod.needs, pool, gpu, scene.policy.labels)
+
+    def may_evict() -> bool:
+        return scenes.now().policy.policy.evicts_mismatched and cluster.leadership.leads()
+
+    return UseKeeper(
+        UsePorts(
+            store=sources.ledger.store,
+            pods=cluster.bound_pods,
+            ids=ids,
+            fleet=sources.fleet,
+            report=reports.of,
+            fits=fits,
+            is_firm=lambda: footing.is_firm,
+            may_evict=may_evict,
+            evictor=cluster.evictor,
+            sink=sources.use_journal,
+            boottime_ns=sources.clock.boottime_ns,
+            draw_call=_draw_call,
+        )
     )
 
 

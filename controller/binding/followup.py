@@ -31,6 +31,7 @@ from controller.ledger.release import (
     UseReport,
     after_report,
     end_step,
+    has_successor,
     release_step,
     watch_release,
 )
@@ -192,7 +193,8 @@ class Followup:
         watch = watch_release(self._releases.get(key), sight, around.now_ns)
         report = around.report(record.node)
         if watch is not None and report is not None:
-            watch = after_report(watch, holder, record.gpu, report)
+            succeeded = has_successor(record, holder)
+            watch = after_report(watch, holder, record.gpu, report, succeeded=succeeded)
         if watch is None:
             self._releases.pop(key, None)
         else:

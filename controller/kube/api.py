@@ -109,6 +109,13 @@ class ApiClient:
         """Create an object and return it as stored; raises ApiError."""
         return await self._call("create", Request("POST", resource.path(namespace), body))
 
+    async def create_below(
+        self, resource: Resource, name: str, subresource: str, body: object, namespace: str
+    ) -> bytes:
+        """Create what an object's subresource takes, such as an eviction; raises ApiError."""
+        path = f"{resource.path(namespace, name)}/{subresource}"
+        return await self._call("create", Request("POST", path, body))
+
     async def patch(
         self,
         resource: Resource,

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from controller.admission.decision import AdmissionDecision
 from controller.binding.records import BindDecision
+from controller.binding.use_faults import UseFault
 from controller.fleet.node_trust import TrustChange
 from controller.kube.admission_notices import (
     admission_notice,
@@ -21,6 +22,7 @@ from controller.kube.admission_notices import (
     placement_notice,
 )
 from controller.kube.api import ApiClient, Exchange
+from controller.kube.bound_pods import ClusterBoundPods
 from controller.kube.cluster_nodes import ClusterNodes, MapNames
 from controller.kube.cluster_pods import ClusterPods
 from controller.kube.cluster_policy import ClusterPolicy
@@ -32,11 +34,13 @@ from controller.kube.leadership import Leadership
 from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
 from controller.kube.node_toucher import NodeToucher
 from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, KnownPod, pod_kind
+from controller.kube.pod_evictor import PodEvictor
 from controller.kube.pods_by_node import PodsByNode
 from controller.kube.reflection import Change
 from controller.kube.reservation_store import KubernetesLedgerStore
 from controller.kube.token_reviewer import KubeTokenReviewer
 from controller.kube.trust_notices import trust_notices
+from controller.kube.use_notices import use_notices
 from controller.ledger.store import LedgerUnavailableError
 from controller.scheduling.decision import FilterDecision
 from controller.scheduling.filter import Totals
@@ -91,10 +95,12 @@ class Cluster:
         namespaces = self._followed(NAMESPACE_KIND)
         self.nodes = ClusterNodes(nodes.reflection, stale_after_ns, map_names)
         self.namespaces = EnforcedNamespaces(namespaces.reflection, stale_after_ns)
-        self._pods = PodsByNode(self.namespaces.is_enforced)
+        self._pods = by_node = PodsByNode(self.namespaces.is_enforced)
         kind = pod_kind(rules)
         pods = self._followed(kind, self._observe_pods)
         self.pods = ClusterPods(api, kind, pods.reflection, replica=replica, clock=clock)
+        self.bound_pods = ClusterBoundPods(pods.reflection, by_node, clock.boottime_ns)
+        self.evictor = PodEvictor(api)
         self._pod_observers: list[Observe[KnownPod]] = [self._pods.observe, self.pods.observe]
         self.enrollments = KubernetesEnrollmentStore(
             api,
@@ -190,6 +196,11 @@ class Cluster:
         if self._says_events:
             notices = trust_notices(changes, self.nodes.snapshot(), self._pods.guarded)
             self._events.say(notices)
+
+    def tell_use(self, faults: Iterable[UseFault]) -> None:
+        """Say in Events where nodes and the ledger do not agree; returns at once."""
+        if self._says_events:
+            self._events.say(use_notices(faults, self.nodes.snapshot()))
 
     def tell_admission(self, decision: AdmissionDecision) -> None:
         """Say in an Event what would be denied; returns at once."""

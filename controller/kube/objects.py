@@ -99,6 +99,8 @@ class KnownPod:
     """The whole pod, while it is not bound and has not ended: the gate judges it."""
     held: LivePod | None = None
     """What it was told that it holds, once it is bound; nobody has checked the id yet."""
+    needs: Requirements | RequirementsInvalid | None = None
+    """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,8 @@ def pod_kind(rules: WishRules) -> Kind[KnownPod]:
         found, node = head.metadata, pod.spec.node_name or ""
         has_ended = head.status.phase in _ENDED
         wishes = parse_requirements(pod, rules, enforced=False)
-        asks = _is_guarded(wishes)
+        asks, strict = _is_guarded(wishes), parse_requirements(pod, rules, enforced=True)
+        uses_gpus = asks or _is_guarded(strict)
         return found, KnownPod(
             found.namespace,
             found.name,
@@ -183,9 +186,10 @@ def pod_kind(rules: WishRules) -> Kind[KnownPod]:
             node=node,
             has_ended=has_ended,
             asks=asks,
-            uses_gpus=asks or _is_guarded(parse_requirements(pod, rules, enforced=True)),
+            uses_gpus=uses_gpus,
             waiting=None if node or has_ended else decode_admitted(body),
             held=_held(found, node, pod, wishes),
+            needs=strict if node and uses_gpus and not has_ended else None,
         )
 
     return Kind(PODS, read)

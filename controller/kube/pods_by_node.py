@@ -24,8 +24,12 @@ class PodsByNode:
     def guarded(self, node: str) -> Iterator[KnownPod]:
         """Guarded pods that are bound to `node` and have not ended; `""`: that are not bound."""
         for pod in self._pods.get(node, {}).values():
-            if pod.asks or (pod.uses_gpus and self._is_enforced(pod.namespace)):
+            if self.is_guarded(pod):
                 yield pod
+
+    def is_guarded(self, pod: KnownPod) -> bool:
+        """Whether it asks for something of ours, or its namespace makes it do so."""
+        return pod.asks or (pod.uses_gpus and self._is_enforced(pod.namespace))
 
     def any_waits(self) -> bool:
         """Whether a guarded pod is not bound."""

@@ -77,11 +77,15 @@ EVENTS: Final = Resource("events.k8s.io", "v1", "events", namespaced=True)
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews")
 """Asked, never stored."""
 
+EVICTION: Final = "eviction"
+"""Of pods: policy/v1 Eviction."""
+
 CALLS: Final = (
     *(Call(verb, kind) for kind in (NODES, PODS, NAMESPACES) for verb in (Verb.LIST, Verb.WATCH)),
     Call(Verb.PATCH, NODES),
     Call(Verb.GET, PODS),
     Call(Verb.PATCH, PODS),
+    Call(Verb.CREATE, PODS, subresource=EVICTION),
     *(
         Call(verb, ENROLLMENTS)
         for verb in (Verb.GET, Verb.LIST, Verb.WATCH, Verb.CREATE, Verb.PATCH)

@@ -17,8 +17,14 @@ from typing import Final
 
 from controller.ledger.attempt import Move
 from controller.ledger.pods import PodSight, is_over
-from controller.ledger.record import Holder, PodRef
-from controller.ledger.states import HolderState
+from controller.ledger.record import (
+    GpuRecord,
+    Holder,
+    PodRef,
+    RecordInvalidError,
+    demand_gpus,
+)
+from controller.ledger.states import HolderState, Origin
 
 DEFAULT_GRACE_NS: Final = 300 * 1_000_000_000
 """`reservation.nodeGoneGrace`."""
@@ -80,13 +86,15 @@ def watch_release(watch: ReleaseWatch | None, pod: PodSight, now_ns: int) -> Rel
     return ReleaseWatch(now_ns) if watch is None else watch
 
 
-def after_report(watch: ReleaseWatch, holder: Holder, gpu: str, report: UseReport) -> ReleaseWatch:
-    """Count one report."""
+def after_report(
+    watch: ReleaseWatch, holder: Holder, gpu: str, report: UseReport, *, succeeded: bool = False
+) -> ReleaseWatch:
+    """Count one report; `succeeded` as in `is_quiet`."""
     if report.asked_ns <= max(watch.since_ns, watch.last_asked_ns):
         return watch
     rebooted = bool(watch.boot_ids) and report.boot_id not in watch.boot_ids
     quiet = 0
-    if is_quiet(report, holder.pod, gpu):
+    if is_quiet(report, holder.pod, gpu, succeeded=succeeded):
         quiet = _ENOUGH if rebooted else min(watch.quiet + 1, _ENOUGH)
     return replace(
         watch,
@@ -96,14 +104,44 @@ def after_report(watch: ReleaseWatch, holder: Holder, gpu: str, report: UseRepor
     )
 
 
-def is_quiet(report: UseReport, pod: PodRef, gpu: str) -> bool:
-    """Whether the report shows nothing of the pod; what could not be read shows nothing at all."""
+def is_quiet(report: UseReport, pod: PodRef, gpu: str, *, succeeded: bool = False) -> bool:
+    """Whether the report shows nothing of the pod; what could not be read shows nothing at all.
+
+    `succeeded`: a later pod of the same name has the GPU, so what kubelet says of that name is
+    said of it (`has_successor`).
+    """
     if report.users is None or report.given is None:
         return False
     if any(pod.uid in users for users in report.users.values()):
         return False
+    if succeeded:
+        return True
     name = (pod.namespace, pod.name)
-    return not any((x.namespace, x.pod) == name and _is(x.device, gpu) for x in report.given)
+    return not any((x.namespace, x.pod) == name and card_of(x.device) == gpu for x in report.given)
+
+
+def has_successor(record: GpuRecord, holder: Holder) -> bool:
+    """Whether the GPU was settled on a later pod of the same name, as of a StatefulSet."""
+    return any(
+        x.origin is Origin.SETTLEMENT
+        and x.state is HolderState.CONFIRMED
+        and x.pod.uid != holder.pod.uid
+        and (x.pod.namespace, x.pod.name) == (holder.pod.namespace, holder.pod.name)
+        for x in record.holders
+    )
+
+
+def card_of(device: str) -> str | None:
+    """UUID of the GPU or MIG device that kubelet's id of a device names, if it names one.
+
+    Time-sliced devices have a suffix: `GPU-…::3`.
+    """
+    uuid = device.partition("::")[0]
+    try:
+        demand_gpus((uuid,))
+    except RecordInvalidError:
+        return None
+    return uuid
 
 
 def release_step(
@@ -138,8 +176,3 @@ def _gone(gone: NodeGone | None, last_asked_ns: int, now_ns: int, grace_ns: int)
     if now_ns - silent_since_ns < grace_ns:
         return None
     return Move(HolderState.RELEASED, "its node is gone for good")
-
-
-def _is(device: str, gpu: str) -> bool:
-    """Time-sliced devices have a suffix: `GPU-…::3`."""
-    return device.partition("::")[0] == gpu

@@ -8,7 +8,9 @@
 Proposed is an attempt: an answer was given, nothing is known to run. Confirmed: the pod is
 bound under this reservation. Releasing: the pod has ended, its processes may not have.
 Released, Expired and Revoked are ends: the GPU is free of this holder. A move that is not
-listed is refused; there is no way back into an earlier state.
+listed is refused; there is no way back into an earlier state. A record begins as Proposed, or
+as Confirmed where a pod runs on the GPU already: one whose record was lost (`adoption`), and one
+that kubelet gave the GPU to by itself (`settlement`).
 """
 
 from enum import StrEnum
@@ -41,6 +43,8 @@ class Origin(StrEnum):
     """The webhook on bindings: the pod exists and is about to be bound."""
     ADMISSION = "admission"
     """The webhook on pods: the pod may not exist yet, and may never."""
+    SETTLEMENT = "settlement"
+    """Kubelet, which gave the GPU to a bound pod by its own choice."""
 
 
 ENDS: Final = frozenset({HolderState.RELEASED, HolderState.EXPIRED, HolderState.REVOKED})

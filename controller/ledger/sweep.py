@@ -12,7 +12,7 @@ from enum import StrEnum
 from controller.ledger.adoption import LivePod
 from controller.ledger.pods import PodSeen
 from controller.ledger.record import GpuRecord, Holder, key_of
-from controller.ledger.states import HolderState
+from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import LedgerSnapshot
 
 
@@ -80,7 +80,7 @@ def _unrecorded(snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift
 
 def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
     first = record.holders[0].reservation
-    if record.share is None and len(record.holders) > 1:
+    if record.share is None and len(record.holders) > 1 and not _kubelet_gave(record):
         yield Drift(DriftKind.HELD_TWICE, record.gpu, record.node, first)
     if world.gpu_nodes.get(record.key, record.node) != record.node:
         yield Drift(DriftKind.GPU_MOVED, record.gpu, record.node, first)
@@ -88,6 +88,11 @@ def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings)
         kind = _of_holder(record, holder, snapshot, world)
         if kind is not None:
             yield Drift(kind, record.gpu, record.node, holder.reservation)
+
+
+def _kubelet_gave(record: GpuRecord) -> bool:
+    """Whether all have it by kubelet's choice: one after the other, or as slices of time."""
+    return all(x.origin is Origin.SETTLEMENT for x in record.holders)
 
 
 def _of_holder(

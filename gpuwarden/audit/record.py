@@ -88,6 +88,22 @@ class RecordKind(StrEnum):
         "ledger.state",
         "the ledger is `unavailable`, `available` again, or back at what it once was (`rewound`)",
     )
+    RESERVATION_SETTLED = (
+        "reservation.settled",
+        "kubelet gave a GPU to a pod by its own choice; a record was made from signed evidence",
+    )
+    RESERVATION_MISMATCH = (
+        "reservation.mismatch",
+        "a node shows that a pod has another GPU than it should, or runs without a reservation",
+    )
+    RESERVATION_OFF_BOOK = (
+        "reservation.offbook",
+        "a node shows that a GPU is given or used, and no reservation explains it",
+    )
+    RESERVATION_EVICTED = (
+        "reservation.evicted",
+        "a pod was evicted because of a mismatch, or could not be",
+    )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
     LOG_START = "log.start", "the log was opened; `healed` says what a crash had left behind"
     LOG_ROTATE = (

@@ -263,7 +263,7 @@ RESERVATION_CHANGES = _counter(
     "reservation_changes",
     _C,
     "Reservations that this replica moved, by state (Proposed, Confirmed, Releasing, Released,"
-    " Expired, Revoked), or wrote again after the ledger had lost them (Adopted, Held).",
+    " Expired, Revoked, Settled), or wrote again after the ledger had lost them (Adopted, Held).",
     "state",
 )
 RESERVATION_WRITES = _counter(
@@ -277,6 +277,19 @@ RESERVATION_DRIFT = _gauge(
     _C,
     "Disagreements between ledger and world at the last survey, by kind (docs/ledger.md).",
     "kind",
+)
+USE_FAULTS = _gauge(
+    "gpu_use_faults",
+    _C,
+    "Disagreements between what nodes show of their GPUs and the ledger that stand now, by kind"
+    " (docs/gate.md).",
+    "kind",
+)
+EVICTIONS = _counter(
+    "evictions",
+    _C,
+    "Evictions of pods with another GPU than the promised one, by result (evicted, failed).",
+    "result",
 )
 LEDGER_AVAILABLE = _gauge(
     "ledger_available", _C, "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE)."
@@ -494,6 +507,12 @@ class Event(StrEnum):
         "audit.recall.failed",
         "the audit log from before this start cannot be read; nothing is granted until it was",
     )
+    USE_FAULT_BEGAN = (
+        "use.fault",
+        "a node shows a GPU that is given or used otherwise than the ledger says; kind and pod",
+    )
+    USE_FAULT_ENDED = "use.agrees", "such a disagreement is over"
+    POD_EVICTED = "pod.evicted", "a pod was evicted because of its GPU, or could not be"
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
 

@@ -55,6 +55,8 @@ class FakeApiServer:
         self.tokens = {TOKEN}
         self.reviewed: dict[str, Object] = {}
         """User and audiences by token, of a TokenReview's status."""
+        self.disruption_budgets: set[str] = set()
+        """Names of pods whose eviction a budget is against."""
         self.requests: list[tuple[str, str]] = []
         """Verb and path with query, in order."""
         self.open_watches: Counter[str] = Counter()
@@ -201,6 +203,8 @@ class FakeApiServer:
     def _created(self, place: Place, body: Any) -> Object:
         if place.collection == "tokenreviews":
             return self._reviewed(body)
+        if place.subresource == "eviction":
+            return self._evicted(place, body)
         metadata = body.setdefault("metadata", {})
         if place.namespace is not None:
             metadata["namespace"] = place.namespace
@@ -217,6 +221,17 @@ class FakeApiServer:
         if known is not None and audiences:
             status = {"authenticated": True, "user": known["user"], "audiences": audiences}
         return {**body, "status": status}
+
+    def _evicted(self, place: Place, body: Any) -> Object:
+        """The pod is deleted at once, unless a budget is against it."""
+        if place.name in self.disruption_budgets:
+            text = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise RefusedError(429, "TooManyRequests", text)
+        uid = body.get("deleteOptions", {}).get("preconditions", {}).get("uid", "")
+        self.objects.delete(
+            place.collection, f"{place.namespace}/{place.name}", uid=uid, version=""
+        )
+        return {"kind": "Status", "status": "Success"}
 
     def _deleted(self, place: Place, key: str, options: Object) -> Object:
         """The object while a finalizer holds it, else a Status."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.evidence.model import GpuProcess
+from gpuwarden.evidence.model import Allocation, GpuProcess
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.admission_reviews import patch_of
 from tests.builders.bindings import binding, binding_review, env_pod
@@ -57,17 +57,19 @@ async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
 
 
 class Node:
-    """The agent of node-1, which answers every challenge with the processes of the moment."""
+    """The agent of node-1, which answers every challenge with the use of the moment."""
 
     def __init__(self, client: AttestClient) -> None:
         self._client = client
         self.processes: tuple[GpuProcess, ...] = ()
+        self.allocations: tuple[Allocation, ...] | None = None
         self.rounds = 0
 
     async def answer_for_ever(self) -> None:
         challenge = await self._client.admitted()
         while True:
-            await self._client.answer(challenge, CARDS, processes=self.processes)
+            use = {"processes": self.processes, "allocations": self.allocations}
+            await self._client.answer(challenge, CARDS, **use)
             await self._client.verdict()
             self.rounds += 1
             challenge = await self._client.challenge()

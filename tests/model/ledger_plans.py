@@ -9,13 +9,14 @@ from typing import Final
 
 from controller.ledger.record import ShareGroup
 from tests.model.explorer import explore
-from tests.model.ledger_world import Call, Plan, Rules, Steps
+from tests.model.ledger_world import KUBELET, Call, Plan, Rules, Steps
 
 _N: Final = ("n1",)
 _P_THEN_Q: Final = (Call(0, 0, "n1", (0,)), Call(0, 1, "n1", (0,)))
 _P_AND_Q: Final = (Call(0, 0, "n1", (0,)), Call(1, 1, "n1", (0,)))
 _P_TWICE: Final = (Call(0, 0, "n1", (0,)), Call(1, 0, "n1", (0,)))
 _P_TWICE_BOTH: Final = (Call(0, 0, "n1", (0, 1)), Call(1, 0, "n1", (0, 1)))
+_KUBELET_IN_TURN: Final = (Call(KUBELET, 0, "n1", (0,)), Call(KUBELET, 1, "n1", (0,)))
 
 WHOLE: Final = {
     "two pods want one GPU, two replicas claim": Plan(_N, 2, _P_AND_Q, keepers=(1,)),
@@ -43,10 +44,29 @@ WHOLE: Final = {
     ),
     "a retry at the other replica": Plan(_N, 1, _P_TWICE, keepers=(1,)),
     "a share group": Plan(_N, 2, _P_THEN_Q, share=ShareGroup("ns", "owner", "n1:0"), replicas=1),
+    "two replicas settle what kubelet gave, one crashes": Plan(
+        _N, 1, _KUBELET_IN_TURN[:1], crashes=1
+    ),
+    "kubelet gives a GPU to two pods in turn": Plan(
+        _N, 2, _KUBELET_IN_TURN, slow_reports=True, overlooked=1, replicas=1
+    ),
+    "kubelet gives a GPU to a later pod of the same name, the replica crashes": Plan(
+        _N, 2, _KUBELET_IN_TURN, same_name=True, crashes=1, slow_reports=True, replicas=1
+    ),
+    "kubelet gives another GPU to a later pod of the same name": Plan(
+        ("n1", "n1"),
+        2,
+        (Call(KUBELET, 0, "n1", (0,)), Call(KUBELET, 1, "n1", (1,))),
+        same_name=True,
+        replicas=1,
+    ),
 }
 """Visited as a whole in each run of the tests."""
 
 LARGE: Final = {
+    "kubelet gives a GPU to two pods in turn, two replicas settle": Plan(
+        _N, 2, _KUBELET_IN_TURN, overlooked=1
+    ),
     "a retry at the other replica, crash and lost answer": Plan(
         _N, 1, _P_TWICE, keepers=(1,), crashes=1, lost_answers=1
     ),

@@ -1,9 +1,10 @@
 """A world in which the ledger's decisions can go wrong: states, and every step out of one.
 
 Two replicas, a store with compare-and-set, pods that are bound, end, and run on after their
-end, Bindings that come late or never. All decisions are the product's own, by way of
-`Rules`, in which one may be replaced by a faulty one. Time is left out: what may happen
-after some time may happen at once, and what waits waits for ever in some run.
+end, Bindings that come late or never, and GPUs that kubelet gives by its own choice. All
+decisions are the product's own, by way of `Rules`, in which one may be replaced by a faulty
+one. Time is left out: what may happen after some time may happen at once, and what waits waits
+for ever in some run.
 
 What it leaves out, because nothing could tell it from an honest course of things: a record
 that is removed by force before every replica has seen it, or while it is only an attempt; a
@@ -16,17 +17,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from controller.ledger import adoption, attempt, claim, release
+from controller.ledger import adoption, attempt, claim, release, settlement
 from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
 from controller.ledger.pods import PodGone, PodSeen, PodSight
 from controller.ledger.record import GpuRecord, Holder, PodRef, ShareGroup
-from controller.ledger.release import DEFAULT_GRACE_NS, ReleaseWatch, UseReport
+from controller.ledger.release import (
+    DEFAULT_GRACE_NS,
+    GivenDevice,
+    ReleaseWatch,
+    UseReport,
+)
+from controller.ledger.settlement import GivenGpu
 from controller.ledger.states import HolderState, Origin
 
 UNBOUND, BOUND, ENDED, GONE = range(4)
 AGES = 10**18
 """Later than every limit."""
 NOBODY = -1
+KUBELET = -1
+"""In the place of a replica: nobody claims, kubelet gives."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Rules:
     after_report: Callable[..., Any] = release.after_report
     release_step: Callable[..., Any] = release.release_step
     adopted_on: Callable[..., Any] = adoption.adopted_on
+    settled_on: Callable[..., Any] = settlement.settled_on
     compares: bool = True
     """Whether the store refuses a write that was decided on something old."""
     waits_for_footing: bool = True
@@ -49,7 +59,10 @@ class Rules:
 
 @dataclass(frozen=True)
 class Call:
-    """A claim that some replica makes once, when the pod is unbound as far as it can see."""
+    """A claim that some replica makes once, when the pod is unbound as far as it can see.
+
+    Of KUBELET: what it gives when the pod is bound, in the place of a claim.
+    """
 
     replica: int
     pod: int
@@ -78,6 +91,8 @@ class Plan:
     overlooked: int = 0
     """Samples that overlook every process."""
     deletions: bool = True
+    same_name: bool = False
+    """Whether each pod comes after the one before, with its name."""
     replicas: int = 2
     keepers: tuple[int, ...] = (0, 1)
     """Replicas that see to attempts and ends; the others only claim."""
@@ -143,6 +158,8 @@ class World(NamedTuple):
     removals: int = 0
     restores: int = 0
     overlooked: int = 0
+    settled: int = 0
+    """Pods that have had a record because kubelet gave them a GPU (bits, by GPU and pod)."""
 
 
 class Here(NamedTuple):
@@ -179,7 +196,12 @@ class Steps:
         self.plan, self.rules = plan, rules
         self.interned = Interned()
         self.gpus = tuple(f"GPU-{n}" for n in range(len(plan.gpu_nodes)))
-        self.refs = tuple(PodRef("ns", f"pod-{n}", f"uid-{n}", "owner") for n in range(plan.pods))
+        self.refs = tuple(
+            PodRef("ns", "pod" if plan.same_name else f"pod-{n}", f"uid-{n}", "owner")
+            for n in range(plan.pods)
+        )
+        self.given = {x.pod: x.gpus for x in plan.calls if x.replica == KUBELET}
+        """What kubelet gives to a pod."""
         self.names = tuple(f"v1.k.{x.pod}-{x.node}-{len(x.gpus)}" for x in plan.calls)
         self.reservations = tuple(sorted(set(self.names)))
         self.claims = tuple(
@@ -222,7 +244,12 @@ class Steps:
                 raise BrokenError(f"pods {users} use {self.gpus[gpu]}")
             record: GpuRecord | None = self.interned.values[number]
             held = set() if record is None else {x.pod.uid for x in record.holders}
-            missing = [n for n in users if self.refs[n].uid not in held]
+            missing = [
+                n
+                for n in users
+                if self.refs[n].uid not in held
+                and (n not in self.given or world.settled >> self._bit(gpu, n) & 1)
+            ]
             if missing and not world.damaged:
                 raise BrokenError(
                     f"pods {missing} use {self.gpus[gpu]}, which is not held for them"
@@ -252,6 +279,7 @@ class Steps:
     def out_of(self, world: World) -> Iterator[tuple[str, World]]:
         yield from self._pods(world)
         yield from self._bindings(world)
+        yield from self._kubelet(world)
         for index, replica in enumerate(world.replicas):
             here = Here(world, index, replica)
             if replica.up:
@@ -260,6 +288,7 @@ class Steps:
                 if index in self.plan.keepers:
                     yield from self._keeping(here)
                     yield from self._releasing(here)
+                    yield from self._settling(here)
                 if world.damaged or not replica.footing:
                     yield from self._repairing(here)
                 if world.crashes < self.plan.crashes:
@@ -304,6 +333,40 @@ class Steps:
                 bound = self._with_pod(without, pod, Pod(BOUND, call, runs=True))
                 yield f"binding {call} lands", bound
 
+    def _kubelet(self, world: World) -> Iterator[tuple[str, World]]:
+        """A pod is bound without a claim, and given GPUs that nobody uses."""
+        for number, call in enumerate(self.plan.calls):
+            pod = world.pods[call.pod]
+            if call.replica != KUBELET or pod.api != UNBOUND or world.called >> number & 1:
+                continue
+            if any(self._uses(x, gpu) for x in world.pods for gpu in call.gpus):
+                continue
+            if self.plan.same_name and any(x.api in {BOUND, ENDED} for x in world.pods):
+                continue
+            bound = self._with_pod(world, call.pod, Pod(BOUND, number, runs=True))
+            yield f"kubelet gives {number}", bound._replace(called=world.called | 1 << number)
+
+    def _settling(self, here: Here) -> Iterator[tuple[str, World]]:
+        """By a report of any age: what kubelet gives a pod it has for as long as it lives."""
+        world, index, me = here
+        running = sum(1 << n for n, x in enumerate(world.pods) if x.runs)
+        for n, sight in enumerate(me.sights):
+            if sight is None or sight.api != BOUND or n not in self.given:
+                continue
+            for gpu in sorted({*self.given[n], *self._named_alike(n, running)}):
+                new = self._settled(me.views[gpu], n, gpu, running)
+                if new:
+                    yield from self._written(here, gpu, new, f"{index} settles {gpu} on {n}", me)
+
+    def _named_alike(self, pod: int, running: int) -> set[int]:
+        """What kubelet says of the pod's name, though another has it."""
+        return {
+            gpu
+            for n, gpus in self.given.items()
+            for gpu in gpus
+            if running >> n & 1 and self.refs[n].name == self.refs[pod].name
+        }
+
     def _learning(self, here: Here) -> Iterator[tuple[str, World]]:
         world, index, me = here
         for gpu, is_current in enumerate(me.current):
@@ -313,7 +376,7 @@ class Steps:
             sight = Sight(pod.api, pod.call)
             if me.sights[n] == sight or index not in self.plan.keepers:
                 continue
-            if world.damaged or n in self._held_pods(me):
+            if world.damaged or n in self.given or n in self._held_pods(me):
                 seen = me._replace(sights=_set(me.sights, n, sight))
                 yield f"{index} sees pod {n}", _at(world, index, self._reset(seen, n))
 
@@ -535,7 +598,7 @@ class Steps:
                 at = gpu * self.plan.pods + int(str(holder.pod.uid)[4:])
                 watch: ReleaseWatch | None = self.interned.values[releases[at]]
                 if watch is not None:
-                    counted = self._after_report(watch, holder, gpu, running, old=old)
+                    counted = self._after_report(watch, holder, gpu, running, number, old=old)
                     releases = _set(releases, at, self.interned.number(counted))
         return me._replace(report=None, releases=releases)
 
@@ -618,6 +681,9 @@ class Steps:
                     back._replace(replicas=replicas, late=None, bindings=()),
                 )
 
+    def _bit(self, gpu: int, pod: int) -> int:
+        return gpu * self.plan.pods + pod
+
     def _is_known(self, world: World, gpu: int) -> bool:
         """Whether the record has come to every replica, and no answer about it is on its way.
 
@@ -647,7 +713,13 @@ class Steps:
         record: GpuRecord | None = self.interned.values[new]
         number = 0 if record is None or record.is_closed else self._plain(new)
         replicas = tuple(x._replace(current=_set(x.current, gpu, False)) for x in world.replicas)
+        settled = sum(
+            1 << self._bit(gpu, int(str(x.pod.uid)[4:]))
+            for x in (() if record is None else record.holders)
+            if x.origin is Origin.SETTLEMENT
+        )
         return world._replace(
+            settled=world.settled | settled,
             store=_set(world.store, gpu, number),
             replicas=replicas,
             forced=_set(world.forced, gpu, False),
@@ -707,6 +779,31 @@ class Steps:
 
         return int(self._remembered(("adopted", number, call, gpu), decide))
 
+    def _settled(self, number: int, pod: int, gpu: int, running: int) -> int:
+        def decide() -> int:
+            name = next(
+                self.names[n]
+                for n, x in enumerate(self.plan.calls)
+                if (x.replica, x.pod) == (KUBELET, pod)
+            )
+            given = GivenGpu(self.refs[pod], self.plan.gpu_nodes[gpu], self.gpus[gpu])
+            record = self.interned.values[number]
+            found = self.rules.settled_on(record, given, name, "e" * 8, self._report(running, 2))
+            return 0 if found is None else self.interned.number(found)
+
+        return int(self._remembered(("settled", number, pod, gpu, running), decide))
+
+    def _report(self, running: int, asked_ns: int) -> UseReport:
+        """Kubelet names pods, not UIDs."""
+        runs = [n for n in range(self.plan.pods) if running >> n & 1]
+        users = {f"GPU-{n}": frozenset({self.refs[n].uid}) for n in runs}
+        given = frozenset(
+            GivenDevice("ns", str(self.refs[n].name), self.gpus[gpu])
+            for n in runs
+            for gpu in self.given.get(n, ())
+        )
+        return UseReport("boot", asked_ns, users, given)
+
     def _attempt_step(self, watch: AttemptWatch, node: str, sight: PodSight, now_ns: int) -> Any:
         key = ("attempt", self.interned.number(watch), node, self.interned.number(sight), now_ns)
         return self._remembered(
@@ -714,7 +811,14 @@ class Steps:
         )
 
     def _after_report(
-        self, watch: ReleaseWatch, holder: Holder, gpu: int, running: int, *, old: bool
+        self,
+        watch: ReleaseWatch,
+        holder: Holder,
+        gpu: int,
+        running: int,
+        number: int,
+        *,
+        old: bool,
     ) -> ReleaseWatch:
         key = (
             "report",
@@ -722,17 +826,16 @@ class Steps:
             self.interned.number(holder),
             gpu,
             running,
+            number,
             old,
         )
 
         def decide() -> ReleaseWatch:
-            users = {
-                f"GPU-{n}": frozenset({self.refs[n].uid})
-                for n in range(self.plan.pods)
-                if running >> n & 1
-            }
-            report = UseReport("boot", 1 if old else 2, users, frozenset())
-            counted: ReleaseWatch = self.rules.after_report(watch, holder, self.gpus[gpu], report)
+            succeeded = release.has_successor(self.interned.values[number], holder)
+            report = self._report(running, 1 if old else 2)
+            counted: ReleaseWatch = self.rules.after_report(
+                watch, holder, self.gpus[gpu], report, succeeded=succeeded
+            )
             return replace(counted, last_asked_ns=0, boot_ids=frozenset())
 
         found: ReleaseWatch = self._remembered(key, decide)

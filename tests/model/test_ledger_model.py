@@ -14,6 +14,7 @@ from controller.ledger.attempt import AttemptWatch, Move, Touch, Wait, attempt_s
 from controller.ledger.claim import Claim, Taken, Write, claim_on
 from controller.ledger.record import GpuRecord, Holder
 from controller.ledger.release import ReleaseWatch, UseReport, after_report
+from controller.ledger.settlement import settled_on
 from controller.ledger.states import HolderState
 from tests.model.explorer import FoundError, explore
 from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, WHOLE
@@ -30,6 +31,10 @@ SIZES = {
     "reports are on their way while the pod ends": 29_000,
     "a retry at the other replica": 8_000,
     "a share group": 38_000,
+    "two replicas settle what kubelet gave, one crashes": 6_000,
+    "kubelet gives a GPU to two pods in turn": 22_000,
+    "kubelet gives a GPU to a later pod of the same name, the replica crashes": 38_000,
+    "kubelet gives another GPU to a later pod of the same name": 21_000,
 }
 """States of each world at least: one that shrinks shows less than it did."""
 
@@ -94,15 +99,22 @@ def trusts_the_end(watch: ReleaseWatch | None, *_: Any) -> Move | None:
     return None if watch is None else Move(HolderState.RELEASED, "")
 
 
-def trusts_one_report(watch: ReleaseWatch, *asked: Any) -> ReleaseWatch:
-    found = after_report(watch, *asked)
+def trusts_one_report(watch: ReleaseWatch, *asked: Any, **more: Any) -> ReleaseWatch:
+    found = after_report(watch, *asked, **more)
     return replace(found, quiet=2) if found.quiet else found
 
 
 def trusts_old_reports(
-    watch: ReleaseWatch, holder: Holder, gpu: str, report: UseReport
+    watch: ReleaseWatch, holder: Holder, gpu: str, report: UseReport, **more: Any
 ) -> ReleaseWatch:
-    return after_report(watch, holder, gpu, replace(report, asked_ns=2))
+    return after_report(watch, holder, gpu, replace(report, asked_ns=2), **more)
+
+
+def settles_in_the_place_of_others(record: GpuRecord | None, *given: Any) -> GpuRecord | None:
+    found = settled_on(None, *given)
+    if record is None or found is None or record.of_pod(str(found.holders[0].pod.uid)):
+        return found if record is None else None
+    return replace(found, version=record.version + 1)
 
 
 FAULTS: dict[str, tuple[Plan, Rules]] = {
@@ -142,6 +154,14 @@ FAULTS: dict[str, tuple[Plan, Rules]] = {
     "reports from before the end count": (
         WHOLE["reports are on their way while the pod ends"],
         Rules(after_report=trusts_old_reports),
+    ),
+    "a settlement takes the place of who is there": (
+        WHOLE["kubelet gives another GPU to a later pod of the same name"],
+        Rules(settled_on=settles_in_the_place_of_others),
+    ),
+    "a settled GPU is free when its pod has ended": (
+        WHOLE["kubelet gives a GPU to two pods in turn"],
+        Rules(release_step=trusts_the_end),
     ),
     "grants do not wait for live pods' records": (
         WHOLE["the store is put back to an old copy"],

@@ -31,6 +31,8 @@ from controller.ledger.claim import Claim
 from controller.ledger.claimant import Claimant, Claimed
 from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.record import PodRef, ShareGroup
+from controller.ledger.release import UseReport
+from controller.ledger.settlement import GivenGpu, settled_on
 from controller.ledger.states import MOVES, HolderState, Origin
 from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from controller.store.sqlite_ledger import SqliteLedgerStore
@@ -48,6 +50,7 @@ PODS = tuple(PodRef("ns", f"pod-{n}", f"uid-{n}", f"owner-{n % 2}") for n in ran
 REPLICAS, OBSERVER = st.integers(0, 1), 2
 """The observer reads the store past any copy; the replicas know what they happen to know."""
 WISHES = st.sets(st.sampled_from(GPUS), min_size=1).map(lambda x: tuple(sorted(x, key=str.lower)))
+IDLE = UseReport("boot", 1, {}, frozenset())
 FAULTS = st.lists(st.sampled_from(["ok", "before", "after"]), max_size=4)
 
 
@@ -143,6 +146,23 @@ class LedgerMachine(RuleBasedStateMachine):
             if "before" not in faults and "after" not in faults:
                 assert not any(x.call == claim.call for x in self.parts())
 
+    @rule(replica=REPLICAS, pod=st.sampled_from(PODS), gpu=st.sampled_from(GPUS))
+    def settle(self, replica: int, pod: PodRef, gpu: str) -> None:
+        """Kubelet has given the pod a GPU, whoever holds it."""
+        self.calls += 1
+        name, call = f"v1.k.{pod.uid}-{gpu[-1].lower()}-given", f"{self.calls:08x}"
+        store = self.stores[replica]
+        entry = self.run(store.read(gpu))
+        record = None if entry is None else entry.record
+        made = settled_on(record, GivenGpu(pod, "gpu-1", gpu), name, call, IDLE)
+        if made is None:
+            assert record is not None
+            assert record.of_pod(str(pod.uid)) is not None
+            return
+        assert self.run(store.compare_and_set(entry, made))
+        self.granted[name] = Claim(name, pod, "gpu-1", (gpu,), Origin.SETTLEMENT, call)
+        self.ended.discard(name)
+
     @precondition(lambda self: self.granted)
     @rule(data=st.data(), replica=REPLICAS, to=st.sampled_from(HolderState), fails=st.booleans())
     def move(self, data: st.DataObject, replica: int, to: HolderState, fails: bool) -> None:
@@ -193,7 +213,8 @@ class LedgerMachine(RuleBasedStateMachine):
             record = None if entry is None else entry.record
             if record is not None:
                 record.demand_valid()
-                assert record.share is not None or len(record.holders) == 1
+                claimed = [x for x in record.holders if not x.adopted]
+                assert record.share is not None or len(claimed) <= 1
             held = set() if record is None else {x.reservation for x in record.holders}
             wanted = {x.reservation for x in self.granted.values() if gpu in x.gpus}
             assert wanted <= held

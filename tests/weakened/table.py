@@ -41,6 +41,9 @@ TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
 VERDICTS: Final = "tests/unit/controller_scheduling/test_node_verdicts.py"
 GATE: Final = "tests/unit/controller_binding/test_gate.py"
 GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
+SETTLEMENT: Final = "tests/unit/controller_binding/test_settlement.py"
+SETTLED: Final = "tests/unit/controller_ledger/test_ledger_settlement.py"
+USE_FAULTS: Final = "tests/unit/controller_binding/test_use_faults.py"
 SEEN_THROUGH: Final = "tests/unit/controller_binding/test_follower.py"
 VERBS: Final = "tests/unit/controller_scheduling/test_extender_verbs.py"
 AGENT_CHALLENGE: Final = "tests/unit/agent/test_challenge.py"
@@ -1200,6 +1203,35 @@ WEAKENINGS: Final = (
         "access_refusal(caller, described.access) or limited",
         "access_refusal(caller, described.access)",
         f"{API_TLS}::test_a_pod_that_floods_is_slowed_and_others_are_not",
+    ),
+    _one(
+        "settles-own-gpus",
+        "controller/binding/settlement.py",
+        "        if gpu is None or gpu not in shown.gpus:\n",
+        "        if gpu is None:\n",
+        f"{SETTLEMENT}::test_only_the_node_s_own_gpus_and_its_guarded_pods",
+    ),
+    _one(
+        "settles-known-pods",
+        "controller/binding/settlement.py",
+        "if since_ns < report.asked_ns)",
+        "if since_ns)",
+        f"{SETTLEMENT}::test_a_report_counts_once_the_pod_was_known_before_it_was_asked_for",
+    ),
+    _one(
+        "settles-after-the-earlier-pod",
+        "controller/ledger/settlement.py",
+        "    return report.users is None or any(",
+        "    return False and any(",
+        f"{SETTLED}::test_a_pod_waits_for_an_earlier_one_of_its_name",
+    ),
+    _one(
+        "use-compared",
+        "controller/binding/use_faults.py",
+        "            elif not any(_holds(case, card, uid) for card in cards):\n",
+        "            elif not case.pods.with_uid(uid):\n",
+        f"{USE_FAULTS}::test_a_reserved_pod_with_another_gpu",
+        f"{USE_FAULTS}::test_a_settled_pod_that_uses_more_than_it_was_given",
     ),
     _one(
         "bundle-settings",

@@ -44,6 +44,7 @@ pools:
   - pattern: "*"
 defaultMode: dra
 processesCountAsUse: false
+evictMismatched: true
 """
 )
 
@@ -91,6 +92,7 @@ def test_every_key() -> None:
         ),
         default_mode=NodeMode.DRA,
         processes_count_as_use=False,
+        evicts_mismatched=True,
         digest=hashlib.sha256(FULL.encode()).hexdigest(),
     )
 

@@ -1,0 +1,273 @@
+"""Replicas that compare reports with one ledger: what they write, tell, and have evicted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.binding.fault_watch import FaultChanges
+from controller.binding.use_faults import UseFaultKind
+from controller.binding.use_keeper import UseKeeper, UsePorts
+from controller.binding.use_reports import UseReports
+from controller.fleet.view import FleetSnapshot, NodeMode, NodeView
+from controller.ledger.memory_store import MemoryLedgerStore
+from controller.ledger.record import PodRef
+from controller.ledger.reservation_id import ReservationSubject
+from controller.ledger.settlement import GivenGpu
+from controller.ledger.states import HolderState
+from controller.ledger.store import LedgerStore
+from tests.builders.bindings import IDS
+from tests.builders.fleet_views import fleet
+from tests.builders.ledger import CALL, OTHER_POD, holder, record
+from tests.builders.node_use import NODE, SomeBoundPods, bound, device, node_with, ref
+from tests.fakes.clock import FakeClock
+from tests.fakes.ledger_store import FaultyLedgerStore
+
+S = 1_000_000_000
+
+
+@dataclass
+class Sink:
+    settled_: list[GivenGpu] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    counts: Mapping[UseFaultKind, int] = field(default_factory=dict)
+    evictions: list[str] = field(default_factory=list)
+
+    def settled(self, given: GivenGpu, reservation: str) -> None:
+        subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
+        assert IDS.is_authentic(reservation, subject)
+        self.settled_.append(given)
+
+    def wrote(self, result: str) -> None:
+        self.writes.append(result)
+
+    def compared(self, changes: FaultChanges, counts: Mapping[UseFaultKind, int]) -> None:
+        self.begun += [f"{x.kind} {x.gpu}" for x in changes.begun]
+        self.ended += [f"{x.kind} {x.gpu}" for x in changes.ended]
+        self.counts = counts
+
+    def evicted(self, pod: PodRef, error: str) -> None:
+        self.evictions.append(f"{pod.name}: {error or 'evicted'}")
+
+
+@dataclass
+class Evictor:
+    errors: list[str] = field(default_factory=list)
+    asked: list[PodRef] = field(default_factory=list)
+
+    async def evict(self, pod: PodRef) -> str:
+        self.asked.append(pod)
+        return self.errors.pop(0) if self.errors else ""
+
+
+class World:
+    """One node, its pods, and replicas around one store."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.fleet: FleetSnapshot = fleet()
+        self.pods = SomeBoundPods([bound()])
+        self.store = MemoryLedgerStore()
+        self.evictor = Evictor()
+        self.firm = self.evicts = self.fits = True
+
+    def replica(
+        self, store: LedgerStore | None = None, *, keys: bool = True
+    ) -> tuple[UseKeeper, Sink]:
+        sink = Sink()
+        reports = UseReports(lambda: self.fleet)
+        ports = UsePorts(
+            store=store or self.store,
+            pods=self.pods,
+            ids=IDS if keys else None,
+            fleet=lambda: self.fleet,
+            report=reports.of,
+            fits=lambda _pod, _gpu: self.fits,
+            is_firm=lambda: self.firm,
+            may_evict=lambda: self.evicts,
+            evictor=self.evictor,
+            sink=sink,
+            boottime_ns=self.clock.boottime_ns,
+            draw_call=lambda: CALL,
+        )
+        return UseKeeper(ports), sink
+
+    def says(
+        self,
+        *devices: str,
+        users: dict[str, set[str | None]] | None = None,
+        mode: NodeMode = NodeMode.PLUGIN,
+    ) -> None:
+        """New evidence of the node: train-0 has these devices."""
+        self.clock.advance(25)
+        given = [device(gpu=x) for x in devices]
+        made = node_with(*given, users=users, asked_ns=self.clock.boottime_ns(), mode=mode)
+        self.show(made)
+        self.clock.advance(1)
+
+    def show(self, *nodes: NodeView) -> None:
+        self.fleet = fleet(*nodes)
+
+    async def rounds(self, keeper: UseKeeper, *devices: str, count: int = 2) -> None:
+        for _ in range(count):
+            self.says(*devices)
+            await keeper.round()
+
+    def held(self) -> dict[str, list[str | None]]:
+        entries = self.store.snapshot().entries.values()
+        return {x.record.gpu: [y.pod.uid for y in x.record.holders] for x in entries}
+
+
+async def test_what_kubelet_gave_is_what_the_ledger_says() -> None:
+    world = World()
+    keeper, sink = world.replica()
+    await world.rounds(keeper, "GPU-b", "GPU-a", count=1)
+    assert world.held() == {}
+    await world.rounds(keeper, "GPU-b", "GPU-a")
+    assert world.held() == {"GPU-a": ["uid-train-0"], "GPU-b": ["uid-train-0"]}
+    assert sink.settled_ == [GivenGpu(ref(), NODE, x) for x in ("GPU-a", "GPU-b")]
+    assert sink.writes == ["written", "written"]
+    assert (sink.begun, sink.ended) == ([], [])
+    (entry, *_) = world.store.snapshot().entries.values()
+    assert entry.record.holders[0].state is HolderState.CONFIRMED
+
+
+async def test_the_same_evidence_is_looked_at_once() -> None:
+    world = World()
+    keeper, _ = world.replica()
+    world.says("GPU-a")
+    for _ in range(3):
+        await keeper.round()
+    assert world.held() == {}
+
+
+async def test_a_report_that_says_more_only_adds() -> None:
+    world = World()
+    keeper, _ = world.replica()
+    await world.rounds(keeper, "GPU-a")
+    await world.rounds(keeper, "GPU-a", "GPU-b")
+    await world.rounds(keeper, "GPU-b")
+    assert world.held() == {"GPU-a": ["uid-train-0"], "GPU-b": ["uid-train-0"]}
+
+
+async def test_two_replicas_write_one_record() -> None:
+    world = World()
+    (one, told), (other, heard) = world.replica(), world.replica()
+    for _ in range(3):
+        world.says("GPU-a")
+        await one.round()
+        await other.round()
+    assert world.held() == {"GPU-a": ["uid-train-0"]}
+    assert (len(told.settled_), len(heard.settled_)) == (1, 0)
+
+
+class Overtaken(MemoryLedgerStore):
+    """The other replica writes between a decision and its write."""
+
+    async def compare_and_set(self, old: object, new: object) -> bool:
+        if self._snapshot.get("GPU-a") is None:
+            await super().compare_and_set(None, record(holder(pod=OTHER_POD)))
+        return await super().compare_and_set(old, new)  # type: ignore[arg-type] # handed on
+
+
+async def test_who_is_overtaken_decides_anew() -> None:
+    world = World()
+    world.store = Overtaken()
+    keeper, sink = world.replica()
+    await world.rounds(keeper, "GPU-a")
+    assert sink.writes == ["overtaken", "written"]
+    assert world.held() == {"GPU-a": ["uid-1", "uid-train-0"]}
+    for entry in world.store.snapshot().entries.values():
+        entry.record.demand_valid()
+
+
+async def test_a_store_that_is_away_is_no_fault_of_the_node() -> None:
+    world = World()
+    keeper, sink = world.replica(FaultyLedgerStore(world.store, *["before"] * 3))
+    await world.rounds(keeper, "GPU-a", count=4)
+    assert sink.writes == ["failed"] * 3
+    assert (world.held(), sink.begun) == ({}, [])
+    await world.rounds(keeper, "GPU-a", count=1)
+    assert world.held() == {"GPU-a": ["uid-train-0"]}
+
+
+async def test_a_lost_answer_writes_no_second_record() -> None:
+    world = World()
+    keeper, sink = world.replica(FaultyLedgerStore(world.store, "after"))
+    await world.rounds(keeper, "GPU-a", count=3)
+    assert world.held() == {"GPU-a": ["uid-train-0"]}
+    assert sink.writes == ["failed"]
+
+
+async def test_without_keys_nothing_is_settled_and_it_is_told() -> None:
+    world = World()
+    keeper, sink = world.replica(keys=False)
+    await world.rounds(keeper, "GPU-a", count=3)
+    assert world.held() == {}
+    assert sink.begun == ["off_book GPU-a"]
+
+
+async def test_nothing_is_done_before_ledger_and_pods_were_read() -> None:
+    world = World()
+    world.firm = False
+    keeper, sink = world.replica()
+    await world.rounds(keeper, "GPU-a", count=4)
+    assert (world.held(), sink.begun) == ({}, [])
+
+
+async def test_evidence_that_is_too_old_says_nothing() -> None:
+    world = World()
+    keeper, _ = world.replica()
+    await world.rounds(keeper, "GPU-a", count=1)
+    world.says("GPU-a")
+    world.clock.advance(90)
+    await keeper.round()
+    assert world.held() == {}
+
+
+async def test_on_an_env_node_nothing_is_settled() -> None:
+    world = World()
+    keeper, sink = world.replica()
+    for _ in range(3):
+        world.says("GPU-a", mode=NodeMode.ENV)
+        await keeper.round()
+    assert world.held() == {}
+    assert sorted(sink.begun) == ["off_book GPU-a", "unreserved "]
+
+
+async def test_a_disagreement_is_told_once_and_its_end_too() -> None:
+    world = World()
+    world.pods.pods.clear()
+    keeper, sink = world.replica()
+    await world.rounds(keeper, "GPU-a", count=5)
+    assert sink.begun == ["off_book GPU-a"]
+    assert sink.counts == {UseFaultKind.OFF_BOOK: 1}
+    await world.rounds(keeper, count=4)
+    assert (sink.ended, sink.counts) == (["off_book GPU-a"], {})
+
+
+async def test_a_node_that_is_gone_ends_what_stood() -> None:
+    world = World()
+    world.pods.pods.clear()
+    keeper, sink = world.replica()
+    await world.rounds(keeper, "GPU-a")
+    world.show()
+    await keeper.round()
+    assert sink.ended == ["off_book GPU-a"]
+
+
+async def test_a_pod_with_a_gpu_that_it_must_not_have_is_evicted_where_the_policy_says_so() -> None:
+    world = World()
+    world.fits = world.evicts = False
+    world.evictor.errors = ["a disruption budget is against it"]
+    keeper, sink = world.replica()
+    await world.rounds(keeper, "GPU-a", count=4)
+    assert sink.begun == ["unfit_gpu GPU-a"]
+    assert world.evictor.asked == []
+    world.evicts = True
+    await keeper.round()
+    await keeper.round()
+    assert sink.evictions == ["train-0: a disruption budget is against it"]
+    await world.rounds(keeper, "GPU-a", count=6)
+    assert sink.evictions[1:] == ["train-0: evicted"]
+    assert world.evictor.asked == [ref(), ref()]

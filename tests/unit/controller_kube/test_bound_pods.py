@@ -1,0 +1,104 @@
+"""Bound pods of the copy, by name, by UID and by node."""
+
+import json
+from typing import Any
+
+from controller.binding.bound_pod import BoundPod
+from controller.kube.bound_pods import REMADE_NS, ClusterBoundPods
+from controller.kube.objects import KnownPod, pod_kind
+from controller.kube.pods_by_node import PodsByNode
+from controller.kube.reflection import Change, Reflection
+from controller.ledger.record import PodRef
+from controller.scheduling.requirements import Requirements
+from controller.scheduling.wish_keys import WishRules
+from tests.fakes.clock import FakeClock
+
+KIND = pod_kind(WishRules())
+
+
+def document(
+    name: str, *, node: str = "gpu-1", phase: str = "Running", **more: Any
+) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "metadata": {
+            "name": name,
+            "namespace": "team-a",
+            "uid": f"uid-{name}",
+            "resourceVersion": "7",
+            "annotations": {"gpuwarden.dev/min-level": "L1"},
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
+        },
+        "status": {"phase": phase},
+    }
+    made["spec"] |= {"nodeName": node} if node else {}
+    made["metadata"] |= more
+    return made
+
+
+class Copy:
+    def __init__(self, *documents: dict[str, Any], enforced: bool = False) -> None:
+        self.clock = FakeClock()
+        self.reflection: Reflection[KnownPod] = Reflection()
+        by_node = PodsByNode(lambda _namespace: enforced)
+        entries = dict(KIND.entry(json.dumps(x).encode()) for x in documents)
+        self.reflection.listed(entries, "7", 1)
+        by_node.observe(tuple(Change(k, None, x) for k, x in entries.items()), 1)
+        self.pods = ClusterBoundPods(self.reflection, by_node, self.clock.boottime_ns)
+
+    def listed(self, *documents: dict[str, Any]) -> None:
+        self.reflection.listed(dict(KIND.entry(json.dumps(x).encode()) for x in documents), "8", 2)
+
+
+def name_of(pod: BoundPod | None) -> str | None:
+    return None if pod is None else pod.pod.name
+
+
+def test_a_bound_pod_with_what_it_asks_for() -> None:
+    found = Copy(document("a")).pods.named("team-a", "a")
+    assert found is not None
+    assert (found.pod, found.node) == (PodRef("team-a", "a", "uid-a"), "gpu-1")
+    assert isinstance(found.needs, Requirements)
+    assert (found.needs.count, found.needs.guarded) == (2, True)
+
+
+def test_what_waits_or_has_ended_is_not_there() -> None:
+    copy = Copy(document("waits", node=""), document("over", phase="Failed"))
+    for name in ("waits", "over", "unknown"):
+        assert copy.pods.named("team-a", name) is None
+        assert copy.pods.with_uid(f"uid-{name}") is None
+    assert list(copy.pods.guarded("gpu-1")) == []
+    assert list(copy.pods.guarded("")) == []
+
+
+def test_a_pod_without_a_wish_asks_for_something_where_its_namespace_is_enforced() -> None:
+    plain = document("a", annotations={})
+    for enforced in (False, True):
+        pods = Copy(plain, enforced=enforced).pods
+        found = pods.named("team-a", "a")
+        assert found is not None
+        assert (found.needs is not None) == enforced
+        assert [name_of(x) for x in pods.guarded("gpu-1")] == (["a"] if enforced else [])
+
+
+def test_guarded_pods_of_a_node() -> None:
+    copy = Copy(document("a"), document("b", node="gpu-2"), document("c", annotations={}))
+    assert [name_of(x) for x in copy.pods.guarded("gpu-1")] == ["a"]
+
+
+def test_by_uid_the_index_is_not_made_for_every_question() -> None:
+    copy = Copy(document("a"))
+    assert name_of(copy.pods.with_uid("uid-a")) == "a"
+    copy.listed(document("a"), document("b"))
+    assert copy.pods.with_uid("uid-b") is None
+    assert name_of(copy.pods.with_uid("uid-a")) == "a"
+    copy.clock.advance(REMADE_NS / 1e9)
+    assert name_of(copy.pods.with_uid("uid-b")) == "b"
+
+
+def test_a_name_that_has_another_uid_by_now_is_another_pod() -> None:
+    copy = Copy(document("a"))
+    assert name_of(copy.pods.with_uid("uid-a")) == "a"
+    copy.listed(document("a", uid="uid-9"))
+    assert copy.pods.with_uid("uid-a") is None
