@@ -1,6 +1,9 @@
 """The HTTP API of a controller on a real API server: tokens that it made, pods that it binds."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -8,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from controller.kube.objects import ENFORCE_LABEL
+from sandbox.laptop import ROOT
 from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.place import Loopback
@@ -72,6 +76,25 @@ class World:
         self.pods.create(guarded(name, WISH, gpus=0, where=HERE))
         self.pods.node_of(name, timeout_s=PATIENCE_S)
         return self.word_of(name)
+
+    def told(self, *arguments: str) -> tuple[int, Any]:
+        """Exit code of the command line, and what it says for programs."""
+        (controller,) = self.gpuwarden.controllers
+        server = ("--server", f"unix:{controller.data / 'fleet.sock'}", "--timeout", "60")
+        done = subprocess.run(
+            (sys.executable, "-m", "gpuwarden.cli", *arguments, "-o", "json", *server),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode in {0, 3}, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def record_of(self, gpu: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.lab.api.get(f"{OBJECTS}/{gpu.lower()}")
+        return found
 
     def states(self) -> list[str]:
         found = self.lab.api.get(OBJECTS)["items"]
@@ -191,3 +214,54 @@ def test_who_reads_and_what(world: World) -> None:
     for path in ("/devices", "/nodes", "/reservations"):
         assert world.by_token(pod="train-4").ask("GET", path)[0] == 403
         assert world.nobody.ask("GET", path)[0] == 401
+
+
+def test_the_command_line_tells_a_pod_s_way(world: World) -> None:
+    word = world.runs("train-5")
+    gpu = word["gpu-uuid"]
+    until("it is confirmed", lambda: _state_of(world, gpu) == "Confirmed", timeout_s=PATIENCE_S)
+    status, found = world.told("explain", "pod", f"{NAMESPACE}/train-5")
+    assert (status, found["uid"], found["guaranteeGiven"]) == (0, word["uid"], "node")
+    ways = {x["name"]: x for x in found["stations"]}
+    assert [(x["name"], x["state"]) for x in found["stations"]] == [
+        ("wished", "reached"),
+        ("reserved", "reached"),
+        ("bound", "reached"),
+        ("kubelet", "unneeded"),
+        ("nvml", "waiting"),
+    ]
+    pod = world.pods.get("train-5")
+    (scheduled,) = (x for x in pod["status"]["conditions"] if x["type"] == "PodScheduled")
+    assert [ways[x]["at"] for x in ("wished", "reserved", "bound")] == [
+        pod["metadata"]["creationTimestamp"],
+        world.record_of(gpu)["metadata"]["creationTimestamp"],
+        scheduled["lastTransitionTime"],
+    ]
+    assert ways["reserved"]["gpus"] == ways["bound"]["gpus"] == [gpu]
+    assert "its reservation id is ours, for this pod, node and GPUs" in ways["bound"]["findings"]
+    assert len(ways["nvml"]["evidenceDigest"]) == 64
+    _, listed = world.told("reservations", "--namespace", NAMESPACE, "--node", NODE)
+    assert word["reservation-id"] in {x["id"] for x in listed["reservations"]}
+    until(
+        "kubectl get gpures shows it",
+        lambda: world.record_of(gpu).get("status", {}).get("state") == "Confirmed",
+        timeout_s=PATIENCE_S,
+    )
+
+
+def test_the_command_line_tells_why_a_pod_waits(world: World) -> None:
+    wish = {"gpu-selector": "memory>=1Ti"}
+    world.pods.create(guarded("too-large", wish, gpus=0, where=HERE))
+    try:
+        status, found = world.told("explain", "pod", f"{NAMESPACE}/too-large")
+        rejections = {x["code"]: x["nodes"] for x in found["rejections"]}
+        assert (status, found["passing"]) == (3, 0)
+        assert NODE in rejections["GPU_NO_MATCH"]
+    finally:
+        world.lab.api.delete(f"{world.pods.path}/pods/too-large", grace_s=0)
+
+
+def _state_of(world: World, gpu: str) -> str:
+    (holder,) = world.record_of(gpu)["spec"]["holders"]
+    state: str = holder["state"]
+    return state
