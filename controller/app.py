@@ -216,7 +216,7 @@ class _Controller:
         self._announce_settings()
         self._audit_open = True
         await parts.audit.open()
-        for part in (parts.cluster, parts.binding):
+        for part in (parts.cluster, parts.hints, parts.binding):
             for name, task in ({} if part is None else part.tasks()).items():
                 self._supervisor.watch(name, task)
         await self._read_store()

@@ -39,6 +39,7 @@ from controller.http_api.finalizing import FinalizePorts
 from controller.http_server import HttpServer
 from controller.kube.api import Exchange
 from controller.kube.cluster import Cluster
+from controller.kube.node_hints import NodeHints
 from controller.operator_desk import DeskPorts, OperatorDesk
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.policy_file import PolicyInvalidError
@@ -74,6 +75,7 @@ from controller.settings import (
     ExtenderTlsSettings,
     PolicyOrigin,
     Protection,
+    Scheduling,
     StoreKind,
 )
 from controller.spire.assembly import SpireParts, spire_parts
@@ -83,7 +85,6 @@ from controller.static_hashes import InsecureStaticHashes
 from controller.store.opening import MEMORY_WARNING, ChosenStore, choose_store
 from controller.support.recent_refusals import RecentRefusals
 from controller.trust_journal import TrustJournal
-from controller.use_journal import UseJournal
 from controller.verifier.context import Limits, VerifierSettings
 from controller.verifier.verifier import Verifier
 from gpuwarden.clock import Clock
@@ -130,6 +131,8 @@ class Parts:
     """The webhooks' listener; None where there are none."""
     api: HttpServer | None
     """The HTTP API's listener; None without `api.tls`."""
+    hints: NodeHints | None
+    """What labels nodes for schedulers without the extender; None where there is one."""
     binding: BindingParts | None
     """The binding gate; None without a cluster or webhooks."""
     spire: SpireParts
@@ -248,6 +251,7 @@ def assemble(
             conditions,
             journal=ApiJournal(instruments, audit),
         ),
+        hints=_hints(settings, cluster, verbs, conditions),
         binding=binding,
         spire=spire,
         revocation=Revocation(
@@ -462,7 +466,6 @@ def _binding(
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,
             audit=conditions.audit,
-            use_journal=UseJournal(instruments, conditions.audit, cluster.tell_use),
             journal=BindingJournal(instruments, conditions.audit, cluster.tell_binding),
             clock=conditions.clock,
         )
@@ -555,6 +558,17 @@ def _extender(
         metrics=journal,
         limits=limits,
     )
+
+
+def _hints(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    verbs: ExtenderVerbs,
+    conditions: Conditions,
+) -> NodeHints | None:
+    if cluster is None or settings.scheduling is not Scheduling.AFFINITY:
+        return None
+    return cluster.hints(verbs.passing, conditions.not_ready)
 
 
 def _admission(

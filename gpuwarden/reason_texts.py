@@ -578,8 +578,9 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.DOOR_SCHEDULER: Explanation(
         Stage.DOOR,
-        "The pod names a scheduler that does not ask gpuwarden.",
-        "Leave schedulerName out.",
+        "The pod names a scheduler that does not ask gpuwarden, or has a wish in a namespace whose "
+        "scheduler does not.",
+        "Leave schedulerName out; have the namespace enforced.",
     ),
     ReasonCode.DOOR_NODE_NAME: Explanation(
         Stage.DOOR,

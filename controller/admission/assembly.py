@@ -14,7 +14,7 @@ from controller.admission.webhook import AdmissionLimits, AdmissionMetrics, Admi
 from controller.http_server import HttpServer
 from controller.scheduling.serving_tls import TlsFiles
 from controller.scheduling.wish_keys import WishRules
-from controller.settings import ControllerSettings, Enforcement
+from controller.settings import ControllerSettings, Enforcement, Scheduling
 
 OPEN_TO_THE_NETWORK: Final = (
     "admission.tls.clientCa is not set: whoever reaches listen.admission can call the webhooks,"
@@ -27,8 +27,9 @@ def admission_rules(settings: ControllerSettings, wishes: WishRules) -> Admissio
     return AdmissionRules(
         wishes,
         settings.scheduler_name,
-        settings.admission.runtime_classes,
-        frozenset(settings.admission.host_paths),
+        by_affinity=settings.scheduling is Scheduling.AFFINITY,
+        runtime_classes=settings.admission.runtime_classes,
+        host_paths=frozenset(settings.admission.host_paths),
     )
 
 

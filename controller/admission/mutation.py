@@ -1,15 +1,18 @@
 """What the mutating webhook adds to a pod, as the smallest patch. Pure.
 
 Idempotent: of a pod that has it all the patch is empty, so the same function says whether a
-pod was injected. Nothing but variables, the scheduler's name and one toleration is touched.
+pod was injected. Nothing but variables, the scheduler's name or the node affinity, and one
+toleration is touched.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+from controller.admission.hint import hint
 from controller.admission.json_patch import END, Operation, Value, Verb, pointer
+from controller.admission.node_affinity import demanding
 from controller.admission.pod_view import AdmittedContainer, AdmittedPod, Toleration
-from controller.admission.rules import AdmissionRules
+from controller.admission.rules import DEFAULT_SCHEDULER, AdmissionRules
 from controller.admission.supply import (
     ASSIGNED_PATH,
     VOID,
@@ -23,8 +26,6 @@ from controller.admission.visible_devices import opens_devices
 from controller.scheduling.requirements import Requirements
 from controller.scheduling.reserved_keys import MANAGED_TAINT
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""What the API server writes where a pod names none."""
 _EPHEMERAL: Final = "ephemeralContainers"
 _MOST_REMOVED: Final = 64
 """Entries of one container: each removal moves all that follow, in the API server. Who has more is
@@ -46,7 +47,7 @@ def injection(
         )
     ]
     if needs.guarded:
-        found.extend(_scheduler(pod, rules.scheduler_name))
+        found.extend(_placement(pod, rules))
         if enforced:
             found.extend(_toleration(pod))
     return tuple(found)
@@ -95,6 +96,14 @@ def _entry(name: str, supply: Supply) -> Value:
         return {"name": name, "value": VOID}
     reference: Value = {"apiVersion": "v1", "fieldPath": ASSIGNED_PATH}
     return {"name": name, "valueFrom": {"fieldRef": reference}}
+
+
+def _placement(pod: AdmittedPod, rules: AdmissionRules) -> Iterator[Operation]:
+    """Nodes or a scheduler: one of both has the pod go where it may."""
+    if rules.by_affinity:
+        yield from demanding(pod, hint(pod, rules.wishes))
+    else:
+        yield from _scheduler(pod, rules.scheduler_name)
 
 
 def _scheduler(pod: AdmittedPod, name: str) -> Iterator[Operation]:

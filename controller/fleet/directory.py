@@ -24,6 +24,8 @@ class KnownNode:
     toleration."""
     map_name: str | None = None
     """How maps may call it besides its name (label `gpu-node-name`)."""
+    hints: frozenset[str] = frozenset()
+    """Hint labels that it has (`kube.node_hints`)."""
 
 
 @dataclass(frozen=True, slots=True)

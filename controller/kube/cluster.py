@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from controller.admission.decision import AdmissionDecision
+from controller.admission.pod_view import AdmittedPod
 from controller.binding.records import BindDecision
 from controller.binding.use_faults import UseFault
 from controller.fleet.node_trust import TrustChange
@@ -32,6 +33,7 @@ from controller.kube.event_recorder import EventRecorder
 from controller.kube.event_series import Notice
 from controller.kube.leadership import Leadership
 from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
+from controller.kube.node_hints import HintPorts, NodeHints
 from controller.kube.node_toucher import NodeToucher
 from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, KnownPod, pod_kind
 from controller.kube.pod_evictor import PodEvictor
@@ -182,6 +184,31 @@ class Cluster:
             "kube touches": self._toucher.follow(),
             "kube reservations shown": self._show_reservations(),
         }
+
+    def hints(
+        self, passing: Callable[[AdmittedPod], Iterable[str]], not_ready: Callable[[], str | None]
+    ) -> NodeHints:
+        """What keeps the nodes' hint labels, for schedulers that do not ask the extender.
+
+        `passing`: the nodes where a waiting pod would pass.
+        """
+        return NodeHints(
+            self._api,
+            HintPorts(
+                waiting=self._waiting,
+                nodes=self.nodes.snapshot,
+                passing=passing,
+                not_ready=not_ready,
+                leads=self.leadership.leads,
+                boottime_ns=self._clock.boottime_ns,
+            ),
+            self._instruments,
+        )
+
+    def _waiting(self) -> Iterator[AdmittedPod]:
+        for pod in self._pods.guarded(""):
+            if pod.waiting is not None and self.namespaces.is_enforced(pod.namespace):
+                yield pod.waiting
 
     def token_reviewer(self, audience: str) -> KubeTokenReviewer:
         """Who says whose tokens for an audience are."""

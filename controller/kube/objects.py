@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from controller.admission.hint import FITS
 from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.fleet.directory import KnownNode
 from controller.kube.errors import ApiError, error_from_event
@@ -24,6 +25,7 @@ from controller.scheduling.reserved_keys import MANAGED_TAINT
 from controller.scheduling.share_group import controlling_owner, share_group
 from controller.scheduling.wish_keys import (
     ASSIGNED_UUIDS,
+    HINT_LABEL_PREFIX,
     MAP_NAME,
     RESERVATION_ID,
     WishRules,
@@ -162,7 +164,9 @@ def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
     node = _NODE.decode(body)
     found = node.metadata
     managed = any(map(_is_ours, node.spec.taints or ()))
-    return found, KnownNode(found.uid, managed, (found.labels or {}).get(MAP_NAME))
+    labels = found.labels or {}
+    hints = frozenset(x for x in labels if x.startswith(HINT_LABEL_PREFIX) and labels[x] == FITS)
+    return found, KnownNode(found.uid, managed, labels.get(MAP_NAME), hints)
 
 
 def _is_ours(taint: _Taint) -> bool:

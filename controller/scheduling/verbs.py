@@ -187,6 +187,14 @@ class ExtenderVerbs:
         """The answer that rejects no node."""
         return encode_filter_result(args, args.names, {})
 
+    def passing(self, pod: Pod) -> list[str]:
+        """The nodes that a waiting pod of an enforced namespace would pass to."""
+        needs = parse_requirements(pod, self._around.rules, enforced=True)
+        if isinstance(needs, RequirementsInvalid) or not needs.guarded:
+            return []
+        scene = self._scene(pod, needs)
+        return filter_nodes(list(scene.fleet.nodes), needs, scene).passed
+
     def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
         enforced = self._around.is_enforced(pod.metadata.namespace or namespace)
         return parse_requirements(pod, self._around.rules, enforced=enforced)

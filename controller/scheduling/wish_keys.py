@@ -21,6 +21,8 @@ RESERVE: Final = "gpuwarden.dev/reserve"
 ORDINAL: Final = "gpuwarden.dev/ordinal"
 """The explicit ordinal: which line of the map is this pod's, before anything else."""
 MAP: Final = "gpu-scheduling-map"
+HINT_LABEL_PREFIX: Final = "gpuwarden.node-restriction.kubernetes.io/"
+"""Labels of nodes that tell schedulers without the extender where pods may fit."""
 MAP_NAME: Final = "gpu-node-name"
 """A label of nodes: how a map may call a node besides its name."""
 

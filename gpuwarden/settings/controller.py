@@ -37,6 +37,13 @@ class Protection(StrEnum):
     CLUSTER = "cluster"
 
 
+class Scheduling(StrEnum):
+    """How a scheduler learns where guarded pods may go."""
+
+    EXTENDER = "extender"
+    AFFINITY = "affinity"
+
+
 class PolicyOrigin(StrEnum):
     """Where the policy comes from."""
 
@@ -477,6 +484,15 @@ class ControllerSettings:
         str,
         Spec(kinds.NODE_NAME, "scheduler that asks the extender; guarded pods are sent to it"),
     ] = "gpuwarden"
+    scheduling: Annotated[
+        Scheduling,
+        Spec(
+            kinds.one_of(Scheduling),
+            "`affinity`: no scheduler can be given the extender; guarded pods are pinned to nodes"
+            " by a label that follows evidence and free GPUs, and wishes count in enforced"
+            " namespaces only",
+        ),
+    ] = Scheduling.EXTENDER
     managed_resources: Annotated[
         tuple[str, ...],
         Spec(kinds.list_of(kinds.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),

@@ -8,6 +8,7 @@ from gpuwarden.settings.controller import (
     ControllerSettings,
     KubernetesUse,
     PolicyOrigin,
+    Scheduling,
     StoreKind,
 )
 from gpuwarden.settings.finding import Finding
@@ -80,6 +81,9 @@ def _admission(settings: ControllerSettings) -> list[Finding]:
     tls = settings.admission.tls
     parts = {"cert": tls.cert, "key": tls.key}
     missing = [f"admission.tls.{name}" for name, path in parts.items() if path is None]
+    if missing and settings.scheduling is Scheduling.AFFINITY:
+        expected = "cert and key with scheduling: affinity: pods are pinned by the webhooks"
+        return [Finding("admission.tls", "", f"no {', '.join(missing)}", expected)]
     if not missing or (len(missing) == len(parts) and tls.client_ca is None):
         return []
     expected = "cert and key, with or without clientCa, or none of them"

@@ -40,7 +40,6 @@ _SERVICE_LINK = re.compile(
 _PLANNED = frozenset(
     {
         "extender.idKeys",
-        "scheduling",
         "store.path",
     }
 )

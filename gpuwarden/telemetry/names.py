@@ -422,6 +422,18 @@ KUBE_TOUCHES = _counter(
     "result",
 )
 
+KUBE_HINTS = _counter(
+    "kube_hints",
+    _C,
+    "Nodes whose hint labels were changed, with `scheduling: affinity` (changed, failed).",
+    "result",
+)
+KUBE_HINTED_WISHES = _gauge(
+    "kube_hinted_wishes",
+    _C,
+    "Wishes that nodes are labelled for, with `scheduling: affinity`; 64 are followed at most.",
+)
+
 METRICS: tuple[Metric, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Metric)
 )
@@ -557,6 +569,10 @@ class Event(StrEnum):
     KUBE_TOUCH_FAILED = (
         "kube.touch.failed",
         "the API server did not take a note on a node; waiting pods are tried later",
+    )
+    KUBE_HINT_FAILED = (
+        "kube.hint.failed",
+        "the API server did not take a node's hint labels; pods wait, or meet the gate",
     )
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"

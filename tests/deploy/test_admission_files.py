@@ -20,6 +20,7 @@ from tests.fakes.admission import AdmissionWorld
 
 ADMISSION = KUSTOMIZE / "components" / "admission"
 POLICY = KUSTOMIZE.parent / "policy"
+AFFINITY = KUSTOMIZE / "components" / "affinity"
 REPORT = KUSTOMIZE / "components" / "admission-report"
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 OBJECTS: list[Object] = [x for x in objects(ADMISSION) if isinstance(x, dict)]  # type: ignore[redundant-expr]  # a patch is a list
@@ -185,6 +186,14 @@ def test_certificates_have_the_services_names() -> None:
     names = found["spec"]["dnsNames"]
     name = "gpuwarden-admission"
     assert names[:3] == [name, f"{name}.gpuwarden-system", f"{name}.gpuwarden-system.svc"]
+
+
+def test_affinity_is_one_setting_on_top(tmp_path: Path) -> None:
+    found = rendered(overlay(tmp_path, ADMISSION, AFFINITY))
+    container = one(found, "StatefulSet", "gpuwarden-controller")["spec"]["template"]["spec"]
+    environment = {x["name"]: x.get("value") for x in container["containers"][0]["env"]}
+    assert environment["GPUWARDEN_SCHEDULING"] == "affinity"
+    assert "GPUWARDEN_ADMISSION_TLS_CERT" in environment
 
 
 def test_report_only_holds_nothing_back(tmp_path: Path) -> None:

@@ -1,26 +1,21 @@
 """An `env` node with a real kubelet and NVIDIA's container toolkit: what containers see.
 
 Nobody but the toolkit gives a container its devices here, by the variable that admission put into
-the pod, out of the annotation that came with the binding. The cards are made up: each is one
-device file in a CDI specification.
+the pod, out of the annotation that came with the binding.
 """
 
-import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from controller.kube.objects import ENFORCE_LABEL
 from tests.e2e.lab.api import Document
-from tests.e2e.lab.containerd import CDI, GPU_KIND, TOOLKIT
-from tests.e2e.lab.images import Image
 from tests.e2e.lab.lab import Lab
-from tests.e2e.lab.pods import Namespace, pod
+from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
-from tests.e2e.product.hardware import h100_node
+from tests.e2e.product.cards import PATIENCE_S, Cards, Seen, greedy, seen
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.policies import binding
@@ -28,22 +23,9 @@ from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 pytestmark = pytest.mark.usefixtures("real_node")
 ENFORCED, PLAIN = "env-team", "env-plain"
-GREEDY: Final = "lab.gpuwarden.dev/greedy:1"
-"""Asks for every card by itself, as CUDA's images do."""
-RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 ASSIGNED, RESERVATION = "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id"
-PATIENCE_S: Final = 90
 GPUS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a container finds: variables, and names of device files."""
-
-    cuda: str | None
-    nvidia: str
-    files: tuple[str, ...]
 
 
 class World:
@@ -52,20 +34,9 @@ class World:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.api = lab.api
-        cards = h100_node(lab.node.name, GPUS).scenario.gpus
-        self.files = {card.uuid: f"/dev/nvidia{number}" for number, card in enumerate(cards)}
+        self.cards = Cards(lab, GPUS)
         self.enforced = Namespace(lab.api, ENFORCED)
         self.plain = Namespace(lab.api, PLAIN)
-
-    def seen(self, where: Namespace, name: str) -> Seen:
-        """As the pod's only container says."""
-        said = json.loads(where.says(name, "files", timeout_s=PATIENCE_S))
-        cuda = said["cuda"] if said["cudaIsSet"] else None
-        return Seen(cuda, said["nvidia"], tuple(said["files"]))
-
-    def wanted(self, gpus: str) -> Seen:
-        """What a container with these cards has to find."""
-        return Seen(gpus, gpus, tuple(sorted(self.files[gpu] for gpu in gpus.split(","))))
 
     def reserved(self, reservation: str) -> set[str]:
         """The GPUs that the ledger holds under a reservation, confirmed."""
@@ -85,17 +56,6 @@ class World:
         items = self.api.get(f"{self.enforced.path}/pods{query}")["items"]
         return [item["metadata"]["name"] for item in items]
 
-    def specification(self) -> Document:
-        """The cards for the toolkit; `all` is every one, as NVIDIA's own tool writes it."""
-
-        def device(name: str, files: Sequence[str]) -> Document:
-            nodes = [{"path": path, "hostPath": "/dev/null"} for path in files]
-            return {"name": name, "containerEdits": {"deviceNodes": nodes}}
-
-        devices = [device(uuid, [path]) for uuid, path in self.files.items()]
-        every = device("all", list(self.files.values()))
-        return {"cdiVersion": "0.6.0", "kind": GPU_KIND, "devices": [*devices, every]}
-
 
 @pytest.fixture(scope="module")
 def world(lab: Lab) -> Iterator[World]:
@@ -103,31 +63,24 @@ def world(lab: Lab) -> Iterator[World]:
     served.id_keys = lab.folder / "env-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
     world = World(lab)
-    file = lab.node.capsule.path(CDI) / "gpus.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(world.specification()))
-    probe = lab.site.programs["probe"]
-    default = ["NVIDIA_VISIBLE_DEVICES=all"]
-    lab.node.containerd.load(Image(GREEDY, {"/probe": probe}, ["/probe"], default))
-    lab.api.post(RUNTIME_CLASSES, {"metadata": {"name": TOOLKIT}, "handler": TOOLKIT})
     installation = Installation(lab, "env", admission=served, policy={"defaultMode": "env"})
     webhooks = Webhooks(lab, served, PODS, BINDINGS)
     try:
         create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
         create_namespace(lab, PLAIN)
+        world.cards.forget_pins()
         installation.start()
-        installation.agents.start(h100_node(lab.node.name, GPUS))
+        installation.agents.start(world.cards.hardware)
         installation.agents.hash_of(lab.node.name)
         webhooks.register()
-        until("pods are injected", lambda: _is_injected(world), timeout_s=PATIENCE_S)
-        yield world
+        with world.cards.given():
+            until("pods are injected", lambda: _is_injected(world), timeout_s=PATIENCE_S)
+            yield world
     finally:
         webhooks.remove()
         for name in (ENFORCED, PLAIN):
             remove_namespace(lab, name)
         installation.close()
-        lab.api.delete(f"{RUNTIME_CLASSES}/{TOOLKIT}")
-        file.unlink()
 
 
 @pytest.fixture(autouse=True)
@@ -138,27 +91,17 @@ def _free(world: World) -> Iterator[None]:
 
 
 def _is_injected(world: World) -> bool:
-    made = world.api.post(f"{world.enforced.path}/pods?dryRun=All", _greedy("dry"))
+    made = world.api.post(f"{world.enforced.path}/pods?dryRun=All", greedy("dry"))
     return "env" in made["spec"]["containers"][0]
-
-
-def _greedy(name: str, wishes: dict[str, str] | None = None, **spec: Any) -> Document:
-    """A pod whose image asks for every card and whose container says what it finds."""
-    document = pod(name, "gpus", runtimeClassName=TOOLKIT, **spec)
-    document["spec"]["containers"][0]["image"] = GREEDY
-    document["metadata"]["annotations"] = {
-        f"gpuwarden.dev/{key}": value for key, value in (wishes or {}).items()
-    }
-    return document
 
 
 def _check(world: World, name: str, count: int) -> str:
     """Container, annotation and ledger say the same; the cards."""
-    seen = world.seen(world.enforced, name)
+    found = seen(world.enforced, name)
     annotations = world.enforced.get(name)["metadata"]["annotations"]
     assigned = annotations[ASSIGNED]
     assert len(set(assigned.split(","))) == count
-    assert seen == world.wanted(assigned)
+    assert found == world.cards.wanted(assigned)
     gpus = until(
         "the reservation is confirmed",
         lambda: world.reserved(annotations[RESERVATION]),
@@ -170,15 +113,15 @@ def _check(world: World, name: str, count: int) -> str:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_pod_sees_the_cards_that_are_reserved_for_it(world: World, count: int) -> None:
-    name = world.enforced.create(_greedy(f"bare-{count}", {"gpu-count": str(count)}))
+    name = world.enforced.create(greedy(f"bare-{count}", {"gpu-count": str(count)}))
     _check(world, name, count)
     world.enforced.delete(name)
 
 
 def test_named_cards_come_in_their_order(world: World) -> None:
-    uuids = list(world.files)
+    uuids = list(world.cards.files)
     named = ",".join((uuids[5], uuids[2]))
-    name = world.enforced.create(_greedy("named", {"gpu-uuids": named}))
+    name = world.enforced.create(greedy("named", {"gpu-uuids": named}))
     assert _check(world, name, 2) == named
     world.enforced.delete(name)
 
@@ -204,7 +147,7 @@ def _all_of(world: World, label: str) -> list[str]:
 def _workload(label: str, kind: str) -> Document:
     """Two pods with two cards each."""
     labels = {"app": label}
-    made = _greedy(label, {"gpu-count": "2"})
+    made = greedy(label, {"gpu-count": "2"})
     template = {"metadata": {**made["metadata"], "labels": labels}, "spec": made["spec"]}
     del template["metadata"]["name"]
     spec: Document = {"template": template}
@@ -219,18 +162,18 @@ def _workload(label: str, kind: str) -> Document:
 
 
 def test_who_asks_for_nothing_sees_nothing(world: World) -> None:
-    name = world.enforced.create(_greedy("no-wish"))
-    assert world.seen(world.enforced, name) == Seen(None, "void", ())
+    name = world.enforced.create(greedy("no-wish"))
+    assert seen(world.enforced, name) == Seen(None, "void", ())
     world.enforced.delete(name)
 
 
 def test_past_the_gate_the_variable_is_empty_and_there_is_no_device(world: World) -> None:
     """Bound by hand where no gate sees it, with a wish that no scheduler can meet."""
     wish = {"gpu-uuids": "GPU-00000000-0000-4000-8000-000000000000"}
-    name = world.plain.create(_greedy("past-the-gate", wish))
+    name = world.plain.create(greedy("past-the-gate", wish))
     bound = binding(name, world.lab.node.name)
     world.api.post(f"{world.plain.path}/pods/{name}/binding", bound)
-    assert world.seen(world.plain, name) == Seen("", "", ())
+    assert seen(world.plain, name) == Seen("", "", ())
     assert ASSIGNED not in world.plain.get(name)["metadata"]["annotations"]
     assert world.records() == []
     world.plain.delete(name)
@@ -238,6 +181,6 @@ def test_past_the_gate_the_variable_is_empty_and_there_is_no_device(world: World
 
 def test_outside_of_all_this_the_same_container_sees_every_card(world: World) -> None:
     """What the others are kept from: the toolkit does give what an image asks for."""
-    name = world.plain.create(_greedy("unguarded"))
-    assert world.seen(world.plain, name) == Seen(None, "all", tuple(world.files.values()))
+    name = world.plain.create(greedy("unguarded"))
+    assert seen(world.plain, name) == world.cards.every
     world.plain.delete(name)

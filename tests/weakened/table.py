@@ -40,6 +40,7 @@ ORDER: Final = "tests/unit/controller_verifier/test_verification_order.py"
 TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
 VERDICTS: Final = "tests/unit/controller_scheduling/test_node_verdicts.py"
 GATE: Final = "tests/unit/controller_binding/test_gate.py"
+PROMISE: Final = "tests/unit/controller_scheduling/test_promise.py"
 GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
 SETTLEMENT: Final = "tests/unit/controller_binding/test_settlement.py"
 SETTLED: Final = "tests/unit/controller_ledger/test_ledger_settlement.py"
@@ -635,6 +636,66 @@ WEAKENINGS: Final = (
             "resources.claims",
             "resources.unmanaged_gpus",
         )
+    ),
+    _one(
+        "promise-needs-protection",
+        "controller/scheduling/promise.py",
+        "    if not scene.protected:",
+        "    if False:",
+        f"{PROMISE}::test_an_unprotected_node_promises_itself_alone",
+    ),
+    _one(
+        "promise-needs-the-taint",
+        "controller/scheduling/promise.py",
+        "return None if node is not None and node.managed else Limit.NO_TAINT",
+        "return None",
+        f"{PROMISE}::test_an_unprotected_node_promises_itself_alone",
+    ),
+    _one(
+        "promise-needs-a-runtime",
+        "controller/scheduling/promise.py",
+        "if scene.policy.policy.honours_variable(name):",
+        "if True:",
+        f"{PROMISE}::test_a_protected_node_promises_what_its_mode_can_give",
+    ),
+    _one(
+        "taint-that-kubelet-heeds",
+        "controller/kube/objects.py",
+        'return taint.key == MANAGED_TAINT and taint.effect == "NoExecute"',
+        "return taint.key == MANAGED_TAINT",
+        "tests/unit/controller_kube/test_objects.py::test_what_is_kept_of_a_node",
+    ),
+    _one(
+        "map-names-one-node",
+        "controller/kube/cluster_nodes.py",
+        "if len(holders) == 1:",
+        "if holders:",
+        "tests/unit/controller_kube/test_map_names.py"
+        "::test_of_two_nodes_with_one_name_neither_is_meant",
+    ),
+    _one(
+        "map-names-before-labels",
+        "controller/scheduling/scene.py",
+        "if name in self.nodes.nodes:",
+        "if False:",
+        "tests/unit/controller_scheduling/test_filter_and_scores.py"
+        "::test_a_map_names_a_node_by_its_name_or_its_label",
+    ),
+    _one(
+        "wishes-only-where-a-gate-is",
+        "controller/admission/doors/placement.py",
+        "if case.needs.guarded and case.rules.only_enforced and not case.enforced:",
+        "if False:",
+        "tests/unit/controller_admission/test_hint.py"
+        "::test_outside_enforced_namespaces_a_wish_is_refused",
+    ),
+    _one(
+        "hints-go",
+        "controller/kube/hint_plan.py",
+        "LabelChange(name, frozenset(keys - node.hints), node.hints - keys)",
+        "LabelChange(name, frozenset(keys - node.hints), frozenset())",
+        "tests/unit/controller_kube/test_hint_plan.py"
+        "::test_what_fits_no_longer_is_taken_away_first",
     ),
     _one(
         "gate-forged-keys",

@@ -20,6 +20,7 @@ DOORS: Final[tuple[Door, ...]] = (
     privileges.privileged,
     privileges.host_processes,
     placement.foreign_scheduler,
+    placement.without_gate,
     placement.node_name,
     placement.runtime_class,
     resources.claims,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from controller.admission.doors.case import Case
-from controller.admission.mutation import DEFAULT_SCHEDULER
+from controller.admission.rules import DEFAULT_SCHEDULER
 from controller.scheduling.finding import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -15,8 +15,15 @@ def foreign_scheduler(case: Case) -> Iterator[Refusal]:
     """
     name = case.pod.spec.scheduler_name
     known = {None, "", DEFAULT_SCHEDULER, case.rules.scheduler_name}
-    if case.needs.guarded and name not in known:
+    if case.needs.guarded and name not in known and not case.rules.by_affinity:
         text = f"schedulerName {shown(name or '')}, expected {case.rules.scheduler_name}"
+        yield Refusal(ReasonCode.DOOR_SCHEDULER, text)
+
+
+def without_gate(case: Case) -> Iterator[Refusal]:
+    """A wish where nobody would look at its pod's binding."""
+    if case.needs.guarded and case.rules.only_enforced and not case.enforced:
+        text = "wishes are for enforced namespaces: elsewhere no scheduler here asks us"
         yield Refusal(ReasonCode.DOOR_SCHEDULER, text)
 
 

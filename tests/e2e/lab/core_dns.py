@@ -105,6 +105,7 @@ def _deployment() -> Document:
         "dnsPolicy": "Default",
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {KIND_LABEL: "real"},
+        "tolerations": [{"operator": "Exists"}],
         "containers": [container],
         "volumes": [{"name": "configuration", "configMap": {"name": _NAME}}],
     }

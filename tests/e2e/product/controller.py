@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -31,6 +31,8 @@ class Admission:
     """Takes effect at the next start."""
     id_keys: Path | None = None
     """Keys of reservation ids; without them nothing is reserved."""
+    settings: dict[str, object] = field(default_factory=dict)
+    """More of the controller's settings; take effect at its next start."""
 
     def document(self) -> dict[str, object]:
         """Section `admission`."""
@@ -84,6 +86,11 @@ class Controller(Program):
         )
 
     @property
+    def local(self) -> Path:
+        """Its socket for the CLI."""
+        return self.data / "fleet.sock"
+
+    @property
     def endpoint(self) -> Endpoint:
         """Where its extender is."""
         return Endpoint(self._extender.host, self._extender.port, str(self._ops))
@@ -115,11 +122,10 @@ class Controller(Program):
         certificate, key, client_ca = map(str, self._tls)
         webhooks = self._admission
         own = {} if webhooks is None else {"admission": str(webhooks.address)}
-        more = (
-            {}
-            if webhooks is None
-            else {"admission": webhooks.document(), "enforcement": webhooks.enforcement}
-        )
+        more: dict[str, object] = {}
+        if webhooks is not None:
+            more = {"admission": webhooks.document(), "enforcement": webhooks.enforcement}
+            more |= webhooks.settings
         if self._policy is not None:
             more = more | {"policy": {"file": str(self._policy)}}
         if self._http_api is not None:
@@ -143,7 +149,7 @@ class Controller(Program):
                 "extender": str(self._extender),
                 "ops": str(self._ops),
                 "api": str(self.api),
-                "local": str(self.data / "fleet.sock"),
+                "local": str(self.local),
                 **own,
             },
             "extender": {"tls": {"cert": certificate, "key": key, "clientCa": client_ca}},

@@ -8,13 +8,14 @@ from controller.fleet.view import NodeMode
 from controller.policy import Policy
 from controller.scheduling.decision import NotedDecisions
 from controller.scheduling.description import describe
+from controller.scheduling.pod import find_pod
 from controller.scheduling.requirements import UNGUARDED, Requirements, RequirementsInvalid
 from controller.scheduling.scenes import DeviceUse
 from controller.scheduling.verbs import Answer, ExtenderVerbs, NoGpuUse
 from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode
-from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy
+from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
 from tests.builders.pods import pod_json
 from tests.fakes.placement import Log, World, args
 
@@ -265,3 +266,15 @@ def test_the_denied_come_first_among_many_reasons() -> None:
     assert found["NodeNames"] == []
     assert len(found["FailedAndUnresolvableNodes"]) == 100
     assert "late" in found["FailedAndUnresolvableNodes"]
+
+
+def test_where_a_waiting_pod_would_pass() -> None:
+    world = World(fleet(healthy("n1"), healthy("n2"), node("n3")))
+    verbs = world.verbs()
+    wishing = find_pod(json.dumps(pod_json({"gpuwarden.dev/gpu-count": "8"})).encode())
+    assert verbs.passing(wishing) == ["n1", "n2"]
+    world.held = {"GPU-n1-0": "somebody"}
+    assert verbs.passing(wishing) == ["n2"]
+    assert verbs.passing(find_pod(json.dumps(pod_json({})).encode())) == []
+    wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
+    assert verbs.passing(find_pod(json.dumps(wrong).encode())) == []

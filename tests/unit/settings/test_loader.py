@@ -175,6 +175,7 @@ def test_every_finding_comes_at_once() -> None:
         ("spire: {server: 'spire:0'}\n", "got 'spire:0'; expected host:port of a server, such as"),
         ("spire: {poll: 61s}\n", "got '61s'; expected a duration from 100ms to 60s"),
         ("spire: {grace: 2h}\n", "got '2h'; expected a duration from 0s to 1h"),
+        ("scheduling: affinity\n", "admission.tls: got no admission.tls.cert, admission.tls.key; expected cert and key with scheduling: affinity"),
         ("protection: nodes\n", "protection (file c.yaml, line 6): got 'nodes'; expected namespaces or cluster"),
         ("reservation: {maxPending: 1m}\n", "got '1m'; expected a duration from 2m to 24h"),
         ("reservation: {quotaPerNamespace: 0}\n", "got '0'; expected a whole number from 1 to"),

@@ -1,0 +1,95 @@
+"""Which hint labels nodes should have, and what is changed for that."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from controller.admission.pod_view import AdmittedPod
+from controller.fleet.directory import KnownNode
+from controller.kube.hint_plan import KEPT_NS, MOST_WISHES, HintPlan, LabelChange
+from tests.builders.admitted_pods import admitted, new_pod
+
+PREFIX = "gpuwarden.node-restriction.kubernetes.io/wish-"
+NONE: frozenset[str] = frozenset()
+
+
+def waiting(wish: str) -> AdmittedPod:
+    expression: Any = {"key": PREFIX + wish, "operator": "In", "values": ["fits"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    node = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    return admitted(new_pod(affinity={"nodeAffinity": node}, hostname=wish))
+
+
+def keys(*wishes: str) -> frozenset[str]:
+    return frozenset(PREFIX + x for x in wishes)
+
+
+def node(*wishes: str) -> KnownNode:
+    return KnownNode("u", hints=keys(*wishes))
+
+
+def plan(*wishes: str) -> HintPlan:
+    made = HintPlan()
+    made.follow(map(waiting, wishes), 0)
+    return made
+
+
+def everywhere(_pod: AdmittedPod) -> Iterable[str]:
+    return ("a", "b")
+
+
+def nowhere(_pod: AdmittedPod) -> Iterable[str]:
+    return ()
+
+
+def test_nodes_where_the_pod_would_pass_get_its_label() -> None:
+    nodes = {"a": node(), "b": node("x"), "c": node()}
+    assert plan("x").changes(nodes, everywhere) == [LabelChange("a", keys("x"), NONE)]
+
+
+def test_what_fits_no_longer_is_taken_away_first() -> None:
+    nodes = {"a": node(), "b": node("y"), "c": node("x", "y")}
+    assert plan("x").changes(nodes, everywhere) == [
+        LabelChange("b", keys("x"), keys("y")),
+        LabelChange("c", NONE, keys("x", "y")),
+        LabelChange("a", keys("x"), NONE),
+    ]
+
+
+def test_a_node_that_is_not_there_is_left_alone() -> None:
+    assert plan("x").changes({}, everywhere) == []
+
+
+def test_each_wish_is_judged_by_a_pod_that_has_it() -> None:
+    def where(pod: AdmittedPod) -> Iterable[str]:
+        affinity = pod.spec.affinity
+        assert affinity is not None
+        return ("a",) if PREFIX + "x" in str(affinity) else ("b",)
+
+    nodes = {"a": node(), "b": node()}
+    assert plan("x", "y").changes(nodes, where) == [
+        LabelChange("a", keys("x"), NONE),
+        LabelChange("b", keys("y"), NONE),
+    ]
+
+
+def test_a_wish_is_followed_for_a_while_after_its_last_pod() -> None:
+    made = plan("x")
+    made.follow((), KEPT_NS - 1)
+    assert made.changes({"a": node()}, everywhere) == [LabelChange("a", keys("x"), NONE)]
+    made.follow((), KEPT_NS)
+    assert made.changes({"a": node("x")}, everywhere) == [LabelChange("a", NONE, keys("x"))]
+
+
+def test_pods_that_were_told_of_no_label_do_not_count() -> None:
+    made = HintPlan()
+    made.follow([admitted(new_pod())], 0)
+    assert len(made) == 0
+
+
+def test_there_is_room_for_so_many_and_those_that_are_followed_stay() -> None:
+    made = plan(*(f"w{number}" for number in range(MOST_WISHES)))
+    made.follow([waiting("late"), waiting("w0")], KEPT_NS - 1)
+    assert len(made) == MOST_WISHES
+    made.follow([waiting("late")], KEPT_NS)
+    made.follow([waiting("late")], KEPT_NS)
+    assert len(made) == 2
