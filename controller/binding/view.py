@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from controller.admission.rules import AdmissionRules
 from controller.ledger.claim import open_attempt
-from controller.ledger.record import PodRef, ShareGroup
+from controller.ledger.record import PodRef, ShareGroup, key_of
 from controller.ledger.reservation_id import ReservationIds
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.scheduling.device_facts import Device
 from controller.scheduling.scene import Scene
 from gpuwarden.reasons import Refusal
 
@@ -39,7 +40,8 @@ class GateView:
 
 def scene_on(view: GateView, node: str, pod_uid: str, share: ShareGroup | None) -> Scene:
     """The scene with what is busy for the pod, as `Occupancy` has it, of one node only."""
-    uuids = _devices_of(view, node)
+    devices = _devices_of(view, node)
+    uuids = {x.uuid for x in devices} | {x.gpu.uuid for x in devices}
     shared = frozenset(x for x in uuids if _is_shared(view.ledger.get(x), share))
     busy = frozenset(
         x
@@ -47,6 +49,8 @@ def scene_on(view: GateView, node: str, pod_uid: str, share: ShareGroup | None) 
         if _is_claimed(view, x, pod_uid)
         or (x not in shared and _is_held(view.ledger.get(x), pod_uid))
     )
+    if _misses_mig(view, node, pod_uid):
+        busy |= {x.uuid for x in devices if x.mig is None}
     return replace(view.scene, busy=busy, shared=shared)
 
 
@@ -68,7 +72,8 @@ def asked_before(view: GateView, node: str, pod_uid: str) -> tuple[str, ...]:
     if attempt is not None:
         return attempt.gpus
     own = (gpu for gpu, pod in view.claiming.items() if pod.uid == pod_uid)
-    return tuple(gpu for gpu in own if gpu in _devices_of(view, node))
+    there = {x.uuid for x in _devices_of(view, node)}
+    return tuple(gpu for gpu in own if gpu in there)
 
 
 def _is_claimed(view: GateView, gpu: str, pod_uid: str) -> bool:
@@ -94,9 +99,20 @@ def _is_own_attempt(entry: Entry, pod_uid: str) -> bool:
     )
 
 
-def _devices_of(view: GateView, node: str) -> tuple[str, ...]:
+def _misses_mig(view: GateView, node: str, pod_uid: str) -> bool:
+    """Whether a MIG device is held that the node does not show any more.
+
+    It was a part of some GPU of the node, and nobody can tell of which.
+    """
+    keys, found = view.ledger.mig_on.get(node, ()), view.scene.fleet.nodes.get(node)
+    if not keys or found is None or found.acceptance is None:
+        return False
+    shown = {key_of(mig.uuid) for gpu in found.acceptance.gpus for mig in gpu.mig_devices}
+    return any(_is_held(view.ledger.entries.get(x), pod_uid) for x in keys if x not in shown)
+
+
+def _devices_of(view: GateView, node: str) -> tuple[Device, ...]:
     found = view.scene.fleet.nodes.get(node)
     if found is None or found.acceptance is None:
         return ()
-    pool = view.scene.memory.pool(node, found.acceptance)
-    return tuple(device.uuid for device in pool.devices)
+    return view.scene.memory.pool(node, found.acceptance).devices

@@ -7,13 +7,14 @@ because nothing is concluded from an error: what was written is read again.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from controller.fleet.directory import FOREVER_NS
 from controller.fleet.sharded_map import ShardedMap
 from controller.ledger.record import GpuRecord, Holder, key_of
 
 Index = ShardedMap[tuple[str, ...]]
+_MIG: Final = key_of("MIG-")
 
 
 class LedgerUnavailableError(Exception):
@@ -41,6 +42,8 @@ class LedgerSnapshot:
     """Reservation -> keys of the GPUs that it holds now, sorted."""
     by_pod: Index = field(default_factory=ShardedMap)
     """Pod UID -> keys of the GPUs that it holds now, sorted."""
+    mig_on: Index = field(default_factory=ShardedMap)
+    """Node -> keys of the MIG devices that are held on it, sorted."""
     fresh_until_ns: int = FOREVER_NS
     """Controller CLOCK_BOOTTIME from which the snapshot is too old to grant anything by."""
 
@@ -50,15 +53,19 @@ class LedgerSnapshot:
         by_key = {x.record.key: x for x in entries}
         held: dict[str, list[str]] = {}
         pods: dict[str, list[str]] = {}
+        split: dict[str, list[str]] = {}
         for key in sorted(by_key):
             for reservation in _reservations(by_key[key]):
                 held.setdefault(reservation, []).append(key)
             for uid in _pods(by_key[key]):
                 pods.setdefault(uid, []).append(key)
+            for node in _mig_nodes(by_key[key]):
+                split.setdefault(node, []).append(key)
         return LedgerSnapshot(
             ShardedMap(by_key),
             ShardedMap({x: tuple(keys) for x, keys in held.items()}),
             ShardedMap({x: tuple(keys) for x, keys in pods.items()}),
+            ShardedMap({x: tuple(keys) for x, keys in split.items()}),
             fresh_until_ns,
         )
 
@@ -87,6 +94,7 @@ class LedgerSnapshot:
                 self.by_reservation, key, _reservations(before), _reservations(entry)
             ),
             by_pod=_indexed(self.by_pod, key, _pods(before), _pods(entry)),
+            mig_on=_indexed(self.mig_on, key, _mig_nodes(before), _mig_nodes(entry)),
         )
 
 
@@ -138,6 +146,11 @@ def _reservations(entry: Entry | None) -> frozenset[str]:
 def _pods(entry: Entry | None) -> frozenset[str]:
     uids = (x.pod.uid for x in entry.record.holders) if entry else ()
     return frozenset(x for x in uids if x is not None)
+
+
+def _mig_nodes(entry: Entry | None) -> frozenset[str]:
+    is_mig = entry is not None and entry.record.key.startswith(_MIG)
+    return frozenset((entry.record.node,)) if entry is not None and is_mig else frozenset()
 
 
 def _indexed(index: Index, key: str, old: frozenset[str], new: frozenset[str]) -> Index:

@@ -6,7 +6,7 @@ device that it could choose must satisfy the wish; scheduler and kubelet do the
 counting, so use does not matter here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.fleet.view import NodeMode
@@ -63,7 +63,12 @@ def free_devices(pool: DevicePool, ask: DeviceNeeds) -> Sequence[Device]:
     devices = matching.idle if ask.processes_count else matching.devices
     if not ask.busy:
         return devices
-    return tuple(device for device in devices if device.uuid not in ask.busy)
+    return tuple(device for device in devices if not is_held(device, ask.busy))
+
+
+def is_held(device: Device, busy: Collection[str]) -> bool:
+    """Whether somebody has the device, or the whole GPU from before it was split."""
+    return device.uuid in busy or device.gpu.uuid in busy
 
 
 def _any_free(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
@@ -87,7 +92,7 @@ def _named(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
 
 
 def _is_used(device: Device, ask: DeviceNeeds) -> bool:
-    if device.uuid in ask.busy:
+    if is_held(device, ask.busy):
         return True
     return ask.processes_count and device.in_use and device.uuid not in ask.shared
 

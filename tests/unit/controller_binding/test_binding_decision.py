@@ -28,7 +28,16 @@ from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, container, new_pod, variable
 from tests.builders.bindings import IDS, NODE, UID, asked, binding, env_pod, gate_view, stored
-from tests.builders.fleet_views import LEASE_NS, NOW_NS, acceptance, gpu, hash_of, healthy, node
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    NOW_NS,
+    acceptance,
+    gpu,
+    hash_of,
+    healthy,
+    mig_slice,
+    node,
+)
 from tests.builders.ledger import holder, record
 from tests.builders.scenes import scene
 
@@ -431,6 +440,36 @@ def test_a_quota_counts_one_namespace_and_not_the_pod_itself() -> None:
     other = replace(held(GPUS[0]), holders=(holder(GPUS[0], pod=PodRef("team-b", "x", "y")),))
     own = held(GPUS[1], UID)
     reserve(decided(view=gate_view(quota=1, records=(other, own))))
+
+
+SPLIT = gpu(0, mig=True, mig_devices=[mig_slice("MIG-a"), mig_slice("MIG-b")])
+MIG = {"gpuwarden.dev/gpu-selector": "mig=true"}
+
+
+def test_a_gpu_that_was_split_while_a_pod_has_it_is_that_pod_s() -> None:
+    """Its container is idle, or the GPU could not be split; it has the device file all the same."""
+    split = node(NODE, acceptance(hash_of("a"), [SPLIT]))
+    assert reserve(decided(pod=stored(env_pod(MIG)), view=gate_view(split))).gpus == ("MIG-a",)
+    view = gate_view(split, records=(held("GPU-0"),))
+    assert refused(decided(pod=stored(env_pod(MIG)), view=view)).code is ReasonCode.GPU_BUSY
+    named = {"gpuwarden.dev/gpu-uuids": "MIG-b"}
+    assert refused(decided(pod=stored(env_pod(named)), view=view)).code is ReasonCode.GPU_BUSY
+
+
+def test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown() -> None:
+    whole = node(NODE, acceptance(hash_of("a"), [gpu(0), gpu(1)]))
+    view = gate_view(whole, records=(held("MIG-a"),))
+    assert refused(decided(view=view)).code is ReasonCode.GPU_BUSY
+    own = gate_view(whole, records=(held("MIG-a", UID),))
+    assert reserve(decided(view=own)).gpus == ("GPU-0",)
+    elsewhere = gate_view(whole, records=(replace(held("MIG-a"), node="gpu-2"),))
+    assert reserve(decided(view=elsewhere)).gpus == ("GPU-0",)
+    shown = gate_view(
+        node(NODE, acceptance(hash_of("a"), [SPLIT, gpu(1)])), records=(held("MIG-a"),)
+    )
+    assert reserve(
+        decided(pod=stored(env_pod({"gpuwarden.dev/gpu-selector": "mig=false"})), view=shown)
+    ).gpus == ("GPU-1",)
 
 
 def test_a_retry_gets_the_same_gpus() -> None:

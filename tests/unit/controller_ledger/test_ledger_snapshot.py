@@ -14,7 +14,7 @@ PODS = [POD, OTHER_POD, PodRef("team-a", owner="owner-a")]
 
 @st.composite
 def entries(draw: st.DrawFn) -> Entry:
-    gpu = draw(st.sampled_from(["GPU-a", "GPU-B", "GPU-c"]))
+    gpu = draw(st.sampled_from(["GPU-a", "GPU-B", "GPU-c", "MIG-a", "MIG-B"]))
     pods = draw(st.lists(st.sampled_from(PODS), min_size=1, unique_by=lambda x: x.uid))
     parts = sorted((holder(gpu, pod=x) for x in pods), key=lambda x: x.reservation)
     return Entry(record(*parts, gpu=gpu, share=SHARE), draw(st.sampled_from("12345")))
@@ -29,7 +29,7 @@ def test_a_changed_copy_is_what_would_be_made_anew(changes: list[tuple[Entry, bo
         if is_there:
             by_key[entry.record.key] = entry
     anew = LedgerSnapshot.of(by_key.values())
-    for name in ("entries", "by_reservation", "by_pod"):
+    for name in ("entries", "by_reservation", "by_pod", "mig_on"):
         assert dict(getattr(snapshot, name)) == dict(getattr(anew, name))
 
 
@@ -42,6 +42,13 @@ def test_it_answers_by_gpu_by_reservation_and_by_pod() -> None:
     assert known.holding("v1.k.uid-1") == ()
     assert known.parts_of("uid-0") == tuple((x, holder("GPU-a", "GPU-B")) for x in two[::-1])
     assert known.parts_of("uid-1") == ()
+    assert dict(known.mig_on) == {}
+
+
+def test_it_knows_the_nodes_of_mig_devices() -> None:
+    parts = [replace(record(holder(x), gpu=x), node=y) for x, y in (("MIG-b", "n"), ("MIG-A", "n"))]
+    known = LedgerSnapshot.of(Entry(x, "1") for x in (*parts, record()))
+    assert dict(known.mig_on) == {"n": ("mig-a", "mig-b")}
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ def test_mig_devices_are_devices_of_their_own() -> None:
     assert verdict([SPLIT], env(1, selector=parse_selector("mig-profile=1g.10gb"))) is None
     assert verdict([SPLIT], env(1, selector=parse_selector("memory>=40Gi"))) is NO_MATCH
     assert verdict([SPLIT], env(1)) is None
+    assert verdict([SPLIT], env(1), busy=("MIG-a",)) is None
+    assert verdict([SPLIT], env(1), busy=("GPU-2",)) is BUSY  # held whole, before it was split
+    assert verdict([SPLIT], at("MIG-a"), busy=("GPU-2",)) is BUSY
     assert verdict([gpu(0, mig=True)], env(1)) is NO_MATCH
     assert (
         verdict([gpu(0, mig=True, lost=True, mig_devices=[mig_slice("MIG-x")])], at("MIG-x"))
