@@ -85,6 +85,7 @@ from controller.static_hashes import InsecureStaticHashes
 from controller.store.opening import MEMORY_WARNING, ChosenStore, choose_store
 from controller.support.recent_refusals import RecentRefusals
 from controller.trust_journal import TrustJournal
+from controller.use_journal import UseJournal
 from controller.verifier.context import Limits, VerifierSettings
 from controller.verifier.verifier import Verifier
 from gpuwarden.clock import Clock
@@ -466,6 +467,7 @@ def _binding(
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,
             audit=conditions.audit,
+            use_journal=UseJournal(instruments, conditions.audit, cluster.tell_use),
             journal=BindingJournal(instruments, conditions.audit, cluster.tell_binding),
             clock=conditions.clock,
         )
