@@ -37,6 +37,10 @@ class AdmissionJournal:
         self._tell = tell
         self._requests = instruments.counter(names.ADMISSION_REQUESTS)
         self._seconds = instruments.histogram(names.ADMISSION_SECONDS)
+        self._children: dict[
+            tuple[str, str], tuple[Callable[[], None], Callable[[float], None]]
+        ] = {}
+        """Paths and results are few, whoever asks."""
         self._refusals = instruments.counter(names.ADMISSION_REFUSALS)
         self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(_LISTENER)
 
@@ -58,10 +62,21 @@ class AdmissionJournal:
 
     def answered(self, path: str, result: str, seconds: float) -> None:
         """One answer."""
-        self._requests.labels(path, result).inc()
-        self._seconds.labels(path).observe(seconds)
+        count, observe = self._told_of(path, result)
+        count()
+        observe(seconds)
         if result in _BAD:
             self._log.warning(Event.ADMISSION_BAD_REQUEST, path=path, result=result)
+
+    def _told_of(
+        self, path: str, result: str
+    ) -> tuple[Callable[[], None], Callable[[float], None]]:
+        """The metrics' children, looked up once."""
+        found = self._children.get((path, result))
+        if found is None:
+            count = self._requests.labels(path, result).inc
+            found = self._children[path, result] = (count, self._seconds.labels(path).observe)
+        return found
 
     def failed(self, path: str, error: Exception | None) -> None:
         """No decision."""

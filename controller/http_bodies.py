@@ -32,7 +32,7 @@ class BodyReceiver:
         self._receive_s = receive_s
         self._receiving = 0
 
-    async def receive(self, request: web.Request) -> bytearray | memoryview:
+    async def receive(self, request: web.Request) -> bytes | bytearray | memoryview:
         """Read the body into one buffer; raises BodyRefusedError."""
         limit = self._limit
         too_large = BodyRefusedError(
@@ -40,6 +40,8 @@ class BodyReceiver:
         )
         if (request.content_length or 0) > limit:
             raise too_large
+        if request.content.is_eof() and request.content_length is not None:
+            return request.content.read_nowait()  # it came with its headers
         body = BodyBuffer(request.content_length)
         try:
             async with asyncio.timeout(self._receive_s):

@@ -37,7 +37,13 @@ END: Final = "-"
 
 def pointer(*tokens: str | int) -> str:
     """A JSON Pointer: `~` and `/` inside a token are escaped."""
-    return "".join(f"/{str(token).replace('~', '~0').replace('/', '~1')}" for token in tokens)
+    return "".join(
+        [f"/{token}" if isinstance(token, int) else f"/{_escaped(token)}" for token in tokens]
+    )
+
+
+def _escaped(token: str) -> str:
+    return token.replace("~", "~0").replace("/", "~1")
 
 
 def encode_patch(operations: Iterable[Operation]) -> bytes:

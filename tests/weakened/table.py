@@ -781,7 +781,7 @@ WEAKENINGS: Final = (
     _one(
         "door-env-from",
         "controller/admission/doors/environment.py",
-        "if supply in {Supply.KUBELET, Supply.UNTOUCHED} and any(",
+        "if container.env_from and is_last and any(",
         "if False and any(",
         f"{DOORS}::test_an_open_door_is_named",
     ),

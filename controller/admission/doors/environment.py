@@ -33,8 +33,7 @@ def of_container(container: AdmittedContainer, supply: Supply) -> Iterator[Refus
             if not is_replaced:
                 text = f"container {shown(container.name)} sets {entry.name}"
                 yield Refusal(ReasonCode.DOOR_ENV, text)
-    if supply in {Supply.KUBELET, Supply.UNTOUCHED} and any(
-        map(could_open_devices, container.env_from or ())
-    ):
+    is_last = supply is Supply.KUBELET or supply is Supply.UNTOUCHED
+    if container.env_from and is_last and any(map(could_open_devices, container.env_from)):
         text = f"container {shown(container.name)} has envFrom without a prefix"
         yield Refusal(ReasonCode.DOOR_ENV_FROM, text)

@@ -1,7 +1,7 @@
 """Doors through what kubelet and DRA drivers give out past the managed resources. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from controller.admission.doors.case import Case
@@ -11,6 +11,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 
 _IMPLICIT_CLAIM: Final = "deviceclass.resource.kubernetes.io/"
 """Extended resources behind which the scheduler makes a claim by itself (KEP-5004)."""
+_NVIDIA: Final = "nvidia.com/"
 _GPU_RESOURCE: Final = re.compile(r"nvidia\.com/(?:gpu|mig-|pgpu|vgpu).*", re.DOTALL)
 
 
@@ -29,11 +30,13 @@ def unmanaged_gpus(case: Case) -> Iterator[Refusal]:
     """GPUs under resource names that are not managed: nobody would guard them."""
     for container in case.pod.all_containers():
         for name in _asked(container):
+            if not name.startswith(_NVIDIA):
+                continue
             if _GPU_RESOURCE.fullmatch(name) and name not in case.rules.resources:
                 text = f"container {shown(container.name)} requests {shown(name)}"
                 yield Refusal(ReasonCode.DOOR_RESOURCE, f"{text} (managedResources)")
 
 
-def _asked(container: AdmittedContainer) -> list[str]:
+def _asked(container: AdmittedContainer) -> Iterable[str]:
     asked = container.resources
-    return [] if asked is None else sorted({*(asked.requests or ()), *(asked.limits or ())})
+    return () if asked is None else {**(asked.requests or {}), **(asked.limits or {})}
