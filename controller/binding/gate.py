@@ -28,10 +28,9 @@ from controller.binding.records import BindDecision, ReservationChange, reservat
 from controller.binding.request import BindingDecodeError, BindingRequest, read_binding
 from controller.binding.results import DRY_RUN_ID, binding_patch, same_pod_patch
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod, stale_binding
-from controller.binding.view import GateView
+from controller.binding.view import GateView, InFlight
 from controller.ledger.claim import Claim
 from controller.ledger.claimant import Claimed
-from controller.ledger.record import PodRef
 from controller.ledger.states import HolderState, Origin
 from controller.scheduling.refusal_texts import message
 from controller.scheduling.wish_keys import RESERVATION_ID, SEED_RESERVATION_ID
@@ -103,7 +102,7 @@ class Claiming:
     """GPUs that claims of this process are about now; one for all gates."""
 
     def __init__(self) -> None:
-        self.gpus: dict[str, PodRef] = {}
+        self.gpus: dict[str, InFlight] = {}
         self.tasks: set[asyncio.Task[Refusal | None]] = set()
         """Kept until they end, also when nobody waits for them any more."""
 
@@ -179,7 +178,7 @@ class BindingGate:
             self._ports.draw_call(),
             reserve.share,
         )
-        self._claiming.gpus |= dict.fromkeys(reserve.gpus, reserve.pod)
+        self._claiming.gpus |= dict.fromkeys(reserve.gpus, InFlight(reserve.pod, reserve.share))
         task = self._kept(asyncio.create_task(self._claimed(claim)))
         try:
             return await asyncio.shield(task)

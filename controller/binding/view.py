@@ -18,13 +18,21 @@ GrantRefusal = Callable[[str, tuple[str, ...]], Refusal | None]
 
 
 @dataclass(frozen=True, slots=True)
+class InFlight:
+    """Whom a claim that is on its way is for."""
+
+    pod: PodRef
+    share: ShareGroup | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GateView:
     """Made anew for every decision."""
 
     scene: Scene
     """As /filter has it, without what is busy."""
     ledger: LedgerSnapshot
-    claiming: Mapping[str, PodRef]
+    claiming: Mapping[str, InFlight]
     """GPUs that claims of this very moment are about, and for whom."""
     ids: ReservationIds | None
     """None where `admission.idKeys` is not set: then nothing can be reserved."""
@@ -46,7 +54,7 @@ def scene_on(view: GateView, node: str, pod_uid: str, share: ShareGroup | None) 
     busy = frozenset(
         x
         for x in uuids
-        if _is_claimed(view, x, pod_uid)
+        if _is_claimed(view.claiming.get(x), pod_uid, share)
         or (x not in shared and _is_held(view.ledger.get(x), pod_uid))
     )
     if _misses_mig(view, node, pod_uid):
@@ -62,7 +70,8 @@ def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
         for holder in entry.record.holders
     )
     return held + sum(
-        pod.namespace == namespace and pod.uid != pod_uid for pod in view.claiming.values()
+        claim.pod.namespace == namespace and claim.pod.uid != pod_uid
+        for claim in view.claiming.values()
     )
 
 
@@ -71,14 +80,16 @@ def asked_before(view: GateView, node: str, pod_uid: str) -> tuple[str, ...]:
     attempt = open_attempt(view.ledger, pod_uid, node)
     if attempt is not None:
         return attempt.gpus
-    own = (gpu for gpu, pod in view.claiming.items() if pod.uid == pod_uid)
+    own = (gpu for gpu, claim in view.claiming.items() if claim.pod.uid == pod_uid)
     there = {x.uuid for x in _devices_of(view, node)}
     return tuple(gpu for gpu in own if gpu in there)
 
 
-def _is_claimed(view: GateView, gpu: str, pod_uid: str) -> bool:
-    pod = view.claiming.get(gpu)
-    return pod is not None and pod.uid != pod_uid
+def _is_claimed(claim: InFlight | None, pod_uid: str, share: ShareGroup | None) -> bool:
+    """Pods of one share group claim side by side: the ledger joins them."""
+    if claim is None or claim.pod.uid == pod_uid:
+        return False
+    return share is None or claim.share != share
 
 
 def _is_shared(entry: Entry | None, share: ShareGroup | None) -> bool:

@@ -16,7 +16,7 @@ from controller.binding.decision import (
 )
 from controller.binding.request import BindingRequest
 from controller.binding.stored_pod import StoredPod
-from controller.binding.view import GateView
+from controller.binding.view import GateView, InFlight
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import Level, NodeMode
 from controller.ledger.record import PodRef, ShareGroup
@@ -391,7 +391,7 @@ FRESH = acceptance(hash_of("a"), [gpu(0)])
         ({}, gate_view(records=tuple(map(held, GPUS))), ReasonCode.GPU_BUSY),
         (
             {},
-            gate_view(claiming=dict.fromkeys(GPUS, PodRef("team-a", "b", "x"))),
+            gate_view(claiming=dict.fromkeys(GPUS, InFlight(PodRef("team-a", "b", "x")))),
             ReasonCode.GPU_BUSY,
         ),
         ({}, gate_view(ids=None), ReasonCode.LEDGER_UNAVAILABLE),
@@ -410,7 +410,7 @@ FRESH = acceptance(hash_of("a"), [gpu(0)])
         ({}, gate_view(quota=1, records=(held(GPUS[0]),)), ReasonCode.QUOTA_EXCEEDED),
         (
             {},
-            gate_view(quota=1, claiming={"GPU-elsewhere": PodRef("team-a", "b", "x")}),
+            gate_view(quota=1, claiming={"GPU-elsewhere": InFlight(PodRef("team-a", "b", "x"))}),
             ReasonCode.QUOTA_EXCEEDED,
         ),
         ({"gpu-count": "2"}, gate_view(quota=1), ReasonCode.QUOTA_EXCEEDED),
@@ -475,7 +475,7 @@ def test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown() -> Non
 def test_a_retry_gets_the_same_gpus() -> None:
     own = held(GPUS[3], UID)
     assert reserve(decided(view=gate_view(records=(own,)))).gpus == (GPUS[3],)
-    claiming = {GPUS[4]: PodRef("team-a", "train-0", UID)}
+    claiming = {GPUS[4]: InFlight(PodRef("team-a", "train-0", UID))}
     assert reserve(decided(view=gate_view(claiming=claiming))).gpus == (GPUS[4],)
     everything = (*map(held, GPUS[:3]), own, *map(held, GPUS[4:]))
     assert reserve(decided(view=gate_view(records=everything))).gpus == (GPUS[3],)
@@ -496,6 +496,16 @@ def mapped(name: str, **metadata: Any) -> StoredPod:
     pod = env_pod({"gpu-scheduling-map": MAP}, name=name)
     pod["metadata"] |= {"ownerReferences": OWNER, "generateName": "train-", **metadata}
     return stored(pod)
+
+
+def test_pods_of_a_share_group_claim_side_by_side() -> None:
+    first = PodRef("team-a", "train-0", "first", "set-1")
+    request, pod = asked(binding("train-1")), mapped("train-1")
+    together = gate_view(claiming={GPUS[2]: InFlight(first, SHARE)})
+    assert reserve(decided(request, pod, together)).share == SHARE
+    for other in (None, replace(SHARE, owner="set-2")):
+        apart = gate_view(claiming={GPUS[2]: InFlight(first, other)})
+        assert refused(decided(request, pod, apart)).code is ReasonCode.GPU_BUSY
 
 
 def test_pods_with_the_same_line_of_a_map_share() -> None:
