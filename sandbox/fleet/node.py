@@ -6,7 +6,7 @@ event loop of its fleet and shares nothing with other nodes but the tally.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,6 +35,9 @@ VERSION = "simulated"
 _STREAM_IDS = 64
 
 
+See = Callable[[InventoryReading], Awaitable[InventoryReading]]
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all nodes of a fleet share."""
@@ -50,8 +53,16 @@ class Surroundings:
 class SimulatedNode:
     """One node; `start` and the four things that can happen to it, all from one event loop."""
 
-    def __init__(self, around: Surroundings, hardware: NodeHardware, draw: random.Random) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        hardware: NodeHardware,
+        draw: random.Random,
+        see: See | None = None,
+    ) -> None:
+        """`see` adds to each reading who uses the GPUs; without it nobody is asked."""
         self.hardware = hardware
+        self._see = see
         self.accepted_hash = ""
         """Class hash of the last acceptance."""
         self.instance_id = ""
@@ -162,7 +173,7 @@ class SimulatedNode:
 
     async def _read(self) -> InventoryReading:
         self._journal.read_begun()
-        return self._reading
+        return self._reading if self._see is None else await self._see(self._reading)
 
 
 class _Dialer:

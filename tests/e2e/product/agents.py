@@ -13,7 +13,7 @@ import uvloop
 
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware
-from sandbox.fleet.node import SimulatedNode, Surroundings
+from sandbox.fleet.node import See, SimulatedNode, Surroundings
 from sandbox.fleet.share import Share
 from sandbox.fleet.tally import Tally
 from sandbox.spiffe.ca import InsecureCa
@@ -33,9 +33,9 @@ class Agents:
         self._thread = threading.Thread(target=self._loop.run_forever, name="agents", daemon=True)
         self._thread.start()
 
-    def start(self, hardware: NodeHardware) -> None:
-        """Start the agent of a node; returns at once."""
-        self._do(self._start(hardware))
+    def start(self, hardware: NodeHardware, see: See | None = None) -> None:
+        """Start the agent of a node; returns at once. `see` adds who uses its GPUs."""
+        self._do(self._start(hardware, see))
 
     def start_all(self, hardware: Iterable[NodeHardware], *, per_second: float) -> None:
         """Start many and wait until each was accepted."""
@@ -62,9 +62,9 @@ class Agents:
         self._thread.join()
         self._loop.close()
 
-    async def _start(self, hardware: NodeHardware) -> None:
+    async def _start(self, hardware: NodeHardware, see: See | None) -> None:
         draw = random.Random(hardware.name)  # noqa: S311 - repeatable on purpose
-        node = self._nodes[hardware.name] = SimulatedNode(self._around, hardware, draw)
+        node = self._nodes[hardware.name] = SimulatedNode(self._around, hardware, draw, see)
         node.start()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:

@@ -1,9 +1,11 @@
 """Our controller as a program beside the lab: the real process, on the lab's API server."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -106,6 +108,16 @@ class Controller(Program):
     def nodes(self, state: str) -> int:
         """How many nodes it sees in this state."""
         return states_of(metrics_of(str(self._ops))).get(state, 0)
+
+    def metric(self, series: str) -> float | None:
+        """The value of one series, as `/metrics` writes its name and labels."""
+        lines = (line.rpartition(" ") for line in metrics_of(str(self._ops)).splitlines())
+        return next((float(value) for name, _, value in lines if name == series), None)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What stands in its audit log."""
+        files = sorted((self.data / "audit").glob("audit-*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def arguments(self) -> Sequence[str]:
         path = self.data / "controller.yaml"

@@ -1,0 +1,207 @@
+"""A `plugin` node with a real kubelet: what kubelet gives becomes the ledger's, and what it does
+not explain is told.
+
+The device plugin is the lab's and the cards are made up; which pod gets which card is kubelet's
+own choice, read from its own account.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from controller.kube.objects import ENFORCE_LABEL
+from gpuwarden.evidence.model import GpuProcess
+from tests.e2e.lab.api import Document
+from tests.e2e.lab.device_plugin import RESOURCE, DevicePlugin
+from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.pods import Namespace, pod
+from tests.e2e.lab.waiting import until
+from tests.e2e.product.hardware import h100_node
+from tests.e2e.product.installation import Installation
+from tests.e2e.product.namespaces import create_namespace, remove_namespace
+from tests.e2e.product.real_use import RealUse
+from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
+
+pytestmark = [pytest.mark.usefixtures("real_node"), pytest.mark.timeout(300)]
+ENFORCED, PLAIN = "plugin-team", "plugin-plain"
+OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
+KUBELET: Final = "/var/lib/kubelet"
+PATIENCE_S: Final = 90
+GPUS: Final = 4
+POLICY: Final = {"defaultMode": "plugin"}
+
+
+class World:
+    """The real node, whose kubelet gives cards to pods of an enforced and of a plain namespace."""
+
+    def __init__(self, lab: Lab, installation: Installation, use: RealUse) -> None:
+        self.lab = lab
+        self.api = lab.api
+        self.gpuwarden = installation
+        self.use = use
+        self.node: str = lab.node.name
+        self.team = Namespace(lab.api, ENFORCED)
+        self.plain = Namespace(lab.api, PLAIN)
+
+    def start(self, where: Namespace, name: str, **spec: Any) -> str:
+        """A pod that runs and has a card; its UID."""
+        document = pod(name, "say", "here", **spec)
+        document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
+        where.create(document)
+        where.phase(name, "Running", timeout_s=PATIENCE_S)
+        uid: str = where.get(name)["metadata"]["uid"]
+        return uid
+
+    def ledger(self) -> dict[str, tuple[str, str, str]]:
+        """State, origin and pod of the only holder, by card."""
+        return {
+            item["spec"]["gpu"]: (holder["state"], holder["origin"], holder["pod"]["uid"])
+            for item in self.api.get(OBJECTS)["items"]
+            for holder in item["spec"]["holders"]
+        }
+
+    def wait_settled(self, *names: str) -> dict[str, str]:
+        """The ledger says just what kubelet gave to these pods; cards by pod."""
+        uids = {name: self.team.get(name)["metadata"]["uid"] for name in names}
+
+        def agree() -> dict[str, str] | None:
+            given = {card: name for card, name in self.use.given.items() if name in uids}
+            wanted = {x: ("Confirmed", "settlement", uids[name]) for x, name in given.items()}
+            is_whole = len(given) == len(names) and self.ledger() == wanted
+            return {name: card for card, name in given.items()} if is_whole else None
+
+        return until("the ledger says what kubelet gave", agree, timeout_s=PATIENCE_S)
+
+    def events(self, reason: str, about: str) -> list[str]:
+        """Notes of our Events of a reason about an object."""
+        found = self.api.get("/apis/events.k8s.io/v1/events")["items"]
+        return [
+            x["note"] for x in found if (x["reason"], x["regarding"]["name"]) == (reason, about)
+        ]
+
+    def told(self, reason: str, about: str, text: str) -> str:
+        def found() -> str:
+            return next((x for x in self.events(reason, about) if text in x), "")
+
+        return until(f"{reason} about {about} says {text}", found, timeout_s=PATIENCE_S)
+
+    def set_policy(self, **more: Any) -> None:
+        """Change the policy file of all replicas."""
+        path = self.gpuwarden.site.folder / "policy.yaml"
+        made: Document = yaml.safe_load(path.read_text())
+        path.write_text(yaml.safe_dump({**made, "evictMismatched": False, **more}))
+
+
+@pytest.fixture(scope="module")
+def world(lab: Lab) -> Iterator[World]:
+    served = admission(lab)
+    served.id_keys = lab.folder / "plugin-id-keys"
+    served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
+    hardware = h100_node(lab.node.name, GPUS)
+    cards = [card.uuid for card in hardware.scenario.gpus]
+    kubelet = lab.node.capsule.path(KUBELET)
+    installation = Installation(lab, "plugin", replicas=2, admission=served, policy=POLICY)
+    world = World(lab, installation, RealUse(kubelet / "pod-resources" / "kubelet.sock", RESOURCE))
+    webhooks = Webhooks(lab, served, PODS, BINDINGS)
+    try:
+        with DevicePlugin(kubelet / "device-plugins", cards):
+            create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
+            create_namespace(lab, PLAIN)
+            installation.start()
+            installation.agents.start(hardware, world.use)
+            installation.agents.hash_of(lab.node.name)
+            webhooks.register()
+            until("the node offers its cards", lambda: _offers(world), timeout_s=PATIENCE_S)
+            until("pods are injected", lambda: _is_injected(world), timeout_s=PATIENCE_S)
+            yield world
+    finally:
+        webhooks.remove()
+        for name in (ENFORCED, PLAIN):
+            remove_namespace(lab, name)
+        installation.close()
+
+
+@pytest.fixture(autouse=True)
+def _free(world: World) -> Iterator[None]:
+    """Each test begins with a free node."""
+    yield
+    until("nothing is reserved", lambda: not world.ledger(), timeout_s=PATIENCE_S)
+
+
+def _offers(world: World) -> bool:
+    status = world.api.get(f"/api/v1/nodes/{world.node}")["status"]
+    return str(status["allocatable"].get(RESOURCE, "")) == str(GPUS)
+
+
+def _is_injected(world: World) -> bool:
+    document = pod("dry", "say", "here")
+    document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
+    made = world.api.post(f"{world.team.path}/pods?dryRun=All", document)
+    return bool(made["spec"]["schedulerName"] == "gpuwarden")
+
+
+def test_the_ledger_ends_equal_to_what_kubelet_gave(world: World) -> None:
+    names = [f"train-{number}" for number in range(3)]
+    for name in names:
+        world.start(world.team, name)
+    cards = world.wait_settled(*names)
+    assert len(set(cards.values())) == len(names)
+    for name in names:
+        annotations = world.team.get(name)["metadata"]["annotations"]
+        assert annotations["gpuwarden.dev/node"] == world.node
+        assert annotations["gpuwarden.dev/guarantee-given"] in {"set", "node"}
+        assert "gpuwarden.dev/reservation-id" not in annotations
+    world.team.delete(names[0])
+    world.wait_settled(*names[1:])
+    for name in names[1:]:
+        world.team.delete(name)
+
+
+def test_a_later_pod_of_the_same_name_gets_a_record_of_its_own(world: World) -> None:
+    world.start(world.team, "again")
+    world.wait_settled("again")
+    world.team.delete("again")
+    world.start(world.team, "again")
+    world.wait_settled("again")
+    world.team.delete("again")
+
+
+def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
+    world.start(world.plain, "unguarded")
+    note = world.told("GpuOffBook", world.node, f"pod {PLAIN}/unguarded")
+    (card,) = world.use.given
+    assert card in note
+    assert world.ledger() == {}
+    counts = [
+        x.metric('gpuwarden_gpu_use_faults{kind="off_book"}') for x in world.gpuwarden.controllers
+    ]
+    assert counts == [1, 1]
+    for one in world.gpuwarden.controllers:
+        kinds = [x["kind"] for x in one.records()]
+        assert kinds.count("reservation.offbook") == 1
+    world.plain.delete("unguarded")
+
+
+def test_a_pod_that_uses_another_card_is_told_and_evicted_where_the_policy_says_so(
+    world: World,
+) -> None:
+    uid = world.start(world.team, "greedy")
+    card = world.wait_settled("greedy")["greedy"]
+    cards = [x.uuid for x in h100_node(world.node, GPUS).scenario.gpus]
+    other = next(x for x in cards if x != card)
+    world.use.processes = (GpuProcess(card, 1, uid), GpuProcess(other, 1, uid))
+    try:
+        world.told("GpuMismatch", "greedy", other)
+        assert world.team.get("greedy")["status"]["phase"] == "Running"
+        world.set_policy(evictMismatched=True)
+        until(
+            "the pod is evicted",
+            lambda: world.api.found(f"{world.team.path}/pods/greedy") is None,
+            timeout_s=PATIENCE_S,
+        )
+    finally:
+        world.use.processes = ()
+        world.set_policy()
