@@ -589,6 +589,7 @@ def _admission(
         admission_rules(settings, _rules(settings)),
         is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
         sink=journal,
+        early=None if binding is None else binding.early,
         report=is_report_only(settings),
     )
     others = {} if binding is None else binding.handlers

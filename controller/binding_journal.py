@@ -59,6 +59,7 @@ class BindingJournal:
         self._decisions = instruments.counter(names.BIND_DECISIONS)
         self._reservations = instruments.gauge(names.RESERVATIONS)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
+        self._early = instruments.counter(names.EARLY_RESERVATIONS)
         self._writes = instruments.counter(names.RESERVATION_WRITES)
         self._drift = instruments.gauge(names.RESERVATION_DRIFT)
         self._available = instruments.gauge(names.LEDGER_AVAILABLE)
@@ -89,6 +90,12 @@ class BindingJournal:
             detail=decision.refusals[0].detail if decision.refusals else "",
             gpus=decision.gpus[:_SHOWN_GPUS],
         )
+
+    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
+        """A pod's creation asked for a reservation; its record is written where it is made."""
+        self._early.labels(code.value).inc()
+        if anew:
+            self._changes.labels(HolderState.PROPOSED.value).inc()
 
     def changed(self, change: ReservationChange) -> None:
         """A reservation was moved."""

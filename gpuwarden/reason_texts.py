@@ -584,8 +584,9 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.DOOR_NODE_NAME: Explanation(
         Stage.DOOR,
-        "The pod sets spec.nodeName and its node does not pass the gate.",
-        "Leave nodeName out and let the scheduler choose.",
+        "The pod sets spec.nodeName, and nothing was or can be reserved for it there.",
+        "Leave nodeName out and let the scheduler choose; a pod may name an env node where it "
+        "asks gpuwarden for GPUs and requests none from kubelet.",
     ),
     ReasonCode.DOOR_TOLERATION: Explanation(
         Stage.DOOR,
@@ -683,13 +684,21 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.RESERVATION_CONFLICT: Explanation(
         Stage.API,
-        "The reservation belongs to another holder or another GPU.",
-        "Send the uid, id and UUID that stand in the pod's own annotations.",
+        "The reservation belongs to another pod, another GPU or another node.",
+        "Send the uid, id and UUID that stand in the pod's own annotations; a pod that was "
+        "reserved for at its creation goes to its node and no other.",
     ),
     ReasonCode.RESERVATION_EXPIRED: Explanation(
         Stage.API,
         "The reservation was not confirmed in time.",
         "Create the pod again; look for why it took so long to start.",
+    ),
+    ReasonCode.RESERVATION_PENDING: Explanation(
+        Stage.PLACEMENT,
+        "GPUs are reserved for an earlier pod of the same owner, or of the same name, whose "
+        "creation is not over or was refused after the reservation.",
+        "Wait two minutes, as controllers do by themselves; look in the owner's events for what "
+        "refuses its pods, such as a ResourceQuota.",
     ),
     ReasonCode.TOKEN_INVALID: Explanation(
         Stage.API,

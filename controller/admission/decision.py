@@ -1,10 +1,11 @@
 """What one answer of pod admission leaves behind: an audit record, counts, an Event. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from controller.admission.review import codes_of
-from controller.audit.record import Record
+from controller.audit.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import Refusal
 
@@ -36,6 +37,9 @@ class AdmissionDecision:
     """Whether the namespace is."""
     reported: bool
     """Whether nothing is refused: report-only mode."""
+    reservation: str = ""
+    """That was made for it at its creation, where one was."""
+    gpus: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -55,6 +59,9 @@ class DecisionSink(Protocol):
 def admission_record(decision: AdmissionDecision) -> Record:
     """The `admission.decision` record."""
     owner = decision.owner
+    early: Mapping[str, Json] = {}
+    if decision.reservation:
+        early = {"reservation": decision.reservation, "gpus": list(decision.gpus)}
     return Record(
         kind=RecordKind.ADMISSION_DECISION,
         actor=_cut(decision.user) or "unknown",
@@ -66,6 +73,7 @@ def admission_record(decision: AdmissionDecision) -> Record:
             "enforced": decision.enforced,
             "owner": None if owner is None else f"{_cut(owner.kind)}/{_cut(owner.name)}",
             "reasons": [refusal.detail for refusal in decision.refusals],
+            **early,
         },
     )
 

@@ -12,6 +12,7 @@ from controller.admission.doors.annotations import results
 from controller.admission.doors.case import Case
 from controller.admission.doors.ephemeral import ephemeral
 from controller.admission.doors.every import DOORS
+from controller.admission.early import Granted, is_early, unreservable
 from controller.admission.json_patch import Operation
 from controller.admission.mutation import ephemeral_injection, injection
 from controller.admission.pod_view import AdmittedPod
@@ -32,6 +33,8 @@ class Judged:
     """Whether the pod is any business of ours; where not, it is not noted either."""
     refusals: tuple[Refusal, ...] = ()
     patch: tuple[Operation, ...] = ()
+    early: Requirements | None = None
+    """What is to be reserved at the pod's creation, where something is."""
 
 
 UNCONCERNED = Judged(concerned=False)
@@ -39,39 +42,54 @@ _NONE_KNOWN: Final = frozenset[str]()
 """No ephemeral container was judged before."""
 
 
-def mutated(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
-    """What a new pod lacks; refused are wishes that cannot be read and keys of ours."""
+def mutated(
+    pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, granted: Granted | None = None
+) -> Judged:
+    """What a new pod lacks; refused are wishes that cannot be read and keys of ours.
+
+    `granted`: the reservation that it brings, if that is ours (`granted_early`).
+    """
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
-    refusals = (*results(pod), *_unreadable(needs))
+    early = _early(pod, needs)
+    refusals = (*results(pod, None if early is None else granted), *_unreadable(needs))
     if refusals or isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=refusals)
     if not (needs.guarded or enforced):
         return UNCONCERNED
-    return Judged(concerned=True, patch=injection(pod, needs, rules, enforced=enforced))
+    patch = injection(pod, needs, rules, enforced=enforced)
+    return Judged(concerned=True, patch=patch, early=early)
 
 
 def validated(
-    pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, injected: bool = True
+    pod: AdmittedPod,
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    injected: bool = True,
+    granted: Granted | None = None,
 ) -> Judged:
     """What is against a new pod, or a stored one that is to be bound.
 
     A stored one may have got ephemeral containers before its namespace was enforced.
     `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
+    `granted`: as in `mutated`.
     """
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
-    refusals = [*results(pod), *_unreadable(needs)]
+    early = _early(pod, needs)
+    granted = None if early is None else granted
+    refusals = [*results(pod, granted), *_unreadable(needs)]
     if isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=tuple(refusals))
     concerned = needs.guarded or enforced
     if concerned:
-        case = Case(pod, needs, rules, enforced)
+        case = Case(pod, needs, rules, enforced, granted)
         refusals += (found for door in DOORS for found in door(case))
         refusals += ephemeral(case, _NONE_KNOWN)
         if injected:
             missing = injection(pod, needs, rules, enforced=enforced)
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
             refusals += _uninjected((*missing, *late))
-    return Judged(concerned or bool(refusals), tuple(refusals))
+    return Judged(concerned or bool(refusals), tuple(refusals), early=early)
 
 
 def mutated_ephemeral(
@@ -110,9 +128,17 @@ def _needs_of_stored(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool)
     return Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
 
 
+def _early(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Requirements | None:
+    if isinstance(needs, RequirementsInvalid) or not is_early(pod, needs):
+        return None
+    return needs
+
+
 def _unreadable(needs: Requirements | RequirementsInvalid) -> Iterator[Refusal]:
     if isinstance(needs, RequirementsInvalid):
         yield Refusal(ReasonCode.REQ_INVALID, needs.detail())
+    elif (refusal := unreservable(needs)) is not None:
+        yield refusal
 
 
 def _uninjected(patch: Iterable[Operation]) -> Iterator[Refusal]:

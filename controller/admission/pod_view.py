@@ -105,6 +105,7 @@ class Toleration(_Object, frozen=True, gc=False):
 
     key: str | None = None
     operator: str | None = None
+    value: str | None = None
     effect: str | None = None
     toleration_seconds: int | None = None
 
@@ -152,6 +153,7 @@ class AdmittedSpec(PodSpec, frozen=True, gc=False):
     ephemeral_containers: tuple[AdmittedContainer, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     scheduler_name: str | None = None
     runtime_class_name: str | None = None

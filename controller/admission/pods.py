@@ -1,16 +1,25 @@
 """The webhooks for pods: from a request of the API server to the verdict about it.
 
-Answers from memory and decides by the pod alone. In report-only mode every decision is made
-and shown, and nothing is patched or refused.
+Answers from memory and decides by the pod alone, but for pods whose GPUs are reserved at their
+creation: those wait for the ledger. In report-only mode every decision is made and shown, and
+nothing is patched, reserved or refused.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from controller.admission.decision import AdmissionDecision, DecisionSink, Owner
+from controller.admission.early import (
+    EarlyAsk,
+    EarlyReservations,
+    Given,
+    Granted,
+    early_patch,
+    granted_early,
+)
 from controller.admission.judgement import (
     Judged,
     mutated,
@@ -21,9 +30,12 @@ from controller.admission.judgement import (
 from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.admission.review import NO_OBJECT, AdmissionHandler, AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
+from controller.ledger.record import PodRef
 from controller.scheduling.finding import shown
 from controller.scheduling.pod import PodDecodeError
 from controller.scheduling.refusal_texts import message
+from controller.scheduling.requirements import Requirements
+from controller.scheduling.share_group import controlling_owner
 from gpuwarden.reasons import ReasonCode, Refusal
 
 MUTATE: Final = "/mutate/pods"
@@ -46,6 +58,8 @@ class PodPorts:
     is_enforced: Callable[[str], bool]
     """Whether every GPU pod in a namespace is guarded, from memory."""
     sink: DecisionSink
+    early: EarlyReservations | None = None
+    """None where there is no ledger."""
     report: bool = False
     """Report-only: nothing is patched or refused."""
 
@@ -69,6 +83,8 @@ class _Asked:
     known: frozenset[str] | None
     """Ephemeral containers that were there; None for a new pod."""
     enforced: bool
+    granted: Granted | None = None
+    """The reservation that it brings, if that is ours."""
 
 
 class MutatePods:
@@ -84,14 +100,17 @@ class MutatePods:
         asked = _asked(request, ports, marked=self._marked)
         if not isinstance(asked, _Asked):
             return asked
-        if asked.known is None:
-            judged = mutated(asked.pod, ports.rules, enforced=asked.enforced)
-        else:
-            judged = mutated_ephemeral(asked.pod, asked.known, ports.rules, enforced=asked.enforced)
         if ports.report:
             return _UNTOUCHED  # the validating webhook says what it would come to
+        if asked.known is None:
+            judged = mutated(asked.pod, ports.rules, enforced=asked.enforced, granted=asked.granted)
+        else:
+            judged = mutated_ephemeral(asked.pod, asked.known, ports.rules, enforced=asked.enforced)
+        if judged.early is not None and not judged.refusals:
+            given = await _reserved(ports, request, asked, judged.early)
+            judged = _with(judged, asked.pod, given)
         if judged.refusals:
-            _note(ports, request, "mutate", asked, judged)
+            _note(ports, request, "mutate", asked, judged.refusals)
             return Verdict(judged.refusals, result="refused")
         return Verdict(patch=judged.patch, result="patched") if judged.patch else _UNTOUCHED
 
@@ -112,19 +131,43 @@ class ValidatePods:
         judged = self._judged(asked)
         if not judged.concerned:
             return _UNTOUCHED
-        _note(ports, request, "validate", asked, judged)
-        if not judged.refusals:
+        refusals = judged.refusals
+        if judged.early is not None and not refusals:
+            found = await self._against_early(request, asked, judged.early)
+            refusals = () if found is None else (found,)
+        _note(ports, request, "validate", asked, refusals)
+        if not refusals:
             return Verdict(result="admitted")
-        return (
-            _reported(judged.refusals)
-            if ports.report
-            else Verdict(judged.refusals, (), (), "refused")
-        )
+        return _reported(refusals) if ports.report else Verdict(refusals, (), (), "refused")
+
+    async def _against_early(
+        self, request: AdmissionRequest, asked: _Asked, needs: Requirements
+    ) -> Refusal | None:
+        """Give the pod what was reserved for it; it has its name and its UID now."""
+        ports, granted, metadata = self._ports, asked.granted, asked.pod.metadata
+        if ports.report:
+            found = await _reserved(ports, request, asked, needs)
+            return found if isinstance(found, Refusal) else None
+        if granted is None or ports.early is None:
+            return Refusal(ReasonCode.DOOR_UNINJECTED, "no GPU was reserved for it")
+        if request.dry_run:
+            return None
+        if not (metadata.name and metadata.uid):
+            return Refusal(ReasonCode.ADMISSION_FAILED, "the pod has no UID yet")
+        owner = controlling_owner(asked.pod)
+        pod = PodRef(request.namespace, metadata.name, metadata.uid, owner)
+        return await ports.early.take(granted, pod)
 
     def _judged(self, asked: _Asked) -> Judged:
         rules, injected = self._ports.rules, not self._ports.report
         if asked.known is None:
-            return validated(asked.pod, rules, enforced=asked.enforced, injected=injected)
+            return validated(
+                asked.pod,
+                rules,
+                enforced=asked.enforced,
+                injected=injected,
+                granted=asked.granted,
+            )
         return validated_ephemeral(
             asked.pod, asked.known, rules, enforced=asked.enforced, injected=injected
         )
@@ -145,7 +188,32 @@ def _asked(request: AdmissionRequest, ports: PodPorts, *, marked: bool) -> _Aske
         return _unreadable(str(error), ports)
     if _is_mirror(pod, request):
         return _UNTOUCHED
-    return _Asked(pod, known, marked or ports.is_enforced(request.namespace))
+    ids, dry_run = None if ports.early is None else ports.early.ids, bool(request.dry_run)
+    granted = granted_early(pod, request.namespace, ids, dry_run=dry_run)
+    return _Asked(pod, known, marked or ports.is_enforced(request.namespace), granted)
+
+
+async def _reserved(
+    ports: PodPorts, request: AdmissionRequest, asked: _Asked, needs: Requirements
+) -> Given | Refusal:
+    if ports.early is None:
+        return Refusal(ReasonCode.LEDGER_UNAVAILABLE, "this controller keeps no ledger")
+    return await ports.early.reserve(
+        EarlyAsk(
+            request=request.uid,
+            namespace=request.namespace,
+            pod=asked.pod,
+            needs=needs,
+            granted=asked.granted,
+            dry_run=bool(request.dry_run) or ports.report,
+        )
+    )
+
+
+def _with(judged: Judged, pod: AdmittedPod, given: Given | Refusal) -> Judged:
+    if isinstance(given, Refusal):
+        return replace(judged, refusals=(given,))
+    return replace(judged, patch=(*judged.patch, *early_patch(pod, given)))
 
 
 def _decoded(raw: msgspec.Raw) -> AdmittedPod:
@@ -175,7 +243,11 @@ def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
 
 
 def _note(
-    ports: PodPorts, request: AdmissionRequest, step: str, asked: _Asked, judged: Judged
+    ports: PodPorts,
+    request: AdmissionRequest,
+    step: str,
+    asked: _Asked,
+    refusals: tuple[Refusal, ...],
 ) -> None:
     """Nothing is left behind by a dry run."""
     if request.dry_run:
@@ -188,9 +260,11 @@ def _note(
             pod=request.name or pod.shown_name,
             owner=_owner(pod),
             user=request.user_info.username,
-            refusals=judged.refusals,
+            refusals=refusals,
             enforced=asked.enforced,
             reported=ports.report,
+            reservation="" if asked.granted is None else asked.granted.reservation,
+            gpus=() if asked.granted is None else asked.granted.gpus,
         )
     )
 

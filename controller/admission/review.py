@@ -26,6 +26,7 @@ _MAX_WARNINGS: Final = 8
 _MAX_MESSAGE_CHARS: Final = 2048
 _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
+_TOO_MANY: Final = 429
 _FAILED: Final = 500
 NO_OBJECT: Final = msgspec.Raw(b"null")
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
@@ -151,12 +152,27 @@ def codes_of(refusals: Sequence[Refusal]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(refusal.code.value for refusal in refusals))
 
 
+_CODES: Final = {
+    ReasonCode.REQ_INVALID: _BAD_REQUEST,
+    ReasonCode.ADMISSION_FAILED: _FAILED,
+    ReasonCode.GPU_BUSY: _TOO_MANY,
+    ReasonCode.GPU_LOST: _TOO_MANY,
+    ReasonCode.LEDGER_CONFLICT: _TOO_MANY,
+    ReasonCode.RESERVATION_PENDING: _TOO_MANY,
+}
+"""HTTP statuses that say more than that it is forbidden. Without a number of seconds: a client
+would wait for those and try again by itself, in the middle of what it was doing."""
+_REASONS: Final = {
+    _BAD_REQUEST: "BadRequest",
+    _FORBIDDEN: "Forbidden",
+    _TOO_MANY: "TooManyRequests",
+    _FAILED: "InternalError",
+}
+
+
 def _status(refusals: Sequence[Refusal]) -> dict[str, object]:
-    code = {ReasonCode.REQ_INVALID: _BAD_REQUEST, ReasonCode.ADMISSION_FAILED: _FAILED}.get(
-        refusals[0].code, _FORBIDDEN
-    )
-    reasons = {_BAD_REQUEST: "BadRequest", _FAILED: "InternalError", _FORBIDDEN: "Forbidden"}
+    code = _CODES.get(refusals[0].code, _FORBIDDEN)
     text = "; ".join(map(message, refusals))
     if len(text) > _MAX_MESSAGE_CHARS:
         text = text[: _MAX_MESSAGE_CHARS - 1] + "…"
-    return {"status": "Failure", "code": code, "reason": reasons[code], "message": text}
+    return {"status": "Failure", "code": code, "reason": _REASONS[code], "message": text}

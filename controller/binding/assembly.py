@@ -11,10 +11,12 @@ from controller.admission.review import AdmissionHandler
 from controller.audit.log import AuditLog
 from controller.binding.absent_nodes import AbsentNodes
 from controller.binding.bound_pod import BoundPod
+from controller.binding.early import EarlyDesk, EarlyPorts
 from controller.binding.follower import FollowerPorts, ReservationFollower
 from controller.binding.followup import Followup
 from controller.binding.footing_keeper import FootingKeeper, FootingPorts
-from controller.binding.gate import GATE, BindingGate, Claiming, GatePorts
+from controller.binding.gate import GATE, BindingGate, GatePorts
+from controller.binding.granting import Granting, GrantPorts
 from controller.binding.id_keys import read_ids
 from controller.binding.ledger_choice import ChosenLedger
 from controller.binding.ledger_use import LedgerUse
@@ -62,6 +64,7 @@ class BindingParts:
 
     handlers: Mapping[str, AdmissionHandler]
     """By path."""
+    early: EarlyDesk
     use: LedgerUse
     denials: RecentDenials
     follower: ReservationFollower
@@ -118,25 +121,41 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         _followup(settings),
     )
     cluster.follow_pods(_observer(follower, footing))
+    granting = Granting(
+        GrantPorts(
+            claims=Claimant(store),
+            audit=sources.audit,
+            grant_refusal=footing.refusal,
+            sink=sources.journal,
+            wake=cluster.wake_nodes,
+            draw_call=_draw_call,
+        )
+    )
+    view, use = _view(sources, ids, footing), LedgerUse(store.snapshot)
     ports = GatePorts(
         pods=cluster.pods,
-        view=_view(sources, ids, footing),
-        claims=Claimant(store),
-        audit=sources.audit,
+        view=view,
+        granting=granting,
+        records=store,
         is_enforced=cluster.namespaces.is_enforced,
         denials=denials,
         sink=sources.journal,
-        wake=cluster.wake_nodes,
         boottime_ns=boottime_ns,
-        draw_call=_draw_call,
     )
-    claiming = Claiming()
+    early = EarlyPorts(
+        view=view,
+        use=use,
+        nodes=lambda: cluster.nodes.snapshot().nodes,
+        pods=cluster.pods,
+        store=store,
+        granting=granting,
+        audit=sources.audit,
+        sink=sources.journal,
+    )
     return BindingParts(
-        {
-            GATE: BindingGate(ports, claiming),
-            GATE + ENFORCED: BindingGate(ports, claiming, marked=True),
-        },
-        LedgerUse(store.snapshot),
+        {GATE: BindingGate(ports), GATE + ENFORCED: BindingGate(ports, marked=True)},
+        EarlyDesk(early, ids),
+        use,
         denials,
         follower,
         sources.journal,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.admission.early import Granted, granted_early
 from controller.admission.judgement import validated
 from controller.admission.pod_view import AdmittedPod
 from controller.binding.forgery import forged_key
@@ -17,6 +18,7 @@ from controller.binding.results import Result, result_annotations
 from controller.binding.stored_pod import StoredPod, stale_binding
 from controller.binding.view import GateView, asked_before, held_by_namespace, scene_on
 from controller.fleet.view import NodeMode
+from controller.ledger.early import held_early
 from controller.ledger.record import PodRef, ShareGroup, in_claiming_order
 from controller.ledger.reservation_id import ReservationSubject
 from controller.scheduling.judge import Judge
@@ -83,35 +85,84 @@ def decide_binding(
     stale = stale_binding(request, stored)
     if stale is not None or stored.pod is None:
         return Refused((stale or Refusal(ReasonCode.BINDING_STALE, "the pod is not to be bound"),))
-    judged = validated(stored.pod, view.rules, enforced=enforced, injected=not view.report)
+    granted = granted_early(stored.pod, request.namespace, view.ids)
+    judged = validated(
+        stored.pod, view.rules, enforced=enforced, injected=not view.report, granted=granted
+    )
     needs = parse_requirements(stored.pod, view.rules.wishes, enforced=enforced)
     guarded = isinstance(needs, RequirementsInvalid) or needs.guarded
     if judged.refusals:
         return Refused(judged.refusals, guarded)
     if isinstance(needs, RequirementsInvalid) or not needs.guarded:
         return UNTOUCHED
-    share = share_group(stored.pod, needs)
-    scene = scene_on(view, request.node, stored.uid, share)
-    case = _Case(request, stored, stored.pod, needs, share, scene, view)
-    decision = _on_node(case)
+    ref = PodRef(request.namespace, request.pod, stored.uid, controlling_owner(stored.pod))
+    early = _held_since_creation(granted, stored.uid, view)
+    if early is not None and granted is not None and granted.node != request.node:
+        decision: Refused | Placed | Reserve = _refused(
+            ReasonCode.RESERVATION_CONFLICT,
+            "the pod's GPUs are reserved on another node since its creation",
+        )
+    else:
+        decision = on_node(case_of(view, request.node, ref, stored.pod, needs, early=early))
     return replace(decision, guarded=True) if isinstance(decision, Refused) else decision
 
 
+def _held_since_creation(granted: Granted | None, uid: str, view: GateView) -> "Early | None":
+    """None also where it is over: then the pod is reserved for anew, like any other."""
+    if granted is None or held_early(view.ledger, granted.reservation, uid) is None:
+        return None
+    return Early(granted.reservation, granted.gpus)
+
+
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Early:
+    """What is reserved for the pod since its creation, and is not chosen anew."""
+
+    reservation: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
     """A guarded pod that is to go to a node."""
 
-    request: BindingRequest
-    stored: StoredPod
+    node: str
+    ref: PodRef
     pod: AdmittedPod
     needs: Requirements
     share: ShareGroup | None
     scene: Scene
     view: GateView
+    early: Early | None = None
+    nonce: str | None = None
+    """Of a pod without a UID."""
+
+    @property
+    def uid(self) -> str:
+        """The pod's; empty, and so nobody's, while it is unborn."""
+        return self.ref.uid or ""
 
 
-def _on_node(case: _Case) -> Decision:
-    name, view = case.request.node, case.view
+def case_of(
+    view: GateView,
+    node: str,
+    ref: PodRef,
+    pod: AdmittedPod,
+    needs: Requirements,
+    *,
+    early: Early | None = None,
+    nonce: str | None = None,
+) -> Case:
+    """A case with the node's scene as the pod sees it: what it holds itself is free."""
+    share = share_group(pod, needs)
+    own = "" if early is None else early.reservation
+    scene = scene_on(view, node, ref.uid or "", share, own)
+    return Case(node, ref, pod, needs, share, scene, view, early, nonce)
+
+
+def on_node(case: Case) -> Refused | Placed | Reserve:
+    """Whether the pod may have its GPUs there now, and which."""
+    name, view = case.node, case.view
     if view.not_ready is not None:
         return _refused(ReasonCode.CONTROLLER_NOT_READY, view.not_ready)
     judge = Judge(case.needs, case.scene)
@@ -127,34 +178,39 @@ def _on_node(case: _Case) -> Decision:
     return _reserve(case, judge, result)
 
 
-def _reserve(case: _Case, judge: Judge, result: Result) -> Decision:
-    view, request, uid = case.view, case.request, case.stored.uid
+def _reserve(case: Case, judge: Judge, result: Result) -> Refused | Reserve:
+    view, early = case.view, case.early
     if case.scene.now.boottime_ns >= view.ledger.fresh_until_ns:
         return _refused(ReasonCode.LEDGER_UNAVAILABLE, "what is known of the ledger is too old")
     if view.ids is None:
         return _refused(ReasonCode.LEDGER_UNAVAILABLE, "admission.idKeys is not set")
-    devices = judge.assigned(request.node, asked_before(view, request.node, uid))
-    chosen = tuple(device.uuid for device in devices)
+    before = asked_before(view, case.node, case.uid) if early is None else early.gpus
+    chosen = tuple(device.uuid for device in judge.assigned(case.node, before))
+    if early is not None and frozenset(chosen) != frozenset(early.gpus):
+        return _refused(ReasonCode.GPU_LOST, "what was reserved at its creation cannot be had")
     gpus = in_claiming_order(chosen)
     refusal = _against_grant(case, gpus)
     if refusal is not None:
         return Refused((refusal,))
-    subject = ReservationSubject(request.namespace, request.node, gpus, uid)
-    reservation = view.ids.make(subject)
+    if early is None:
+        subject = ReservationSubject(case.ref.namespace, case.node, gpus, case.ref.uid)
+        reservation = view.ids.make(subject, case.nonce)
+    else:
+        reservation = early.reservation
     told = replace(result, gpus=chosen, reservation=reservation)
-    owner = PodRef(request.namespace, request.pod, uid, controlling_owner(case.pod))
-    return Reserve(result_annotations(told, case.pod), reservation, owner, gpus, case.share)
+    return Reserve(result_annotations(told, case.pod), reservation, case.ref, gpus, case.share)
 
 
-def _against_grant(case: _Case, gpus: tuple[str, ...]) -> Refusal | None:
-    request, view = case.request, case.view
+def _against_grant(case: Case, gpus: tuple[str, ...]) -> Refusal | None:
+    view, count = case.view, len(gpus) if case.early is None else 0
     alone = tuple(x for x in gpus if x not in case.scene.shared)
-    over = _against_quota(request.namespace, case.stored.uid, len(gpus), view)
-    return over or view.grant_refusal(request.node, alone)
+    over = _against_quota(case.ref.namespace, case.uid, count, view)
+    return over or view.grant_refusal(case.node, alone)
 
 
 def _against_quota(namespace: str, pod_uid: str, count: int, view: GateView) -> Refusal | None:
-    if view.quota is None:
+    """What is held already stays held: only more is counted."""
+    if view.quota is None or not count:
         return None
     held = held_by_namespace(view, namespace, pod_uid)
     if held + count <= view.quota:

@@ -35,7 +35,7 @@ from controller.ledger.release import (
     release_step,
     watch_release,
 )
-from controller.ledger.states import HolderState
+from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
 
 
@@ -102,11 +102,11 @@ class Followup:
         """By GPU and reservation."""
         self._apart = Apart()
 
-    def touched(self, reservation: str, answer: PodSeen | PodGone) -> None:
-        """The answer to a touch that was asked for."""
+    def touched(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
+        """The answer to a touch, and when that was asked for."""
         watch = self._attempts.get(reservation)
         if watch is not None:
-            self._attempts[reservation] = after_touch(watch, answer)
+            self._attempts[reservation] = after_touch(watch, answer, asked_ns)
         self._apart.touched(reservation, answer)
 
     def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
@@ -178,7 +178,7 @@ class Followup:
             watch = watch_attempt(self._attempts.get(reservation), parts, around.now_ns)
             self._attempts[reservation] = watch
             pod = parts[0].pod
-            sight = _sight(around, pod, looks)
+            sight = _sight_of_attempt(around, parts[0], looks)
             step = attempt_step(watch, entries[0].record.node, sight, around.now_ns, self._limits)
             match step:
                 case Touch():
@@ -215,6 +215,11 @@ def _sight(around: Around, pod: PodRef, looks: dict[str, LookFor]) -> PodSight:
     if sight is None:
         looks[pod.uid] = LookFor(pod)
     return sight
+
+
+def _sight_of_attempt(around: Around, part: Holder, looks: dict[str, LookFor]) -> PodSight:
+    """Of a pod that is being created nobody asks whether it is there: it may not be yet."""
+    return _sight(around, part.pod, {} if part.origin is Origin.ADMISSION else looks)
 
 
 def _part(entry: Entry, reservation: str) -> Holder:

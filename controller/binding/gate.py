@@ -6,14 +6,12 @@ audit log, or stands on a ledger that was found to have gone backwards meanwhile
 claim back. A retry for the same pod and node finds its own claim.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from controller.admission.early import DRY_RUN_ID, granted_early
 from controller.admission.review import AdmissionRequest, Verdict
-from controller.audit.log import AuditUnavailableError
-from controller.audit.record import Record
 from controller.binding.decision import (
     Decision,
     Placed,
@@ -23,15 +21,16 @@ from controller.binding.decision import (
     decide_binding,
     forged,
 )
+from controller.binding.granting import Granting
 from controller.binding.recent_denials import RecentDenials
-from controller.binding.records import BindDecision, ReservationChange, reservation_record
+from controller.binding.records import BindDecision
 from controller.binding.request import BindingDecodeError, BindingRequest, read_binding
-from controller.binding.results import DRY_RUN_ID, binding_patch, same_pod_patch
+from controller.binding.results import binding_patch, same_pod_patch
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod, stale_binding
-from controller.binding.view import GateView, InFlight
-from controller.ledger.claim import Claim
-from controller.ledger.claimant import Claimed
-from controller.ledger.states import HolderState, Origin
+from controller.binding.view import GateView
+from controller.ledger.early import held_early
+from controller.ledger.states import Origin
+from controller.ledger.store import Entry, LedgerUnavailableError
 from controller.scheduling.refusal_texts import message
 from controller.scheduling.wish_keys import RESERVATION_ID, SEED_RESERVATION_ID
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -52,21 +51,11 @@ class Pods(Protocol):
         """At its newest, past the copy; raises PodsUnavailableError."""
 
 
-class Claims(Protocol):
-    """The ledger's claiming shell."""
+class Records(Protocol):
+    """The store of the ledger."""
 
-    async def claim(self, claim: Claim) -> Claimed | Refusal:
-        """Reserve all GPUs of the claim, or none."""
-
-    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
-        """Take back what the claim added; the GPUs of which that was so."""
-
-
-class Grants(Protocol):
-    """The part of the audit log that a reservation waits for."""
-
-    async def grant(self, record: Record) -> None:
-        """Return when the record is durable; raises AuditUnavailableError."""
+    async def read(self, gpu: str) -> Entry | None:
+        """The entry at its newest; the snapshot knows it then. Raises LedgerUnavailableError."""
 
 
 class DecisionSink(Protocol):
@@ -74,9 +63,6 @@ class DecisionSink(Protocol):
 
     def bound(self, decision: BindDecision) -> None:
         """Record the decision; never waits, never raises."""
-
-    def changed(self, change: ReservationChange) -> None:
-        """Record what became of a reservation; never waits, never raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,34 +72,20 @@ class GatePorts:
     pods: Pods
     view: Callable[[], GateView]
     """This moment's snapshots."""
-    claims: Claims
-    audit: Grants
+    granting: Granting
+    records: Records
     is_enforced: Callable[[str], bool]
     denials: RecentDenials
     sink: DecisionSink
-    wake: Callable[[Iterable[str]], None]
-    """Have pods tried anew that these nodes may take now."""
     boottime_ns: Callable[[], int]
-    draw_call: Callable[[], str]
-    """Hex digits, unlike any other's."""
-
-
-class Claiming:
-    """GPUs that claims of this process are about now; one for all gates."""
-
-    def __init__(self) -> None:
-        self.gpus: dict[str, InFlight] = {}
-        self.tasks: set[asyncio.Task[Refusal | None]] = set()
-        """Kept until they end, also when nobody waits for them any more."""
 
 
 class BindingGate:
     """Implements AdmissionHandler; used from one event loop."""
 
-    def __init__(self, ports: GatePorts, claiming: Claiming, *, marked: bool = False) -> None:
+    def __init__(self, ports: GatePorts, *, marked: bool = False) -> None:
         """`marked`: the API server itself has seen that the namespace is enforced."""
         self._ports = ports
-        self._claiming = claiming
         self._marked = marked
 
     async def decide(self, request: AdmissionRequest) -> Verdict:
@@ -137,15 +109,18 @@ class BindingGate:
             return None, refused
         try:
             stored = await self._find(asked)
+            await self._catch_up(asked, stored)
         except PodsUnavailableError as error:
             return None, Refused((Refusal(ReasonCode.POD_UNKNOWN, str(error)),))
+        except LedgerUnavailableError as error:
+            return None, Refused((Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)),))
         decision: Decision = Refused(())
         for _ in range(MOST_CHOICES):
             view = self._view()
             decision = decide_binding(asked, stored, view, enforced=enforced)
             if not isinstance(decision, Reserve) or asked.dry_run or view.report:
                 break
-            refusal = await self._reserve(decision, asked.node)
+            refusal = await self._ports.granting.reserve(decision, asked.node, Origin.GATE)
             if refusal is None:
                 break
             decision = Refused((refusal,), guarded=True)
@@ -154,7 +129,7 @@ class BindingGate:
         return stored, decision
 
     def _view(self) -> GateView:
-        return replace(self._ports.view(), claiming=self._claiming.gpus)
+        return replace(self._ports.view(), claiming=self._ports.granting.gpus)
 
     async def _find(self, asked: BindingRequest) -> StoredPod | None:
         """From the copy, unless it cannot be right or has misled us before.
@@ -168,61 +143,16 @@ class BindingGate:
             return known
         return await pods.read(asked.namespace, asked.pod)
 
-    async def _reserve(self, reserve: Reserve, node: str) -> Refusal | None:
-        claim = Claim(
-            reserve.reservation,
-            reserve.pod,
-            node,
-            reserve.gpus,
-            Origin.GATE,
-            self._ports.draw_call(),
-            reserve.share,
-        )
-        self._claiming.gpus |= dict.fromkeys(reserve.gpus, InFlight(reserve.pod, reserve.share))
-        task = self._kept(asyncio.create_task(self._claimed(claim)))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._kept(asyncio.create_task(self._withdrawn(task, claim)))
-            raise
-
-    async def _claimed(self, claim: Claim) -> Refusal | None:
-        ports = self._ports
-        reserved = _change(claim, claim.gpus, HolderState.PROPOSED, "bind")
-        try:
-            found = await ports.claims.claim(claim)
-            if isinstance(found, Refusal):
-                return found
-            try:
-                await ports.audit.grant(reservation_record(reserved))
-            except AuditUnavailableError as error:
-                await ports.claims.withdraw(claim)
-                return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
-            refusal = ports.view().grant_refusal(claim.node, ())
-            if refusal is not None:
-                await self._revoke(claim, "what is known became uncertain before the answer")
-            return refusal
-        finally:
-            for gpu in claim.gpus:
-                self._claiming.gpus.pop(gpu, None)
-
-    async def _withdrawn(self, task: "asyncio.Task[Refusal | None]", claim: Claim) -> None:
-        """The answer was not given after all."""
-        await asyncio.wait((task,))
-        if not task.cancelled() and task.exception() is None and task.result() is None:
-            await self._revoke(claim, "its answer came too late")
-
-    async def _revoke(self, claim: Claim, cause: str) -> None:
-        """Take a claim back that stands in the audit log."""
-        gpus = await self._ports.claims.withdraw(claim)
-        if gpus:
-            self._ports.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
-            self._ports.wake((claim.node,))
-
-    def _kept(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
-        self._claiming.tasks.add(task)
-        task.add_done_callback(self._claiming.tasks.discard)
-        return task
+    async def _catch_up(self, asked: BindingRequest, stored: StoredPod | None) -> None:
+        """Read what was reserved at the pod's creation, where the copy of the ledger lacks it."""
+        if stored is None or stored.pod is None:
+            return
+        view = self._ports.view()
+        granted = granted_early(stored.pod, asked.namespace, view.ids)
+        if granted is None or held_early(view.ledger, granted.reservation, stored.uid) is not None:
+            return
+        for gpu in granted.gpus:
+            await self._ports.records.read(gpu)
 
     def _answer(
         self, asked: BindingRequest, stored: StoredPod | None, decision: Decision
@@ -277,9 +207,3 @@ class BindingGate:
 def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
     warnings = tuple(f"would be denied: {message(refusal)}" for refusal in refusals)
     return Verdict(warnings=warnings, result="reported")
-
-
-def _change(
-    claim: Claim, gpus: tuple[str, ...], state: HolderState, cause: str
-) -> ReservationChange:
-    return ReservationChange(claim.pod, claim.reservation, claim.node, gpus, state, cause)

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
+from controller.admission.early import cdi_names
 from controller.admission.json_patch import Operation, Value, Verb, pointer
 from controller.admission.pod_view import AdmittedPod
 from controller.binding.request import BindingRequest
@@ -12,18 +12,15 @@ from controller.scheduling.promise import Promise
 from controller.scheduling.wish_keys import (
     ASSIGNED_UUIDS,
     ATTESTATION_HASH,
+    CDI_ASSIGNMENT,
     GIVEN_GUARANTEE,
     GIVEN_NODE,
     GUARANTEE_LIMIT,
     RESERVATION_ID,
+    RESULT_TWINS,
+    SEED_ASSIGN,
     SEED_LABEL_PREFIX,
-    SEED_NODE,
-    SEED_RESERVATION_ID,
-    SEED_UUID,
 )
-
-DRY_RUN_ID: Final = "dry-run"
-"""In the place of a reservation id: an id of ours stands for a claim, and there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,9 @@ def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
     if result.reservation is not None:
         found |= {ASSIGNED_UUIDS: ",".join(result.gpus), RESERVATION_ID: result.reservation}
     if any(label.startswith(SEED_LABEL_PREFIX) for label in pod.labels):
-        found |= {twin: found[key] for twin, key in _TWINS.items() if key in found}
+        found |= {twin: found[key] for twin, key in RESULT_TWINS.items() if key in found}
+    if result.gpus and _wants_cdi(pod):
+        found[CDI_ASSIGNMENT] = cdi_names(result.gpus)
     return found
 
 
@@ -79,8 +78,5 @@ def binding_patch(
     )
 
 
-_TWINS: Final = {
-    SEED_UUID: ASSIGNED_UUIDS,
-    SEED_RESERVATION_ID: RESERVATION_ID,
-    SEED_NODE: GIVEN_NODE,
-}
+def _wants_cdi(pod: AdmittedPod) -> bool:
+    return pod.labels.get(SEED_ASSIGN) in {"", "true"}

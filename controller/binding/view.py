@@ -46,8 +46,14 @@ class GateView:
     """Report-only mode: pods are not injected, and nothing is claimed."""
 
 
-def scene_on(view: GateView, node: str, pod_uid: str, share: ShareGroup | None) -> Scene:
-    """The scene with what is busy for the pod, as `Occupancy` has it, of one node only."""
+def scene_on(
+    view: GateView, node: str, pod_uid: str, share: ShareGroup | None, own: str = ""
+) -> Scene:
+    """The scene with what is busy for the pod, as `Occupancy` has it, of one node only.
+
+    `pod_uid` is empty, and so nobody's, for a pod that is not there yet; `own`: a reservation
+    that may become its own.
+    """
     devices = _devices_of(view, node)
     uuids = {x.uuid for x in devices} | {x.gpu.uuid for x in devices}
     shared = frozenset(x for x in uuids if _is_shared(view.ledger.get(x), share))
@@ -55,7 +61,7 @@ def scene_on(view: GateView, node: str, pod_uid: str, share: ShareGroup | None) 
         x
         for x in uuids
         if _is_claimed(view.claiming.get(x), pod_uid, share)
-        or (x not in shared and _is_held(view.ledger.get(x), pod_uid))
+        or (x not in shared and _is_held(view.ledger.get(x), pod_uid, own))
     )
     if _misses_mig(view, node, pod_uid):
         busy |= {x.uuid for x in devices if x.mig is None}
@@ -96,16 +102,16 @@ def _is_shared(entry: Entry | None, share: ShareGroup | None) -> bool:
     return entry is not None and share is not None and entry.record.share == share
 
 
-def _is_held(entry: Entry | None, pod_uid: str) -> bool:
-    return entry is not None and not _is_own_attempt(entry, pod_uid)
+def _is_held(entry: Entry | None, pod_uid: str, own: str = "") -> bool:
+    return entry is not None and not _is_own_attempt(entry, pod_uid, own)
 
 
-def _is_own_attempt(entry: Entry, pod_uid: str) -> bool:
+def _is_own_attempt(entry: Entry, pod_uid: str, own: str = "") -> bool:
     """A record with others in it stays taken."""
     holders = entry.record.holders
     return (
         len(holders) == 1
-        and holders[0].pod.uid == pod_uid
+        and (holders[0].pod.uid == pod_uid or holders[0].reservation == own)
         and holders[0].state is HolderState.PROPOSED
     )
 

@@ -12,6 +12,16 @@ from typing import Final, Protocol
 
 FOREVER_NS: Final = 2**63 - 1
 """`fresh_until_ns` of a source that cannot go stale."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint that keeps pods away which do not tolerate it: NoSchedule or NoExecute."""
+
+    key: str
+    value: str
+    effect: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,9 @@ class KnownNode:
     """How maps may call it besides its name (label `gpu-node-name`)."""
     hints: frozenset[str] = frozenset()
     """Hint labels that it has (`kube.node_hints`)."""
+    labels: Mapping[str, str] = field(default_factory=lambda: _NOTHING, hash=False)
+    """What a pod's selectors mean; like the taints no matter of trust."""
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

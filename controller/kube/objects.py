@@ -13,12 +13,14 @@ import msgspec
 
 from controller.admission.hint import FITS
 from controller.admission.pod_view import AdmittedPod, decode_admitted
-from controller.fleet.directory import KnownNode
+from controller.fleet.directory import KnownNode, Taint
 from controller.kube.errors import ApiError, error_from_event
 from controller.kube.reflection import Entry, Event, EventKind
 from controller.kube.resources import NAMESPACES, NODES, PODS, Resource
 from controller.ledger.adoption import LivePod
 from controller.ledger.record import PodRef, in_claiming_order
+from controller.ledger.reservation_id import is_early_id
+from controller.ledger.states import Origin
 from controller.scheduling.pod import Pod, decode_pod
 from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.scheduling.reserved_keys import MANAGED_TAINT
@@ -48,6 +50,7 @@ class Metadata(msgspec.Struct, rename="camel", gc=False):
 
 class _Taint(msgspec.Struct, gc=False):
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 
@@ -157,6 +160,7 @@ _BOOKMARK: Final = msgspec.json.Decoder(_Bookmark)
 _NODE: Final = msgspec.json.Decoder(_Node)
 _NAMESPACE: Final = msgspec.json.Decoder(_Namespace)
 _POD: Final = msgspec.json.Decoder(_Pod)
+_HARD: Final = frozenset({"NoSchedule", "NoExecute"})
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -166,7 +170,11 @@ def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
     managed = any(map(_is_ours, node.spec.taints or ()))
     labels = found.labels or {}
     hints = frozenset(x for x in labels if x.startswith(HINT_LABEL_PREFIX) and labels[x] == FITS)
-    return found, KnownNode(found.uid, managed, labels.get(MAP_NAME), hints)
+    taints = tuple(
+        Taint(x.key, x.value, x.effect) for x in node.spec.taints or () if x.effect in _HARD
+    )
+    known = KnownNode(found.uid, managed, labels.get(MAP_NAME), hints, labels, taints)
+    return found, known
 
 
 def _is_ours(taint: _Taint) -> bool:
@@ -207,7 +215,8 @@ def _held(
         return None
     ref = PodRef(found.namespace, found.name, found.uid, controlling_owner(pod))
     gpus = in_claiming_order(tuple(pod.annotations.get(ASSIGNED_UUIDS, "").split(",")))
-    return LivePod(ref, node, reservation, gpus, share=share_group(pod, wishes))
+    origin = Origin.ADMISSION if is_early_id(reservation) else Origin.GATE
+    return LivePod(ref, node, reservation, gpus, origin, share_group(pod, wishes))
 
 
 def _is_guarded(wishes: Requirements | RequirementsInvalid) -> bool:

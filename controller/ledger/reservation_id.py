@@ -85,6 +85,26 @@ class ReservationIds:
         return hmac.compare_digest(_mac(key, self._cluster, subject, nonce), found[3])
 
 
+def is_early_id(text: str) -> bool:
+    """Whether an id has the form of an early reservation's; says nothing of who made it."""
+    found = _FORM.fullmatch(text)
+    return found is not None and found[2] is not None
+
+
+def request_nonce(namespace: str, request_uid: str) -> str:
+    """The nonce for a pod's creation: the same request asked twice has the same one.
+
+    It stands in the id for all to see; nothing rests on its being hard to guess.
+    """
+    return hashlib.sha256(b"%b\n%b" % (namespace.encode(), request_uid.encode())).hexdigest()[:32]
+
+
+def nonce_of(text: str) -> str | None:
+    """The nonce in an early reservation's id."""
+    found = _FORM.fullmatch(text)
+    return None if found is None else found[2]
+
+
 def _mac(key: ReservationKey, cluster: str, subject: ReservationSubject, nonce: str | None) -> str:
     document = canonical_json(
         {

@@ -30,6 +30,7 @@ SEED_LABEL_PREFIX: Final = "fudo.org/gpu."
 LABEL_PREFIXES: Final = ("gpuwarden.dev/gpu.", SEED_LABEL_PREFIX)
 ASSIGN: Final = "assign"
 """`<prefix>assign` asks for some GPU and names no property."""
+SEED_ASSIGN: Final = SEED_LABEL_PREFIX + ASSIGN
 
 WISH_ANNOTATIONS: Final = frozenset(
     {
@@ -81,6 +82,16 @@ SEED_RESERVATION_ID: Final = "fudo.org/gpu.reservation-id"
 SEED_NODE: Final = "fudo.org/gpu.node"
 SEED_RESULT_ANNOTATIONS: Final = frozenset({SEED_UUID, SEED_RESERVATION_ID, SEED_NODE})
 """Twins of results, written where a pod used that spelling."""
+RESULT_TWINS: Final = {
+    SEED_UUID: ASSIGNED_UUIDS,
+    SEED_RESERVATION_ID: RESERVATION_ID,
+    SEED_NODE: GIVEN_NODE,
+}
+"""Which result each of them repeats."""
+
+CDI_ASSIGNMENT: Final = "cdi.k8s.io/gpu-assignment"
+"""An annotation that container runtimes read (CDI); written where a pod has `SEED_ASSIGN`."""
+CDI_KIND: Final = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,12 @@ ADMISSION_REFUSALS = _counter(
     "code",
     "decision",
 )
+EARLY_RESERVATIONS = _counter(
+    "early_reservations",
+    _C,
+    "Reservations asked for at pods' creation, by reason code (ACCEPTED where made).",
+    "code",
+)
 API_REQUESTS = _counter(
     "api_requests",
     _C,

@@ -18,7 +18,7 @@ class AdmissionWorld:
         self.decisions.append(decision)
 
     def ports(self, *, report: bool = False) -> PodPorts:
-        return PodPorts(AdmissionRules(), self.enforced.__contains__, self, report)
+        return PodPorts(AdmissionRules(), self.enforced.__contains__, self, report=report)
 
 
 @dataclass

@@ -14,11 +14,13 @@ import msgspec
 from controller.admission.review import AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
 from controller.audit.record import Record
+from controller.binding.early import EarlyDesk, EarlyPorts
 from controller.binding.follower import FollowerPorts, PodSource, ReservationFollower
 from controller.binding.followup import Followup
 from controller.binding.footing_keeper import FootingKeeper, FootingPorts, PodIndex
-from controller.binding.gate import BindingGate, Claiming, GatePorts, Pods
-from controller.binding.gate import Grants as GrantLog
+from controller.binding.gate import BindingGate, GatePorts, Pods
+from controller.binding.granting import Granting, GrantPorts
+from controller.binding.granting import Grants as GrantLog
 from controller.binding.ledger_use import LedgerUse
 from controller.binding.recent_denials import RecentDenials
 from controller.binding.records import (
@@ -31,6 +33,7 @@ from controller.binding.records import (
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod
 from controller.binding.use_reports import UseReports
 from controller.binding.view import GateView
+from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.adoption import LivePod
 from controller.ledger.claimant import Claimant
@@ -43,6 +46,7 @@ from controller.ledger.store import Entry, LedgerStore
 from controller.ledger.sweep import DriftKind
 from controller.policy import DEFAULT_POLICY
 from controller.scheduling.scenes import Scenes
+from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import Document, admitted, documents
 from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
 from tests.builders.fleet_views import healthy
@@ -127,6 +131,7 @@ class Sink:
     went_back: list[frozenset[str]] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     """What the audit log has of reservations, in order."""
+    early: list[tuple[str, bool]] = field(default_factory=list)
 
     def bound(self, decision: BindDecision) -> None:
         self.decisions.append(decision)
@@ -149,6 +154,9 @@ class Sink:
 
     def history_went_back(self, gpus: frozenset[str]) -> None:
         self.went_back.append(gpus)
+
+    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
+        self.early.append((code.value, anew))
 
     def recalled(self, grants: Grants) -> None:
         del grants
@@ -227,20 +235,41 @@ class Replica:
             ),
             Followup(),
         )
-        self.claiming = Claiming()
+        self.claims = Claimant(store)
+        self.granting = Granting(
+            GrantPorts(
+                claims=self.claims,
+                audit=audit or self.audit,
+                grant_refusal=lambda node, gpus: self.view().grant_refusal(node, gpus),
+                sink=self.sink,
+                wake=self.woken.extend,
+                draw_call=self._draw_call,
+            )
+        )
         self.ports = GatePorts(
             pods=pods,
             view=self.view,
-            claims=Claimant(store),
-            audit=audit or self.audit,
+            granting=self.granting,
+            records=store,
             is_enforced=lambda _namespace: True,
             denials=self.denials,
             sink=self.sink,
-            wake=self.woken.extend,
             boottime_ns=world.clock.boottime_ns,
-            draw_call=self._draw_call,
         )
-        self.gate = BindingGate(self.ports, self.claiming)
+        self.gate = BindingGate(self.ports)
+        self.early = EarlyDesk(
+            EarlyPorts(
+                view=self.view,
+                use=self.use,
+                nodes=lambda: world.nodes,
+                pods=world.pods,
+                store=store,
+                granting=self.granting,
+                audit=audit or self.audit,
+                sink=self.sink,
+            ),
+            IDS,
+        )
         self.changes: dict[str, Any] = {}
         """Of the view, made by tests."""
 
@@ -289,6 +318,9 @@ class BindingWorld:
         self.clock = clock or FakeClock()
         self.pods = FakePods()
         self.gone: dict[str, NodeGone] = {}
+        self.nodes = {
+            f"gpu-{n}": KnownNode(f"uid-gpu-{n}") for n in range(1, len(gpus or (8,)) + 1)
+        }
         self.fleet = FleetSnapshot({}, {}, 0)
         self._gpus = gpus or (8,)
         self.store = store or MemoryLedgerStore()

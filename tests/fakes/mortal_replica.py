@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from controller.admission.review import Verdict
 from controller.audit.record import Record
-from controller.binding.gate import Grants
+from controller.binding.granting import Grants
 from controller.binding.stored_pod import StoredPod
 from controller.ledger.pods import PodGone, PodSeen
 from controller.ledger.record import GpuRecord, PodRef
@@ -168,7 +168,7 @@ class MortalReplica(Replica):
     async def buried(self) -> None:
         """Nothing of it is left in the event loop."""
         await self.life.buried()
-        while tasks := tuple(self.claiming.tasks):
+        while tasks := tuple(self.granting.tasks):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -206,8 +206,8 @@ async def history(wishes: list[int], delays: list[int], steps: list[tuple[Any, .
         task.cancel()
     await asyncio.gather(*(x for _, _, x in run.asked), return_exceptions=True)
     for replica in replicas:
-        while replica.claiming.tasks:
-            await asyncio.gather(*replica.claiming.tasks, return_exceptions=True)
+        while replica.granting.tasks:
+            await asyncio.gather(*replica.granting.tasks, return_exceptions=True)
     return run
 
 

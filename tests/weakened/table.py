@@ -41,6 +41,7 @@ TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
 VERDICTS: Final = "tests/unit/controller_scheduling/test_node_verdicts.py"
 GATE: Final = "tests/unit/controller_binding/test_gate.py"
 PROMISE: Final = "tests/unit/controller_scheduling/test_promise.py"
+EARLY: Final = "tests/unit/controller_binding/test_early_reservation.py"
 GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
 SETTLEMENT: Final = "tests/unit/controller_binding/test_settlement.py"
 SETTLED: Final = "tests/unit/controller_ledger/test_ledger_settlement.py"
@@ -715,7 +716,7 @@ WEAKENINGS: Final = (
     _one(
         "gate-footing",
         "controller/binding/decision.py",
-        "return over or view.grant_refusal(request.node, alone)",
+        "return over or view.grant_refusal(case.node, alone)",
         "return over",
         f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
     ),
@@ -730,22 +731,23 @@ WEAKENINGS: Final = (
     ),
     _one(
         "gate-waits-for-its-record",
-        "controller/binding/gate.py",
+        "controller/binding/granting.py",
         "await ports.audit.grant(reservation_record(reserved))",
         "reservation_record(reserved)",
         f"{GATE}::test_no_reservation_without_its_record",
+        f"{EARLY}::test_no_reservation_without_its_record",
     ),
     _one(
         "gate-takes-late-claims-back",
-        "controller/binding/gate.py",
+        "controller/binding/granting.py",
         'await self._revoke(claim, "its answer came too late")',
         "return",
         f"{GATE}::test_an_answer_that_comes_too_late_takes_its_claim_back",
     ),
     _one(
         "gate-stands-on-firm-ground",
-        "controller/binding/gate.py",
-        "refusal = ports.view().grant_refusal(claim.node, ())",
+        "controller/binding/granting.py",
+        "refusal = ports.grant_refusal(claim.node, ())",
         "refusal = None",
         f"{GATE}::test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile",
     ),
@@ -770,6 +772,63 @@ WEAKENINGS: Final = (
         "if not isinstance(decision, Reserve) or asked.dry_run or view.report:",
         "if not isinstance(decision, Reserve) or view.report:",
         f"{GATE}::test_a_dry_run_claims_nothing_and_leaves_nothing_behind",
+    ),
+    _one(
+        "early-keys-are-ours",
+        "controller/admission/early.py",
+        "    return ids.is_authentic(found.reservation, subject)",
+        "    return True",
+        f"{EARLY}::test_what_is_changed_behind_our_back_is_refused",
+    ),
+    _one(
+        "early-is-one-pod-s",
+        "controller/ledger/claim.py",
+        "    if mine.pod.uid not in {None, pod.uid} or pod.uid is None:",
+        "    if pod.uid is None:",
+        f"{EARLY}::test_of_two_pods_with_one_reservation_one_is_created",
+        f"{EARLY}::test_a_copy_of_another_pods_keys_is_refused",
+    ),
+    _one(
+        "early-one-per-owner",
+        "controller/binding/early.py",
+        "            if not await self._is_there(holder.pod):",
+        "            if False:",
+        f"{EARLY}::test_the_owner_of_a_pod_over_its_quota_gets_no_second_gpu",
+    ),
+    _one(
+        "early-may-still-come",
+        "controller/binding/followup.py",
+        "{} if part.origin is Origin.ADMISSION else looks",
+        "looks",
+        f"{EARLY}::test_what_was_reserved_is_kept_while_the_pod_may_come_and_then_let_go",
+    ),
+    _one(
+        "early-on-its-node-alone",
+        "controller/binding/decision.py",
+        "    if early is not None and granted is not None and granted.node != request.node:",
+        "    if False:",
+        f"{EARLY}::test_the_gate_refuses_every_other_node",
+    ),
+    _one(
+        "early-node-name",
+        "controller/admission/doors/placement.py",
+        "and name and (granted is None or granted.node != name):",
+        "and name and granted is None:",
+        f"{EARLY}::test_another_node_name_than_the_reserved_one_is_refused",
+    ),
+    _one(
+        "early-uninjected",
+        "controller/admission/pods.py",
+        '            return Refusal(ReasonCode.DOOR_UNINJECTED, "no GPU was reserved for it")',
+        "            return None",
+        f"{EARLY}::test_a_pod_that_the_mutating_webhook_missed_is_refused",
+    ),
+    _one(
+        "early-dry-run",
+        "controller/binding/early.py",
+        "            if isinstance(found, Refusal) or ask.dry_run:",
+        "            if isinstance(found, Refusal):",
+        f"{EARLY}::test_a_dry_run_is_answered_alike_and_leaves_nothing",
     ),
     _one(
         "filter-knows-what-is-held",
@@ -802,8 +861,8 @@ WEAKENINGS: Final = (
     _one(
         "door-results",
         "controller/admission/doors/annotations.py",
-        "RESULT_KEYS & {*pod.annotations, *pod.labels}",
-        "RESULT_KEYS & {*pod.annotations}",
+        "RESULT_KEYS & {*annotations, *pod.labels}",
+        "RESULT_KEYS & {*annotations}",
         "tests/unit/controller_admission/test_mutation.py"
         "::test_keys_that_only_we_write_are_refused_wherever_they_stand",
     ),
@@ -825,7 +884,7 @@ WEAKENINGS: Final = (
     _one(
         "ledger-touch",
         "controller/ledger/attempt.py",
-        "    if watch.touched is None:\n        return Touch()\n",
+        "    if watch.touched is None or watch.touched_ns < until_ns:\n        return Touch()\n",
         "",
         "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
     ),

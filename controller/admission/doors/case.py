@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from controller.admission.early import Granted
 from controller.admission.pod_view import AdmittedContainer, AdmittedPod
 from controller.admission.rules import AdmissionRules
 from controller.admission.supply import Supply, supply_of
@@ -19,6 +20,8 @@ class Case:
     rules: AdmissionRules
     enforced: bool
     """Whether its namespace is."""
+    granted: Granted | None = None
+    """The reservation that was made for it at its creation."""
 
     def supply_of(self, container: AdmittedContainer) -> Supply:
         """Where the container's GPUs come from."""

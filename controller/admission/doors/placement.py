@@ -28,9 +28,12 @@ def without_gate(case: Case) -> Iterator[Refusal]:
 
 
 def node_name(case: Case) -> Iterator[Refusal]:
-    """A guarded pod that is on its node already: it never meets the gate."""
-    name = case.pod.spec.node_name
-    if case.needs.guarded and name:
+    """A guarded pod that is on its node already: it never meets the gate.
+
+    Unless its GPUs on just that node were reserved for it before.
+    """
+    name, granted = case.pod.spec.node_name, case.granted
+    if case.needs.guarded and name and (granted is None or granted.node != name):
         yield Refusal(ReasonCode.DOOR_NODE_NAME, f"nodeName {shown(name)}")
 
 

@@ -65,7 +65,7 @@ async def test_a_dry_run_claims_nothing_and_leaves_nothing_behind() -> None:
 async def test_a_refusal_is_told_and_remembered() -> None:
     world = BindingWorld(1)
     me = await world.replica()
-    await me.ports.claims.claim(foreign(GPUS[0]))
+    await me.claims.claim(foreign(GPUS[0]))
     verdict = await me.bind(world.pod("train-0"))
     assert [x.code for x in verdict.refusals] == [ReasonCode.GPU_BUSY]
     assert verdict.result == "refused"
@@ -222,7 +222,7 @@ async def test_no_reservation_without_its_record() -> None:
 
 
 async def until_idle(me: Replica) -> None:
-    await asyncio.gather(*me.claiming.tasks)
+    await asyncio.gather(*me.granting.tasks)
 
 
 async def test_an_answer_that_comes_too_late_takes_its_claim_back() -> None:
@@ -233,14 +233,14 @@ async def test_an_answer_that_comes_too_late_takes_its_claim_back() -> None:
     asking = asyncio.ensure_future(me.bind(name))
     await me.audit.asked.wait()
     assert world.states() == {GPUS[0]: ["Proposed"]}
-    assert list(me.claiming.gpus) == [GPUS[0]]
+    assert list(me.granting.gpus) == [GPUS[0]]
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     me.audit.held.set()
     await until_idle(me)
     assert world.states() == {}
-    assert me.claiming.gpus == {}
+    assert me.granting.gpus == {}
     (change,) = me.sink.changes
     assert (change.state, change.gpus) == (HolderState.REVOKED, (GPUS[0],))
     assert change.cause == "its answer came too late"
@@ -263,7 +263,7 @@ async def test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile() -> N
 
 
 async def claims(me: Replica, count: int) -> bool | None:
-    return True if len(me.claiming.gpus) == count else None
+    return True if len(me.granting.gpus) == count else None
 
 
 async def test_gpus_that_are_being_claimed_are_taken() -> None:
@@ -290,7 +290,7 @@ async def test_report_only_mode_shows_and_does_nothing() -> None:
     name = world.pod("train-0")
     verdict = await me.bind(name)
     assert (verdict.result, verdict.patch, verdict.warnings) == ("reported", (), ())
-    await me.ports.claims.claim(foreign(GPUS[0]))
+    await me.claims.claim(foreign(GPUS[0]))
     verdict = await me.bind(name)
     assert (verdict.result, verdict.refusals) == ("reported", ())
     (text,) = verdict.warnings
@@ -307,8 +307,8 @@ async def test_the_api_server_s_word_about_the_namespace_counts() -> None:
     world.pods.put(plain)
     ports: GatePorts = replace(me.ports, is_enforced=lambda _namespace: False)
     gate = type(me.gate)
-    assert (await gate(ports, me.claiming).decide(me.asked("plain"))).result == "untouched"
-    verdict = await gate(ports, me.claiming, marked=True).decide(me.asked("plain"))
+    assert (await gate(ports).decide(me.asked("plain"))).result == "untouched"
+    verdict = await gate(ports, marked=True).decide(me.asked("plain"))
     assert [x.code for x in verdict.refusals] == [ReasonCode.DOOR_UNINJECTED]
 
 

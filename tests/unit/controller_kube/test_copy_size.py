@@ -43,8 +43,8 @@ def bulk(characters: int, *extra: str) -> Document:
 def node(characters: int) -> Document:
     text = "x" * characters
     return {
-        "metadata": {"name": "node-1", **GIVEN, **bulk(characters, "annotations", "labels")},
-        "spec": {"podCIDR": text, "taints": [{"key": text}]},
+        "metadata": {"name": "node-1", **GIVEN, **bulk(characters, "annotations")},
+        "spec": {"podCIDR": text, "taints": [{"key": text, "effect": "PreferNoSchedule"}]},
         "status": {"images": [{"names": [text]}], "conditions": [{"message": text}]},
     }
 
@@ -83,7 +83,7 @@ def waiting_pod(characters: int) -> Document:
             "resourceClaims": [{"name": "gpu", "resourceClaimName": text}],
             "affinity": {"nodeAffinity": {"x": text}},
             "volumes": [{"name": "data", "configMap": {"name": text}}],
-            "tolerations": [{"key": "gpu", "value": text}],
+            "tolerations": [{"key": "gpu", "value": "x", "x": text}],
         },
         "status": {"phase": "Pending", "conditions": [{"message": text}]},
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.directory import KnownNode
+from controller.fleet.directory import KnownNode, Taint
 from controller.kube.errors import ApiError, error_from_answer
 from controller.kube.objects import (
     NAMESPACE_KIND,
@@ -44,7 +44,10 @@ def test_what_is_kept_of_a_node(taints: Any, *, managed: bool) -> None:
     labels = {"gpu-node-name": "node1", "other": "x"}
     body = {"metadata": {**METADATA, "labels": labels}, "spec": {"taints": taints}}
     _, entry = NODE_KIND.entry(json.dumps(body).encode())
-    assert entry.value == KnownNode("u", managed, "node1")
+    hard = tuple(
+        Taint(x["key"], x.get("value", ""), x["effect"]) for x in taints or () if "effect" in x
+    )
+    assert entry.value == KnownNode("u", managed, "node1", labels=labels, taints=hard)
 
 
 @pytest.mark.parametrize(
