@@ -133,7 +133,9 @@ class ReservationFollower:
         return True
 
     def _sight(self, pod: PodRef) -> PodSight:
-        return PodGone() if pod.uid in self._gone else self._ports.pods.sight(pod)
+        """What the copy has beats an older proof: the API server may have been put back."""
+        sight = self._ports.pods.sight(pod)
+        return PodGone() if sight is None and pod.uid in self._gone else sight
 
     async def _do(self, actions: tuple[Action, ...]) -> None:
         few = asyncio.Semaphore(_AT_ONCE)

@@ -65,6 +65,30 @@ async def test_a_deleted_pod_is_believed_gone_once_it_was_seen_to_go() -> None:
     assert world.pods.reads == []
 
 
+async def test_a_pod_that_is_there_again_keeps_its_gpu() -> None:
+    """The API server was put back to before its deletion: its node starts it anew."""
+    world = BindingWorld(1)
+    me = await world.replica()
+    name = await bound(world, me)
+    pod = world.pods.stored[name]
+    delete(world, name)
+    me.follower.pod_changed(f"uid-{name}", gone=True)
+    await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    world.pods.put(pod)
+    me.follower.pod_changed(f"uid-{name}", gone=False)
+    for _ in range(3):
+        world.report()
+        await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    delete(world, name)
+    me.follower.pod_changed(f"uid-{name}", gone=True)
+    for _ in range(3):
+        world.report()
+        await me.follower.round()
+    assert world.states() == {}
+
+
 async def test_a_pod_that_the_copy_never_had_is_asked_about() -> None:
     world = BindingWorld(1)
     me = await world.replica()
