@@ -20,7 +20,7 @@ from controller.admission_journal import AdmissionJournal
 from controller.api_journal import ApiJournal
 from controller.audit.durable_log import DurableLog
 from controller.audit.opening import audit_log
-from controller.audit.recent import recent_records
+from controller.audit.recent import records_about
 from controller.audit.sealing import LogIdentity
 from controller.binding.assembly import BindingParts, BindingSources, binding_parts
 from controller.binding.ledger_choice import choose_ledger
@@ -358,7 +358,7 @@ def _placement(
             fleet=fleet.snapshot,
             ledger=ledger,
             ids=None if binding is None else binding.ids,
-            recent=partial(recent_records, settings.audit.dir),
+            recent=partial(records_about, settings.audit.dir),
             clock=clock,
         )
     )

@@ -25,12 +25,25 @@ def recent_records(
     is skipped.
     """
     marks = tuple(f'"kind":"{x}'.encode() for x in prefixes)
+    for line in recent_lines(folder, limit_bytes):
+        if any(mark in line for mark in marks):
+            record = record_of(line)
+            if record is not None and record.kind.startswith(prefixes):
+                yield record
+
+
+def recent_lines(folder: Path, limit_bytes: int = TAIL_BYTES) -> Iterator[bytes]:
+    """The whole lines of so many bytes at the end, oldest first, with their LF; raises OSError."""
     for path, start in _parts(folder, limit_bytes):
-        for line in _lines(path, start):
-            if any(mark in line for mark in marks):
-                record = _record(line)
-                if record is not None and record.kind.startswith(prefixes):
-                    yield record
+        yield from _lines(path, start)
+
+
+def record_of(line: bytes) -> LogRecord | None:
+    """The record in a line; None where it is none."""
+    try:
+        return decode_record(line.removesuffix(b"\n"))
+    except RecordError:
+        return None
 
 
 def _parts(folder: Path, limit_bytes: int) -> list[tuple[Path, int]]:
@@ -56,10 +69,3 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
             file.readline()  # the rest of a line that began before
         while line := file.readline(_LINE_LIMIT):
             yield line
-
-
-def _record(line: bytes) -> LogRecord | None:
-    try:
-        return decode_record(line.removesuffix(b"\n"))
-    except RecordError:
-        return None

@@ -63,7 +63,7 @@ def account_of(asked: Asked) -> Account | None:
     uid = pod.uid if pod is not None else _last_uid(named, asked.recent)
     if pod is None and not named and not asked.recent.records:
         return None
-    parts = _parts(asked, uid)
+    parts = _parts(asked, uid, pod)
     place = pod.node if pod is not None and pod.node else _place(parts)
     case = Case(
         namespace=asked.namespace,
@@ -97,10 +97,18 @@ def _named(asked: Asked) -> Iterator[Part]:
                 yield entries[key], holder
 
 
-def _parts(asked: Asked, uid: str) -> tuple[Part, ...]:
+def _parts(asked: Asked, uid: str, pod: PodDocument | None) -> tuple[Part, ...]:
+    """By its UID, or by the id that it carries while its reservation knows no UID yet."""
     if asked.ledger is None or _unknown(asked):
         return ()
-    return asked.ledger.parts_of(uid)
+    carried = "" if pod is None else pod.annotations.get(RESERVATION_ID, "")
+    unborn = (
+        (entry, holder)
+        for entry in asked.ledger.holding(carried)
+        for holder in entry.record.holders
+        if holder.reservation == carried and holder.pod.uid is None
+    )
+    return asked.ledger.parts_of(uid) or tuple(unborn)
 
 
 def _unknown(asked: Asked) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from controller.audit.recent import MOST_RECORDS, Recent, recent_records
+from controller.audit.recent import MOST_RECORDS, Recent, records_about
 from tests.builders.audit_log import log
 
 POD = "pod/team-a/train-0"
@@ -13,22 +13,22 @@ def write(folder: Path, first: int, lines: list[bytes]) -> None:
 
 
 def found(folder: Path, **bounds: int) -> list[int]:
-    return [x.seq for x in recent_records(folder, POD, **bounds).records]
+    return [x.seq for x in records_about(folder, POD, **bounds).records]
 
 
 def test_records_about_the_subject_alone_across_files(tmp_path: Path) -> None:
     write(tmp_path, 1, [*log(2, subject=POD), *log(1, first=3)])
     write(tmp_path, 4, [*log(1, first=4, subject=f"{POD}0"), *log(1, first=5, subject=POD)])
     assert found(tmp_path) == [1, 2, 5]
-    assert recent_records(tmp_path, POD).since == "2026-03-01T12:00:00.000Z"
+    assert records_about(tmp_path, POD).since == "2026-03-01T12:00:00.000Z"
 
 
 def test_not_more_is_read_than_is_allowed(tmp_path: Path) -> None:
     lines = log(10, subject=POD)
     write(tmp_path, 1, lines[:5])
     write(tmp_path, 6, lines[5:])
-    assert found(tmp_path, most_bytes=len(b"".join(lines[3:])) + 1) == [4, 5, 6, 7, 8, 9, 10]
-    assert found(tmp_path, most_bytes=len(b"".join(lines[8:]))) == [10]
+    assert found(tmp_path, most_bytes=len(b"".join(lines[3:]))) == [4, 5, 6, 7, 8, 9, 10]
+    assert found(tmp_path, most_bytes=len(b"".join(lines[8:])) - 1) == [10]
     assert found(tmp_path, most_bytes=1) == []
 
 
@@ -50,4 +50,4 @@ def test_of_many_the_last(tmp_path: Path) -> None:
 
 
 def test_no_log_says_nothing(tmp_path: Path) -> None:
-    assert recent_records(tmp_path / "none", POD) == Recent()
+    assert records_about(tmp_path / "none", POD) == Recent()

@@ -7,6 +7,7 @@ import pytest
 from controller.audit.recent import Recent
 from controller.custody.pod_document import read_pod
 from controller.custody.station import State
+from controller.ledger.record import PodRef
 from controller.ledger.states import HolderState
 from controller.scheduling.pod import PodDecodeError
 from gpuwarden.audit.record import decode_record
@@ -71,6 +72,18 @@ def test_a_reservation_is_found_by_uid_also_while_it_has_no_name() -> None:
     found = account(pod_document(), nameless)
     assert found is not None
     assert found.case.reserved == (GPU,)
+
+
+def test_an_early_reservation_is_found_by_the_id_that_the_pod_carries() -> None:
+    part = held(HolderState.PROPOSED).holders[0]
+    unborn = replace(held(), holders=(replace(part, pod=PodRef("team-a", owner="o")),))
+    found = account(pod_document(node="", phase="Pending"), unborn)
+    assert found is not None
+    assert found.case.reserved == (GPU,)
+    assert account(None, unborn) is None
+    other = account(pod_document({}, node="", phase="Pending"), unborn)
+    assert other is not None
+    assert other.case.reserved == ()
 
 
 def test_without_keys_nobody_says_whose_an_id_is() -> None:
