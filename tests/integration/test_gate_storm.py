@@ -12,14 +12,12 @@ from typing import Final
 import pytest
 
 from controller.admission.review import Verdict
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.store import LedgerStore
-from controller.store.sqlite_ledger import SqliteLedgerStore
 from gpuwarden.evidence.model import GpuProcess
 from tests.builders.bindings import NODE, WISH
 from tests.fakes.binding_world import BindingWorld
 from tests.fakes.clock import FakeClock
 from tests.fakes.mortal_replica import MortalReplica
+from tests.fakes.shared_ledger import KINDS, OpenLedger, shared_ledger
 
 PODS: Final = 200
 GPUS: Final = frozenset(f"GPU-{NODE}-{number}" for number in range(8))
@@ -43,13 +41,12 @@ STEPS: Final = (
 """All of them, as `tests.fakes.mortal_replica` names them."""
 MOST_STORMS: Final = 8
 """Until each step has killed: one or two, where threads come in between."""
-Open = Callable[[], LedgerStore]
 
 
 class Storm:
     """The cluster's side: pods come and go, Bindings are sent, late, twice; containers run."""
 
-    def __init__(self, world: BindingWorld, open_store: Open, draw: random.Random) -> None:
+    def __init__(self, world: BindingWorld, open_store: OpenLedger, draw: random.Random) -> None:
         self.world = world
         self.draw = draw
         self.waiting = [self._pod(f"p{number}", number) for number in range(PODS)]
@@ -235,27 +232,17 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 async def open_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
-) -> AsyncIterator[Open]:
-    """Each replica's own, on what all share."""
-    if request.param == "memory":
-        shared = MemoryLedgerStore()
-        yield lambda: shared
-        return
-    handles: list[SqliteLedgerStore] = []
-
-    def opened() -> LedgerStore:
-        handles.append(SqliteLedgerStore(tmp_path / "ledger.db", clock))
-        return handles[-1]
-
-    yield opened
-    for handle in handles:
-        await handle.close()
+) -> AsyncIterator[OpenLedger]:
+    async with shared_ledger(request.param, tmp_path, clock) as opened:
+        yield opened
 
 
-async def test_one_gpu_to_one_pod_whoever_dies_when(open_store: Open, clock: FakeClock) -> None:
+async def test_one_gpu_to_one_pod_whoever_dies_when(
+    open_store: OpenLedger, clock: FakeClock
+) -> None:
     left, taken = set(STEPS), set[str]()
     for seed in range(MOST_STORMS):
         world = BindingWorld(len(GPUS), store=open_store(), clock=clock)
