@@ -9,7 +9,7 @@ start. An unreadable store changes nothing here and goes stale by itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from controller.fleet.denials import DenialFate, Denials
@@ -183,7 +183,7 @@ class DenialFollower:
             )
             self._observer.changed(changes, AUTOMATIC)
 
-    def _last(self, node: str, ours: Set[str]) -> Denial:
+    def _last(self, node: str, ours: set[str]) -> Denial:
         """The denial that stood last, as far as it is known here."""
         written = self._denials.written.get(node) if node in ours else None
         known = (self._denied.get(node), written)
