@@ -30,7 +30,7 @@ from controller.conditions import Conditions, ProcessState
 from controller.custody.inquiry import InquiryPorts, PodInquiry
 from controller.denial_follower import DenialFollower
 from controller.extender_journal import ExtenderJournal
-from controller.fleet.denials import Denials
+from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.fleet.view import GpuView, NodeView
@@ -159,7 +159,6 @@ def assemble(
     audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
     refusals = RecentRefusals(clock.wall_ns)
     store = choose_store(settings.store, clock, None if cluster is None else cluster.enrollments)
-    denials = Denials(store.store)
     source = _policy_source(settings, cluster)
     registry = FleetRegistry((None if source is None else source.current) or DEFAULT_POLICY)
     policy = PolicyInForce(
@@ -181,6 +180,7 @@ def assemble(
         spire=spire.conditions,
     )
     journal = TrustJournal(instruments, audit, refusals, _tell(cluster, conditions))
+    denials = Denials(store.store, partial(journal.denial, fate=DenialFate.STANDS))
     table = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     scenes = Scenes(

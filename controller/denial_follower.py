@@ -142,7 +142,7 @@ class DenialFollower:
         for node in (self._denied.keys() | ours) - denied.keys():
             if not self._may_be_lifted(node, counts):
                 continue
-            ended, record = self._last(node), snapshot.records.get(node)
+            ended, record = self._last(node, ours), snapshot.records.get(node)
             if record is not None and record.has_lifted(ended):
                 self._let_try(node, ended)
             else:
@@ -183,14 +183,15 @@ class DenialFollower:
             )
             self._observer.changed(changes, AUTOMATIC)
 
-    def _last(self, node: str) -> Denial:
+    def _last(self, node: str, ours: set[str]) -> Denial:
         """The denial that stood last, as far as it is known here."""
-        known = (self._denied.get(node), self._denials.written.get(node))
+        written = self._denials.written.get(node) if node in ours else None
+        known = (self._denied.get(node), written)
         return max((x for x in known if x is not None), key=lambda x: x.wall_ns)
 
     def _tell_of(self, denied: Mapping[str, Denial], lost: Mapping[str, Denial]) -> None:
         for node, denial in denied.items():
-            if self._stand.get(node) != denial:
+            if denial not in {self._stand.get(node), self._denials.written.get(node)}:
                 self._observer.denial(node, denial, DenialFate.STANDS)
         for node, denial in lost.items():
             self._observer.denial(node, denial, DenialFate.LOST)

@@ -8,6 +8,7 @@ toleration is touched.
 from collections.abc import Iterator
 from typing import Final
 
+from controller.admission.early import is_early
 from controller.admission.hint import hint
 from controller.admission.json_patch import END, Operation, Value, Verb, pointer
 from controller.admission.node_affinity import demanding
@@ -47,7 +48,7 @@ def injection(
         )
     ]
     if needs.guarded:
-        found.extend(_placement(pod, rules))
+        found.extend(_placement(pod, needs, rules))
         if enforced:
             found.extend(_toleration(pod))
     return tuple(found)
@@ -98,12 +99,15 @@ def _entry(name: str, supply: Supply) -> Value:
     return {"name": name, "valueFrom": {"fieldRef": reference}}
 
 
-def _placement(pod: AdmittedPod, rules: AdmissionRules) -> Iterator[Operation]:
-    """Nodes or a scheduler: one of both has the pod go where it may."""
-    if rules.by_affinity:
-        yield from demanding(pod, hint(pod, rules.wishes))
-    else:
+def _placement(pod: AdmittedPod, needs: Requirements, rules: AdmissionRules) -> Iterator[Operation]:
+    """Nodes or a scheduler: one of both has the pod go where it may.
+
+    What is reserved early is pinned to its node by name.
+    """
+    if not rules.by_affinity:
         yield from _scheduler(pod, rules.scheduler_name)
+    elif not is_early(pod, needs):
+        yield from demanding(pod, hint(pod, rules.wishes))
 
 
 def _scheduler(pod: AdmittedPod, name: str) -> Iterator[Operation]:

@@ -30,7 +30,7 @@ from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
 
 _JSON: Final = "application/json"
-_SECONDS: Final = re.compile(r"([0-9]{1,3})s")
+_SECONDS: Final = re.compile(r"[?&]timeout=([0-9]{1,3})s(?:&|$)")
 """How the API server writes the webhook's timeoutSeconds into the query."""
 _OVERDUE: Final = Refusal(ReasonCode.ADMISSION_FAILED, "the controller did not decide in time")
 _BROKEN: Final = Refusal(ReasonCode.ADMISSION_FAILED, "the controller failed; its log says why")
@@ -142,7 +142,7 @@ class AdmissionWebhooks:
         return Verdict((refusal,), result="failed")
 
     def _deadline_s(self, request: web.Request) -> float:
-        match = _SECONDS.fullmatch(request.query.get("timeout", ""))
+        match = _SECONDS.search(request.raw_path)
         limits = self._limits
         given = limits.longest_s if match is None else min(float(match[1]), limits.longest_s)
         return max(given - limits.spare_s, limits.spare_s)

@@ -5,7 +5,7 @@ first. That it still stands is confirmed by the store, because what is known her
 than an operator's act elsewhere. Must not decide who is denied, nor lift a denial.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -34,8 +34,15 @@ class DenialFate(StrEnum):
 class Denials:
     """One for the process; used from one event loop."""
 
-    def __init__(self, store: EnrollmentStore) -> None:
+    def __init__(
+        self,
+        store: EnrollmentStore,
+        note: Callable[[str, Denial], None] = lambda _node, _denial: None,
+    ) -> None:
+        """`note` is told of each denial that stands once there was one here; returns at once."""
         self._store = store
+        self._note = note
+        self._noted: dict[str, Denial] = {}
         self._unwritten: dict[str, Denial] = {}
         self._counts: dict[str, int] = {}
         self._written: dict[str, Denial] = {}
@@ -59,6 +66,8 @@ class Denials:
         """Write `denial`; False if that failed, then `retry` goes on trying."""
         self._unwritten.setdefault(node, denial)
         self._counts[node] = self._counts.get(node, 0) + 1
+        new = _denied(self._store.snapshot().records.get(node), node, self._unwritten[node])
+        self._stands(node, new.denial or denial)
         return await self._write(node)
 
     def again(self, node: str, denial: Denial) -> None:
@@ -75,6 +84,11 @@ class Denials:
         if denial is not None and self._unwritten.get(node) == denial:
             del self._unwritten[node]
 
+    def _stands(self, node: str, denial: Denial) -> None:
+        if self._noted.get(node) != denial:
+            self._noted[node] = denial
+            self._note(node, denial)
+
     async def _write(self, node: str) -> bool:
         try:
             for _ in range(_MAX_RACES):
@@ -85,6 +99,7 @@ class Denials:
                 new = _denied(old, node, denial)
                 if await write(self._store, old, new):
                     self._written[node] = new.denial or denial
+                    self._stands(node, self._written[node])
                     self.forget(node, denial)
                     return True
         except EnrollmentUnavailableError:

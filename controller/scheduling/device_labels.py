@@ -52,9 +52,9 @@ def read_labels(labels: Mapping[str, str], findings: list[Finding]) -> tuple[fro
     """Required device labels of a pod, and whether it asks for any GPU at all (`assign`)."""
     required: set[str] = set()
     for key, text in labels.items():
-        prefix = next((prefix for prefix in LABEL_PREFIXES if key.startswith(prefix)), None)
-        if prefix is None:
+        if not key.startswith(LABEL_PREFIXES):
             continue
+        prefix = next(prefix for prefix in LABEL_PREFIXES if key.startswith(prefix))
         name = key.removeprefix(prefix)
         if not is_label_name(name):
             findings.append(Finding(key, text, "the name of a device label after gpu."))

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from cryptography import x509
@@ -21,6 +21,7 @@ from agent.session.machine import About, End, Verdict
 from agent.session.replicas import LinkPorts, ReplicaLink, UsedStreamIds
 from agent.witness import CheckpointWitness
 from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.identity.spiffe_id import SpiffeId, agent_id, controller_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
@@ -128,6 +129,10 @@ class SimulatedNode:
         self.hardware = self.hardware.upgraded()
         self._reading = reading_of(self.hardware.scenario, self.hardware.host)
         await self.restart()
+
+    def use(self, processes: tuple[GpuProcess, ...]) -> None:
+        """These processes, and no others, use its GPUs from now on."""
+        self._reading = replace(self._reading, processes=processes)
 
     def _forget(self) -> None:
         self._links.clear()

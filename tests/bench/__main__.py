@@ -12,7 +12,16 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench import agent_rows, audit_rows, core_rows, filter_rows, ingest_rows, ready_rows
+from tests.bench import (
+    admission_rows,
+    agent_rows,
+    audit_rows,
+    core_rows,
+    filter_rows,
+    gate_rows,
+    ingest_rows,
+    ready_rows,
+)
 from tests.bench.child import ROOT
 from tests.bench.go_peers import build_peers
 from tests.bench.growth import growth
@@ -33,6 +42,8 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
     return {
         "filter": lambda: filter_rows.filter_rows(folder, peers),
         "core": core_rows.core_rows,
+        "admission": lambda: admission_rows.admission_rows(folder, peers),
+        "gate": lambda: gate_rows.gate_rows(folder),
         "ingest": lambda: ingest_rows.ingest_rows(folder, peers),
         "audit": lambda: audit_rows.audit_rows(folder),
         "agent": lambda: agent_rows.agent_rows(folder, CACHE),
@@ -87,7 +98,16 @@ def keep(report: Report) -> None:
     """Write page, numbers and plot."""
     order = [
         module.GROUP
-        for module in (filter_rows, core_rows, ingest_rows, audit_rows, agent_rows, ready_rows)
+        for module in (
+            filter_rows,
+            core_rows,
+            admission_rows,
+            gate_rows,
+            ingest_rows,
+            audit_rows,
+            agent_rows,
+            ready_rows,
+        )
     ]
     rows = tuple(sorted(report.rows, key=lambda row: order.index(row.group)))
     report = msgspec.structs.replace(report, rows=rows)

@@ -41,8 +41,9 @@ class Tls:
 class Asking:
     """One server and a connection to it that stays open."""
 
-    def __init__(self, child: Child, tls: Tls) -> None:
+    def __init__(self, child: Child, tls: Tls, path: str = "/filter") -> None:
         self.child = child
+        self._path = path
         self.hello = child.event("listening")
         context = ssl.create_default_context(cafile=str(tls.ca))
         context.load_cert_chain(*tls.client)
@@ -53,7 +54,7 @@ class Asking:
         """Milliseconds from the first byte sent to the last received, and the answer."""
         begin = time.perf_counter()
         headers = {"Content-Type": "application/json"}
-        self._connection.request("POST", "/filter", body, headers)
+        self._connection.request("POST", self._path, body, headers)
         answer = self._connection.getresponse()
         text = answer.read()
         spent = (time.perf_counter() - begin) * 1000

@@ -231,8 +231,10 @@ class Interleavings(RuleBasedStateMachine):
         self.all_settles()
         denial, lifted_ns = data.draw(st.sampled_from(self.once))
         older = replace(self.record, denial=denial, lifted_ns=lifted_ns)
+        now = self.record.denial
         self.shared._snapshot = EnrollmentSnapshot.of([older])
-        self.denied = self.denied or denial is not None
+        was_lifted = now is None or (lifted_ns is not None and lifted_ns >= now.wall_ns)
+        self.denied = denial is not None or not was_lifted
         self.all_settles()
 
     @invariant()

@@ -4,6 +4,7 @@ Needs no root and nothing of a node.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.e2e.lab.addresses import AddressPlan
 from tests.e2e.lab.api import Api
@@ -75,6 +76,14 @@ class ControlPlane:
             program.ready()
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         until("namespace default has its service account", lambda: self.api.found(account))
+
+    def put_back(self, copy: Path) -> None:
+        """Restore etcd from a copy of it, as people do: everything that knows newer restarts."""
+        for program in (self.scheduler, self.controller_manager, self.api_server):
+            program.stop()
+        self.etcd.put_back(copy)
+        for program in (self.api_server, self.controller_manager, self.scheduler):
+            program.resume_service()
 
     def stop(self) -> None:
         """End all."""

@@ -1,8 +1,10 @@
 """etcd: the store of the API server, on a unix socket in its own folder."""
 
+import shutil
 import socket
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 
 from tests.e2e.lab.program import Program, Site
 
@@ -15,6 +17,8 @@ class Etcd(Program):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site, "etcd")
+        self._member = self.data / "member"
+        self._copies = 0
         self.socket = self.data / _CLIENTS
         self.endpoint = f"unix://{self.socket}"
 
@@ -22,7 +26,7 @@ class Etcd(Program):
         clients, peer = f"unix://{_CLIENTS}", f"unix://{_PEERS}"
         return (
             str(self.site.programs["etcd"]),
-            f"--data-dir={self.data}/member",
+            f"--data-dir={self._member}",
             f"--listen-client-urls={clients}",
             f"--advertise-client-urls={clients}",
             f"--listen-peer-urls={peer}",
@@ -30,6 +34,24 @@ class Etcd(Program):
             f"--initial-cluster=default={peer}",
             "--unsafe-no-fsync",
         )
+
+    def copy(self) -> Path:
+        """A copy of its data as a crash of this moment would leave it."""
+        self._copies += 1
+        made = self.data / f"copy-{self._copies}"
+        self.pause()
+        try:
+            shutil.copytree(self._member, made)
+        finally:
+            self.resume()
+        return made
+
+    def put_back(self, copy: Path) -> None:
+        """Go on from a copy: what was written since was never there. Started at the end."""
+        self.stop()
+        shutil.rmtree(self._member)
+        shutil.copytree(copy, self._member)
+        self.resume_service()
 
     def is_ready(self) -> bool:
         connection = _UnixConnection(str(self.socket))

@@ -12,7 +12,9 @@ class NeverError(AssertionError):
     """What was waited for did not come in time."""
 
 
-def until(what: str, ask: Callable[[], T | None], *, timeout_s: float = 30.0) -> T:
+def until(
+    what: str, ask: Callable[[], T | None], *, timeout_s: float = 30.0, poll_s: float = _POLL_S
+) -> T:
     """The first answer of `ask` that is neither None nor false."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -20,4 +22,4 @@ def until(what: str, ask: Callable[[], T | None], *, timeout_s: float = 30.0) ->
             return found
         if time.monotonic() > deadline:
             raise NeverError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)

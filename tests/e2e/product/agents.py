@@ -6,11 +6,12 @@ They live in one event loop of their own, in a thread of the tests' process.
 import asyncio
 import random
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import uvloop
 
+from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware
 from sandbox.fleet.node import See, SimulatedNode, Surroundings
@@ -44,6 +45,11 @@ class Agents:
         self._do(share.start(per_second))
         for node in share.nodes.values():
             self.hash_of(node.name)
+
+    def use(self, name: str, users: Mapping[str, str]) -> None:
+        """Have reports show from now on that these GPUs are used by processes of pods (UIDs)."""
+        processes = [GpuProcess(gpu, 1 + n, uid) for n, (gpu, uid) in enumerate(users.items())]
+        self._loop.call_soon_threadsafe(self._nodes[name].use, tuple(processes))
 
     def stop(self, name: str) -> None:
         """End the agent of a node."""

@@ -20,6 +20,7 @@ from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.scheduler import Scheduler
 from tests.e2e.product.agents import Agents
+from tests.e2e.product.between import Between
 from tests.e2e.product.controller import FAST, ROOT, Admission, Controller, HttpApi
 from tests.e2e.product.service_address import ServiceAddress
 
@@ -44,8 +45,12 @@ class Installation:
         admission: Admission | None = None,
         policy: Mapping[str, Any] | None = None,
         http_api: HttpApi | None = None,
+        between: Between | None = None,
     ) -> None:
-        """`admission`: the webhooks of all replicas, behind its address where there are several."""
+        """`admission`: the webhooks of all replicas, behind its address where there are several.
+
+        `between`: what all calls between API server and several replicas pass.
+        """
         self.lab = lab
         self.site = lab.beside(name)
         self._folder = self.site.folder / "tls"
@@ -66,7 +71,9 @@ class Installation:
                 self.site,
                 f"controller-{number}",
                 workload_api=socket,
-                kubeconfig=kubeconfig,
+                kubeconfig=kubeconfig
+                if between is None
+                else between.to_api(f"controller-{number}", kubeconfig),
                 tls=server,
                 pace=pace,
                 admission=self._own(admission, replicas),
@@ -75,7 +82,7 @@ class Installation:
             )
             for number in range(replicas)
         ]
-        self._webhooks = self._behind_one_address(admission)
+        self._webhooks = self._behind_one_address(admission, between)
         self.service = ServiceAddress([one.endpoint for one in self.controllers])
         self.agents = Agents([one.agents for one in self.controllers], self.workload_api.ca)
         self.scheduler = self.add_scheduler("gpuwarden-scheduler", DEDICATED)
@@ -103,11 +110,16 @@ class Installation:
         host = self.site.place.address
         return replace(admission, address=Address(host, self.site.place.port(0)))
 
-    def _behind_one_address(self, admission: Admission | None) -> ServiceAddress | None:
-        endpoints = [x for one in self.controllers if (x := one.webhooks) is not None]
+    def _behind_one_address(
+        self, admission: Admission | None, between: Between | None
+    ) -> ServiceAddress | None:
+        endpoints = {one.name: x for one in self.controllers if (x := one.webhooks) is not None}
         if admission is None or len(endpoints) < 2:
             return None
-        return ServiceAddress(endpoints, admission.address.host, admission.address.port)
+        if between is not None:
+            host = admission.address.host
+            endpoints = {x: between.to_webhooks(x, it, host) for x, it in endpoints.items()}
+        return ServiceAddress([*endpoints.values()], admission.address.host, admission.address.port)
 
     def _policy(self, policy: Mapping[str, Any] | None) -> Path | None:
         if policy is None:

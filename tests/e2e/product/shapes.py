@@ -25,6 +25,7 @@ NODE, SILENT, KUBELETS = "report-env", "report-silent", "report-plugin"
 """A node with evidence whose GPUs we give, one without an agent, and one where kubelet gives."""
 _NOWHERE: Final = {"report": "nowhere"}
 _WISH: Final = {"gpu-selector": "memory>=1Gi"}
+_EARLY: Final = {"gpuwarden.dev/gpu-count": "1", "gpuwarden.dev/reserve": "admission"}
 _CDI: Final = "cdi.k8s.io/gpu"
 
 
@@ -215,6 +216,7 @@ def _pods() -> Iterator[Shape]:
         "replaced": new_pod(container(env=[ALL]), annotations=UUIDS),
         "level": new_pod(annotations=LEVEL),
         "map": new_pod(annotations={MAP: "0=a:0"}, labels={"apps.kubernetes.io/pod-index": "0"}),
+        "early": new_pod(annotations=_EARLY, nodeSelector={"report": NODE}),
         "sidecar": new_pod(
             container(gpus=1), initContainers=[container("s", restartPolicy="Always")]
         ),
@@ -223,6 +225,8 @@ def _pods() -> Iterator[Shape]:
         yield PodShape(f"welcome-{name}", frozenset(), document)
     for name in ("nothing", "request", "level"):
         yield PodShape(f"plain-{name}", frozenset(), welcome[name], is_enforced=False)
+    nowhere = new_pod(annotations=_EARLY)
+    yield PodShape("early-nowhere", frozenset({"NODE_NO_EVIDENCE"}), nowhere)
     late: dict[str, dict[str, Any]] = {
         "env": {"env": [ALL]},
         "privileged": {"securityContext": {"privileged": True}},

@@ -25,9 +25,12 @@ _FOLDER: Final = DEPLOY / "kustomize" / "components" / "admission"
 PODS, BINDINGS = "webhooks.yaml", "bindings.yaml"
 
 
-def admission(lab: Lab) -> Admission:
-    """Where the lab's API server reaches webhooks of this machine, and certificates for it."""
-    host = "127.0.0.1" if why_no_node() else str(lab.plan.outside)
+def admission(lab: Lab, *, has_node: bool = True) -> Admission:
+    """Where the lab's API server reaches webhooks of this machine, and certificates for it.
+
+    `has_node`: whether the lab has a real node where one can run.
+    """
+    host = str(lab.plan.outside) if has_node and not why_no_node() else "127.0.0.1"
     pki = lab.control_plane.identities.pki
     pair = pki.issue("webhooks", "gpuwarden-admission", names=[host])
     return Admission(Address(host, _free_port(host)), pair.certificate, pair.key, pki.ca)

@@ -72,7 +72,8 @@ class Told:
 class World:
     def __init__(self, *records: EnrollmentRecord, recall: Recall | None = None) -> None:
         self.store = Store(records)
-        self.denials = Denials(self.store)
+        self.noted: list[tuple[str, Denial]] = []
+        self.denials = Denials(self.store, lambda node, denial: self.noted.append((node, denial)))
         self.fleet = FleetRegistry()
         self.told = Told()
         self.clock = FakeClock()
@@ -230,11 +231,7 @@ async def test_a_denial_that_nobody_lifted_was_lost_and_is_written_again(
     assert world.now() == SWAPPED
     await world.follower.look()
     assert world.told.kinds == [ChangeKind.QUARANTINED]
-    assert [x for _, _, x in world.told.fates] == [
-        DenialFate.STANDS,
-        DenialFate.LOST,
-        DenialFate.STANDS,
-    ]
+    assert [x for _, _, x in world.told.fates] == [DenialFate.STANDS, DenialFate.LOST]
     await world.lifted()
     await world.follower.look()
     assert world.state() is NodeState.REFUSED
@@ -263,6 +260,31 @@ async def test_a_lost_denial_that_cannot_be_written_keeps_the_node_out() -> None
     world.store.refuses = False
     await world.follower.look()
     assert world.now() == SWAPPED
+
+
+async def test_a_denial_of_ours_is_noted_at_once_and_once() -> None:
+    world = World()
+    await world.follower.begin()
+    world.store.gone = True
+    assert not await world.denials.deny("gpu-1", OPERATORS)
+    assert world.noted == [("gpu-1", OPERATORS)]
+    world.store.gone = False
+    await world.follower.look()
+    assert await world.denials.deny("gpu-1", SWAPPED)
+    await world.follower.look()
+    assert world.now() == OPERATORS
+    assert world.noted == [("gpu-1", OPERATORS)]
+    assert world.told.fates == []
+    await world.lifted()
+    await world.follower.look()
+    assert await world.denials.deny("gpu-1", SWAPPED)
+    assert world.noted[1:] == [("gpu-1", replace(SWAPPED, wall_ns=OPERATORS.wall_ns + 1))]
+
+
+async def test_of_two_denials_the_one_that_stands_is_noted() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.denials.deny("gpu-1", OPERATORS)
+    assert world.noted == [("gpu-1", SWAPPED)]
 
 
 async def test_the_log_knows_of_a_denial_that_the_store_has_lost() -> None:

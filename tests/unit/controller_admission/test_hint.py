@@ -111,6 +111,11 @@ def test_its_own_affinity_stays_in_each_alternative() -> None:
     ] * 2
 
 
+def test_what_is_reserved_early_is_pinned_by_name_and_not_by_a_hint() -> None:
+    early = new_pod(annotations=UUIDS | {"gpuwarden.dev/reserve": "admission"})
+    assert hinted(admitted(patched(early))) is None
+
+
 def test_who_asks_for_nothing_is_not_pinned() -> None:
     assert hinted(admitted(patched(new_pod()))) is None
 

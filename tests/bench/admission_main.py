@@ -1,0 +1,78 @@
+"""`python -m tests.bench.admission_main`: the product's webhooks for pods.
+
+Listener, webhooks, judgement, journal and audit log are the controller's own. No API server is
+there: the namespace counts as enforced by the path, as where a real one says so.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import sys
+from pathlib import Path
+
+from controller.__main__ import run_to_end
+from controller.admission.decision import AdmissionDecision
+from controller.admission.pods import PodPorts, pod_handlers
+from controller.admission.rules import AdmissionRules
+from controller.admission.webhook import AdmissionLimits, AdmissionWebhooks
+from controller.admission_journal import AdmissionJournal
+from controller.audit.opening import audit_log
+from controller.audit.sealing import LogIdentity
+from controller.http_server import HttpServer
+from controller.scheduling.serving_tls import TlsFiles
+from gpuwarden import __version__
+from gpuwarden.clock import SystemClock
+from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.settings.shared import LogFormat, LogLevel
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import logs
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cert", type=Path, required=True)
+    parser.add_argument("--key", type=Path, required=True)
+    parser.add_argument("--ca", type=Path, required=True)
+    parser.add_argument("--audit", type=Path, required=True)
+    options = parser.parse_args()
+    sys.exit(run_to_end("bench", lambda: serve(options)))
+
+
+async def serve(options: argparse.Namespace) -> int:
+    logs.configure(LogLevel.WARN, LogFormat.JSON, service="bench")
+    instruments = Instruments(Process.CONTROLLER, __version__)
+    log = audit_log(
+        AuditSettings(dir=options.audit, reserve=0),
+        LogIdentity("bench/controller-0", "boot", "0" * 32),
+        SystemClock(),
+        instruments,
+        copies_to=None,
+    )
+    journal = AdmissionJournal(instruments, await log.open(), _forget)
+    ports = PodPorts(AdmissionRules(), is_enforced=lambda _: True, sink=journal)
+    limits = AdmissionLimits()
+    webhooks = AdmissionWebhooks(pod_handlers(ports), metrics=journal, limits=limits, report=False)
+    server = HttpServer(
+        webhooks.application(),
+        address=Address("127.0.0.1", 0),
+        tls=TlsFiles(options.cert, options.key, options.ca),
+        limits=limits,
+        certificate_changed=journal.certificate_changed,
+    )
+    host, port = await server.start()
+    gc.collect()
+    sys.stdout.write(json.dumps({"event": "listening", "address": f"{host}:{port}"}) + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+    return 0
+
+
+def _forget(decision: AdmissionDecision) -> None:
+    del decision
+
+
+if __name__ == "__main__":
+    main()
