@@ -31,6 +31,7 @@ WITHHELD = {
     "store.path",
     "audit.dir",
     "audit.key",
+    "admission.hostPaths",
     "admission.idKeys",
     "telemetry.otlp",
     "telemetry.otlpHeaders",
