@@ -49,6 +49,8 @@ class Placed:
     """Let through without a reservation: kubelet chooses the GPUs, or none are asked for."""
 
     annotations: Mapping[str, str]
+    evidence: str = ""
+    """Digest of the node's evidence that it was judged by; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Reserve:
     gpus: tuple[str, ...]
     """In claiming order."""
     share: ShareGroup | None
+    evidence: str = ""
+    """As of `Placed`."""
 
 
 Decision = Untouched | Refused | Placed | Reserve
@@ -174,7 +178,7 @@ def on_node(case: Case) -> Refused | Placed | Reserve:
     promise = promise_to(case.needs, name, mode, case.scene)
     result = Result(name, _hash_of(name, view), promise)
     if mode is not NodeMode.ENV or not case.needs.count:
-        return Placed(result_annotations(result, case.pod))
+        return Placed(result_annotations(result, case.pod), _evidence_of(name, view))
     return _reserve(case, judge, result)
 
 
@@ -198,7 +202,14 @@ def _reserve(case: Case, judge: Judge, result: Result) -> Refused | Reserve:
     else:
         reservation = early.reservation
     told = replace(result, gpus=chosen, reservation=reservation)
-    return Reserve(result_annotations(told, case.pod), reservation, case.ref, gpus, case.share)
+    return Reserve(
+        result_annotations(told, case.pod),
+        reservation,
+        case.ref,
+        gpus,
+        case.share,
+        _evidence_of(case.node, view),
+    )
 
 
 def _against_grant(case: Case, gpus: tuple[str, ...]) -> Refusal | None:
@@ -217,6 +228,11 @@ def _against_quota(namespace: str, pod_uid: str, count: int, view: GateView) -> 
         return None
     text = f"the namespace holds {held} GPUs and may hold {view.quota}"
     return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
+
+
+def _evidence_of(node: str, view: GateView) -> str:
+    found = view.scene.fleet.nodes.get(node)
+    return "" if found is None or found.acceptance is None else found.acceptance.evidence_digest
 
 
 def _hash_of(node: str, view: GateView) -> str | None:

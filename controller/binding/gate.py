@@ -200,6 +200,7 @@ class BindingGate:
                 reported=report,
                 reservation="" if reserve is None else reserve.reservation,
                 gpus=() if reserve is None else reserve.gpus,
+                evidence="" if isinstance(decision, Refused) else decision.evidence,
             )
         )
 

@@ -32,6 +32,8 @@ class BindDecision:
     reservation: str = ""
     """Empty where nothing was reserved."""
     gpus: tuple[str, ...] = ()
+    evidence: str = ""
+    """Digest of the node's evidence by which it is allowed."""
 
     @property
     def word(self) -> str:
@@ -54,6 +56,7 @@ def bind_record(decision: BindDecision) -> Record:
             "node": _cut(decision.node),
             "reservation": decision.reservation,
             "gpus": list(decision.gpus),
+            "evidence": decision.evidence,
             "reasons": [x.detail for x in decision.refusals],
         },
     )

@@ -13,6 +13,7 @@ from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.explanation import PodExplanation
 from controller.scheduling.wish_keys import GIVEN_GUARANTEE, RESERVATION_ID
+from gpuwarden.audit.record import LogRecord, RecordKind
 
 _NO_LEDGER = "this controller reserves nothing: it has no admission.tls"
 _UNREAD = "the ledger was not read lately"
@@ -75,6 +76,7 @@ def account_of(asked: Asked) -> Account | None:
         ledger_unknown=_unknown(asked),
         is_authentic=None if pod is None else _is_authentic(asked, pod),
         node=asked.fleet.nodes.get(place),
+        allowed=None if pod is None else _allowed(asked.recent, pod),
         now_ns=asked.now_ns,
     )
     return Account(
@@ -122,6 +124,15 @@ def _last_uid(named: tuple[Part, ...], recent: Recent) -> str:
     held = next((holder.pod.uid for _, holder in named if holder.pod.uid), None)
     seen = (x.refs.get("uid") for x in reversed(recent.records))
     return held or next((x for x in seen if isinstance(x, str) and x), "")
+
+
+def _allowed(recent: Recent, pod: PodDocument) -> LogRecord | None:
+    """The last answer that fits, for the pod may have been refused or bound in vain before."""
+    wanted = (RecordKind.BIND_DECISION, "allowed", pod.uid, pod.node)
+    for x in reversed(recent.records):
+        if (x.kind, x.decision, x.refs.get("uid"), x.refs.get("node")) == wanted:
+            return x
+    return None
 
 
 def _place(parts: tuple[Part, ...]) -> str:

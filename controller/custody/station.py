@@ -10,6 +10,7 @@ from controller.fleet.view import NodeMode, NodeView
 from controller.ledger.record import Holder, key_of
 from controller.ledger.store import Entry
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
+from gpuwarden.audit.record import LogRecord
 
 LISTED: Final = 8
 """Of what can be many, so many are named."""
@@ -82,6 +83,8 @@ class Case:
     has none, or there are no keys."""
     node: NodeView | None
     """Where it is bound, or else reserved."""
+    allowed: LogRecord | None = None
+    """The gate's answer that let it on its node, where this replica gave it."""
     now_ns: int
     """CLOCK_BOOTTIME."""
 

@@ -94,7 +94,8 @@ def bound(case: Case) -> Station:
     at = "" if pod.scheduled is None else pod.scheduled.at
     lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
     state = State.MISMATCH if wrong else State.REACHED
-    return Station(Name.BOUND, state, at, source, gpus=case.told, findings=lines)
+    judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
+    return Station(Name.BOUND, state, at, source, judged_by, case.told, lines)
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
@@ -109,6 +110,9 @@ def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
 
 
 def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
+    if case.allowed is not None:
+        seq, at = case.allowed.seq, case.allowed.ts
+        yield f"the gate allowed it at {at}, by the evidence named here: audit record {seq}"
     if case.is_authentic:
         yield "its reservation id is ours, for this pod, node and GPUs"
     was = pod.annotations.get(ATTESTATION_HASH)

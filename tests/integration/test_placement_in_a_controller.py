@@ -132,6 +132,7 @@ async def test_a_pod_s_way_from_its_wish_to_its_processes(
         assert [by_name[x]["gpus"] for x in ("reserved", "bound", "nvml")] == [[given]] * 3
         shown = (await told(here, "node", "show", "node-1"))["evidenceDigest"]
         assert len(by_name["nvml"]["evidenceDigest"]) == len(shown) == 64
+        assert len(by_name["bound"]["evidenceDigest"]) == 64
         assert by_name["reserved"]["at"]
         assert (found["guaranteeGiven"], found["guarantee"]) == ("node", "node")
         assert found["guaranteeLimit"] == "protection is off"

@@ -43,7 +43,16 @@ def decision(*refusals: Refusal, reported: bool = False) -> BindDecision:
     reservation = "" if refusals else "v1.k.x"
     gpus = () if refusals else ("GPU-a",)
     return BindDecision(
-        "team-a", "train-0", "uid-0", "gpu-1", "jane", refusals, reported, reservation, gpus
+        "team-a",
+        "train-0",
+        "uid-0",
+        "gpu-1",
+        "jane",
+        refusals,
+        reported,
+        reservation,
+        gpus,
+        "" if refusals else "e" * 64,
     )
 
 
@@ -61,6 +70,7 @@ def test_answers() -> None:
         "allowed",
     )
     assert allowed.refs["gpus"] == ["GPU-a"]
+    assert (allowed.refs["evidence"], refused.refs["evidence"]) == ("e" * 64, "")
     assert (refused.decision, refused.codes) == ("refused", ("GPU_BUSY",))
     assert refused.refs["reasons"] == ["none free", "none"]
     assert reported.decision == "reported"

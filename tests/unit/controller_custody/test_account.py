@@ -10,7 +10,7 @@ from controller.custody.station import State
 from controller.ledger.record import PodRef
 from controller.ledger.states import HolderState
 from controller.scheduling.pod import PodDecodeError
-from gpuwarden.audit.record import decode_record
+from gpuwarden.audit.record import LogRecord, decode_record
 from tests.builders.accounts import (
     GPU,
     OTHER_GPU,
@@ -84,6 +84,30 @@ def test_an_early_reservation_is_found_by_the_id_that_the_pod_carries() -> None:
     other = account(pod_document({}, node="", phase="Pending"), unborn)
     assert other is not None
     assert other.case.reserved == ()
+
+
+def answer(seq: int, decision: str = "allowed", **refs: str) -> LogRecord:
+    found = {"uid": UID, "node": "gpu-1", "evidence": f"{seq}" * 64} | refs
+    made = line(seq, GENESIS, kind="bind.decision", decision=decision, refs=found)
+    return decode_record(made.removesuffix(b"\n"))
+
+
+def test_the_gate_s_answer_says_by_which_evidence_it_was_bound() -> None:
+    records = (
+        answer(1),
+        answer(2),
+        answer(3, "refused"),
+        answer(4, uid=OTHER_UID),
+        answer(5, node="gpu-2"),
+    )
+    found = account(pod_document(), held(), recent=Recent(records, "2026-03-01T12:00:00.000Z"))
+    assert found is not None
+    bound = found.stations[2]
+    assert bound.evidence == "2" * 64
+    assert bound.findings[1] == (
+        "the gate allowed it at 2026-03-01T12:00:00.000Z, by the evidence named here:"
+        " audit record 2"
+    )
 
 
 def test_without_keys_nobody_says_whose_an_id_is() -> None:
