@@ -1036,8 +1036,8 @@ WEAKENINGS: Final = (
     _one(
         "not-ready",
         "controller/scheduling/verbs.py",
-        "        if reason is not None:\n",
-        "        if reason is None and self is None:\n",
+        "        if reason is not None:\n            text = ",
+        "        if reason is None and self is None:\n            text = ",
         f"{VERBS}::test_guarded_pods_get_an_error_until_ready",
     ),
     _one(
