@@ -46,6 +46,7 @@ GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
 SETTLEMENT: Final = "tests/unit/controller_binding/test_settlement.py"
 SETTLED: Final = "tests/unit/controller_ledger/test_ledger_settlement.py"
 USE_FAULTS: Final = "tests/unit/controller_binding/test_use_faults.py"
+LOST: Final = "tests/unit/controller_binding/test_lost_ledger.py"
 SEEN_THROUGH: Final = "tests/unit/controller_binding/test_follower.py"
 VERBS: Final = "tests/unit/controller_scheduling/test_extender_verbs.py"
 AGENT_CHALLENGE: Final = "tests/unit/agent/test_challenge.py"
@@ -1035,8 +1036,8 @@ WEAKENINGS: Final = (
     _one(
         "not-ready",
         "controller/scheduling/verbs.py",
-        "        if reason is not None:\n",
-        "        if reason is None and self is None:\n",
+        "        if reason is not None:\n            text = ",
+        "        if reason is None and self is None:\n            text = ",
         f"{VERBS}::test_guarded_pods_get_an_error_until_ready",
     ),
     _one(
@@ -1235,9 +1236,75 @@ WEAKENINGS: Final = (
     _one(
         "denials-outlive-the-process",
         "controller/denial_follower.py",
-        "        if denied:\n",
+        "        if denied or lost:\n",
         "        if False:\n",
         f"{FOLLOWER}::test_a_denial_from_before_the_start_quarantines_with_its_cause",
+    ),
+    _one(
+        "denials-end-by-acts-alone",
+        "controller/denial_follower.py",
+        "if record is not None and record.has_lifted(ended):",
+        "if True:",
+        f"{FOLLOWER}::test_a_denial_that_nobody_lifted_was_lost_and_is_written_again",
+        f"{FOLLOWER}::test_a_denial_of_ours_that_is_lost_before_it_was_seen_is_written_again",
+    ),
+    _one(
+        "denials-of-the-log",
+        "controller/denial_follower.py",
+        "self._denied = {**logged, **self._denied}",
+        "self._denied = {**self._denied}",
+        f"{FOLLOWER}::test_the_log_knows_of_a_denial_that_the_store_has_lost",
+    ),
+    _one(
+        "denials-in-the-log-at-once",
+        "controller/fleet/denials.py",
+        "            self._note(node, denial)\n",
+        "",
+        f"{FOLLOWER}::test_a_denial_of_ours_is_noted_at_once_and_once",
+    ),
+    _one(
+        "grants-of-the-log",
+        "controller/binding/footing_keeper.py",
+        "waiting = [x for x in lost if not await self._hold(x)]",
+        "waiting: list[LoggedGrant] = []",
+        f"{LOST}::test_what_the_log_gave_away_is_held_until_the_node_shows_no_use",
+    ),
+    _one(
+        "log-is-read-first",
+        "controller/ledger/footing.py",
+        "    if not footing.recalled:\n",
+        "    if False:\n",
+        f"{LOST}::test_before_the_log_was_read_nothing_is_granted",
+    ),
+    _one(
+        "waiting-pods-are-touched",
+        "controller/binding/footing_keeper.py",
+        "                await ports.pods.touch(grant.pod)\n",
+        "                pass\n",
+        f"{LOST}::test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unused",
+    ),
+    _one(
+        "live-pods-keep-their-gpus",
+        "controller/binding/footing_keeper.py",
+        "return refusal or self._held_by_pods(gpus)",
+        "return refusal",
+        f"{LOST}::test_a_record_that_is_ended_by_hand_gives_a_live_pods_gpu_to_nobody",
+    ),
+    _one(
+        "pods-put-back-are-proven-so",
+        "controller/binding/apart.py",
+        "if holder.reservation in self._proven:",
+        "if True:",
+        "tests/unit/controller_binding/test_apart.py"
+        "::test_it_counts_as_gone_once_the_api_server_has_said_so",
+    ),
+    _one(
+        "places-taken-unseen",
+        "controller/kube/reservation_store.py",
+        "            and object_uid(before) != known[key].uid\n",
+        "            and False\n",
+        "tests/integration/test_kube_ledger_store.py"
+        "::test_a_record_whose_place_another_took_unseen_is_told",
     ),
     _one(
         "only-operators-act",
