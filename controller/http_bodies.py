@@ -41,7 +41,9 @@ class BodyReceiver:
         if (request.content_length or 0) > limit:
             raise too_large
         if request.content.is_eof() and request.content_length is not None:
-            return request.content.read_nowait()  # it came with its headers
+            whole = request.content.read_nowait()  # it came with its headers
+            self._demand_room(len(whole))
+            return whole
         body = BodyBuffer(request.content_length)
         try:
             async with asyncio.timeout(self._receive_s):
@@ -50,11 +52,14 @@ class BodyReceiver:
                     body.append(chunk)
                     if len(body) > limit:
                         raise too_large
-                    if self._receiving > _AT_ONCE * limit:
-                        raise BodyRefusedError(503, "busy", "too many large requests at once")
+                    self._demand_room(0)
         except TimeoutError:
             text = f"request body did not arrive within {self._receive_s:g} s"
             raise BodyRefusedError(408, "slow", text) from None
         finally:
             self._receiving -= len(body)
         return body.whole()
+
+    def _demand_room(self, more: int) -> None:
+        if self._receiving + more > _AT_ONCE * self._limit:
+            raise BodyRefusedError(503, "busy", "too many large requests at once")
