@@ -51,30 +51,30 @@ class PodInquiry:
 
     async def about(self, namespace: str, name: str) -> Account | Refusal:
         """What is known of a pod; POD_UNKNOWN where that is nothing, or cannot be read."""
-        ports = self._ports
         try:
-            body = await ports.pods.document(namespace, name)
-            explanation = None if body is None else ports.explain(body)
+            account = await self._account(namespace, name)
         except (PodsUnavailableError, PodDecodeError) as error:
             return Refusal(ReasonCode.POD_UNKNOWN, str(error))
-        recent = await asyncio.to_thread(self._recent, f"pod/{namespace}/{name}")
-        account = account_of(
-            Asked(
-                namespace=namespace,
-                name=name,
-                body=body,
-                explanation=explanation,
-                ledger=None if ports.ledger is None else ports.ledger(),
-                fleet=ports.fleet(),
-                ids=ports.ids,
-                recent=recent,
-                now_ns=ports.clock.boottime_ns(),
-            )
-        )
         if account is None:
             text = f"no pod {namespace}/{name}; neither ledger nor audit log know one of that name"
             return Refusal(ReasonCode.POD_UNKNOWN, text)
         return account
+
+    async def _account(self, namespace: str, name: str) -> Account | None:
+        ports = self._ports
+        body = await ports.pods.document(namespace, name)
+        asked = Asked(
+            namespace=namespace,
+            name=name,
+            body=body,
+            explanation=None if body is None else ports.explain(body),
+            ledger=None if ports.ledger is None else ports.ledger(),
+            fleet=ports.fleet(),
+            ids=ports.ids,
+            recent=await asyncio.to_thread(self._recent, f"pod/{namespace}/{name}"),
+            now_ns=ports.clock.boottime_ns(),
+        )
+        return await asyncio.to_thread(account_of, asked)
 
     def _recent(self, subject: str) -> Recent:
         try:

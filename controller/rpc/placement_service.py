@@ -25,6 +25,8 @@ NO_LEDGER: Final = "this controller reserves nothing: it has no cluster, or no a
 NO_PODS: Final = "this controller has no Kubernetes API to ask, and knows no pods"
 _UNREAD: Final = "the ledger was not read lately"
 _MAX_CHARS: Final = 253
+AT_ONCE: Final = 4
+"""Answers that are made at a time, of all callers; others wait as long as they like."""
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -45,6 +47,7 @@ class PlacementService(pb_grpc.PlacementServiceServicer):
     def __init__(self, reader: PlacementReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
+        self._few = asyncio.Semaphore(AT_ONCE)
 
     async def ListReservations(  # noqa: N802 - the method's name in the protocol
         self, request: pb.ListReservationsRequest, context: Context
@@ -58,8 +61,9 @@ class PlacementService(pb_grpc.PlacementServiceServicer):
         if len(request.after) > _MAX_CHARS:
             await _refuse(context, "after", f"after: expected at most {_MAX_CHARS} characters")
         wanted = Wanted(request.node, request.namespace, request.after, request.limit or MOST)
-        ledger = await self._ledger(context)
-        return await asyncio.to_thread(reservation_page, ledger, wanted, self._clock.wall_ns())
+        async with self._few:
+            ledger = await self._ledger(context)
+            return await asyncio.to_thread(reservation_page, ledger, wanted, self._clock.wall_ns())
 
     async def ExplainPod(  # noqa: N802 - same
         self, request: pb.ExplainPodRequest, context: Context
@@ -69,7 +73,8 @@ class PlacementService(pb_grpc.PlacementServiceServicer):
             await _demand_name(context, field, text)
         if self._reader.about is None:
             await abort_with(context, Refusal(ReasonCode.POD_UNKNOWN, NO_PODS))
-        found = await self._reader.about(request.namespace, request.name)
+        async with self._few:
+            found = await self._reader.about(request.namespace, request.name)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="name")
         return account_message(found, self._clock.wall_ns())

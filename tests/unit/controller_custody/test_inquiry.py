@@ -81,6 +81,7 @@ async def test_what_cannot_be_told() -> None:
     for asked, text in (
         (ports(pods=Pods(None, "the pod could not be read: no answer")), "no answer"),
         (ports(b"{]"), "not a Pod"),
+        (ports(b'{"status":{"phase":7}}'), "not a Pod"),
         (ports(ledger=LedgerSnapshot), "neither ledger nor audit log know one of that name"),
     ):
         found = await about(asked)

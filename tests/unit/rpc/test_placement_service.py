@@ -1,5 +1,6 @@
 """Which questions about placement are answered, and which are refused."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from controller.custody.account import Account
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.rpc.placement_service import PlacementReader, PlacementService
+from controller.rpc.placement_service import AT_ONCE, PlacementReader, PlacementService
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.accounts import account, held, pod_document
@@ -97,3 +98,26 @@ async def test_pods_that_cannot_be_explained() -> None:
     for namespace, name in (("", "a"), ("a", ""), ("a", "b/c"), ("a", "B")):
         with pytest.raises(AbortedError, match="INVALID_ARGUMENT REQ_INVALID: name"):
             await explained(unknown, namespace, name)
+
+
+async def test_few_answers_are_made_at_a_time() -> None:
+    release, running = asyncio.Event(), 0
+
+    async def about(_namespace: str, _name: str) -> Refusal:
+        nonlocal running
+        running += 1
+        await release.wait()
+        running -= 1
+        return Refusal(ReasonCode.POD_UNKNOWN, "none")
+
+    service = PlacementService(PlacementReader(ledger=None, about=about), FakeClock())
+    context: Any = Context()
+    request = pb.ExplainPodRequest(namespace="a", name="b")
+    calls = [asyncio.create_task(service.ExplainPod(request, context)) for _ in range(9)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert running == AT_ONCE
+    release.set()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(x) for x in answers] == [AbortedError] * 9
+    assert running == 0
