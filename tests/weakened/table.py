@@ -759,6 +759,22 @@ WEAKENINGS: Final = (
         f"{SEEN_THROUGH}::test_a_pod_that_is_there_again_keeps_its_gpu",
     ),
     _one(
+        "large-events",
+        "controller/kube/transport.py",
+        "partial(self._content.readline, max_line_length=MAX_LINE_BYTES)",
+        "self._content.readline",
+        "tests/integration/test_kube_list_watch.py"
+        "::test_the_largest_object_that_can_be_does_not_end_a_watch",
+    ),
+    _one(
+        "large-pages",
+        "controller/kube/api.py",
+        "                if most == 1:\n",
+        "                if most >= 1:\n",
+        "tests/integration/test_kube_list_watch.py"
+        "::test_pages_that_are_too_large_are_asked_for_in_parts",
+    ),
+    _one(
         "gate-footing",
         "controller/binding/decision.py",
         "return over or view.grant_refusal(case.node, alone)",
