@@ -199,6 +199,8 @@ def assemble(
         conditions=conditions,
         instruments=instruments,
     )
+    if binding is not None:
+        conditions.state.ledger_uncertainty = binding.uncertainty
     verbs = _verbs(settings, conditions, scenes, cluster, binding)
     desk = OperatorDesk(
         DeskPorts(
