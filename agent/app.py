@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -30,6 +30,7 @@ from cryptography import x509
 from agent.attester import Attester, GpuEventSource, GpuInventorySource
 from agent.claims.host import HostFacts, HostUnreadableError, read_host
 from agent.claims.processes import ProcessPods
+from agent.claims.running_pods import PodsReading, RunningPods
 from agent.detached import detached
 from agent.gpu.inventory import KnownGpu
 from agent.gpu.outcome import DriverReloadedError
@@ -40,7 +41,7 @@ from agent.health import HealthServer
 from agent.kubelet.pod_resources import KubeletAllocations
 from agent.node_source import AllocationSource, NoAllocations, NodeSource
 from agent.ops import Ops
-from agent.session.client import Dialer, SessionPorts
+from agent.session.client import Dialer, SessionPorts, not_looked
 from agent.session.dialer import TunnelDialer
 from agent.session.readings import SharedReadings
 from agent.session.replicas import LinkPorts, ReplicaSet, UsedStreamIds
@@ -126,6 +127,7 @@ class Parts:
     clock: Clock
     jitter: Callable[[], float]
     allocations: AllocationSource = field(default_factory=NoAllocations)
+    pods: Callable[[], Awaitable[PodsReading]] = not_looked
     instruments: Instruments = field(
         default_factory=lambda: Instruments(Process.AGENT, __version__)
     )
@@ -153,6 +155,7 @@ def real_parts(settings: AgentSettings) -> Parts:
             host, ProcessPods(), deadlines=deadlines, known=known
         ),
         allocations=_allocations(settings),
+        pods=RunningPods(),
         identity=SvidKeeper.dialing(settings.workload_api, lambda found: found == wanted, clock),
         dialer=TunnelDialer(parse_spiffe_id(settings.controller_id), count),
         resolver=SystemResolver(),
@@ -211,6 +214,7 @@ class App:
             attester=attester,
             dialer=parts.dialer,
             read=self._readings.read,
+            pods=parts.pods,
             roots=self._roots,
             witness=self._witness,
             journal=self._standing,

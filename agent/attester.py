@@ -31,10 +31,13 @@ from gpuwarden.evidence.model import (
     PROTOCOL,
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    WANT_PODS,
     ZERO_DIGEST,
     BadNews,
     Evidence,
     EvidenceHeader,
+    EvidenceWithPods,
     Hello,
     LogAlarm,
     WitnessedCheckpoint,
@@ -196,7 +199,8 @@ class Attester:
         """
         if stream.challenge is None or stream.answered:
             raise NotChallengedError("no challenge is open")
-        header = self._header(stream, stream.challenge, stream.challenge.document.nonce, at)
+        challenge = stream.challenge.document
+        header = self._header(stream, stream.challenge, challenge.nonce, at)
         document = Evidence(
             **msgspec.structs.asdict(header),
             checkpoints=checkpoints,
@@ -204,10 +208,18 @@ class Attester:
             allocations=reading.allocations.allocations,
             processes=reading.processes,
             hardware_reports=(),
-            failed_reads=(*reading.failed_reads, *reading.allocations.failed_reads),
+            failed_reads=(
+                *reading.failed_reads,
+                *reading.allocations.failed_reads,
+                *reading.pods.failed_reads,
+            ),
             log_alarms=alarms,
         )
-        message = _signed(stream, header, TYPE_EVIDENCE, canonical_json(document), signer)
+        kind = TYPE_EVIDENCE
+        if WANT_PODS in challenge.want:
+            kind, told = TYPE_EVIDENCE_WITH_PODS, msgspec.structs.asdict(document)
+            document = EvidenceWithPods(**told, pods=reading.pods.pods)
+        message = _signed(stream, header, kind, canonical_json(document), signer)
         return replace(message, stream=replace(message.stream, answered=True))
 
     def bad_news(

@@ -199,6 +199,8 @@ def assemble(
         conditions=conditions,
         instruments=instruments,
     )
+    if binding is not None:
+        conditions.state.ledger_uncertainty = binding.uncertainty
     verbs = _verbs(settings, conditions, scenes, cluster, binding)
     desk = OperatorDesk(
         DeskPorts(
@@ -237,7 +239,13 @@ def assemble(
         table=table,
         known_fleet=known_fleet,
         attestation=_attestation(
-            settings, conditions, verifier, intake, journal=journal, table=table
+            settings,
+            conditions,
+            verifier,
+            intake,
+            journal=journal,
+            table=table,
+            wants_pods=_no_pods if binding is None else binding.follower.releases_on,
         ),
         fleet=_fleet(conditions, known_fleet, desk, verbs, scenes),
         operator=OperatorService(desk),
@@ -298,6 +306,7 @@ def _attestation(
     *,
     journal: TrustJournal,
     table: StreamTable,
+    wants_pods: Callable[[str], bool],
 ) -> AttestationService:
     return AttestationService(
         SessionPorts(
@@ -307,6 +316,7 @@ def _attestation(
                 verifier.settings,
                 conditions.svids,
                 AuditHeads(conditions.audit, settings.origin),
+                wants_pods=wants_pods,
             ),
             usage=_usage(settings),
             table=table,
@@ -418,6 +428,11 @@ def _tell(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes]
             cluster.wake(changes)
 
     return tell
+
+
+def _no_pods(_node: str) -> bool:
+    """Without a ledger nothing is released."""
+    return False
 
 
 def _nowhere(_namespace: str) -> bool:

@@ -4,6 +4,7 @@ Collects from sources that answer from memory, at each question anew. Must not d
 `readiness` and the Verifier do.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -39,6 +40,8 @@ class ProcessState:
     listening_since_ns: int | None = None
     draining: bool = False
     clock_suspect: bool = False
+    ledger_uncertainty: Callable[[], str | None] = lambda: None
+    """What nothing is reserved before; without a gate nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,7 @@ class Conditions:
                 clock_suspect=self.state.clock_suspect,
                 draining=self.state.draining,
                 insecure=self.insecure,
+                ledger_uncertainty=self.state.ledger_uncertainty(),
                 spire_error=spire.error,
                 spire_warnings=spire.warnings,
             )

@@ -28,6 +28,8 @@ class ReadinessFacts:
     draining: bool
     insecure: tuple[str, ...] = ()
     """Warnings about insecure stand-ins in use."""
+    ledger_uncertainty: str | None = None
+    """What nothing is reserved before; pods without such a wish are placed meanwhile."""
     spire_error: str | None = None
     spire_warnings: tuple[str, ...] = ()
 
@@ -79,4 +81,6 @@ def readiness(facts: ReadinessFacts) -> Readiness:
     warnings = [*facts.insecure, *facts.spire_warnings]
     if facts.clock_suspect:
         warnings.append("CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock")
+    if facts.ledger_uncertainty is not None:
+        warnings.append(f"ledger: {facts.ledger_uncertainty}")
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))

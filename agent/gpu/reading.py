@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claims.allocations import NOT_ASKED, AllocationReading
+from agent.claims.running_pods import NOT_LOOKED, PodsReading
 from gpuwarden.evidence.model import FailedRead, GpuProcess, Inventory
 
 
@@ -42,6 +43,8 @@ class InventoryReading:
     state: NvmlState
     allocations: AllocationReading = NOT_ASKED
     """Kubelet's account, where it was read beside the GPUs."""
+    pods: PodsReading = NOT_LOOKED
+    """The pods that run, where the challenge wants them."""
     detail: str = ""
     """For people: why the state is not READY; one line, no secrets."""
 

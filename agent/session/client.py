@@ -8,7 +8,7 @@ Every wait that leaves the process has a deadline, either here or in the machine
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -24,13 +24,14 @@ from agent.attester import (
     SigningTime,
 )
 from agent.challenge import ChallengeRefusal, SignedChallenge
+from agent.claims.running_pods import NOT_LOOKED, PodsReading
 from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.session import machine
 from agent.session.machine import About, Answer, End, EndReason, Late, Read, Report, Tell, Verdict
 from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import Clock
 from gpuwarden.evidence.errors import EvidenceError
-from gpuwarden.evidence.model import LogAlarm, WitnessedCheckpoint
+from gpuwarden.evidence.model import WANT_PODS, LogAlarm, WitnessedCheckpoint
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.svid import Svid
 from gpuwarden.reasons import ReasonCode
@@ -118,6 +119,11 @@ class StreamIds(Container[str], Protocol):
         """Remember one."""
 
 
+async def not_looked() -> PodsReading:
+    """In the place of a look at the pods."""
+    return NOT_LOOKED
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPorts:
     """What all streams of this process share."""
@@ -126,6 +132,8 @@ class SessionPorts:
     dialer: Dialer
     read: Callable[[], Awaitable[InventoryReading]]
     """Reads the GPUs, beginning after the call."""
+    pods: Callable[[], Awaitable[PodsReading]] = not_looked
+    """Looks which pods run, beginning after the call."""
     roots: Callable[[], Sequence[x509.Certificate]]
     """Current trust bundle of the own trust domain."""
     witness: Witness
@@ -360,8 +368,14 @@ class _Conversation:
     async def _read(self, challenge_id: str, traced: Round) -> None:
         with traced.inside(), span(Span.INVENTORY) as active:
             reading = await self._ports.read()
+            if self._wants_pods():
+                reading = replace(reading, pods=await self._ports.pods())
             active.set_attribute("gpus", len(reading.inventory.gpus))
         self._events.put_nowait(machine.ReadingDone(challenge_id, reading))
+
+    def _wants_pods(self) -> bool:
+        challenge = self._stream.challenge
+        return challenge is not None and WANT_PODS in challenge.document.want
 
     def _verify(self, challenge: wire.Challenge) -> machine.Event:
         signed = SignedChallenge(

@@ -12,6 +12,7 @@ import msgspec
 
 from controller.admission.node_affinity import NodeDemand
 from controller.admission.pod_view import AdmittedPod
+from controller.scheduling.finding import WishTextError
 from controller.scheduling.ordinal import ORDINAL_KEYS
 from controller.scheduling.pod import device_requests
 from controller.scheduling.wish_keys import (
@@ -44,16 +45,25 @@ def hint(pod: AdmittedPod, rules: WishRules) -> NodeDemand:
     return NodeDemand(f"{HINT_LABEL_PREFIX}wish-{digest}", (FITS,))
 
 
-def hinted(pod: AdmittedPod) -> str | None:
-    """The label that a pod waits for; None of a pod that was not told of one."""
+def hinted(pod: AdmittedPod, rules: WishRules) -> str | None:
+    """The label that a pod waits for; None of a pod that was not told of one.
+
+    It may name labels of other wishes, too: those are not for it to keep from their pods.
+    """
     affinity = pod.spec.affinity
     node = None if affinity is None else affinity.node_affinity
     required = None if node is None else node.required
     for term in () if required is None else required.node_selector_terms or ():
-        for each in term.match_expressions or ():
-            if each.key.startswith(HINT_LABEL_PREFIX):
-                return each.key
+        if any(each.key.startswith(HINT_LABEL_PREFIX) for each in term.match_expressions or ()):
+            return _own(pod, rules)
     return None
+
+
+def _own(pod: AdmittedPod, rules: WishRules) -> str | None:
+    try:
+        return hint(pod, rules).key
+    except WishTextError:
+        return None  # its wishes cannot be read: no node fits
 
 
 def _counts(label: str, pod: AdmittedPod) -> bool:

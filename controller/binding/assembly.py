@@ -73,6 +73,8 @@ class BindingParts:
     ids: ReservationIds | None
     use_keeper: UseKeeper | None
     """None in report-only mode: nothing is reserved, so there is nothing to compare with."""
+    uncertainty: Callable[[], str | None]
+    """What nothing is reserved before."""
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
@@ -162,6 +164,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         sources.ledger,
         ids,
         None if is_report_only(settings) else _use_keeper(sources, ids, reports, footing),
+        lambda: footing.uncertainty,
     )
 
 

@@ -85,6 +85,10 @@ class ReservationFollower:
         self._news = asyncio.Event()
         self._rounds = 0
 
+    def releases_on(self, node: str) -> bool:
+        """Whether something is being released on a node."""
+        return node in self._followup.releasing_nodes
+
     def pod_changed(self, uid: str, *, gone: bool) -> None:
         """The watch says that a pod has changed, or was deleted; returns at once."""
         if uid not in self._ports.store.snapshot().by_pod:

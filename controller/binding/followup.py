@@ -100,6 +100,8 @@ class Followup:
         """By reservation."""
         self._releases: dict[tuple[str, str], ReleaseWatch] = {}
         """By GPU and reservation."""
+        self.releasing_nodes: frozenset[str] = frozenset()
+        """Nodes with a holder that is being released: which pods run there matters."""
         self._apart = Apart()
 
     def touched(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
@@ -116,7 +118,7 @@ class Followup:
         some more confirmed ones in turn.
         """
         open_attempts: dict[str, list[Entry]] = {}
-        releasing: set[tuple[str, str]] = set()
+        releasing: dict[tuple[str, str], str] = {}
         moves: dict[tuple[str, Move], list[Entry]] = {}
         looks: dict[str, LookFor] = {}
         now_ns = around.now_ns
@@ -130,7 +132,7 @@ class Followup:
                         sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
                         move = end_step(holder, sight, around.gone(entry.record.node))
                     case HolderState.RELEASING:
-                        releasing.add((entry.record.key, holder.reservation))
+                        releasing[entry.record.key, holder.reservation] = entry.record.node
                         sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
                         move = self._releasing(around, entry, holder, sight)
                     case _:
@@ -139,6 +141,7 @@ class Followup:
                     moves.setdefault((holder.reservation, move), []).append(entry)
         self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
         self._releases = {k: x for k, x in self._releases.items() if k in releasing}
+        self.releasing_nodes = frozenset(releasing.values())
         touches = [
             *self._proposed(around, open_attempts, moves, looks),
             *(TouchPod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),

@@ -16,7 +16,7 @@ from typing import Protocol
 from controller.binding.stored_pod import PodsUnavailableError
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.adoption import LivePod, adopted_on
-from controller.ledger.footing import Footing, grant_refusal, went_back
+from controller.ledger.footing import Footing, grant_refusal, uncertainty, went_back
 from controller.ledger.pods import PodGone, PodSeen
 from controller.ledger.record import PodRef, RecordInvalidError, key_of
 from controller.ledger.recovery import Grants, LoggedGrant, grants_of, held_again, lost_grants
@@ -119,6 +119,11 @@ class FootingKeeper:
         found, reads = self._footing, (self._footing.ledger_read_ns, self._footing.pods_read_ns)
         read = all(x is not None and x >= found.since_ns for x in reads)
         return found.recalled and read
+
+    @property
+    def uncertainty(self) -> str | None:
+        """What nothing is granted before, anywhere or on some nodes; for people."""
+        return uncertainty(self._footing)
 
     def pods_listed(self, asked_ns: int) -> None:
         """All pods were listed, asked for then; they count once they were surveyed."""

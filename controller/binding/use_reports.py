@@ -40,7 +40,11 @@ class UseReports:
     def _report(self, node: str, acceptance: Acceptance, mode: NodeMode) -> UseReport:
         asked_ns = acceptance.challenge_issued_ns
         return UseReport(
-            acceptance.boot_id, asked_ns, _users(acceptance), self._given(node, acceptance, mode)
+            acceptance.boot_id,
+            asked_ns,
+            _users(acceptance),
+            self._given(node, acceptance, mode),
+            None if acceptance.pods_unread else frozenset(acceptance.pods or ()),
         )
 
     def _given(

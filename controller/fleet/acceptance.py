@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 from controller.fleet.sharing import shared
 from controller.fleet.view import Acceptance, GpuView
 from controller.verifier.result import Accepted
-from gpuwarden.evidence.model import Gpu, GpuProcess, LostGpu
+from gpuwarden.evidence.model import (
+    WANT_PODS,
+    Evidence,
+    EvidenceWithPods,
+    Gpu,
+    GpuProcess,
+    LostGpu,
+)
 from gpuwarden.evidence.node_identity import serial
 
 Use = TypeVar("Use", bound=tuple[Any, ...])
@@ -52,8 +59,14 @@ def acceptance_of(
         processes_by_gpu=_processes(accepted.evidence.processes or ()),
         allocations=_kept(before.allocations if before else None, accepted.evidence.allocations),
         processes=_kept(before.processes if before else None, accepted.evidence.processes),
+        pods=_pods(accepted.evidence),
+        pods_unread=any(x.fact == WANT_PODS for x in accepted.evidence.failed_reads),
         inventory=inventory,
     )
+
+
+def _pods(evidence: Evidence) -> tuple[str, ...] | None:
+    return evidence.pods if isinstance(evidence, EvidenceWithPods) else None
 
 
 def _unchanged(accepted: Accepted, before: Acceptance) -> bool:

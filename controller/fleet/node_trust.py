@@ -256,6 +256,8 @@ _OF_ONE_ROUND: Final = frozenset(
         "processes_by_gpu",
         "allocations",
         "processes",
+        "pods",
+        "pods_unread",
     }
 )
 _FACTS: Final = attrgetter(

@@ -126,6 +126,10 @@ class Acceptance:
     """Devices that kubelet gave to containers, as of the last evidence; None where not read."""
     processes: tuple[GpuProcess, ...] | None = None
     """Processes on GPUs with their pods, likewise."""
+    pods: tuple[str, ...] | None = None
+    """UIDs of pods of which a process runs, likewise; None where nothing was said of them."""
+    pods_unread: bool = False
+    """Whether the agent looked for them and could not."""
     inventory: Inventory | None = field(default=None, compare=False, repr=False)
     """Where `gpus` come from: the very object, to know it again. Not for reading."""
 

@@ -14,15 +14,17 @@ from typing import Final, Protocol
 
 import msgspec
 
-from controller.kube.errors import ApiError, error_from_answer
+from controller.kube.errors import AnswerTooLargeError, ApiError, error_from_answer
 from controller.kube.resources import Resource, with_query
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 
-MAX_OBJECT_BYTES: Final = 4 << 20
+MAX_OBJECT_BYTES: Final = 24 << 20
+"""The API server takes 3 MiB at most, and writes `<` as six bytes."""
 MAX_PAGE_BYTES: Final = 64 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
 PAGE_OBJECTS: Final = 250
+_PARTS: Final = 8
 CALL_SECONDS: Final = 10.0
 PAGE_SECONDS: Final = 60.0
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -95,11 +97,17 @@ class ApiClient:
     """One for the process."""
 
     def __init__(
-        self, exchange: Exchange, instruments: Instruments, *, page_objects: int = PAGE_OBJECTS
+        self,
+        exchange: Exchange,
+        instruments: Instruments,
+        *,
+        page_objects: int = PAGE_OBJECTS,
+        page_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
         self._exchange = exchange
         self._requests = instruments.counter(names.KUBE_REQUESTS)
         self._page_objects = page_objects
+        self._page_bytes = page_bytes
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
         """Read one object at its newest; raises ApiError."""
@@ -155,15 +163,24 @@ class ApiClient:
     async def pages(self, resource: Resource) -> AsyncIterator[Page]:
         """All objects at one moment no earlier than now, page by page; raises ApiError.
 
-        A continue token that expired on the way ends it with 410: begin anew.
+        A continue token that expired on the way ends it with 410: begin anew. Pages that turn out
+        too large are asked for again in parts: a tenant's large objects must not blind us.
         """
         token: str | None = None
+        most = self._page_objects
         while token != "":
-            path = with_query(resource.path(), **{"limit": self._page_objects, "continue": token})
+            path = with_query(resource.path(), **{"limit": most, "continue": token})
             request = Request("GET", path, total_s=PAGE_SECONDS)
-            page = _decoded(await self._call("list", request, MAX_PAGE_BYTES))
+            try:
+                page = _decoded(await self._call("list", request, self._page_bytes))
+            except AnswerTooLargeError:
+                if most == 1:
+                    raise
+                most = max(most // _PARTS, 1)
+                continue
             yield page
             token = page.metadata.continue_
+            most = min(most * 2, self._page_objects)
 
     async def version_now(self, resource: Resource) -> str:
         """The version of a collection at a moment no earlier than now; raises ApiError.
@@ -239,7 +256,7 @@ async def _whole(body: Body, limit: int) -> bytes:
     while chunk := await body.chunk():
         size += len(chunk)
         if size > limit:
-            raise ApiError(f"an answer of more than {limit} bytes")
+            raise AnswerTooLargeError(f"an answer of more than {limit} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
 

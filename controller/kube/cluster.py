@@ -88,6 +88,7 @@ class Cluster:
         self._exchange = exchange
         self._clock = clock
         self._instruments = instruments
+        self._rules = rules
         self._pace = pace
         self._says_events = settings.events
         self._api = api = ApiClient(exchange, instruments)
@@ -202,6 +203,7 @@ class Cluster:
                 leads=self.leadership.leads,
                 boottime_ns=self._clock.boottime_ns,
             ),
+            self._rules,
             self._instruments,
         )
 

@@ -51,6 +51,10 @@ class ApiError(Exception):
         return self.status in _WAIT or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
+class AnswerTooLargeError(ApiError):
+    """The answer is larger than anybody here would read; nothing of it counts."""
+
+
 class _Details(msgspec.Struct, rename="camel", gc=False):
     retry_after_seconds: float | None = None
 

@@ -16,6 +16,7 @@ from controller.kube.api import ApiClient
 from controller.kube.errors import ApiError
 from controller.kube.hint_plan import HintPlan, LabelChange
 from controller.kube.resources import NODES
+from controller.scheduling.wish_keys import WishRules
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -43,10 +44,12 @@ class HintPorts:
 class NodeHints:
     """One per process; used from one event loop."""
 
-    def __init__(self, api: ApiClient, ports: HintPorts, instruments: Instruments) -> None:
+    def __init__(
+        self, api: ApiClient, ports: HintPorts, rules: WishRules, instruments: Instruments
+    ) -> None:
         self._api = api
         self._ports = ports
-        self._plan = HintPlan()
+        self._plan = HintPlan(rules)
         self._count = instruments.counter(names.KUBE_HINTS)
         self._followed = instruments.gauge(names.KUBE_HINTED_WISHES)
         self._log = logger("kube")

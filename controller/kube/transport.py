@@ -10,17 +10,21 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.http_exceptions import LineTooLong
 
 from controller.kube.access import Access, AccessError, AccessSource
-from controller.kube.api import Answer, Request
+from controller.kube.api import MAX_OBJECT_BYTES, Answer, Request
 from controller.kube.connector import RestClient
 from controller.kube.errors import ApiError
 from gpuwarden.clock import Clock
 
 CONNECT_SECONDS: Final = 10.0
+MAX_LINE_BYTES: Final = MAX_OBJECT_BYTES + 1024
+"""An event of a watch: an object and few words."""
 _UNAUTHORIZED: Final = 401
 _NS: Final = 1_000_000_000
 
@@ -199,14 +203,14 @@ class _Body:
 
     async def line(self) -> bytes:
         """The next line with its LF, none at the end; raises ApiError."""
-        return await self._read(self._content.readline)
+        return await self._read(partial(self._content.readline, max_line_length=MAX_LINE_BYTES))
 
     async def _read(self, read: Any) -> bytes:  # noqa: ANN401 - a bound method of the reader
         try:
             found: bytes = await read()
         except TimeoutError:
             raise ApiError("the API server fell silent") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, LineTooLong, OSError, ValueError) as error:
             raise ApiError(f"the API server broke off: {type(error).__name__}") from None
         return found
 

@@ -31,6 +31,18 @@ class Footing:
     """Whether the audit log from before the start was read."""
 
 
+def uncertainty(footing: Footing) -> str | None:
+    """What is not known yet, for people; None where grants have nothing but nodes to wait for."""
+    reads = (footing.ledger_read_ns, footing.pods_read_ns)
+    if not footing.recalled:
+        return "the audit log from before the start was not read yet"
+    if any(x is None or x < footing.since_ns for x in reads):
+        return "the ledger and the pods are being read"
+    if footing.unrecorded:
+        return f"{len(footing.unrecorded)} nodes wait for records that the ledger had lost"
+    return None
+
+
 def grant_refusal(
     footing: Footing, node: str, gpus: tuple[str, ...], report: UseReport | None, now_ns: int
 ) -> Refusal | None:

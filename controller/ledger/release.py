@@ -3,9 +3,9 @@
 A pod that was force-deleted can outlive its object by seconds, or with kubelet down for as
 long as it likes. So a holder is Releasing from its pod's end until the node's agent has
 reported twice in a row, both asked for after the end was known here, that no process of
-the pod uses a GPU and that kubelet has not given it this one. A reboot after the end does
-as much as the first of them. A node that is gone is waited for, then let go; a node that
-is merely silent or terminating keeps what it has.
+the pod uses a GPU, that none is in its cgroup, and that kubelet has not given it this one. A
+reboot after the end does as much as the first of them. A node that is gone is waited for, then
+let go; a node that is merely silent or terminating keeps what it has.
 
 Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
 answers, and a replica that starts begins to count anew.
@@ -52,6 +52,15 @@ class UseReport:
     processes could not be read."""
     given: frozenset[GivenDevice] | None
     """None where kubelet could not be asked."""
+    pods: frozenset[str] | None = frozenset()
+    """UIDs of pods of which any process runs, as far as the agent tells; None where it could not
+    look."""
+
+    def may_run(self, uid: str | None) -> bool:
+        """Whether a pod may still run; what could not be read says that it may."""
+        if self.users is None or self.pods is None or uid in self.pods:
+            return True
+        return any(uid in users for users in self.users.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +119,7 @@ def is_quiet(report: UseReport, pod: PodRef, gpu: str, *, succeeded: bool = Fals
     `succeeded`: a later pod of the same name has the GPU, so what kubelet says of that name is
     said of it (`has_successor`).
     """
-    if report.users is None or report.given is None:
-        return False
-    if any(pod.uid in users for users in report.users.values()):
+    if report.given is None or report.may_run(pod.uid):
         return False
     if succeeded:
         return True

@@ -58,4 +58,4 @@ def _may_be_meant(holder: Holder, pod: PodRef, report: UseReport) -> bool:
     """Whether the holder is an earlier pod of that name of which something may run."""
     if (holder.pod.namespace, holder.pod.name) != (pod.namespace, pod.name):
         return False
-    return report.users is None or any(holder.pod.uid in x for x in report.users.values())
+    return report.may_run(holder.pod.uid)

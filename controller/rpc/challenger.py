@@ -17,9 +17,9 @@ from controller.verifier.challenge import (
     Nonces,
     build_challenge,
 )
-from controller.verifier.context import Now, StreamState, VerifierSettings
+from controller.verifier.context import WANT_INVENTORY, Now, StreamState, VerifierSettings
 from gpuwarden.evidence.envelope import sign
-from gpuwarden.evidence.model import TYPE_CHALLENGE
+from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
 from gpuwarden.identity.svid import Svid, SvidSource
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 
@@ -37,11 +37,14 @@ class Challenger:
         svids: SvidSource,
         head: Callable[[StreamState], AuditHead | None] = lambda _stream: None,
         draw: Callable[[int], bytes] = secrets.token_bytes,
+        wants_pods: Callable[[str], bool] = lambda _node: False,
     ) -> None:
+        """`wants_pods`: whether it matters which pods run on a node, which costs it a look."""
         self._settings = settings
         self._svids = svids
         self._head = head
         self._draw = draw
+        self._wants_pods = wants_pods
         self._shown: tuple[Svid | None, list[bytes]] = (None, [])
         """The SVID that was used last, and its chain in DER."""
 
@@ -63,9 +66,13 @@ class Challenger:
             issued_ns=now.boottime_ns,
             wall=now.wall,
             interval_ns=interval_ns,
+            want=self._want(stream.node),
             audit=self._head(stream),
         )
         return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
+
+    def _want(self, node: str) -> tuple[str, ...]:
+        return (WANT_INVENTORY, WANT_PODS) if self._wants_pods(node) else (WANT_INVENTORY,)
 
     def _nonces(self) -> Nonces:
         """Of one draw, because each is a system call."""

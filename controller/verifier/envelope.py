@@ -21,14 +21,18 @@ from gpuwarden.evidence.errors import AlgorithmDeniedError, DecodeError, Signatu
 from gpuwarden.evidence.model import (
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    WANT_PODS,
     BadNews,
     Evidence,
     EvidenceHeader,
+    EvidenceWithPods,
 )
 from gpuwarden.evidence.outline import KnownInventory, evidence_showing
 from gpuwarden.evidence.strict_json import decode, quote
 from gpuwarden.reasons import ReasonCode, Refusal
 
+_TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS, TYPE_BAD_NEWS})
 BAD_NEWS_KINDS: Final = frozenset({"xid", "gpu-lost", "driver-reload", "nvml-unavailable"})
 
 
@@ -59,9 +63,15 @@ def shape(
         return Refusal(
             ReasonCode.MSG_MALFORMED, "an id, nonce, payload or signature has no such size"
         )
-    if message.payload_type not in {TYPE_EVIDENCE, TYPE_BAD_NEWS}:
+    if message.payload_type not in _TYPES or _is_unasked(message, issued):
         return Refusal(ReasonCode.TYPE_UNEXPECTED, f"payload type {quote(message.payload_type)}")
     return None
+
+
+def _is_unasked(message: ReceivedMessage, issued: IssuedChallenge | Refusal) -> bool:
+    """Whether it tells of pods without having been asked to."""
+    is_asked = not isinstance(issued, IssuedChallenge) or WANT_PODS in issued.want
+    return message.payload_type == TYPE_EVIDENCE_WITH_PODS and not is_asked
 
 
 def _well_formed(message: ReceivedMessage) -> bool:
@@ -105,17 +115,21 @@ def read_payload(
     """
     if message.payload_type == TYPE_BAD_NEWS:
         return _read_bad_news(message.payload)
-    limit = len(message.payload)
-    if known is not None and (again := evidence_showing(known, message.payload)) is not None:
+    limit, kind = len(message.payload), _kind(message)
+    if known is not None and (again := evidence_showing(known, message.payload, kind)) is not None:
         return again
     try:
-        return decode(message.payload, Evidence, max_bytes=limit)
+        return decode(message.payload, kind, max_bytes=limit)
     except DecodeError as error:
         reason = str(error)
     try:
         return Unreadable(decode(message.payload, _Header, max_bytes=limit), reason)
     except DecodeError as error:
         return Refusal(ReasonCode.MSG_MALFORMED, f"evidence: {error}")
+
+
+def _kind(message: ReceivedMessage) -> type[Evidence]:
+    return EvidenceWithPods if message.payload_type == TYPE_EVIDENCE_WITH_PODS else Evidence
 
 
 def _read_bad_news(payload: bytes) -> BadNews | Refusal:

@@ -17,7 +17,11 @@ PROTOCOL: Final = 1
 
 TYPE_CHALLENGE: Final = "application/vnd.gpuwarden.challenge.v1+json"
 TYPE_EVIDENCE: Final = "application/vnd.gpuwarden.evidence.v1+json"
+TYPE_EVIDENCE_WITH_PODS: Final = "application/vnd.gpuwarden.evidence.v2+json"
 TYPE_BAD_NEWS: Final = "application/vnd.gpuwarden.bad-news.v1+json"
+
+WANT_PODS: Final = "pods"
+"""In a challenge: answer with evidence that tells the pods that run, if you can."""
 
 ZERO_DIGEST: Final = "0" * 64
 """`prev` of the first evidence of a stream and of the first audit record."""
@@ -91,7 +95,7 @@ class Challenge(Document, frozen=True):
     leaf_sha256: str
     """SHA-256 of the DER of the agent's leaf on this TLS session."""
     want: tuple[str, ...]
-    """What is asked for: `inventory`, later `hardware-report`."""
+    """What is asked for: `inventory`, `pods`, later `hardware-report`; others are skipped."""
     ttl_ms: int
     interval_ms: int
     checkpoint: str | None
@@ -261,6 +265,13 @@ class Evidence(EvidenceHeader, frozen=True):
     hardware_reports: tuple[HardwareReport, ...]
     failed_reads: tuple[FailedRead, ...]
     log_alarms: tuple[LogAlarm, ...]
+
+
+class EvidenceWithPods(Evidence, frozen=True):
+    """The same, in answer to a challenge that wants `pods`."""
+
+    pods: tuple[str, ...] | None
+    """UIDs of the pods in whose cgroups a process runs, sorted; null where that was not read."""
 
 
 class BadNews(EvidenceHeader, frozen=True):

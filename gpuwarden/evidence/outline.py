@@ -14,7 +14,7 @@ import msgspec
 
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.document_codec import ENCODER, FAILED, may_be_long
-from gpuwarden.evidence.model import Evidence, Inventory
+from gpuwarden.evidence.model import Evidence, EvidenceWithPods, Inventory
 
 
 class _Outline(Evidence, frozen=True):
@@ -23,7 +23,16 @@ class _Outline(Evidence, frozen=True):
     inventory: msgspec.Raw  # type: ignore[assignment] # in the place of the parent's
 
 
-_DECODER: Final = msgspec.json.Decoder(_Outline)
+class _OutlineWithPods(EvidenceWithPods, frozen=True):
+    """The same of the other kind."""
+
+    inventory: msgspec.Raw  # type: ignore[assignment] # in the place of the parent's
+
+
+_DECODERS: Final[dict[type[Evidence], msgspec.json.Decoder[Evidence]]] = {
+    Evidence: msgspec.json.Decoder(_Outline),
+    EvidenceWithPods: msgspec.json.Decoder(_OutlineWithPods),
+}
 _NOTHING: Final = msgspec.Raw(b"null")
 
 
@@ -41,11 +50,14 @@ class KnownInventory:
         return KnownInventory(inventory, sha256(canonical_json(inventory)).digest())
 
 
-def evidence_showing(known: KnownInventory, data: bytes) -> Evidence | None:
+def evidence_showing(
+    known: KnownInventory, data: bytes, type_: type[Evidence] = Evidence
+) -> Evidence | None:
     """The evidence whose canonical form `data` is, if it shows just that inventory."""
     try:
-        outline = _DECODER.decode(data)
-        same = sha256(outline.inventory).digest() == known.sha256
+        outline = _DECODERS[type_].decode(data)
+        shown: bytes = outline.inventory  # type: ignore[assignment] # as it came
+        same = sha256(shown).digest() == known.sha256
         if not same or ENCODER.encode(outline) != data:
             return None
         rest = ENCODER.encode(msgspec.structs.replace(outline, inventory=_NOTHING))
@@ -53,4 +65,4 @@ def evidence_showing(known: KnownInventory, data: bytes) -> Evidence | None:
         return None
     if may_be_long(rest):
         return None
-    return Evidence(**(msgspec.structs.asdict(outline) | {"inventory": known.inventory}))
+    return type_(**(msgspec.structs.asdict(outline) | {"inventory": known.inventory}))

@@ -1,4 +1,4 @@
-"""What a well-formed account of the use of GPUs is: kubelet's allocations and the processes.
+"""What a well-formed account of the use of GPUs is: kubelet's allocations, processes, and pods.
 
 Pure, and only about form and about names: that kubelet speaks of a device which the node does
 not have, or gives one device to two containers, happens (a card that fell off, a pod that is
@@ -12,13 +12,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuwarden.evidence.inventory_rules import is_gpu_uuid, is_mig_uuid
-from gpuwarden.evidence.model import Allocation, Evidence, GpuProcess, Inventory
+from gpuwarden.evidence.model import (
+    Allocation,
+    Evidence,
+    EvidenceWithPods,
+    GpuProcess,
+    Inventory,
+)
 from gpuwarden.evidence.strict_json import quote
 
 MAX_ALLOCATIONS: Final = 1000
 """Devices of all containers of a node."""
 MAX_PROCESSES: Final = 1000
 """Of all GPUs of a node together."""
+MAX_PODS: Final = 1024
+"""Pods that run on a node; kubelet takes 110 unless it is told otherwise."""
 _MAX_PID: Final = 2**22
 """PID_MAX_LIMIT of Linux on 64 bits."""
 _LISTED: Final = 4
@@ -90,6 +98,8 @@ def _findings(evidence: Evidence) -> Iterator[str]:
     yield from _count("processes", len(processes), MAX_PROCESSES)
     for position, process in enumerate(processes[:MAX_PROCESSES]):
         yield from (f"processes[{position}].{line}" for line in _process(process))
+    if isinstance(evidence, EvidenceWithPods):
+        yield from _pods(evidence.pods or ())
 
 
 def _allocation(allocation: Allocation) -> Iterator[str]:
@@ -108,6 +118,14 @@ def _process(process: GpuProcess) -> Iterator[str]:
         yield f"pid: {process.pid} is not between 0 and {_MAX_PID}"
     if process.pod_uid is not None:
         yield from _match("podUid", process.pod_uid, _POD_UID, "a pod's UID")
+
+
+def _pods(pods: tuple[str, ...]) -> Iterator[str]:
+    yield from _count("pods", len(pods), MAX_PODS)
+    for position, uid in enumerate(pods[:MAX_PODS]):
+        yield from _match(f"pods[{position}]", uid, _POD_UID, "a pod's UID")
+    if len(set(pods)) < len(pods):
+        yield "pods: one appears more than once"
 
 
 def _match(at: str, value: str, pattern: re.Pattern[str], expected: str) -> Iterator[str]:

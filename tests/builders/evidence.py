@@ -24,6 +24,7 @@ from controller.verifier.challenge import (
 )
 from controller.verifier.context import (
     SECOND_NS,
+    WANT_INVENTORY,
     Now,
     ReceivedMessage,
     Snapshots,
@@ -40,8 +41,11 @@ from gpuwarden.evidence.model import (
     PROTOCOL,
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    WANT_PODS,
     BadNews,
     Evidence,
+    EvidenceWithPods,
     Hello,
 )
 from gpuwarden.identity.svid import PrivateKey
@@ -108,6 +112,8 @@ class Scene:
     issued: dict[str, Any] = field(default_factory=dict)
     """Fields of the remembered challenge, replaced after the evidence was made."""
     bad_news: bool = False
+    wants_pods: bool = False
+    """Whether the challenge asks for pods; `pods` in `evidence` tells them."""
     key: PrivateKey | None = None
     """Signs instead of the session's key."""
     answers_after_ns: int = SECOND_NS
@@ -176,6 +182,7 @@ class Scene:
             nonces(number),
             issued_ns=self.boottime_ns,
             wall=self.wall,
+            want=(WANT_INVENTORY, WANT_PODS) if self.wants_pods else (WANT_INVENTORY,),
         )
         return issued
 
@@ -208,10 +215,13 @@ class Scene:
             "failed_reads": (),
             "log_alarms": (),
         }
-        return Evidence(**(header | body | self.evidence))
+        kind = EvidenceWithPods if "pods" in self.evidence else Evidence
+        return kind(**(header | body | self.evidence))
 
     def signed(self, stream: StreamState, issued: IssuedChallenge) -> ReceivedMessage:
         kind = TYPE_BAD_NEWS if self.bad_news else TYPE_EVIDENCE
+        if "pods" in self.evidence:
+            kind = TYPE_EVIDENCE_WITH_PODS
         payload = self.payload or canonical_json(self.document(stream, issued))
         good = ReceivedMessage(
             stream_id=bytes.fromhex(stream.stream_id),

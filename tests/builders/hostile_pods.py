@@ -19,7 +19,7 @@ def with_(field: str, value: Any, **pod: Any) -> dict[str, Any]:
     return new_pod(container(**{field: value}), **pod)
 
 
-def _key(prefix: str) -> str:
+def device_key(prefix: str) -> str:
     """An annotation that the API server takes; a name of its own has no part behind it."""
     if prefix.endswith("/"):
         return f"{prefix}gpu"
@@ -73,7 +73,7 @@ HOSTILE: Final[list[tuple[str, dict[str, Any]]]] = [
             new_pod(annotations={key: "nvidia.com/gpu=0"}),
         )
         for prefix in RUNTIME_DEVICE_PREFIXES
-        for key in (_key(prefix),)
+        for key in (device_key(prefix),)
     ),
     ("DOOR_CDI", new_pod(annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=0"})),
 ]

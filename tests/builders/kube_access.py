@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from controller.kube.access import AccessSource, InCluster
-from controller.kube.api import ApiClient
+from controller.kube.api import MAX_PAGE_BYTES, ApiClient
 from controller.kube.transport import Transport
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry.metrics import Instruments
@@ -65,8 +65,13 @@ def kubeconfig(folder: Path, api: FakeApiServer, **cluster: object) -> Path:
 
 
 def api_client(
-    source: AccessSource, clock: Clock | None = None, *, page_objects: int = 2
+    source: AccessSource,
+    clock: Clock | None = None,
+    *,
+    page_objects: int = 2,
+    page_bytes: int = MAX_PAGE_BYTES,
 ) -> tuple[ApiClient, Transport]:
     transport = Transport(source, clock or FakeClock())
     instruments = Instruments(Process.CONTROLLER, "test")
-    return ApiClient(transport, instruments, page_objects=page_objects), transport
+    api = ApiClient(transport, instruments, page_objects=page_objects, page_bytes=page_bytes)
+    return api, transport

@@ -22,7 +22,6 @@ from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation, apply
 from tests.e2e.product.namespaces import create_namespace
 from tests.e2e.product.pods import guarded
-from tests.e2e.product.records import audit_records
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 NAMESPACE: Final = "lost-team"
@@ -127,7 +126,7 @@ class World:
 
     def logged(self, kind: str, decision: str) -> list[Document]:
         """Records of the audit logs of all replicas."""
-        found = [x for one in self.controllers for x in audit_records(one)]
+        found = [x for one in self.controllers for x in one.records()]
         return [x for x in found if (x["kind"], x["decision"]) == (kind, decision)]
 
     def ready(self) -> None:
@@ -243,6 +242,8 @@ def test_etcd_is_put_back_to_what_it_was_before_pods_and_a_quarantine(
     )
     until("the quarantine is back", lambda: world.is_denied(OUT[restart]), timeout_s=PATIENCE_S)
     assert "NODE_QUARANTINED" in world.try_to_bind("thief", OUT[restart])
+    with pytest.raises(ApiError, match="by an act that says so"):
+        world.api.patch(f"{ENROLLMENTS}/{OUT[restart]}", {"spec": {"denial": None}})
     lost = {x["subject"] for x in world.logged("node.denial", "lost")}
     assert f"node/{OUT[restart]}" in lost
     world.use({keeps: uids["keeps"]})

@@ -200,9 +200,26 @@ def test_pods_deleted_while_kubelet_is_stopped(world: World, candidate: str) -> 
         assert world.states() == ["Releasing"]
         os.kill(process, signal.SIGKILL)
         world.show()
-        until("the card is free", lambda: world.answer(candidate) == "", timeout_s=PATIENCE_S)
     finally:
         world.kubelet.resume_service()
+    until("the card is free", lambda: world.answer(candidate) == "", timeout_s=PATIENCE_S)
+
+
+def test_a_container_without_a_gpu_context_while_kubelet_is_stopped(
+    world: World, candidate: str
+) -> None:
+    """Neither the driver nor kubelet tells of it, only the cgroups of the node's processes do."""
+    process = world.stubborn("idle")
+    world.kubelet.stop()
+    try:
+        world.force_delete("idle")
+        world.wait_states("Releasing")
+        _stays_so(world, candidate, process)
+        assert world.states() == ["Releasing"]
+    finally:
+        world.kubelet.resume_service()
+    until("the card is free", lambda: world.answer(candidate) == "", timeout_s=PATIENCE_S)
+    assert not _is_alive(process)
 
 
 def _stays_so(world: World, candidate: str, process: int) -> None:

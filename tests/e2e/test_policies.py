@@ -14,6 +14,7 @@ import yaml
 from controller.scheduling.ordinal import ORDINAL_KEYS
 from controller.scheduling.reserved_keys import MANAGED_TAINT, RUNTIME_DEVICE_PREFIXES
 from controller.scheduling.wish_keys import MAP, ORDINAL, REQUIRED_HASH, SEED_REQUIRED_HASH
+from tests.builders.hostile_pods import device_key
 from tests.e2e.lab.api import STRATEGIC, Api, ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import PROBE, Namespace, pod
@@ -203,9 +204,7 @@ class TestDevices:
     def test_none_comes_later_where_pods_are_guarded(
         self, plain: Namespace, enforced: Namespace, resource: str, prefix: str
     ) -> None:
-        key = f"{prefix}{'' if prefix.endswith('/') else '/'}container.main"
-        if prefix == RUNTIME_DEVICE_PREFIXES[-1]:
-            key = prefix
+        key = device_key(prefix)
         with refused("DOOR_CDI", key):
             _patch(enforced, "probe", resource, "annotations", {key: "nvidia.com/gpu=all"})
         _patch(plain, "probe", resource, "annotations", {key: "nvidia.com/gpu=all"})

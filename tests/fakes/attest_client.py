@@ -20,11 +20,14 @@ from gpuwarden.evidence.model import (
     PROTOCOL,
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    WANT_PODS,
     ZERO_DIGEST,
     BadNews,
     Challenge,
     Evidence,
     EvidenceHeader,
+    EvidenceWithPods,
     Hello,
     Inventory,
 )
@@ -171,8 +174,10 @@ class AttestClient:
         content: Inventory | None = None,
         *,
         key: PrivateKey | None = None,
+        pods: tuple[str, ...] = (),
         **changes: Any,
     ) -> pb.AttestRequest:
+        """`pods` that run are told where the challenge wants them."""
         document = Evidence(
             **self._header(challenge, spare=False),
             checkpoints=(),
@@ -183,9 +188,12 @@ class AttestClient:
             failed_reads=(),
             log_alarms=(),
         )
-        return self._signed(
-            challenge, msgspec.structs.replace(document, **changes), TYPE_EVIDENCE, key
-        )
+        document = msgspec.structs.replace(document, **changes)
+        asked = msgspec.json.decode(challenge.envelope.payload, type=Challenge)
+        if WANT_PODS not in asked.want:
+            return self._signed(challenge, document, TYPE_EVIDENCE, key)
+        told = EvidenceWithPods(**msgspec.structs.asdict(document), pods=pods)
+        return self._signed(challenge, told, TYPE_EVIDENCE_WITH_PODS, key)
 
     def bad_news(
         self, challenge: pb.Challenge, kind: str = "xid", **changes: Any

@@ -21,10 +21,12 @@ from gpuwarden.evidence.envelope import evidence_digest, verify
 from gpuwarden.evidence.model import (
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
     ZERO_DIGEST,
     BadNews,
     Challenge,
     Evidence,
+    EvidenceWithPods,
     Hello,
 )
 from gpuwarden.evidence.strict_json import decode
@@ -191,6 +193,8 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         document: Evidence | BadNews
         if envelope.payload_type == TYPE_EVIDENCE:
             document = decode(envelope.payload, Evidence, max_bytes=1 << 18)
+        elif envelope.payload_type == TYPE_EVIDENCE_WITH_PODS:
+            document = decode(envelope.payload, EvidenceWithPods, max_bytes=1 << 18)
         else:
             assert envelope.payload_type == TYPE_BAD_NEWS
             document = decode(envelope.payload, BadNews, max_bytes=1 << 18)

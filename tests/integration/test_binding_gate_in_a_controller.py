@@ -63,13 +63,14 @@ class Node:
         self._client = client
         self.processes: tuple[GpuProcess, ...] = ()
         self.allocations: tuple[Allocation, ...] | None = None
+        self.pods: tuple[str, ...] = ()
         self.rounds = 0
 
     async def answer_for_ever(self) -> None:
         challenge = await self._client.admitted()
         while True:
             use = {"processes": self.processes, "allocations": self.allocations}
-            await self._client.answer(challenge, CARDS, **use)
+            await self._client.answer(challenge, CARDS, pods=self.pods, **use)
             await self._client.verdict()
             self.rounds += 1
             challenge = await self._client.challenge()
@@ -172,7 +173,10 @@ async def test_from_evidence_to_release(
         await here.state_of(given, "Releasing")
         await here.node.some_rounds()
         await here.state_of(given, "Releasing")
-        here.node.processes = ()
+        here.node.processes, here.node.pods = (), (uid,)
+        await here.node.some_rounds(4)
+        await here.state_of(given, "Releasing")
+        here.node.pods = ()
         await here.state_of(given, None)
         whole = ["reserved", "confirmed", "releasing", "released"]
 

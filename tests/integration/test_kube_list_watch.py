@@ -10,8 +10,10 @@ import pytest
 
 from controller.fleet.directory import KnownNode
 from controller.kube.cluster_nodes import ClusterNodes
+from controller.kube.errors import ApiError
 from controller.kube.list_watch import ListWatch, Pace
 from controller.kube.objects import NODE_KIND
+from controller.kube.resources import NODES
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -101,6 +103,34 @@ async def test_it_lists_by_pages_and_then_only_watches(
         server.change("nodes", node("b", x="y"))
         await following.equals("events")
         assert [verb for verb, _ in server.requests] == ["list", "list", "watch"]
+
+
+async def test_the_largest_object_that_can_be_does_not_end_a_watch(
+    follow: Follow, server: FakeApiServer
+) -> None:
+    """In JSON of the API server a `<` takes six bytes, and an object is of 1.5 MiB at most."""
+    async with follow() as following:
+        await following.equals("first list")
+        server.create("nodes", node("d", large="x" * (9 << 20)))
+        await following.equals("the event of a large object")
+        assert [verb for verb, _ in server.requests] == ["list", "list", "watch"]
+
+
+async def test_pages_that_are_too_large_are_asked_for_in_parts(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    for name in ("d", "e", "f"):
+        server.create("nodes", node(name, large="x" * 30_000))
+    api, transport = api_client(
+        in_cluster(tmp_path / "sa", server), SystemClock(), page_objects=4, page_bytes=40_000
+    )
+    found = [len(page.items or ()) async for page in api.pages(NODES)]
+    assert sum(found) == len(server.objects.all("nodes"))
+    assert max(found) > min(found) == 1
+    server.create("nodes", node("g", large="x" * 40_000))
+    with pytest.raises(ApiError, match="more than 40000 bytes"):
+        [page async for page in api.pages(NODES)]
+    await transport.close()
 
 
 async def test_a_watch_that_ends_goes_on_from_its_bookmark(

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from controller.admission.hint import hint
 from controller.admission.pod_view import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.node_hints import MOST_PER_LOOK, HintPorts, NodeHints
+from controller.scheduling.wish_keys import WishRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.admitted_pods import admitted, new_pod
@@ -19,7 +21,8 @@ from tests.builders.kube_access import api_client, in_cluster
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 
-KEY = "gpuwarden.node-restriction.kubernetes.io/wish-x"
+WISH = {"gpuwarden.dev/gpu-selector": "model=x"}
+KEY = hint(admitted(new_pod(annotations=WISH)), WishRules()).key
 STALE = "gpuwarden.node-restriction.kubernetes.io/wish-old"
 
 
@@ -27,7 +30,7 @@ def pod() -> AdmittedPod:
     expression: Any = {"key": KEY, "operator": "In", "values": ["fits"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     node = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    return admitted(new_pod(affinity={"nodeAffinity": node}))
+    return admitted(new_pod(annotations=WISH, affinity={"nodeAffinity": node}))
 
 
 @dataclass
@@ -76,7 +79,7 @@ def around() -> Around:
 @pytest.fixture
 async def hints(server: FakeApiServer, tmp_path: Path, around: Around) -> AsyncIterator[NodeHints]:
     api, transport = api_client(in_cluster(tmp_path / "sa", server))
-    yield NodeHints(api, around.ports(), Instruments(Process.CONTROLLER, "test"))
+    yield NodeHints(api, around.ports(), WishRules(), Instruments(Process.CONTROLLER, "test"))
     await transport.close()
 
 

@@ -45,6 +45,8 @@ EARLY: Final = "tests/unit/controller_binding/test_early_reservation.py"
 GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
 SETTLEMENT: Final = "tests/unit/controller_binding/test_settlement.py"
 SETTLED: Final = "tests/unit/controller_ledger/test_ledger_settlement.py"
+RELEASE: Final = "tests/unit/controller_ledger/test_ledger_release.py"
+RUNNING_PODS: Final = "tests/unit/agent/test_running_pods.py"
 USE_FAULTS: Final = "tests/unit/controller_binding/test_use_faults.py"
 LOST: Final = "tests/unit/controller_binding/test_lost_ledger.py"
 SEEN_THROUGH: Final = "tests/unit/controller_binding/test_follower.py"
@@ -757,6 +759,22 @@ WEAKENINGS: Final = (
         f"{SEEN_THROUGH}::test_a_pod_that_is_there_again_keeps_its_gpu",
     ),
     _one(
+        "large-events",
+        "controller/kube/transport.py",
+        "partial(self._content.readline, max_line_length=MAX_LINE_BYTES)",
+        "self._content.readline",
+        "tests/integration/test_kube_list_watch.py"
+        "::test_the_largest_object_that_can_be_does_not_end_a_watch",
+    ),
+    _one(
+        "large-pages",
+        "controller/kube/api.py",
+        "                if most == 1:\n",
+        "                if most >= 1:\n",
+        "tests/integration/test_kube_list_watch.py"
+        "::test_pages_that_are_too_large_are_asked_for_in_parts",
+    ),
+    _one(
         "gate-footing",
         "controller/binding/decision.py",
         "return over or view.grant_refusal(case.node, alone)",
@@ -1450,9 +1468,23 @@ WEAKENINGS: Final = (
     _one(
         "settles-after-the-earlier-pod",
         "controller/ledger/settlement.py",
-        "    return report.users is None or any(",
-        "    return False and any(",
+        "    return report.may_run(holder.pod.uid)",
+        "    return False",
         f"{SETTLED}::test_a_pod_waits_for_an_earlier_one_of_its_name",
+    ),
+    _one(
+        "release-waits-for-the-cgroup",
+        "controller/ledger/release.py",
+        "        if self.users is None or self.pods is None or uid in self.pods:\n",
+        "        if self.users is None:\n",
+        f"{RELEASE}::test_use_and_what_cannot_be_read_begin_the_count_anew",
+    ),
+    _one(
+        "pods-of-the-node",
+        "agent/claims/running_pods.py",
+        "        if first is None or _pod(first) is not None or os.getpid() == int(_INIT):\n",
+        "        if False:\n",
+        f"{RUNNING_PODS}::test_a_reader_inside_a_pod_of_its_own_sees_nothing_of_the_node",
     ),
     _one(
         "use-compared",

@@ -14,17 +14,20 @@ from agent.attester import (
 )
 from agent.challenge import ChallengeDefect, ChallengeRefusal
 from agent.claims.allocations import AllocationReading
+from agent.claims.running_pods import NOT_LOOKED, PodsReading
 from agent.kubelet.listing import unread
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest, verify
 from gpuwarden.evidence.model import (
     TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
     ZERO_DIGEST,
     Allocation,
     BadNews,
     Challenge,
     Evidence,
+    EvidenceWithPods,
     FailedRead,
     Hello,
     WitnessedCheckpoint,
@@ -42,6 +45,7 @@ SVID = CA.svid(AGENT)
 SIGNER = SvidSigner(SVID)
 CONTROLLER_SVID = CA.svid(CONTROLLER)
 CHECKPOINTS = (WitnessedCheckpoint(origin="main/0", checkpoint="main/0\n1\nAAAA\n"),)
+UNREAD = PodsReading(None, (FailedRead(fact="pods", gpu=None, call="x", error="TIMEOUT"),))
 HELLO = attester().hello(CHECKPOINTS)
 
 
@@ -113,6 +117,21 @@ def test_kubelets_allocations_and_why_there_are_none_are_signed() -> None:
         evidence = decode(payload, Evidence, max_bytes=MAX_EVIDENCE_BYTES)
         assert evidence.allocations == found.allocations
         assert evidence.failed_reads == (vbios, *found.failed_reads)
+
+
+@pytest.mark.parametrize("found", [PodsReading(("0" * 32,)), NOT_LOOKED, UNREAD])
+def test_pods_are_told_where_the_challenge_wants_them(found: PodsReading) -> None:
+    stream, _ = opened(want=("inventory", "pods"))
+    given = replace(reading(), pods=found)
+    message = attester().evidence(stream, given, (), signer=SIGNER, at=AT)
+    envelope = message.request.evidence.envelope
+    assert envelope.payload_type == TYPE_EVIDENCE_WITH_PODS
+    verify(SVID.leaf, TYPE_EVIDENCE_WITH_PODS, envelope.payload, envelope.signature)
+    evidence = decode(envelope.payload, EvidenceWithPods, max_bytes=MAX_EVIDENCE_BYTES)
+    assert canonical_json(evidence) == envelope.payload
+    assert evidence.pods == found.pods
+    assert evidence.failed_reads == found.failed_reads
+    assert message.digest == evidence_digest(TYPE_EVIDENCE_WITH_PODS, envelope.payload)
 
 
 def test_seq_and_prev_chain_evidence_and_bad_news() -> None:

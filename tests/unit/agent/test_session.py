@@ -13,12 +13,19 @@ import pytest
 from cryptography import x509
 
 from agent.challenge import SignedChallenge
+from agent.claims.running_pods import PodsReading
 from agent.session.client import Session, SessionPorts
 from agent.session.machine import About, End, EndReason, StreamTiming, Verdict
 from agent.session.replicas import UsedStreamIds
 from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import SystemClock
-from gpuwarden.evidence.model import FailedRead, LogAlarm, WitnessedCheckpoint
+from gpuwarden.evidence.model import (
+    Challenge,
+    EvidenceWithPods,
+    FailedRead,
+    LogAlarm,
+    WitnessedCheckpoint,
+)
 from gpuwarden.settings.values import Address
 from gpuwarden.wire.v1 import attestation_pb2 as wire
 from tests.builders.attesting import AGENT, attester, reading, xid
@@ -47,6 +54,8 @@ class Bench:
     timing: StreamTiming = field(default_factory=StreamTiming)
     accepted: int = 0
     streams: int = 0
+    looks: int = 0
+    """At the pods that run."""
 
     def session(self) -> Session:
         self.streams += 1
@@ -54,6 +63,7 @@ class Bench:
             attester=attester(),
             dialer=self.dialer,
             read=self.gpus.read,
+            pods=self.look,
             roots=lambda: self.roots,
             witness=self.witness,
             journal=self.journal,
@@ -64,6 +74,10 @@ class Bench:
         return Session(
             ports, svid=SVID, replica=REPLICA, stream=self.streams, accepted=self.on_accepted
         )
+
+    async def look(self) -> PodsReading:
+        self.looks += 1
+        return PodsReading(("0" * 32,))
 
     def on_accepted(self) -> None:
         self.accepted += 1
@@ -129,6 +143,21 @@ async def test_each_challenge_is_answered_with_a_fresh_reading(bench: Bench) -> 
     stream = bench.controller.streams[0]
     assert [entry.seq for entry in stream.evidence] == list(range(1, len(stream.evidence) + 1))
     assert bench.gpus.begun >= 3
+
+
+async def test_pods_are_looked_for_when_a_challenge_wants_them(bench: Bench) -> None:
+    bench.controller.interval_ms = 50
+
+    def every_second(document: Challenge) -> Challenge:
+        wants = len(bench.controller.streams[0].challenges) % 2 == 1
+        return changed(document, want=("inventory", "pods")) if wants else document
+
+    bench.controller.alter = every_second
+    async with running(bench.session()):
+        await bench.controller.until(lambda: len(bench.controller.all_evidence) >= 4)
+    told = [isinstance(x, EvidenceWithPods) for x in bench.controller.all_evidence]
+    assert told[:4] == [False, True, False, True]
+    assert bench.looks <= told.count(True) + 1
 
 
 async def test_bad_news_uses_the_spare_nonce_while_evidence_is_read(bench: Bench) -> None:

@@ -75,3 +75,9 @@ def test_warnings_do_not_make_it_unready() -> None:
         "InsecureStaticNodes: a list",
         "CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock",
     )
+
+
+def test_what_the_ledger_waits_for_is_a_warning() -> None:
+    now = readiness(replace(READY, ledger_uncertainty="the log is away"))
+    assert now.ready
+    assert now.warnings == ("ledger: the log is away",)

@@ -9,7 +9,7 @@ from controller.admission.hint import hint, hinted
 from controller.admission.json_patch import encode_patch
 from controller.admission.judgement import Judged, mutated, validated
 from controller.admission.rules import AdmissionRules
-from controller.scheduling.wish_keys import WishRules
+from controller.scheduling.wish_keys import HINT_LABEL_PREFIX, WishRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import UUIDS, Document, admitted, container, new_pod
 from tests.fakes.json_patch import applied
@@ -94,9 +94,23 @@ def test_with_a_map_the_line_counts_by_labels_or_a_name_of_its_own() -> None:
 def test_a_guarded_pod_is_pinned_and_keeps_its_scheduler() -> None:
     found = patched(new_pod(annotations=UUIDS))
     assert found["spec"]["schedulerName"] == "default-scheduler"
-    assert hinted(admitted(found)) == key(found)
+    assert hinted(admitted(found), RULES) == key(found)
     assert patched(found) == found
     assert validate(found).refusals == ()
+
+
+def test_a_pod_that_names_another_wish_s_label_waits_for_its_own() -> None:
+    others = key(new_pod(annotations=UUIDS | {"gpuwarden.dev/min-level": "L1"}))
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": terms_of(others)}
+    found = patched(new_pod(annotations=UUIDS, affinity={"nodeAffinity": terms}))
+    assert others in str(found)
+    assert hinted(admitted(found), RULES) == key(found) != others
+
+
+def test_of_a_pod_that_cannot_be_read_no_label_is_known() -> None:
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": terms_of(f"{HINT_LABEL_PREFIX}x")}
+    pod = new_pod(container(gpus="9e30"), affinity={"nodeAffinity": terms})
+    assert hinted(admitted(pod), RULES) is None
 
 
 def test_its_own_affinity_stays_in_each_alternative() -> None:
@@ -113,11 +127,11 @@ def test_its_own_affinity_stays_in_each_alternative() -> None:
 
 def test_what_is_reserved_early_is_pinned_by_name_and_not_by_a_hint() -> None:
     early = new_pod(annotations=UUIDS | {"gpuwarden.dev/reserve": "admission"})
-    assert hinted(admitted(patched(early))) is None
+    assert hinted(admitted(patched(early)), RULES) is None
 
 
 def test_who_asks_for_nothing_is_not_pinned() -> None:
-    assert hinted(admitted(patched(new_pod()))) is None
+    assert hinted(admitted(patched(new_pod())), RULES) is None
 
 
 @pytest.mark.parametrize("scheduler", ["default-scheduler", "somebody"])
@@ -156,4 +170,4 @@ def terms_of(*keys: str) -> Any:
     ],
 )
 def test_a_pod_that_waits_for_no_label(affinity: Any) -> None:
-    assert hinted(admitted(new_pod(affinity=affinity))) is None
+    assert hinted(admitted(new_pod(affinity=affinity)), RULES) is None

@@ -182,6 +182,16 @@ def test_two_quiet_reports_after_the_end_free_the_gpu() -> None:
     assert found[0].entries[0][1].is_closed
 
 
+def test_pods_matter_on_nodes_where_something_is_being_released() -> None:
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    assert world.followup.releasing_nodes == frozenset()
+    world.steps()
+    assert world.followup.releasing_nodes == {"gpu-1"}
+    calm = World((in_state(HolderState.CONFIRMED),), {"uid-0": BOUND})
+    calm.steps()
+    assert calm.followup.releasing_nodes == frozenset()
+
+
 def test_a_pod_that_lives_after_all_is_not_released() -> None:
     world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
     world.steps()

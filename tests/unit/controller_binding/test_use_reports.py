@@ -73,3 +73,10 @@ def test_a_kubelet_that_names_nothing_may_have_just_started() -> None:
 
 def test_on_an_env_node_kubelet_has_nothing_to_give() -> None:
     assert Told(NodeMode.ENV).say(allocations=()).given == frozenset()
+
+
+def test_pods() -> None:
+    told = Told(NodeMode.ENV)
+    assert told.say().pods == frozenset()
+    assert told.say(pods=("uid-1",)).pods == frozenset({"uid-1"})
+    assert told.say(pods=None, pods_unread=True).pods is None

@@ -3,24 +3,39 @@
 from collections.abc import Iterable
 from typing import Any
 
+from controller.admission.hint import hint
 from controller.admission.pod_view import AdmittedPod
 from controller.fleet.directory import KnownNode
 from controller.kube.hint_plan import KEPT_NS, MOST_WISHES, HintPlan, LabelChange
+from controller.scheduling.wish_keys import WishRules
 from tests.builders.admitted_pods import admitted, new_pod
 
-PREFIX = "gpuwarden.node-restriction.kubernetes.io/wish-"
 NONE: frozenset[str] = frozenset()
+RULES = WishRules()
 
 
-def waiting(wish: str) -> AdmittedPod:
-    expression: Any = {"key": PREFIX + wish, "operator": "In", "values": ["fits"]}
+def wishing(wish: str, namespace: str = "team-a") -> Any:
+    document = new_pod(annotations={"gpuwarden.dev/gpu-selector": f"model={wish}"})
+    document["metadata"]["namespace"] = namespace
+    return document
+
+
+def key(wish: str) -> str:
+    return hint(admitted(wishing(wish)), RULES).key
+
+
+def waiting(wish: str, namespace: str = "team-a") -> AdmittedPod:
+    expression: Any = {"key": key(wish), "operator": "In", "values": ["fits"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-    node = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    return admitted(new_pod(affinity={"nodeAffinity": node}, hostname=wish))
+    pod = wishing(wish, namespace)
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    }
+    return admitted(pod)
 
 
 def keys(*wishes: str) -> frozenset[str]:
-    return frozenset(PREFIX + x for x in wishes)
+    return frozenset(map(key, wishes))
 
 
 def node(*wishes: str) -> KnownNode:
@@ -28,7 +43,7 @@ def node(*wishes: str) -> KnownNode:
 
 
 def plan(*wishes: str) -> HintPlan:
-    made = HintPlan()
+    made = HintPlan(RULES)
     made.follow(map(waiting, wishes), 0)
     return made
 
@@ -63,7 +78,7 @@ def test_each_wish_is_judged_by_a_pod_that_has_it() -> None:
     def where(pod: AdmittedPod) -> Iterable[str]:
         affinity = pod.spec.affinity
         assert affinity is not None
-        return ("a",) if PREFIX + "x" in str(affinity) else ("b",)
+        return ("a",) if key("x") in str(affinity) else ("b",)
 
     nodes = {"a": node(), "b": node()}
     assert plan("x", "y").changes(nodes, where) == [
@@ -81,7 +96,7 @@ def test_a_wish_is_followed_for_a_while_after_its_last_pod() -> None:
 
 
 def test_pods_that_were_told_of_no_label_do_not_count() -> None:
-    made = HintPlan()
+    made = HintPlan(RULES)
     made.follow([admitted(new_pod())], 0)
     assert len(made) == 0
 
@@ -93,3 +108,14 @@ def test_there_is_room_for_so_many_and_those_that_are_followed_stay() -> None:
     made.follow([waiting("late")], KEPT_NS)
     made.follow([waiting("late")], KEPT_NS)
     assert len(made) == 2
+
+
+def test_a_namespace_with_very_many_wishes_leaves_room_for_others() -> None:
+    made = plan(*(f"w{number}" for number in range(MOST_WISHES)))
+    few = [waiting(f"b{number}", "team-b") for number in range(3)]
+    many = [waiting(f"w{number}") for number in range(MOST_WISHES)]
+    for now_ns in range(3):
+        made.follow([*many, *few], now_ns)
+        (change,) = made.changes({"a": node()}, everywhere)
+        assert keys("b0", "b1", "b2") <= change.add
+        assert len(change.add) == MOST_WISHES

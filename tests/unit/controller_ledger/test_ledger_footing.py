@@ -2,7 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.footing import Footing, grant_refusal, used_without_record, went_back
+from controller.ledger.footing import (
+    Footing,
+    grant_refusal,
+    uncertainty,
+    used_without_record,
+    went_back,
+)
 from controller.ledger.release import UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode
@@ -31,6 +37,7 @@ def test_a_firm_one_grants() -> None:
 @pytest.mark.parametrize(
     ("footing", "report"),
     [
+        (replace(FIRM, recalled=False), REPORT),
         (replace(FIRM, ledger_read_ns=None), REPORT),
         (replace(FIRM, ledger_read_ns=99), REPORT),
         (replace(FIRM, pods_read_ns=None), REPORT),
@@ -73,3 +80,19 @@ class TestHistory:
         anew = snapshot(record(holder(pod=OTHER_POD, call="f" * 16)))
         assert went_back(snapshot(replace(record(), version=2)), anew) == frozenset()
         assert went_back(snapshot(record()), LedgerSnapshot()) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("footing", "says"),
+    [
+        (FIRM, None),
+        (replace(FIRM, recalled=False), "audit log"),
+        (replace(FIRM, ledger_read_ns=99), "being read"),
+        (replace(FIRM, pods_read_ns=None), "being read"),
+        (replace(FIRM, unrecorded=frozenset({"a", "b"})), "2 nodes wait"),
+    ],
+)
+def test_people_are_told_what_grants_wait_for(footing: Footing, says: str | None) -> None:
+    told = uncertainty(footing)
+    assert (told is None) == (says is None)
+    assert says is None or (told is not None and says in told)

@@ -61,6 +61,8 @@ class TestReports:
             {"users": {"GPU-a": frozenset({"uid-0"})}},
             {"users": {"GPU-b": frozenset({"uid-9", "uid-0"})}},
             {"users": None},
+            {"pods": frozenset({"uid-0"})},
+            {"pods": None},
             {"given": frozenset({GIVEN})},
             {"given": frozenset({replace(GIVEN, device="GPU-a::3")})},
             {"given": None},
@@ -75,6 +77,7 @@ class TestReports:
         "other",
         [
             {"users": {"GPU-a": frozenset({"uid-9", None})}},
+            {"pods": frozenset({"uid-9"})},
             {"given": frozenset({replace(GIVEN, pod="train-1")})},
             {"given": frozenset({replace(GIVEN, namespace="team-b")})},
             {"given": frozenset({replace(GIVEN, device="GPU-ab")})},

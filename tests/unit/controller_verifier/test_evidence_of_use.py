@@ -7,7 +7,7 @@ import pytest
 from controller.fleet.acceptance import acceptance_of
 from controller.fleet.node_trust import _FACTS
 from controller.verifier.result import Accepted, Refused
-from gpuwarden.evidence.model import Allocation, FailedRead, GpuProcess
+from gpuwarden.evidence.model import TYPE_EVIDENCE, Allocation, FailedRead, GpuProcess
 from gpuwarden.reasons import Effect, ReasonCode
 from tests.builders.evidence import Scene
 from tests.builders.inventory import gpu, gpu_uuid, inventory, lost_gpu
@@ -98,3 +98,54 @@ def test_a_failed_read_of_allocations_is_a_warning() -> None:
     assert accepted.warnings == ("not read: allocations",)
     assert acceptance_of(accepted, None, accepted_wall_ns=1).allocations is None
     assert accepted.attestation_hash == Scene().accepted().attestation_hash
+
+
+POD = "0b7c1a52-0000-4000-8000-000000000001"
+
+
+def test_pods_are_taken_where_they_were_asked_for() -> None:
+    scene = Scene(wants_pods=True, evidence={"pods": (POD,)})
+    first, second = later(scene)
+    assert isinstance(second, Accepted)
+    assert first.attestation_hash == Scene().accepted().attestation_hash
+    before = acceptance_of(first, None, accepted_wall_ns=1)
+    after = acceptance_of(second, before, accepted_wall_ns=2)
+    assert (after.pods, after.pods_unread) == ((POD,), False)
+    assert after.gpus is before.gpus
+    plain = acceptance_of(Scene().accepted(), None, accepted_wall_ns=1)
+    assert (plain.pods, plain.pods_unread) == (None, False)
+    assert _FACTS(after) == _FACTS(before)
+
+
+def test_an_agent_that_knows_nothing_of_pods_answers_as_before() -> None:
+    assert Scene(wants_pods=True).accepted().warnings == ()
+
+
+def test_pods_that_nobody_asked_for_are_refused() -> None:
+    refused = Scene(evidence={"pods": (POD,)}).run()
+    assert isinstance(refused, Refused)
+    assert refused.code is ReasonCode.TYPE_UNEXPECTED
+
+
+def test_pods_under_the_name_of_the_other_kind_are_no_evidence() -> None:
+    scene = Scene(wants_pods=True, evidence={"pods": (POD,)})
+    scene.message = {"payload_type": TYPE_EVIDENCE}
+    refused = scene.run()
+    assert isinstance(refused, Refused)
+    assert refused.code is ReasonCode.SIG_INVALID
+
+
+@pytest.mark.parametrize("pods", [("x",), (POD, POD), tuple(f"{n:032x}" for n in range(1025))])
+def test_malformed_pods_are_refused(pods: tuple[str, ...]) -> None:
+    refused = Scene(wants_pods=True, evidence={"pods": pods}).run()
+    assert isinstance(refused, Refused)
+    assert refused.code is ReasonCode.INVENTORY_INVALID
+
+
+def test_a_failed_look_at_the_pods_is_a_warning_and_remembered() -> None:
+    read = FailedRead(fact="pods", gpu=None, call="/proc/PID/cgroup", error="TIMEOUT")
+    evidence = {"pods": None, "failed_reads": (read,)}
+    accepted = Scene(wants_pods=True, evidence=evidence).accepted()
+    assert accepted.warnings == ("not read: pods",)
+    found = acceptance_of(accepted, None, accepted_wall_ns=1)
+    assert (found.pods, found.pods_unread) == (None, True)

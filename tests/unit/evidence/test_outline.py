@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.model import Evidence, FailedRead, GpuProcess, Inventory
+from gpuwarden.evidence.model import Evidence, EvidenceWithPods, FailedRead, GpuProcess, Inventory
 from gpuwarden.evidence.outline import KnownInventory, evidence_showing
 from gpuwarden.evidence.strict_json import MAX_INT, decode
 from tests.builders.evidence import Scene
@@ -45,6 +45,17 @@ def test_a_known_inventory_is_put_in_its_place(changes: dict[str, Any]) -> None:
     assert found == strictly(data)
     assert type(found) is Evidence
     assert found.inventory is SHOWN
+
+
+def test_evidence_with_pods_is_read_as_such_and_as_nothing_else() -> None:
+    told = evidence(pods=("0" * 32,))
+    data = canonical_json(told)
+    found = evidence_showing(KNOWN, data, EvidenceWithPods)
+    assert found == decode(data, EvidenceWithPods, max_bytes=len(data))
+    assert type(found) is EvidenceWithPods
+    assert found.inventory is SHOWN
+    assert evidence_showing(KNOWN, data) is None
+    assert evidence_showing(KNOWN, canonical_json(evidence()), EvidenceWithPods) is None
 
 
 def test_the_inventory_may_hold_any_text() -> None:

@@ -8,7 +8,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from controller.rpc.challenger import Challenger, NoSvidError
 from controller.verifier.challenge import ID_BYTES, NONCE_BYTES
 from gpuwarden.evidence.envelope import verify
-from gpuwarden.evidence.model import TYPE_CHALLENGE
+from gpuwarden.evidence.model import TYPE_CHALLENGE, Challenge
+from gpuwarden.evidence.strict_json import decode
 from gpuwarden.identity.svid import Svid
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from tests.builders.ca import TRUST_DOMAIN
@@ -58,3 +59,17 @@ def test_without_an_svid_there_is_no_challenge() -> None:
     challenger = Challenger(SCENE.settings, FakeSvidSource(None))
     with pytest.raises(NoSvidError):
         challenger.challenge(SCENE.opened(), SCENE.now, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "want"), [({SCENE.node}, ("inventory", "pods")), (set(), ("inventory",))]
+)
+def test_pods_are_wanted_of_nodes_on_which_they_matter(
+    nodes: set[str], want: tuple[str, ...]
+) -> None:
+    source = FakeSvidSource(SCENE.ca.svid(ID))
+    challenger = Challenger(SCENE.settings, source, wants_pods=nodes.__contains__)
+    message, issued = challenger.challenge(SCENE.opened(), SCENE.now, 1)
+    payload = message.challenge.envelope.payload
+    document = decode(payload, Challenge, max_bytes=len(payload))
+    assert issued.want == document.want == want
