@@ -3,9 +3,10 @@
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -43,6 +44,9 @@ OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 POLICY: Final = {"pools": [{"pattern": "gate-plugin", "mode": "plugin"}], "defaultMode": "env"}
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 PATIENCE_S: Final = 60
+NO_VICTIM: Final = "Preemption is not helpful for scheduling"
+CHANGES: Final = 10
+"""Of a node, while a pod waits."""
 
 
 class World:
@@ -270,6 +274,71 @@ def test_twenty_pods_and_eight_gpus_with_a_replica_killed_on_the_way(world: Worl
     world.wait_states(*["Confirmed"] * 8)
     assert _one_each(later, 8)
     assert set(later.values()) == set(world.reservations())
+
+
+def test_a_busy_fleet_makes_no_loop_of_a_pod_with_high_priority(
+    world: World, record_property: Callable[[str, object], None]
+) -> None:
+    """One call to /filter per attempt of the scheduler, one attempt per change of the cluster."""
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    world.api.post(classes, {"metadata": {"name": "gate-urgent"}, "value": 1000})
+    urgent = guarded("urgent", WISH, gpus=0, where=HERE, priorityClassName="gate-urgent")
+    try:
+        world.create(*(f"busy-{number}" for number in range(8)))
+        bound = world.wait_bound(8)
+        world.wait_states(*["Confirmed"] * 8)
+        before = Tried.now(world)
+        world.pods.create(urgent)
+        told(world.pods, "urgent", "gpuwarden: GPU_BUSY", NO_VICTIM, timeout_s=PATIENCE_S)
+        for number in range(CHANGES):
+            attempts = Tried.now(world).attempts
+            _change(world, number)
+            until(
+                "it is tried again",
+                lambda known=attempts: Tried.now(world).attempts > known,  # type: ignore[misc] # mypy cannot infer the default
+                timeout_s=PATIENCE_S,
+            )
+        tried = until("each attempt was one call", lambda: _settled(world, before))
+        record_property("calls to /filter", tried.calls)
+        assert CHANGES < tried.attempts <= 2 * (CHANGES + 1)
+        assert world.assigned() == bound
+        assert "nominatedNodeName" not in world.pods.get("urgent")["status"]
+    finally:
+        world.api.delete(f"{classes}/gate-urgent")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What was counted since the start of scheduler and controllers."""
+
+    attempts: float
+    calls: float
+    """To /filter, of both replicas."""
+
+    @staticmethod
+    def now(world: World) -> "Tried":
+        series = 'scheduler_schedule_attempts_total{profile="gpuwarden",result="unschedulable"}'
+        administrator = world.lab.control_plane.identities.admin
+        calls = sum(
+            one.metric('gpuwarden_extender_requests_total{result="rejected",verb="filter"}') or 0
+            for one in world.gpuwarden.controllers
+        )
+        return Tried(world.gpuwarden.scheduler.metric(series, administrator), calls)
+
+    def since(self, before: "Tried") -> "Tried":
+        return Tried(self.attempts - before.attempts, self.calls - before.calls)
+
+
+def _settled(world: World, before: Tried) -> Tried | None:
+    """What was counted since then, while no attempt is under way."""
+    tried = Tried.now(world).since(before)
+    return tried if tried.calls == tried.attempts else None
+
+
+def _change(world: World, number: int) -> None:
+    """Something about the node is new: the scheduler looks at who waits again."""
+    annotations = {"test.gpuwarden.dev/change": str(number)}
+    world.api.patch(f"/api/v1/nodes/{NODES[0]}", {"metadata": {"annotations": annotations}})
 
 
 def _create_sometime(world: World, name: str) -> None:

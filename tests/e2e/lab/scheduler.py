@@ -48,6 +48,7 @@ class Scheduler(Program):
             f"--config={configuration}",
             f"--authentication-kubeconfig={self._kubeconfig}",
             f"--authorization-kubeconfig={self._kubeconfig}",
+            f"--client-ca-file={self._ca}",
             f"--bind-address={self.site.place.address}",
             f"--secure-port={self.port}",
             f"--tls-cert-file={self._serving.certificate}",
@@ -55,4 +56,13 @@ class Scheduler(Program):
         )
 
     def is_ready(self) -> bool:
-        return Api(f"https://{self.site.place.address}:{self.port}", self._ca).answers("/readyz")
+        return self._asked().answers("/readyz")
+
+    def metric(self, series: str, administrator: Pair) -> float:
+        """The value of one series; 0 where there is none."""
+        lines = self._asked(administrator).text("/metrics").splitlines()
+        found = (line.rpartition(" ") for line in lines)
+        return next((float(value) for name, _, value in found if name == series), 0.0)
+
+    def _asked(self, pair: Pair | None = None) -> Api:
+        return Api(f"https://{self.site.place.address}:{self.port}", self._ca, pair)
