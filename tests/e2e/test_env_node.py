@@ -31,8 +31,9 @@ GPUS: Final = 8
 class World:
     """The real node with eight cards, behind webhooks and gate."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, installation: Installation) -> None:
         self.lab = lab
+        (self.controller,) = installation.controllers
         self.api = lab.api
         self.cards = Cards(lab, GPUS)
         self.enforced = Namespace(lab.api, ENFORCED)
@@ -62,8 +63,8 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     served.id_keys = lab.folder / "env-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
-    world = World(lab)
     installation = Installation(lab, "env", admission=served, policy={"defaultMode": "env"})
+    world = World(lab, installation)
     webhooks = Webhooks(lab, served, PODS, BINDINGS)
     try:
         create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
@@ -176,7 +177,33 @@ def test_past_the_gate_the_variable_is_empty_and_there_is_no_device(world: World
     assert seen(world.plain, name) == Seen("", "", ())
     assert ASSIGNED not in world.plain.get(name)["metadata"]["annotations"]
     assert world.records() == []
+    _is_told(world, name)
     world.plain.delete(name)
+    until("it is over", lambda: _unreserved(world) == 0, timeout_s=PATIENCE_S)
+
+
+def _is_told(world: World, name: str) -> None:
+    """As an Event on the pod, in the metric, and in the audit log."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{PLAIN}/events?fieldSelector=reason%3DGpuUnreserved"
+
+    def notes() -> list[str]:
+        found = world.api.get(path)["items"]
+        return [x["note"] for x in found if x["regarding"]["name"] == name]
+
+    (note,) = until("it is told", notes, timeout_s=PATIENCE_S)
+    assert "bound without a reservation and sees no GPU" in note
+    assert _unreserved(world) == 1
+    found = until("it is recorded", lambda: _mismatches(world), timeout_s=PATIENCE_S)
+    assert found == [(f"pod/{PLAIN}/{name}", "unreserved")]
+
+
+def _mismatches(world: World) -> list[tuple[str, str]]:
+    found = [x for x in world.controller.records() if x["kind"] == "reservation.mismatch"]
+    return [(x["subject"], x["decision"]) for x in found]
+
+
+def _unreserved(world: World) -> float | None:
+    return world.controller.metric('gpuwarden_gpu_use_faults{kind="unreserved"}')
 
 
 def test_outside_of_all_this_the_same_container_sees_every_card(world: World) -> None:

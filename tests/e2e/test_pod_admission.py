@@ -23,7 +23,6 @@ from tests.e2e.product.controller import Admission
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.records import audit_records
 from tests.e2e.product.stage import Stage
 from tests.e2e.product.webhooks import MUTATING, Webhooks, admission
 
@@ -95,7 +94,7 @@ class World:
     def decisions(self) -> list[Document]:
         """The audit records of our decisions about pods."""
         (controller,) = self.stage.gpuwarden.controllers
-        found = audit_records(controller)
+        found = controller.records()
         return [x for x in found if x["kind"] == "admission.decision"]
 
 

@@ -27,7 +27,6 @@ from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.pods import guarded, told
 from tests.e2e.product.policies import Policies, binding, people
-from tests.e2e.product.records import audit_records
 from tests.e2e.product.shapes import (
     ASSIGNED,
     DRY,
@@ -128,7 +127,7 @@ class World:
 
     def records(self, *kinds: str) -> list[Document]:
         """Audit records of decisions that were only reported."""
-        found = audit_records(self.controller)
+        found = self.controller.records()
         return [x for x in found if x["kind"] in kinds and x["decision"] == "reported"]
 
     def metric(self, name: str, **labels: str) -> dict[str, int]:

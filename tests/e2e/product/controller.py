@@ -115,9 +115,10 @@ class Controller(Program):
         return next((float(value) for name, _, value in lines if name == series), None)
 
     def records(self) -> list[dict[str, Any]]:
-        """What stands in its audit log."""
+        """What stands in its audit log, oldest first; the last line may be half written."""
         files = sorted((self.data / "audit").glob("audit-*.jsonl"))
-        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def arguments(self) -> Sequence[str]:
         path = self.data / "controller.yaml"
