@@ -7,7 +7,7 @@ from controller.admission.rules import AdmissionRules
 from controller.ledger.claim import open_attempt
 from controller.ledger.record import PodRef, ShareGroup, key_of
 from controller.ledger.reservation_id import ReservationIds
-from controller.ledger.states import HolderState
+from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.device_facts import Device
 from controller.scheduling.scene import Scene
@@ -78,6 +78,24 @@ def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
     return held + sum(
         claim.pod.namespace == namespace and claim.pod.uid != pod_uid
         for claim in view.claiming.values()
+    )
+
+
+def has_claims(view: GateView, node: str) -> bool:
+    """Whether pods hold GPUs of the node that kubelet knows nothing of, and could give away.
+
+    What a log or a memory has brought back as an end that nobody saw is no claim.
+    """
+    found = view.scene.fleet.nodes.get(node)
+    gpus = () if found is None or found.acceptance is None else found.acceptance.gpus
+    uuids = (x for gpu in gpus for x in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)))
+    entries = map(view.ledger.get, uuids)
+    return any(
+        holder.origin is not Origin.SETTLEMENT
+        and not (holder.adopted and holder.state is HolderState.RELEASING)
+        for entry in entries
+        if entry is not None
+        for holder in entry.record.holders
     )
 
 

@@ -9,7 +9,7 @@ was heard about use. What a report shows of pods on GPUs without a record blocks
 from dataclasses import dataclass
 
 from controller.ledger.record import key_of
-from controller.ledger.release import UseReport
+from controller.ledger.release import UseReport, card_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -59,9 +59,16 @@ def grant_refusal(
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
     if node in footing.unrecorded:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "a pod of the node has no record yet")
-    for gpu in gpus:
-        if any(x is not None for x in report.users.get(gpu, ())):
-            return Refusal(ReasonCode.GPU_BUSY, f"a pod without a reservation uses {gpu}")
+    found = (_taken(gpu, report) for gpu in gpus)
+    return next((x for x in found if x is not None), None)
+
+
+def _taken(gpu: str, report: UseReport) -> Refusal | None:
+    """What the node itself says against granting a GPU without a record."""
+    if any(x is not None for x in (report.users or {}).get(gpu, ())):
+        return Refusal(ReasonCode.GPU_BUSY, f"a pod without a reservation uses {gpu}")
+    if any(card_of(x.device) == gpu for x in report.given or ()):
+        return Refusal(ReasonCode.GPU_BUSY, f"kubelet has given {gpu} to a pod")
     return None
 
 

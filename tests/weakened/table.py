@@ -775,6 +775,21 @@ WEAKENINGS: Final = (
         "::test_pages_that_are_too_large_are_asked_for_in_parts",
     ),
     _one(
+        "kubelet-gives-after-claims",
+        "controller/binding/decision.py",
+        "if mode is not NodeMode.ENV and case.needs.count and has_claims(view, name):",
+        "if False:",
+        f"{GATE_DECISION}::test_kubelet_gives_nothing_while_claims_from_another_mode_are_there",
+    ),
+    _one(
+        "claims-after-kubelet-gave",
+        "controller/ledger/footing.py",
+        "    if any(card_of(x.device) == gpu for x in report.given or ()):\n",
+        "    if False:\n",
+        "tests/unit/controller_ledger/test_ledger_footing.py"
+        "::test_a_gpu_that_kubelet_has_given_away_is_not_granted",
+    ),
+    _one(
         "gate-footing",
         "controller/binding/decision.py",
         "return over or view.grant_refusal(case.node, alone)",

@@ -21,7 +21,7 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import Level, NodeMode
 from controller.ledger.record import PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.states import HolderState
+from controller.ledger.states import HolderState, Origin
 from controller.policy import NodePool, Policy
 from controller.scheduling.scene import Scene
 from controller.static_hashes import InsecureStaticHashes
@@ -182,6 +182,33 @@ def test_nothing_is_claimed_where_kubelet_chooses(
         "gpuwarden.dev/guarantee-given": guarantee,
         "gpuwarden.dev/guarantee-limit": limit,
     }
+
+
+RELEASING = {"state": HolderState.RELEASING}
+
+
+@pytest.mark.parametrize(
+    ("more", "waits"),
+    [
+        ({}, True),
+        ({"state": HolderState.CONFIRMED, "adopted": True}, True),
+        (RELEASING, True),
+        ({"state": HolderState.CONFIRMED, "origin": Origin.SETTLEMENT, "adopted": True}, False),
+        (RELEASING | {"adopted": True}, False),
+    ],
+)
+def test_kubelet_gives_nothing_while_claims_from_another_mode_are_there(
+    more: dict[str, Any], waits: bool
+) -> None:
+    where = guarding(Policy(), mode=NodeMode.PLUGIN)
+    view = gate_view(scene=where, records=(held(GPUS[3], **more),))
+    found = decided(pod=stored(plugin_pod(min_level="L0")), view=view)
+    if waits:
+        assert refused(found).code is ReasonCode.NODE_MODE
+    else:
+        assert isinstance(found, Placed)
+    about_the_node = stored(env_pod({"gpuwarden.dev/min-level": "L0"}))
+    assert isinstance(decided(pod=about_the_node, view=view), Placed)
 
 
 def test_nothing_is_claimed_for_a_wish_about_the_node_alone() -> None:

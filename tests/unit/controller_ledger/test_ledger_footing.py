@@ -9,7 +9,7 @@ from controller.ledger.footing import (
     used_without_record,
     went_back,
 )
-from controller.ledger.release import UseReport
+from controller.ledger.release import GivenDevice, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode
 from tests.builders.ledger import OTHER_POD, holder, record
@@ -58,6 +58,14 @@ def test_before_everything_was_read_nothing_is_granted(
 def test_a_gpu_that_a_pod_uses_is_not_granted() -> None:
     used = replace(REPORT, users={"GPU-b": frozenset({"uid-9"})})
     assert code(FIRM, used) is ReasonCode.GPU_BUSY
+
+
+@pytest.mark.parametrize("device", ["GPU-b", "GPU-b::1"])
+def test_a_gpu_that_kubelet_has_given_away_is_not_granted(device: str) -> None:
+    given = frozenset({GivenDevice("team-a", "train-0", device)})
+    assert code(FIRM, replace(REPORT, given=given)) is ReasonCode.GPU_BUSY
+    others = frozenset(GivenDevice("team-a", "train-0", x) for x in ("GPU-c", "mlx5_0", "GPU-b-1"))
+    assert code(FIRM, replace(REPORT, given=others)) is None
 
 
 def test_use_that_no_record_explains_is_shown() -> None:
