@@ -174,9 +174,13 @@ def _kept(world: World, candidate: str, is_enough: Callable[[], bool], process: 
     return refused
 
 
-def test_a_pod_deleted_by_force_that_ignores_sigterm(world: World, candidate: str) -> None:
+@pytest.mark.parametrize("uses", [True, False], ids=["uses its card", "has it only"])
+def test_a_pod_deleted_by_force_that_ignores_sigterm(
+    world: World, candidate: str, uses: bool
+) -> None:
+    """A container that has not opened its card yet may do so at any moment."""
     process = world.stubborn("stubborn")
-    world.show(process)
+    world.show(*([process] if uses else []))
     world.force_delete("stubborn")
     refused = _kept(world, candidate, lambda: not _is_alive(process), process)
     assert refused
