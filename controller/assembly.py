@@ -472,6 +472,7 @@ def _binding(
 ) -> BindingParts | None:
     if cluster is None or settings.admission.tls.cert is None:
         return None
+    journal = BindingJournal(instruments, conditions.audit, cluster.tell_binding)
     return binding_parts(
         BindingSources(
             settings=settings,
@@ -482,8 +483,8 @@ def _binding(
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,
             audit=conditions.audit,
-            use_journal=UseJournal(instruments, conditions.audit, cluster.tell_use),
-            journal=BindingJournal(instruments, conditions.audit, cluster.tell_binding),
+            use_journal=UseJournal(instruments, conditions.audit, cluster.tell_use, journal.logged),
+            journal=journal,
             clock=conditions.clock,
         )
     )

@@ -164,6 +164,10 @@ class BindingJournal:
         """What the audit log has from before this start."""
         self._logged |= {grant.reservation for grant in grants.values()}
 
+    def logged(self, reservation: str) -> None:
+        """The audit log has the beginning of one more."""
+        self._logged.add(reservation)
+
     def held(self, grant: LoggedGrant) -> None:
         """A GPU that the ledger had lost is held on the word of the log."""
         self._audit.note(held_record(grant))

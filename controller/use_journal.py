@@ -35,8 +35,10 @@ class UseJournal:
         instruments: Instruments,
         audit: RecordLog,
         tell: Callable[[Iterable[UseFault]], None],
+        logged: Callable[[str], None] = lambda _reservation: None,
     ) -> None:
-        """`tell` says in Events what began."""
+        """`tell` says in Events what began; `logged` is told what the audit log has begun."""
+        self._logged = logged
         self._log = logger("use")
         self._audit = audit
         self._tell = tell
@@ -48,6 +50,7 @@ class UseJournal:
     def settled(self, given: GivenGpu, reservation: str) -> None:
         """This replica wrote a record for a GPU that kubelet gave away."""
         self._audit.note(settled_record(given, reservation))
+        self._logged(reservation)
         self._changes.labels(_SETTLED).inc()
         self._log.info(
             Event.RESERVATION_CHANGED,

@@ -19,6 +19,7 @@ _BEGINS: Final = frozenset(
         RecordKind.RESERVATION_CONFIRMED,
         RecordKind.RESERVATION_RELEASING,
         RecordKind.RESERVATION_ADOPTED,
+        RecordKind.RESERVATION_SETTLED,
     }
 )
 _ENDS: Final = frozenset(

@@ -13,9 +13,11 @@ from controller.binding.records import (
     held_record,
     reservation_record,
 )
+from controller.binding.use_records import settled_record
 from controller.ledger.adoption import LivePod
 from controller.ledger.record import PodRef
 from controller.ledger.recovery import LoggedGrant
+from controller.ledger.settlement import GivenGpu
 from controller.ledger.states import HolderState
 from controller.recovery.logged_reservations import open_grants
 from gpuwarden.audit.record import RecordKind
@@ -60,6 +62,12 @@ def test_what_was_written_again_is_open_once_more() -> None:
     assert open_grants(logged(held_record(A))) == {("gpu-a", "v1.k.x"): alone}
     live = LivePod(POD, "gpu-1", "v1.k.x", BOTH)
     assert open_grants(logged(adoption_record(live, "GPU-a"))) == {("gpu-a", "v1.k.x"): alone}
+
+
+def test_what_kubelet_gave_is_open() -> None:
+    given = GivenGpu(POD, "gpu-1", "GPU-a")
+    alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",))
+    assert open_grants(logged(settled_record(given, "v1.k.x"))) == {("gpu-a", "v1.k.x"): alone}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ class Told:
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.audit = RecordingAudit()
         self.heard: list[UseFault] = []
-        self.journal = UseJournal(self.instruments, self.audit, self.hear)
+        self.logged: list[str] = []
+        self.journal = UseJournal(self.instruments, self.audit, self.hear, self.logged.append)
 
     def hear(self, faults: Iterable[UseFault]) -> None:
         self.heard += faults
@@ -42,6 +43,7 @@ def test_a_settlement() -> None:
     told = Told()
     told.journal.settled(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
     told.journal.wrote("written")
+    assert told.logged == ["v1.k.x"]
     (record,) = told.audit.noted
     assert (record.kind, record.decision) == (RecordKind.RESERVATION_SETTLED, "settled")
     assert record.subject == "pod/team-a/train-0"

@@ -136,11 +136,13 @@ def begun(told: Told, how: str) -> None:
             told.journal.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
         case "held":
             told.journal.held(GRANT)
+        case "settled":
+            told.journal.logged("v1.k.x")
         case _:
             told.journal.recalled({("gpu-a", "v1.k.x"): GRANT})
 
 
-@pytest.mark.parametrize("how", ["reserved", "confirmed", "adopted", "held", "recalled"])
+@pytest.mark.parametrize("how", ["reserved", "confirmed", "adopted", "held", "settled", "recalled"])
 def test_what_this_log_has_gets_an_end_there_also_where_another_replica_saw_to_it(
     how: str,
 ) -> None:
