@@ -43,8 +43,6 @@ class AttemptWatch:
     since_ns: int
     touched: PodSeen | PodGone | None = None
     """The pod in the answer to a touch that was asked after `since_ns`."""
-    touched_ns: int = 0
-    """When that touch was asked for."""
 
 
 def watch_attempt(
@@ -56,9 +54,9 @@ def watch_attempt(
     return AttemptWatch(parts, now_ns)
 
 
-def after_touch(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
+def after_touch(watch: AttemptWatch, answer: PodSeen | PodGone) -> AttemptWatch:
     """Remember what a touch showed; a touch that was not answered shows nothing."""
-    return replace(watch, touched=answer, touched_ns=asked_ns)
+    return replace(watch, touched=answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def attempt_step(
         return Wait(until_ns)
     if holder.pod.uid is None:
         return Move(HolderState.EXPIRED, "its pod never came")
-    if watch.touched is None or watch.touched_ns < until_ns:
+    if watch.touched is None:
         return Touch()
     return Move(HolderState.EXPIRED, "it was never bound")
 

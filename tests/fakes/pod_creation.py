@@ -69,14 +69,19 @@ class Creation:
         self, pod: Document, name: str, *, over_quota: bool = False, **request: Any
     ) -> Document | None:
         """What becomes of a pod that the mutating webhooks have seen."""
-        uid = f"uid-{name}-{self.requests}"
-        pod = pod | {"metadata": pod["metadata"] | {"name": name, "uid": uid}}
-        verdict = await self.ask(VALIDATE, self.validating, pod, **request)
-        self.refusals = [x.code.value for x in verdict.refusals]
-        if verdict.refusals or over_quota or request.get("dry_run"):
+        made = await self.validated(pod, name, **request)
+        if made is None or over_quota or request.get("dry_run"):
             return None
-        self.world.pods.put(pod)
+        self.world.pods.put(made)
         return self.world.pods.stored[name]
+
+    async def validated(self, pod: Document, name: str, **request: Any) -> Document | None:
+        """The pod with name and UID, about to be stored; None where it is refused."""
+        uid = f"uid-{name}-{self.requests}"
+        made = pod | {"metadata": pod["metadata"] | {"name": name, "uid": uid}}
+        verdict = await self.ask(VALIDATE, self.validating, made, **request)
+        self.refusals = [x.code.value for x in verdict.refusals]
+        return None if verdict.refusals else made
 
     async def create(
         self, pod: Document, name: str, *, over_quota: bool = False, **request: Any

@@ -1,9 +1,29 @@
 """Visits every state of a world, breadth first, and says how one was come to that must not be."""
 
 from collections import deque
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from tests.model.ledger_world import BrokenError, Steps, World
+from tests.model.ledger_world import BrokenError
+
+S = TypeVar("S", bound=Hashable)
+
+
+class Steps(Protocol[S]):
+    """A world's states, and every step out of one."""
+
+    def start(self) -> S:
+        """The first state."""
+
+    def demand_invariants(self, world: S) -> None:
+        """Raise BrokenError for a state that must not be."""
+
+    def is_at_rest(self, world: S) -> bool:
+        """Whether everything is over and nothing was lost for ever."""
+
+    def out_of(self, world: S) -> Iterator[tuple[str, S]]:
+        """Names of steps, and the states that they lead to."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +41,10 @@ class FoundError(AssertionError):
     """A way into a state that must not be."""
 
 
-def explore(steps: Steps, *, most: int, looks_for_stuck: bool = True) -> Explored:
+def explore(steps: Steps[S], *, most: int, looks_for_stuck: bool = True) -> Explored:
     """Visit at most `most` states; raises FoundError."""
     start = steps.start()
-    numbers: dict[World, int] = {start: 0}
+    numbers: dict[S, int] = {start: 0}
     came: list[tuple[int, str]] = [(0, "")]
     before: list[list[int]] = [[]]
     rest: list[int] = []

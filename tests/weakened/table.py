@@ -960,7 +960,7 @@ WEAKENINGS: Final = (
     _one(
         "ledger-touch",
         "controller/ledger/attempt.py",
-        "    if watch.touched is None or watch.touched_ns < until_ns:\n        return Touch()\n",
+        "    if watch.touched is None:\n        return Touch()\n",
         "",
         "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
     ),

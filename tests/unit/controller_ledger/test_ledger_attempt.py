@@ -27,7 +27,7 @@ UNBORN = holder(origin=Origin.ADMISSION, pod=PodRef("team-a", "train-0"))
 
 
 def step(part: Holder, pod: PodSight, age_s: int, touched: PodSeen | PodGone | None = None) -> Step:
-    watch = AttemptWatch((part,), NOW, touched, NOW + age_s * S)
+    watch = AttemptWatch((part,), NOW, touched)
     return attempt_step(watch, "gpu-1", pod, NOW + age_s * S, DEFAULT_LIMITS)
 
 
@@ -86,7 +86,7 @@ def test_an_unborn_pods_expires_without_anybody_to_touch() -> None:
 
 
 def test_any_change_of_an_attempt_begins_the_watch_anew() -> None:
-    watch = after_touch(watch_attempt(None, (holder(),), NOW), UNBOUND, NOW)
+    watch = after_touch(watch_attempt(None, (holder(),), NOW), UNBOUND)
     assert watch_attempt(watch, (holder(),), NOW + 5) is watch
     again = watch_attempt(watch, (holder(answers=2),), NOW + 5)
     assert again == AttemptWatch((holder(answers=2),), NOW + 5, None)
