@@ -190,11 +190,14 @@ class FootingKeeper:
         """Whether its GPU is held again.
 
         A pod that waits is touched first: a Binding of it that was let through under this
-        reservation may be on its way.
+        reservation may be on its way. One that runs without an id got its GPUs from kubelet,
+        and has its record again from its node's next report.
         """
         ports = self._ports
         try:
             sight = await ports.pods.look(grant.pod)
+            if isinstance(sight, PodSeen) and _is_kubelets(sight):
+                return True
             if isinstance(sight, PodSeen) and not sight.node:
                 await ports.pods.touch(grant.pod)
             entry = await ports.store.read(grant.gpu)
@@ -262,6 +265,10 @@ def _seen(live: tuple[LivePod, ...]) -> dict[str, PodSeen]:
         for x in live
         if x.pod.uid is not None
     }
+
+
+def _is_kubelets(pod: PodSeen) -> bool:
+    return bool(pod.node) and pod.reservation is None and not pod.has_ended
 
 
 def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:

@@ -3,15 +3,17 @@
 import pytest
 
 from controller.audit.record import Record
+from controller.binding.use_records import settled_record
 from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import GpuRecord
+from controller.ledger.record import GpuRecord, PodRef
 from controller.ledger.recovery import Grants
+from controller.ledger.settlement import GivenGpu
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry
 from controller.recovery.logged_reservations import open_grants
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
-from tests.builders.bindings import NODE
+from tests.builders.bindings import NODE, env_pod
 from tests.builders.ledger import OTHER_POD, holder, record
 from tests.builders.logged import logged
 from tests.fakes.binding_world import BindingWorld, Recall, Replica
@@ -264,3 +266,16 @@ async def test_a_pod_that_only_says_so_holds_nothing_back() -> None:
     me = await restarted(world, None)
     world.pod("next")
     assert await refusals(me) == []
+
+
+async def test_a_live_pod_that_kubelet_gave_its_gpu_is_left_to_its_nodes_reports() -> None:
+    world = BindingWorld(1)
+    settled = settled_record(
+        GivenGpu(PodRef("team-a", "theirs", "uid-theirs"), NODE, GPU), "v1.k.x"
+    )
+    world.pods.put(env_pod(name="theirs", uid="uid-theirs") | {"spec": {"nodeName": NODE}})
+    await restarted(world, recall([settled]))
+    assert world.states() == {}
+    forget(world, "theirs")
+    await restarted(world, recall([settled]))
+    assert world.states() == {GPU: ["Releasing"]}
