@@ -51,6 +51,11 @@ def test_a_patch_is_base64_of_json_patch() -> None:
         (ReasonCode.REQ_INVALID, 400, "BadRequest"),
         (ReasonCode.DOOR_ENV, 403, "Forbidden"),
         (ReasonCode.ADMISSION_FAILED, 500, "InternalError"),
+        (ReasonCode.GPU_BUSY, 429, "TooManyRequests"),
+        (ReasonCode.GPU_LOST, 429, "TooManyRequests"),
+        (ReasonCode.LEDGER_CONFLICT, 429, "TooManyRequests"),
+        (ReasonCode.RESERVATION_PENDING, 429, "TooManyRequests"),
+        (ReasonCode.GPU_NO_MATCH, 403, "Forbidden"),
     ],
 )
 def test_a_refusal_says_its_code_and_why(code: ReasonCode, status: int, reason: str) -> None:

@@ -56,6 +56,16 @@ def decision(*refusals: Refusal, reported: bool = False) -> BindDecision:
     )
 
 
+def test_reservations_at_creation() -> None:
+    told = Told()
+    told.journal.reserved_early(ReasonCode.ACCEPTED, anew=True)
+    told.journal.reserved_early(ReasonCode.ACCEPTED, anew=False)
+    told.journal.reserved_early(ReasonCode.GPU_BUSY, anew=False)
+    assert told.metric("early_reservations_total", code="ACCEPTED") == 2
+    assert told.metric("early_reservations_total", code="GPU_BUSY") == 1
+    assert told.metric("reservation_changes_total", state="Proposed") == 1
+
+
 def test_answers() -> None:
     told = Told()
     told.journal.bound(decision())

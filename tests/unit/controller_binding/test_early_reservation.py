@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
-from controller.admission.pods import MUTATE, VALIDATE
+from controller.admission.pods import MUTATE, VALIDATE, PodPorts, pod_handlers
+from controller.admission.rules import AdmissionRules
 from controller.fleet.directory import KnownNode, Taint
 from controller.fleet.view import NodeMode
 from controller.ledger.memory_store import MemoryLedgerStore
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
+from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import Document, container, documents, new_pod
 from tests.builders.bindings import NODE
+from tests.fakes.admission import AdmissionWorld
 from tests.fakes.binding_world import BindingWorld, Replica
+from tests.fakes.ledger_store import FaultyLedgerStore
 from tests.fakes.pod_creation import EARLY, Creation, early_pod, owned
 
 GPUS = tuple(f"GPU-{NODE}-{index}" for index in range(8))
@@ -579,3 +583,82 @@ def test_the_patch_is_small() -> None:
         "/spec/tolerations",
         "/spec/affinity",
     ]
+
+
+async def test_a_store_that_does_not_answer_reserves_nothing() -> None:
+    world = BindingWorld()
+    store = FaultyLedgerStore(world.store)
+    me = await world.replica("a", store)
+    api = Creation(world, me, me)
+    made = await api.mutated(early_pod())
+    assert made is not None
+    store.is_dead = True
+    assert await api.mutated(early_pod()) is None
+    assert api.refusals == ["LEDGER_UNAVAILABLE"]
+    assert await api.stored(made, "train-0") is None
+    assert api.refusals == ["LEDGER_UNAVAILABLE"]
+    store.is_dead = False
+    store.faults = ["after"]
+    assert await api.stored(made, "train-1") is None
+    assert world.states() == {GPUS[0]: ["Proposed"]}
+
+
+async def test_who_cannot_be_asked_about_an_earlier_pod_gets_nothing() -> None:
+    world, _, api = await stage()
+    pod = owned(early_pod(), OWNER)
+    await api.create(pod, "train-0", over_quota=True)
+    world.pods.down = True
+    assert await api.create(pod, "train-1") is None
+    assert api.refusals == ["LEDGER_UNAVAILABLE"]
+
+
+async def test_others_that_are_faster_at_a_record_are_looked_at_again() -> None:
+    world = BindingWorld()
+    store = FaultyLedgerStore(world.store)
+    me, other = await world.replica("a", store), await world.replica("b")
+    api = Creation(world, me, me)
+    made = await api.mutated(owned(early_pod(), OWNER))
+    assert made is not None
+    again = Creation(world, other, other)
+    twin = owned(early_pod(), OWNER)
+    store.meanwhile[len(store.writes)] = lambda: again.mutated(twin)
+    assert await api.stored(made, "train-0")
+    assert world.states() == {GPUS[0]: ["Proposed"]}
+    late = await again.mutated(twin)
+    assert late is not None
+    assert told(late) == GPUS[1]
+
+
+async def test_of_many_nodes_what_says_most_is_told() -> None:
+    world, me, api = await stage(1, 1, 1)
+    stale = world.fleet.nodes["gpu-3"]
+    nodes = {**world.fleet.nodes, "gpu-3": replace(stale, mode=NodeMode.PLUGIN)}
+    world.fleet = replace(world.fleet, nodes=nodes)
+    nothing = early_pod(EARLY | {"gpuwarden.dev/gpu-count": "2"})
+    (refusal,) = (await api.ask(MUTATE, me, nothing)).refusals
+    text = "no node has what the pod asks for: 2 GPU_NO_MATCH, 1 NODE_MODE"
+    assert refusal == Refusal(ReasonCode.GPU_NO_MATCH, text)
+    await api.mutated(early_pod())
+    await api.mutated(early_pod())
+    (refusal,) = (await api.ask(MUTATE, me, early_pod())).refusals
+    assert refusal.code is ReasonCode.GPU_BUSY
+    assert refusal.detail.endswith("2 GPU_BUSY, 1 NODE_MODE")
+
+
+async def test_a_pod_that_is_not_like_the_one_before_waits_for_it() -> None:
+    _, _, api = await stage()
+    assert await api.mutated(owned(early_pod(), OWNER))
+    more = owned(early_pod(EARLY | {"gpuwarden.dev/gpu-count": "2"}), OWNER)
+    assert await api.mutated(more) is None
+    assert api.refusals == ["RESERVATION_PENDING"]
+
+
+async def test_without_a_ledger_nothing_is_reserved() -> None:
+    world, me, _ = await stage()
+    ports = PodPorts(AdmissionRules(), lambda _namespace: True, AdmissionWorld())
+    found = await pod_handlers(ports)[MUTATE].decide(request_of(review_json(early_pod())))
+    assert [x.code for x in found.refusals] == [ReasonCode.LEDGER_UNAVAILABLE]
+    unnamed = await Creation(world, me, me).mutated(early_pod())
+    assert unnamed is not None
+    verdict = await Creation(world, me, me).ask(VALIDATE, me, unnamed)
+    assert [x.code for x in verdict.refusals] == [ReasonCode.ADMISSION_FAILED]

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from controller.ledger.record import RecordInvalidError
-from controller.ledger.reservation_id import ReservationIds, ReservationKey, ReservationSubject
+from controller.ledger.reservation_id import (
+    ReservationIds,
+    ReservationKey,
+    ReservationSubject,
+    is_early_id,
+    nonce_of,
+    request_nonce,
+)
 
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "golden" / "reservation_ids.json").read_text()
@@ -131,3 +138,17 @@ def test_keys_have_names_of_their_own_and_show_no_secret() -> None:
         with pytest.raises(ValueError, match="a name of its own"):
             ReservationIds("lab", keys)
     assert "ooo" not in repr(OLD)
+
+
+def test_an_early_id_is_known_by_its_form() -> None:
+    early = IDS.make(EARLY, NONCE)
+    assert (nonce_of(early), is_early_id(early)) == (NONCE, True)
+    for other in (IDS.make(SUBJECT), "", "dry-run", early + "0", f"{early}\n"):
+        assert (nonce_of(other), is_early_id(other)) == (None, False)
+
+
+def test_the_same_request_has_the_same_nonce() -> None:
+    nonce = request_nonce("team-a", "request-0")
+    assert nonce == request_nonce("team-a", "request-0")
+    assert nonce not in {request_nonce("team-b", "request-0"), request_nonce("team-a", "request-1")}
+    assert nonce_of(IDS.make(EARLY, nonce)) == nonce
