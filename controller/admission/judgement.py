@@ -6,6 +6,7 @@ cannot be said, `validated` says what is against the pod as it will be stored.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from controller.admission.doors.annotations import results
@@ -17,11 +18,13 @@ from controller.admission.json_patch import Operation
 from controller.admission.mutation import ephemeral_injection, injection
 from controller.admission.pod_view import AdmittedPod
 from controller.admission.rules import AdmissionRules
+from controller.admission.size import MOST_PARTS, parts
 from controller.scheduling.requirements import (
     Requirements,
     RequirementsInvalid,
     parse_requirements,
 )
+from controller.scheduling.reserved_keys import reserved_keys
 from gpuwarden.reasons import ReasonCode, Refusal
 
 
@@ -38,6 +41,8 @@ class Judged:
 
 
 UNCONCERNED = Judged(concerned=False)
+MOST_OF_A_DOOR: Final = 8
+"""Refusals for the same reason: each is told and recorded, and one pod can hold ten thousand."""
 _NONE_KNOWN: Final = frozenset[str]()
 """No ephemeral container was judged before."""
 
@@ -49,6 +54,8 @@ def mutated(
 
     `granted`: the reservation that it brings, if that is ours (`granted_early`).
     """
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
     early = _early(pod, needs)
     refusals = (*results(pod, None if early is None else granted), *_unreadable(needs))
@@ -74,6 +81,8 @@ def validated(
     `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
     `granted`: as in `mutated`.
     """
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
     early = _early(pod, needs)
     granted = None if early is None else granted
@@ -83,8 +92,8 @@ def validated(
     concerned = needs.guarded or enforced
     if concerned:
         case = Case(pod, needs, rules, enforced, granted)
-        refusals += (found for door in DOORS for found in door(case))
-        refusals += ephemeral(case, _NONE_KNOWN)
+        refusals += (found for door in DOORS for found in islice(door(case), MOST_OF_A_DOOR))
+        refusals += islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)
         if injected:
             missing = injection(pod, needs, rules, enforced=enforced)
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
@@ -96,6 +105,8 @@ def mutated_ephemeral(
     pod: AdmittedPod, known: frozenset[str], rules: AdmissionRules, *, enforced: bool
 ) -> Judged:
     """What new ephemeral containers lack; `known` are the names of those that were there."""
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
     needs = _needs_of_stored(pod, rules, enforced=enforced)
     if not (needs.guarded or enforced):
         return UNCONCERNED
@@ -112,14 +123,26 @@ def validated_ephemeral(
     injected: bool = True,
 ) -> Judged:
     """What is against new ephemeral containers."""
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
     needs = _needs_of_stored(pod, rules, enforced=enforced)
     if not (needs.guarded or enforced):
         return UNCONCERNED
-    refusals = list(ephemeral(Case(pod, needs, rules, enforced), known))
+    found = ephemeral(Case(pod, needs, rules, enforced), known)
+    refusals = list(islice(found, MOST_OF_A_DOOR))
     if injected:
         patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
         refusals += _uninjected(patch)
     return Judged(concerned=True, refusals=tuple(refusals))
+
+
+def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
+    """Not even its wishes are read: that it has a key of ours is enough."""
+    keys = reserved_keys(rules.wishes)
+    if not (enforced or any(map(keys.is_ours, (*pod.annotations, *pod.labels)))):
+        return UNCONCERNED
+    text = f"keys, containers and what is in them: too many, expected at most {MOST_PARTS} in all"
+    return Judged(concerned=True, refusals=(Refusal(ReasonCode.REQ_INVALID, text),))
 
 
 def _needs_of_stored(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Requirements:

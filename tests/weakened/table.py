@@ -19,6 +19,7 @@ TUNNEL: Final = "tests/integration/test_tunnel.py"
 EXTENDER_TLS: Final = "tests/integration/test_extender_tls.py"
 EXTENDER_HTTP: Final = "tests/integration/test_extender_http.py"
 DOORS: Final = "tests/unit/controller_admission/test_doors.py"
+POD_SIZE: Final = "tests/unit/controller_admission/test_pod_size.py"
 WEBHOOKS_HTTP: Final = "tests/integration/test_admission_http.py"
 WEBHOOKS: Final = "tests/unit/controller_admission/test_pod_webhooks.py"
 API_TLS: Final = "tests/integration/test_http_api_tls.py"
@@ -941,6 +942,20 @@ WEAKENINGS: Final = (
         "RESULT_KEYS & {*annotations}",
         "tests/unit/controller_admission/test_mutation.py"
         "::test_keys_that_only_we_write_are_refused_wherever_they_stand",
+    ),
+    _one(
+        "pod-size",
+        "controller/admission/size.py",
+        "+ sum(map(_parts_of, containers))",
+        "+ 0",
+        f"{POD_SIZE}::test_everything_that_is_judged_counts",
+    ),
+    _one(
+        "refusals-of-a-door",
+        "controller/admission/judgement.py",
+        "for found in islice(door(case), MOST_OF_A_DOOR))",
+        "for found in door(case))",
+        f"{POD_SIZE}::test_a_thousand_open_doors_are_told_a_few_times_each",
     ),
     _one(
         "uninjected",
