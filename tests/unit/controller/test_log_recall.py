@@ -1,0 +1,53 @@
+"""Both memories come from one log on disk; what cannot be read is told once."""
+
+from pathlib import Path
+
+import pytest
+import structlog
+
+from controller.audit.record import Record
+from controller.audit.sealing import LogIdentity, Sealer
+from controller.binding.records import held_record
+from controller.fleet.denials import DenialFate
+from controller.fleet.enrollment import Denial
+from controller.ledger.record import PodRef
+from controller.ledger.recovery import LoggedGrant
+from controller.recovery.logged_denials import denial_record
+from controller.recovery.recall import LogRecall
+from gpuwarden.audit.chain import BEFORE_FIRST
+from gpuwarden.audit.files import file_name
+from gpuwarden.audit.record import RecordKind
+
+DENIAL = Denial("NODE_DENIED", "smells", "me", 7)
+GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", PodRef("team-a", "a", "uid-a"), ("GPU-a",))
+
+
+async def test_denials_and_reservations(tmp_path: Path) -> None:
+    sealer, head, lines = Sealer(LogIdentity("lab/a", "boot", "me")), BEFORE_FIRST, []
+    for record in (
+        denial_record("gpu-1", DENIAL, DenialFate.STANDS),
+        Record(RecordKind.LOG_START, "me", "log", "started"),
+        held_record(GRANT),
+    ):
+        sealed = sealer.seal(record, 0, head)
+        head = sealed.head
+        lines.append(sealed.line + b"\n")
+    (tmp_path / file_name(1)).write_bytes(b"".join(lines))
+    recall = LogRecall(tmp_path)
+    assert await recall.denials() == {"gpu-1": DENIAL}
+    assert await recall.grants() == {("gpu-a", "v1.k.x"): GRANT}
+
+
+async def test_a_new_log_knows_nothing(tmp_path: Path) -> None:
+    recall = LogRecall(tmp_path / "none")
+    assert (await recall.denials(), await recall.grants()) == ({}, {})
+
+
+async def test_what_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / file_name(1)).mkdir()
+    with structlog.testing.capture_logs() as told:
+        recall = LogRecall(tmp_path)
+        for _ in range(2):
+            with pytest.raises(OSError, match="directory"):
+                await recall.grants()
+    assert [x["event"] for x in told] == ["audit.recall.failed"]
