@@ -17,6 +17,7 @@ from controller.admission.early import Granted, is_early, unreservable
 from controller.admission.json_patch import Operation
 from controller.admission.mutation import ephemeral_injection, injection
 from controller.admission.pod_view import AdmittedPod
+from controller.admission.room import overfull
 from controller.admission.rules import AdmissionRules
 from controller.admission.size import MOST_PARTS, parts
 from controller.scheduling.requirements import (
@@ -58,7 +59,7 @@ def mutated(
         return _too_large(pod, rules, enforced=enforced)
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
     early = _early(pod, needs)
-    refusals = (*results(pod, None if early is None else granted), *_unreadable(needs))
+    refusals = (*results(pod, None if early is None else granted), *_unreadable(pod, needs))
     if refusals or isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=refusals)
     if not (needs.guarded or enforced):
@@ -86,7 +87,7 @@ def validated(
     needs = parse_requirements(pod, rules.wishes, enforced=enforced)
     early = _early(pod, needs)
     granted = None if early is None else granted
-    refusals = [*results(pod, granted), *_unreadable(needs)]
+    refusals = [*results(pod, granted), *_unreadable(pod, needs)]
     if isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=tuple(refusals))
     concerned = needs.guarded or enforced
@@ -157,11 +158,12 @@ def _early(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Requi
     return needs
 
 
-def _unreadable(needs: Requirements | RequirementsInvalid) -> Iterator[Refusal]:
+def _unreadable(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Iterator[Refusal]:
     if isinstance(needs, RequirementsInvalid):
         yield Refusal(ReasonCode.REQ_INVALID, needs.detail())
-    elif (refusal := unreservable(needs)) is not None:
-        yield refusal
+    elif needs.guarded:
+        found = (unreservable(needs), overfull(pod))
+        yield from (x for x in found if x is not None)
 
 
 def _uninjected(patch: Iterable[Operation]) -> Iterator[Refusal]:

@@ -791,6 +791,13 @@ WEAKENINGS: Final = (
         "::test_a_gpu_that_kubelet_has_given_away_is_not_granted",
     ),
     _one(
+        "room-for-ours",
+        "controller/admission/judgement.py",
+        "found = (unreservable(needs), overfull(pod))",
+        "found = (unreservable(needs),)",
+        f"{DOORS}::test_a_guarded_pod_leaves_room_for_what_we_write",
+    ),
+    _one(
         "gate-footing",
         "controller/binding/decision.py",
         "return over or view.grant_refusal(case.node, alone)",

@@ -17,6 +17,7 @@ from tests.builders.admitted_pods import (
     admitted,
     codes,
     container,
+    mutate,
     new_pod,
     patched,
     validate,
@@ -149,6 +150,28 @@ def test_results_and_faults_are_told_before_any_door() -> None:
         "DOOR_ANNOTATION",
         "REQ_INVALID",
     ]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels"),
+    [
+        ({f"example.org/{x}": "" for x in range(900)}, {}),
+        (
+            {f"example.org/{x}": "" for x in range(400)},
+            {f"example.org/{x}": "" for x in range(500)},
+        ),
+        ({"example.org/a": "é" * (96 << 10)}, {}),
+    ],
+)
+def test_a_guarded_pod_leaves_room_for_what_we_write(
+    annotations: dict[str, str], labels: dict[str, str]
+) -> None:
+    full = new_pod(annotations={**annotations, **LEVEL}, labels=labels)
+    for judged in (mutate(full), validate(full, injected=False), mutate(full, enforced=False)):
+        assert [x.code.value for x in judged.refusals] == ["REQ_INVALID"]
+    assert codes(new_pod(annotations=annotations, labels=labels)) == []
+    few = dict(list(annotations.items())[1:])
+    assert codes(new_pod(annotations={**few, **LEVEL}, labels=labels)) == []
 
 
 def test_twins_of_results_are_ours_too() -> None:
