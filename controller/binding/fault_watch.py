@@ -31,6 +31,7 @@ class FaultWatch:
     def __init__(self) -> None:
         self._seen: dict[str, dict[UseFault, int]] = {}
         """By node: in how many reports in a row."""
+        self._counts: Counter[UseFaultKind] = Counter()
 
     def reported(
         self, node: str, faults: Iterable[UseFault], *, whole: bool = True
@@ -45,6 +46,8 @@ class FaultWatch:
             self._seen[node] = now
         begun = [x for x, count in now.items() if count == ENOUGH > before.get(x, 0)]
         ended = [x for x, count in before.items() if count == ENOUGH and x not in now]
+        self._counts.update(x.kind for x in begun)
+        self._counts.subtract(x.kind for x in ended)
         return FaultChanges(tuple(begun), tuple(ended))
 
     def standing(self) -> Iterator[UseFault]:
@@ -54,7 +57,7 @@ class FaultWatch:
 
     def counts(self) -> Mapping[UseFaultKind, int]:
         """How many stand of each kind."""
-        return Counter(x.kind for x in self.standing())
+        return {kind: count for kind, count in self._counts.items() if count}
 
 
 def _order(fault: UseFault) -> tuple[str, str, str, str, str]:

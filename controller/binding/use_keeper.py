@@ -84,6 +84,7 @@ class UseKeeper:
         self._faults = FaultWatch()
         self._evictions = Evictions()
         self._looked_at: dict[str, Acceptance] = {}
+        self._fleet: FleetSnapshot | None = None
 
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
         """Go on for ever; ends by cancellation only."""
@@ -103,7 +104,10 @@ class UseKeeper:
             await self._evict()
 
     def _news(self) -> Iterator[tuple[NodeView, Acceptance]]:
-        nodes = self._ports.fleet().nodes
+        fleet = self._ports.fleet()
+        if fleet is self._fleet:
+            return
+        self._fleet, nodes = fleet, fleet.nodes
         for gone in self._looked_at.keys() - nodes.keys():
             del self._looked_at[gone]
             self._settlement.forget(gone)
