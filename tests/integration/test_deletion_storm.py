@@ -126,7 +126,11 @@ async def while_all_were_down(cluster: Cluster) -> None:
 
 
 async def while_the_api_server_was_away(cluster: Cluster) -> None:
-    cluster.world.pods.down = True
+    """Nobody is believed to be gone whom only the copy lacks."""
+    pods = cluster.world.pods
+    pods.down, pods.copy = True, {}
+    await cluster.rounds(3)
+    assert set(map(tuple, cluster.world.states().values())) == {("Confirmed",)}
     cluster.end_all(None)
     await cluster.rounds(3)
     assert cluster.held() == NODES * GPUS
