@@ -87,7 +87,11 @@ class World:
             timeout_s=PATIENCE_S,
         )
         gpu = str(self.pods.get(pod)["metadata"]["annotations"][ASSIGNED])
-        until(f"{gpu} is confirmed", lambda: self.states().get(gpu) == ["Confirmed"])
+        until(
+            f"{gpu} is confirmed",
+            lambda: self.states().get(gpu) == ["Confirmed"],
+            timeout_s=PATIENCE_S,
+        )
         return gpu
 
     def states(self) -> dict[str, list[str]]:
@@ -180,14 +184,24 @@ def test_the_definition_is_deleted_and_comes_back(world: World) -> None:
     assert world.try_to_bind("thief")
     for gpu in held:
         world.strip(gpu.lower())
-    until("the definition is gone", lambda: world.api.found(DEFINITION) is None)
-    until("it is on record", lambda: world.logged("ledger.state", "unavailable"))
+    until(
+        "the definition is gone", lambda: world.api.found(DEFINITION) is None, timeout_s=PATIENCE_S
+    )
+    until(
+        "it is on record", lambda: world.logged("ledger.state", "unavailable"), timeout_s=PATIENCE_S
+    )
     assert world.try_to_bind("thief")
     apply(world.lab, "kustomize/base")
     until("it is served again", lambda: world.api.answers(RESERVATIONS), timeout_s=PATIENCE_S)
-    until("the records are back", lambda: before.items() <= world.states().items())
+    until(
+        "the records are back",
+        lambda: before.items() <= world.states().items(),
+        timeout_s=PATIENCE_S,
+    )
     assert world.bind("thief") not in held
-    until("that is on record", lambda: world.logged("ledger.state", "available"))
+    until(
+        "that is on record", lambda: world.logged("ledger.state", "available"), timeout_s=PATIENCE_S
+    )
 
 
 @pytest.mark.parametrize("end", ["Releasing", "Released"])
