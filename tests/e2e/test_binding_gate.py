@@ -440,5 +440,9 @@ def test_while_the_gate_is_away_nothing_is_bound_there(world: World) -> None:
     world.create("patient", where=NOWHERE)
     with world.stage.without_controllers():
         assert "failed calling webhook" in world.refused("patient")
-    world.bind("patient")
+    until(
+        "the replica that is asked has evidence again",
+        lambda: _quietly(lambda: world.bind("patient") is None),
+        timeout_s=PATIENCE_S,
+    )
     world.wait_states("Confirmed")
