@@ -296,11 +296,11 @@ var (
 	devicePrefixes = []string{
 		"cdi.k8s.io/", "nvidia.cdi.k8s.io", "cdi-devices.nri.io", "cdi-devices.noderesource.dev",
 		"cdi.nri.io", "devices.nri.io", "devices.noderesource.dev", "devices.gke.io", "mounts.nri.io",
-		"mounts.noderesource.dev", "io.kubernetes.cri-o.Devices",
+		"mounts.noderesource.dev", "io.kubernetes.cri-o.Devices", "org.systemd.property.",
 	}
-	forbiddenPaths = []string{"/dev/", "/proc", "/sys", "/var/run/nvidia", "/run/nvidia", "/var/lib/kubelet"}
-	strong         = map[string]bool{
+	strong = map[string]bool{
 		"ALL": true, "SYS_ADMIN": true, "SYS_RAWIO": true, "SYS_MODULE": true, "BPF": true,
+		"SYS_BOOT": true, "DAC_READ_SEARCH": true,
 	}
 )
 
@@ -424,13 +424,8 @@ func doors(p *admittedPod) []string {
 		}
 	}
 	for _, volume := range p.Spec.Volumes {
-		if volume.HostPath == nil {
-			continue
-		}
-		for _, path := range forbiddenPaths {
-			if strings.HasPrefix(volume.HostPath.Path, path) {
-				shut("DOOR_HOSTPATH", "volume %s is %s", volume.Name, volume.HostPath.Path)
-			}
+		if volume.HostPath != nil {
+			shut("DOOR_HOSTPATH", "volume %s is %s", volume.Name, volume.HostPath.Path)
 		}
 	}
 	if p.Spec.HostPID {
