@@ -47,7 +47,7 @@ class Authentication:
             return Refusal(ReasonCode.TOKEN_INVALID, "Authorization: expected one Bearer token")
         if self._ports.reviews is None:
             return Refusal(ReasonCode.TOKEN_INVALID, "no token counts here")
-        found = await self._ports.reviews.identity(token)
+        found = await self._ports.reviews.identity(token, request.remote or "")
         if found is None:
             return Refusal(ReasonCode.TOKEN_INVALID, "the token does not count for our audience")
         return token_caller(found, self._ports.readers)

@@ -2,11 +2,13 @@
 
 A token stands nowhere here: what is kept is known by the token's digest. Bounded in number, in
 time and in questions under way, so that callers with invented tokens can neither fill the memory
-nor keep the API server busy. Must not decide what an identity may do.
+nor keep the API server busy, push out what is known of good tokens, or take from one address what
+all others need. Must not decide what an identity may do.
 """
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -35,10 +37,12 @@ class ReviewLimits:
     """Bounds of the memory, and of the questions under way."""
 
     kept: int = 4096
+    """Of accepted tokens, and of refused ones, each."""
     accepted_ns: int = 10 * _S
     """For so long a withdrawn token may still be taken for good."""
     refused_ns: int = 5 * _S
     at_once: int = 16
+    at_once_from_one_address: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +67,34 @@ class TokenReviews:
         self._boottime_ns = boottime_ns
         self._reviewed = reviewed
         self._limits = limits
-        self._known: dict[bytes, _Known] = {}
+        self._accepted: dict[bytes, _Known] = {}
+        self._refused: dict[bytes, _Known] = {}
         self._running: dict[bytes, asyncio.Task[TokenIdentity | None]] = {}
+        self._asking: Counter[str] = Counter()
 
-    async def identity(self, token: str) -> TokenIdentity | None:
-        """Whose token it is; raises TokenReviewUnavailableError."""
+    async def identity(self, token: str, address: str) -> TokenIdentity | None:
+        """Whose token it is that came from `address`; raises TokenReviewUnavailableError."""
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._known.get(digest)
+        known = self._accepted.get(digest) or self._refused.get(digest)
         if known is not None and self._boottime_ns() < known.until_ns:
             self._reviewed("kept")
             return known.found
         task = self._running.get(digest)
         if task is None:
-            if len(self._running) >= self._limits.at_once:
+            if self._is_busy(address):
                 self._reviewed("busy")
                 raise TokenReviewUnavailableError("too many tokens are being reviewed")
             task = asyncio.create_task(self._ask(digest, token))
             self._running[digest] = task
-            task.add_done_callback(lambda done: self._ended(digest, done))
+            self._asking[address] += 1
+            task.add_done_callback(lambda done: self._ended(digest, address, done))
         return await asyncio.shield(task)
+
+    def _is_busy(self, address: str) -> bool:
+        return (
+            len(self._running) >= self._limits.at_once
+            or self._asking[address] >= self._limits.at_once_from_one_address
+        )
 
     async def _ask(self, digest: bytes, token: str) -> TokenIdentity | None:
         asked_ns = self._boottime_ns()
@@ -91,15 +104,19 @@ class TokenReviews:
             self._reviewed("failed")
             raise
         self._reviewed("refused" if found is None else "accepted")
-        limits = self._limits
-        self._known.pop(digest, None)
-        while len(self._known) >= limits.kept:
-            del self._known[next(iter(self._known))]
-        kept_ns = limits.refused_ns if found is None else limits.accepted_ns
-        self._known[digest] = _Known(found, asked_ns + kept_ns)
+        self._accepted.pop(digest, None)
+        self._refused.pop(digest, None)
+        kept = self._refused if found is None else self._accepted
+        while len(kept) >= self._limits.kept:
+            del kept[next(iter(kept))]
+        lasts_ns = self._limits.refused_ns if found is None else self._limits.accepted_ns
+        kept[digest] = _Known(found, asked_ns + lasts_ns)
         return found
 
-    def _ended(self, digest: bytes, task: asyncio.Task[TokenIdentity | None]) -> None:
+    def _ended(self, digest: bytes, address: str, task: asyncio.Task[TokenIdentity | None]) -> None:
         del self._running[digest]
+        self._asking[address] -= 1
+        if not self._asking[address]:
+            del self._asking[address]
         if not task.cancelled():
             task.exception()  # whoever asked may be gone
