@@ -15,11 +15,11 @@ from controller.admission.doors.ephemeral import ephemeral
 from controller.admission.doors.every import DOORS
 from controller.admission.early import Granted, is_early, unreservable
 from controller.admission.json_patch import Operation
-from controller.admission.mutation import ephemeral_injection, injection
+from controller.admission.mutation import ephemeral_injection, injection, is_beyond_repair
 from controller.admission.pod_view import AdmittedPod
 from controller.admission.room import overfull
 from controller.admission.rules import AdmissionRules
-from controller.admission.size import MOST_PARTS, parts
+from controller.admission.size import MOST_PARTS, has_room, parts
 from controller.scheduling.requirements import (
     Requirements,
     RequirementsInvalid,
@@ -53,6 +53,8 @@ def mutated(
 ) -> Judged:
     """What a new pod lacks; refused are wishes that cannot be read and keys of ours.
 
+    Of a pod that is to be reserved for also all that `validated` would say to it then: no pod that
+    is refused afterwards gets a GPU for the time until that is noticed.
     `granted`: the reservation that it brings, if that is ours (`granted_early`).
     """
     if parts(pod) > MOST_PARTS:
@@ -64,6 +66,12 @@ def mutated(
         return Judged(concerned=True, refusals=refusals)
     if not (needs.guarded or enforced):
         return UNCONCERNED
+    if early is not None:
+        to_be_reserved = granted is None
+        case = Case(pod, needs, rules, enforced, granted, to_be_reserved=to_be_reserved)
+        against = (*_open_doors(case), *_never_injected(case))
+        if against:
+            return Judged(concerned=True, refusals=against)
     patch = injection(pod, needs, rules, enforced=enforced)
     return Judged(concerned=True, patch=patch, early=early)
 
@@ -93,8 +101,7 @@ def validated(
     concerned = needs.guarded or enforced
     if concerned:
         case = Case(pod, needs, rules, enforced, granted)
-        refusals += (found for door in DOORS for found in islice(door(case), MOST_OF_A_DOOR))
-        refusals += islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)
+        refusals += _open_doors(case)
         if injected:
             missing = injection(pod, needs, rules, enforced=enforced)
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
@@ -135,6 +142,22 @@ def validated_ephemeral(
         patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
         refusals += _uninjected(patch)
     return Judged(concerned=True, refusals=tuple(refusals))
+
+
+def _open_doors(case: Case) -> Iterator[Refusal]:
+    """All doors of a pod as a whole."""
+    for door in DOORS:
+        yield from islice(door(case), MOST_OF_A_DOOR)
+    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)
+
+
+def _never_injected(case: Case) -> Iterator[Refusal]:
+    """What the validating webhook will say to a pod that one patch does not put right."""
+    if is_beyond_repair(case.pod, case.needs, case.rules, enforced=case.enforced):
+        yield Refusal(ReasonCode.DOOR_UNINJECTED, "more is wrong with it than one patch puts right")
+    if case.to_be_reserved and not has_room(case.pod):
+        text = f"it leaves no room for what is written into it, expected {MOST_PARTS} parts in all"
+        yield Refusal(ReasonCode.REQ_INVALID, text)
 
 
 def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:

@@ -67,24 +67,48 @@ def ephemeral_injection(
     )
 
 
+def is_beyond_repair(
+    pod: AdmittedPod, needs: Requirements, rules: AdmissionRules, *, enforced: bool
+) -> bool:
+    """Whether a new pod lacks something of ours even with the patch."""
+    if ephemeral_injection(pod, needs, enforced=enforced, known=frozenset()):
+        return True
+    return any(
+        len(_surplus(container, supply_of(container, needs, rules.resources, enforced=enforced)))
+        > _MOST_REMOVED
+        for container in pod.all_containers()
+    )
+
+
+def _surplus(container: AdmittedContainer, supply: Supply) -> list[int]:
+    """Places of entries with a name of ours, but for the first of each name."""
+    seen, found = set[str](), list[int]()
+    wanted = wanted_variables(supply)
+    for place, entry in enumerate(container.env or ()):
+        if entry.name not in wanted:
+            continue
+        if entry.name in seen:
+            found.append(place)
+        seen.add(entry.name)
+    return found
+
+
 def _variables(
     at: tuple[str | int, ...], container: AdmittedContainer, supply: Supply
 ) -> Iterator[Operation]:
     """Replace in place what is wrong, append what is missing, then drop what is there twice."""
     entries = container.env or ()
     missing: list[Value] = []
-    surplus: list[int] = []
     for name in wanted_variables(supply):
         places = [index for index, entry in enumerate(entries) if entry.name == name]
         if supply is Supply.NONE and any(opens_devices(entries[place]) for place in places):
-            continue  # a door: the validating webhook says so
+            return  # a door: the validating webhook says so
         if not places:
             missing.append(_entry(name, supply))
             continue
         if not is_ours(entries[places[0]], supply):
             yield Operation(Verb.REPLACE, pointer(*at, places[0]), _entry(name, supply))
-        surplus += places[1:]
-    for index in sorted(surplus, reverse=True)[:_MOST_REMOVED]:
+    for index in _surplus(container, supply)[::-1][:_MOST_REMOVED]:
         yield Operation(Verb.REMOVE, pointer(*at, index))
     if missing and not entries:
         yield Operation(Verb.ADD, pointer(*at), missing)

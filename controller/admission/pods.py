@@ -88,7 +88,11 @@ class _Asked:
 
 
 class MutatePods:
-    """Adds what is missing. Only wishes that cannot be read, and our own keys, are refused."""
+    """Adds what is missing. Only wishes that cannot be read, and our own keys, are refused.
+
+    A pod that is to be reserved for is refused here for open doors too: first, nothing is
+    claimed for it.
+    """
 
     def __init__(self, ports: PodPorts, *, marked: bool = False) -> None:
         self._ports = ports

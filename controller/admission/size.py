@@ -12,6 +12,9 @@ MOST_PARTS: Final = 10_000
 """A pod with more of them is not judged: it is refused where it is any business of ours."""
 CONTAINER_PARTS: Final = 10
 """What a container counts for, without what is in it."""
+_WRITTEN_IN_CONTAINER: Final = 2
+_WRITTEN_IN_POD: Final = 16
+"""Annotations of ours and a toleration are fewer."""
 
 
 def parts(pod: AdmittedPod) -> int:
@@ -30,6 +33,12 @@ def parts(pod: AdmittedPod) -> int:
         + sum(len(each) for each in lists if each is not None)
         + sum(map(_parts_of, containers))
     )
+
+
+def has_room(pod: AdmittedPod) -> bool:
+    """Whether a new pod will still be judged once everything of ours stands in it."""
+    written = _WRITTEN_IN_POD + _WRITTEN_IN_CONTAINER * len(pod.all_containers())
+    return parts(pod) + written <= MOST_PARTS
 
 
 def _parts_of(container: AdmittedContainer) -> int:

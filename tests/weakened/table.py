@@ -720,7 +720,7 @@ WEAKENINGS: Final = (
     _one(
         "gate-late-ephemeral-containers",
         "controller/admission/judgement.py",
-        "        refusals += islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)\n",
+        "    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)\n",
         "",
         f"{GATE_DECISION}::test_an_ephemeral_container_from_before_its_namespace_was_enforced",
     ),
@@ -880,6 +880,13 @@ WEAKENINGS: Final = (
         f"{EARLY}::test_the_owner_of_a_pod_over_its_quota_gets_no_second_gpu",
     ),
     _one(
+        "early-doors-first",
+        "controller/admission/judgement.py",
+        "        if against:\n            return Judged(concerned=True, refusals=against)",
+        "        if False:\n            return Judged(concerned=True, refusals=against)",
+        f"{EARLY}::test_a_pod_that_we_refuse_afterwards_holds_nothing",
+    ),
+    _one(
         "early-may-still-come",
         "controller/binding/followup.py",
         "{} if part.origin is Origin.ADMISSION else looks",
@@ -960,8 +967,8 @@ WEAKENINGS: Final = (
     _one(
         "refusals-of-a-door",
         "controller/admission/judgement.py",
-        "for found in islice(door(case), MOST_OF_A_DOOR))",
-        "for found in door(case))",
+        "        yield from islice(door(case), MOST_OF_A_DOOR)",
+        "        yield from door(case)",
         f"{POD_SIZE}::test_a_thousand_open_doors_are_told_a_few_times_each",
     ),
     _one(
@@ -985,6 +992,14 @@ WEAKENINGS: Final = (
         "    if watch.touched is None:\n        return Touch()\n",
         "",
         "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
+    ),
+    _one(
+        "ledger-lost-answer",
+        "controller/ledger/attempt.py",
+        'Move(HolderState.RELEASING, "its pod is bound under another reservation")',
+        'Move(HolderState.REVOKED, "its pod is bound under another reservation")',
+        "tests/unit/controller_binding/test_two_answers.py"
+        "::test_what_a_pod_was_started_with_is_kept_though_its_id_is_for_another",
     ),
     _one(
         "ledger-reports-after-the-end",

@@ -22,6 +22,8 @@ class Case:
     """Whether its namespace is."""
     granted: Granted | None = None
     """The reservation that was made for it at its creation."""
+    to_be_reserved: bool = False
+    """Whether one is made next, on the node that the pod names, unless a door stands open."""
 
     def supply_of(self, container: AdmittedContainer) -> Supply:
         """Where the container's GPUs come from."""

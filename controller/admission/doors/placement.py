@@ -30,9 +30,11 @@ def without_gate(case: Case) -> Iterator[Refusal]:
 def node_name(case: Case) -> Iterator[Refusal]:
     """A guarded pod that is on its node already: it never meets the gate.
 
-    Unless its GPUs on just that node were reserved for it before.
+    Unless its GPUs on just that node were reserved for it before, or are now.
     """
     name, granted = case.pod.spec.node_name, case.granted
+    if case.to_be_reserved:
+        return
     if case.needs.guarded and name and (granted is None or granted.node != name):
         yield Refusal(ReasonCode.DOOR_NODE_NAME, f"nodeName {shown(name)}")
 

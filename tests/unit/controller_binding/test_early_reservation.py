@@ -313,6 +313,50 @@ async def test_keys_without_an_id_of_ours_are_refused() -> None:
     assert world.states() == {}
 
 
+def with_entries(number: int) -> Document:
+    """A pod whose container has so many entries of a variable that is ours."""
+    entry = {"name": "CUDA_VISIBLE_DEVICES", "value": "0"}
+    return new_pod(container(env=[entry] * number), annotations=EARLY)
+
+
+REFUSED = {
+    "door": (early_pod(hostPID=True), "DOOR_HOST_PID"),
+    "door, on the node that it names": (early_pod(hostPID=True, nodeName=NODE), "DOOR_HOST_PID"),
+    "runtime's key": (early_pod(EARLY | {"cdi.k8s.io/gpu-assignment": "x"}), "DOOR_CDI"),
+    "ephemeral container": (
+        early_pod(ephemeralContainers=[container("debug")]),
+        "DOOR_UNINJECTED",
+    ),
+    "too much to put right": (with_entries(66), "DOOR_UNINJECTED"),
+    "no room": (early_pod(volumes=[{"name": f"v{x}"} for x in range(9_980)]), "REQ_INVALID"),
+}
+
+
+@pytest.mark.parametrize(("pod", "code"), REFUSED.values(), ids=REFUSED)
+async def test_a_pod_that_we_refuse_afterwards_holds_nothing(pod: Document, code: str) -> None:
+    world, me, api = await stage()
+    assert await api.create(pod, "train-0") is None
+    assert api.refusals == [code]
+    assert (world.states(), me.sink.early) == ({}, [])
+    (decision,) = api.told.decisions
+    assert decision.word == "refused"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        with_entries(65),
+        early_pod(EARLY | {f"example.org/{x}": "" for x in range(898)}),
+        early_pod(EARLY | {"example.org/x": "x" * ((192 << 10) - 200)}),
+        early_pod(volumes=[{"name": f"v{x}"} for x in range(9_965)]),
+    ],
+    ids=["entries", "keys", "bytes", "parts"],
+)
+async def test_what_is_reserved_for_is_let_in_afterwards(pod: Document) -> None:
+    _, _, api = await stage()
+    assert told(await api.create(pod, "train-0")) == GPUS[0]
+
+
 SEEDS_POD = early_pod({}, labels={"fudo.org/gpu.assign": "true"})
 
 
