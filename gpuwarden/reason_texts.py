@@ -431,9 +431,10 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.CONTROLLER_NOT_READY: Explanation(
         Stage.PLACEMENT,
-        "The controller has just started and has not heard from every agent yet.",
+        "The controller has not heard from every agent since its start, or has not yet compared "
+        "the ledger with pods, nodes' reports and its audit log.",
         "Wait one challenge round (at most a minute); if it stays, read the controller's "
-        "readiness.",
+        "readiness, warnings included.",
     ),
     ReasonCode.NODE_NO_EVIDENCE: Explanation(
         Stage.PLACEMENT,
@@ -472,9 +473,9 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.EXACT_UNAVAILABLE: Explanation(
         Stage.PLACEMENT,
-        "The pod names GPUs, but nobody on this node can give a pod a certain card.",
-        "Use a node with mode per-gpu, dra or env, or accept less with the annotation "
-        "gpuwarden.dev/guarantee.",
+        "The pod wants certain GPUs, or GPUs at its creation, but kubelet chooses them.",
+        "Ask for GPUs without requesting them from kubelet, on a node with mode env, or accept "
+        "less with the annotation gpuwarden.dev/guarantee.",
     ),
     ReasonCode.MAP_ELSEWHERE: Explanation(
         Stage.PLACEMENT,
@@ -494,7 +495,7 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ReasonCode.GPU_BUSY: Explanation(
         Stage.PLACEMENT,
         "Too few matching GPUs of the node are free.",
-        "Wait for a release, or see with gpuwarden gpus who holds them.",
+        "Wait for a release, or see with gpuwarden reservations who holds them.",
     ),
     ReasonCode.GATE_DENIED_RECENTLY: Explanation(
         Stage.PLACEMENT,
@@ -528,8 +529,8 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.QUOTA_EXCEEDED: Explanation(
         Stage.GATE,
-        "The namespace has as many open reservations as it may.",
-        "Delete pending pods of the namespace, or raise reservation.quotaPerNamespace.",
+        "The namespace holds as many GPUs as it may.",
+        "Delete pods of the namespace that hold GPUs, or raise reservation.quotaPerNamespace.",
     ),
     ReasonCode.DOOR_ENV: Explanation(
         Stage.DOOR,

@@ -177,7 +177,7 @@ class AdmissionSettings:
         Spec(
             kinds.PATH,
             "file with the HMAC keys of reservation ids, the same for all replicas; without it"
-            " nothing is reserved on `env` nodes",
+            " nothing is reserved on `env` nodes and nothing settled on `plugin` nodes",
         ),
     ] = None
     runtime_classes: Annotated[
@@ -318,7 +318,8 @@ class ControllerListenSettings:
     local: Annotated[
         Path,
         Spec(
-            kinds.ABSOLUTE_PATH, "unix socket of the Fleet, Operator and Support APIs (mode 0600)"
+            kinds.ABSOLUTE_PATH,
+            "unix socket of the Fleet, Placement, Operator and Support APIs (mode 0600)",
         ),
     ] = Path("/run/gpuwarden/fleet.sock")
 
@@ -380,8 +381,8 @@ class StoreSettings:
         StoreKind,
         Spec(
             kinds.one_of(StoreKind),
-            "where pins, denials and instance ids live; `auto` is `kubernetes` where the"
-            " Kubernetes API is used, else `sqlite`; `memory` forgets them and is for tests",
+            "where pins, denials, instance ids and reservations live; `auto` is `kubernetes` where"
+            " the Kubernetes API is used, else `sqlite`; `memory` forgets them and is for tests",
         ),
     ] = StoreKind.AUTO
     path: Annotated[

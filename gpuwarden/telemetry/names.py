@@ -73,7 +73,7 @@ SVID_SOURCE_RESTARTS = _counter(
 TLS_MATERIAL_REFUSED = _counter(
     "tls_material_refused",
     _C,
-    "Times a server certificate could not be used, by listener (agents, extender, admission).",
+    "Times a server certificate could not be used, by listener (agents, extender, admission, api).",
     "listener",
 )
 
@@ -625,4 +625,4 @@ class Span(StrEnum):
     PRIORITIZE = "controller.prioritize", "answering /prioritize"
     ADMISSION = "controller.admission", "answering a webhook's request"
     API = "controller.api", "answering a request to the HTTP API"
-    RPC = "controller.rpc", "answering a call of the Fleet API"
+    RPC = "controller.rpc", "answering a gRPC call of people and tools"
