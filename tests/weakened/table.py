@@ -1002,14 +1002,6 @@ WEAKENINGS: Final = (
         "::test_what_a_pod_was_started_with_is_kept_though_its_id_is_for_another",
     ),
     _one(
-        "ledger-lost-answer",
-        "controller/ledger/attempt.py",
-        'Move(HolderState.RELEASING, "its pod is bound under another reservation")',
-        'Move(HolderState.REVOKED, "its pod is bound under another reservation")',
-        "tests/unit/controller_binding/test_two_answers.py"
-        "::test_what_a_pod_was_started_with_is_kept_though_its_id_is_for_another",
-    ),
-    _one(
         "ledger-reports-after-the-end",
         "controller/ledger/release.py",
         "    if report.asked_ns <= max(watch.since_ns, watch.last_asked_ns):",
