@@ -14,7 +14,6 @@ from controller.kube.event_series import Notice, Regarding, Severity
 MISMATCH: Final = "GpuMismatch"
 UNRESERVED: Final = "GpuUnreserved"
 OFF_BOOK: Final = "GpuOffBook"
-EVICTED: Final = "GpuMismatchEvicted"
 _ACTION: Final = "Compare"
 _TEXTS: Final = {
     UseFaultKind.OTHER_GPU: "the pod has {gpu}, which is not the GPU of its reservation",
