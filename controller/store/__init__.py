@@ -1,5 +1,5 @@
-"""Where pins, denials and instance ids outlive the process: SQLite on this machine.
+"""Where pins, denials, instance ids and reservations outlive the process: SQLite on this machine.
 
-Implements the stores that `controller.fleet` declares. Nothing here decides about trust;
-whatever cannot be read or written is an error, never an empty answer.
+Implements the stores that `controller.fleet` and `controller.ledger` declare. Nothing here decides
+about trust; whatever cannot be read or written is an error, never an empty answer.
 """
