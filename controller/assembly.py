@@ -33,7 +33,7 @@ from controller.extender_journal import ExtenderJournal
 from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.registry import Changes, FleetRegistry
-from controller.fleet.view import GpuView, NodeView
+from controller.fleet.view import GpuView, NodeMode, NodeView
 from controller.http_api.assembly import ApiSources, api_server
 from controller.http_api.finalizing import FinalizePorts
 from controller.http_server import HttpServer
@@ -251,7 +251,7 @@ def assemble(
         operator=OperatorService(desk),
         placement=_placement(settings, cluster, binding, verbs, fleet=known_fleet, clock=clock),
         extender=_extender(settings, verbs, audit, instruments, cluster),
-        admission=_admission(settings, cluster, audit, instruments, binding),
+        admission=_admission(settings, cluster, conditions, instruments, binding),
         api=_api(
             settings,
             cluster,
@@ -592,21 +592,25 @@ def _hints(
 def _admission(
     settings: ControllerSettings,
     cluster: Cluster | None,
-    audit: DurableLog,
+    conditions: Conditions,
     instruments: Instruments,
     binding: BindingParts | None,
 ) -> HttpServer | None:
+    def modes() -> frozenset[NodeMode] | None:
+        return None if settings.static_hashes else conditions.policy().modes
+
     def tell(decision: AdmissionDecision) -> None:
         if cluster is not None:
             cluster.tell_admission(decision)
 
-    journal = AdmissionJournal(instruments, audit, tell)
+    journal = AdmissionJournal(instruments, conditions.audit, tell)
     ports = PodPorts(
         admission_rules(settings, _rules(settings)),
         is_enforced=_nowhere if cluster is None else cluster.namespaces.is_enforced,
         sink=journal,
         early=None if binding is None else binding.early,
         report=is_report_only(settings),
+        modes=modes,
     )
     others = {} if binding is None else binding.handlers
     return admission_server(settings, ports, metrics=journal, others=others)

@@ -99,6 +99,13 @@ class Policy:
         pool = self.pool(node)
         return self.default_mode if pool is None or pool.mode is None else pool.mode
 
+    @property
+    def modes(self) -> frozenset[NodeMode]:
+        """The modes that nodes can have by declaration, at most."""
+        declared = {x.mode or self.default_mode for x in self.pools}
+        is_all_named = any(x.pattern == "*" for x in self.pools)
+        return frozenset(declared if is_all_named else {*declared, self.default_mode})
+
     def honours_variable(self, node: str) -> bool:
         """Whether that is declared of the node."""
         pool = self.pool(node)

@@ -4,7 +4,7 @@ Two questions, asked by two webhooks and by the gate: `mutated` says what to add
 cannot be said, `validated` says what is against the pod as it will be stored.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -20,6 +20,8 @@ from controller.admission.pod_view import AdmittedPod
 from controller.admission.room import overfull
 from controller.admission.rules import AdmissionRules
 from controller.admission.size import MOST_PARTS, has_room, parts
+from controller.admission.unservable import unservable
+from controller.fleet.view import NodeMode
 from controller.scheduling.requirements import (
     Requirements,
     RequirementsInvalid,
@@ -83,12 +85,13 @@ def validated(
     enforced: bool,
     injected: bool = True,
     granted: Granted | None = None,
+    modes: Collection[NodeMode] | None = None,
 ) -> Judged:
     """What is against a new pod, or a stored one that is to be bound.
 
     A stored one may have got ephemeral containers before its namespace was enforced.
     `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
-    `granted`: as in `mutated`.
+    `granted`: as in `mutated`. `modes`: as in `unservable`.
     """
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
@@ -106,6 +109,7 @@ def validated(
             missing = injection(pod, needs, rules, enforced=enforced)
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
             refusals += _uninjected((*missing, *late))
+        refusals += (x for x in (unservable(needs, modes),) if x is not None)
     return Judged(concerned or bool(refusals), tuple(refusals), early=early)
 
 

@@ -5,7 +5,7 @@ creation: those wait for the ledger. In report-only mode every decision is made 
 nothing is patched, reserved or refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from controller.admission.judgement import (
 from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.admission.review import NO_OBJECT, AdmissionHandler, AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
+from controller.fleet.view import NodeMode
 from controller.ledger.record import PodRef
 from controller.scheduling.finding import shown
 from controller.scheduling.pod import PodDecodeError
@@ -50,6 +51,10 @@ _NODES: Final = "system:nodes"
 _UNTOUCHED: Final = Verdict()
 
 
+def _any_mode() -> None:
+    """For an installation that declares nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodPorts:
     """What the webhooks ask and tell."""
@@ -62,6 +67,8 @@ class PodPorts:
     """None where there is no ledger."""
     report: bool = False
     """Report-only: nothing is patched or refused."""
+    modes: Callable[[], Collection[NodeMode] | None] = _any_mode
+    """The modes that nodes are declared to have; None where others may serve, too."""
 
 
 def pod_handlers(ports: PodPorts) -> Mapping[str, AdmissionHandler]:
@@ -171,6 +178,7 @@ class ValidatePods:
                 enforced=asked.enforced,
                 injected=injected,
                 granted=asked.granted,
+                modes=self._ports.modes(),
             )
         return validated_ephemeral(
             asked.pod, asked.known, rules, enforced=asked.enforced, injected=injected

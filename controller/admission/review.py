@@ -28,6 +28,7 @@ _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
 _TOO_MANY: Final = 429
 _FAILED: Final = 500
+_UNAVAILABLE: Final = 503
 NO_OBJECT: Final = msgspec.Raw(b"null")
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
 
@@ -159,6 +160,9 @@ _CODES: Final = {
     ReasonCode.GPU_LOST: _TOO_MANY,
     ReasonCode.LEDGER_CONFLICT: _TOO_MANY,
     ReasonCode.RESERVATION_PENDING: _TOO_MANY,
+    ReasonCode.CONTROLLER_NOT_READY: _UNAVAILABLE,
+    ReasonCode.LEDGER_UNAVAILABLE: _UNAVAILABLE,
+    ReasonCode.AUDIT_UNAVAILABLE: _UNAVAILABLE,
 }
 """HTTP statuses that say more than that it is forbidden. Without a number of seconds: a client
 would wait for those and try again by itself, in the middle of what it was doing."""
@@ -167,6 +171,7 @@ _REASONS: Final = {
     _FORBIDDEN: "Forbidden",
     _TOO_MANY: "TooManyRequests",
     _FAILED: "InternalError",
+    _UNAVAILABLE: "ServiceUnavailable",
 }
 
 

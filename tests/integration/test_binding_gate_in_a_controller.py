@@ -10,7 +10,8 @@ import pytest
 
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
-from tests.builders.admission_reviews import patch_of
+from tests.builders.admission_reviews import patch_of, review_json
+from tests.builders.admitted_pods import container, new_pod, patched
 from tests.builders.bindings import binding, binding_review, env_pod
 from tests.builders.inventory import gpu, inventory
 from tests.fakes.api_server import FakeApiServer
@@ -261,3 +262,14 @@ async def test_without_keys_nothing_is_reserved(
 
         await eventually(said, "the refusal says what is missing")
         assert api.objects.all("gpureservations") == {}
+
+
+async def test_a_pod_that_requests_a_gpu_where_no_node_gives_one_to_kubelet_is_told_so(
+    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
+) -> None:
+    pod = patched(new_pod(container(gpus=1)))
+    async with stage(tmp_path, api, workload_api) as on:
+        answer = await on.there.post("/validate/pods/enforced", review_json(pod))
+    status = answer["response"]["status"]
+    assert status["code"] == 403
+    assert "NODE_MODE no node gives GPUs to a container that requests" in status["message"]

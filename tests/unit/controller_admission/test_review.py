@@ -45,20 +45,30 @@ def test_a_patch_is_base64_of_json_patch() -> None:
     assert patch_of(found) == [{"op": "add", "path": "/a~1b", "value": "é"}]
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "reason"),
-    [
-        (ReasonCode.REQ_INVALID, 400, "BadRequest"),
-        (ReasonCode.DOOR_ENV, 403, "Forbidden"),
-        (ReasonCode.ADMISSION_FAILED, 500, "InternalError"),
-        (ReasonCode.GPU_BUSY, 429, "TooManyRequests"),
-        (ReasonCode.GPU_LOST, 429, "TooManyRequests"),
-        (ReasonCode.LEDGER_CONFLICT, 429, "TooManyRequests"),
-        (ReasonCode.RESERVATION_PENDING, 429, "TooManyRequests"),
-        (ReasonCode.GPU_NO_MATCH, 403, "Forbidden"),
-    ],
-)
-def test_a_refusal_says_its_code_and_why(code: ReasonCode, status: int, reason: str) -> None:
+STATUSES = {
+    "REQ_INVALID": 400,
+    "GPU_BUSY": 429,
+    "GPU_LOST": 429,
+    "LEDGER_CONFLICT": 429,
+    "RESERVATION_PENDING": 429,
+    "ADMISSION_FAILED": 500,
+    "CONTROLLER_NOT_READY": 503,
+    "LEDGER_UNAVAILABLE": 503,
+    "AUDIT_UNAVAILABLE": 503,
+}
+"""All others: 403."""
+REASONS = {
+    400: "BadRequest",
+    403: "Forbidden",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+
+
+@pytest.mark.parametrize("code", ReasonCode)
+def test_a_refusal_says_its_code_and_why(code: ReasonCode) -> None:
+    status = STATUSES.get(code.value, 403)
     refusals = (Refusal(code, "because"), Refusal(ReasonCode.DOOR_CDI, "and"))
     response = answer(Verdict(refusals, patch=(Operation(Verb.REMOVE, "/a"),)))["response"]
     assert response["allowed"] is False
@@ -66,10 +76,11 @@ def test_a_refusal_says_its_code_and_why(code: ReasonCode, status: int, reason: 
     assert response["status"] == {
         "status": "Failure",
         "code": status,
-        "reason": reason,
+        "reason": REASONS[status],
         "message": f"gpuwarden: {code} because; gpuwarden: DOOR_CDI and",
     }
-    assert response["auditAnnotations"] == {"codes": f"{code},DOOR_CDI"}
+    codes = dict.fromkeys((code.value, "DOOR_CDI"))
+    assert response["auditAnnotations"] == {"codes": ",".join(codes)}
 
 
 def test_texts_are_bounded() -> None:
