@@ -5,6 +5,7 @@ whose serial changed, is another machine until an operator says otherwise.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from controller.fleet.enrollment import EnrollmentRecord, PinnedGpu
 from controller.verifier.result import VANISHED
@@ -94,15 +95,7 @@ def next_record(
 ) -> EnrollmentRecord:
     """The record that has to stand before the evidence counts."""
     base = (before or EnrollmentRecord(node)).answered_by(instance)
-    return EnrollmentRecord(
-        node=node,
-        node_uid=node_uid,
-        spire_agent=standing.spire_agent,
-        gpus=gpus,
-        instance=base.instance,
-        superseded=base.superseded,
-        denial=base.denial,
-    )
+    return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
 
 
 def _vanished(pin: PinnedGpu) -> LostGpu:

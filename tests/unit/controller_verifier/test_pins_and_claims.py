@@ -8,6 +8,7 @@ from controller.fleet.enrollment import Candidate, Denial, EnrollmentRecord, Pin
 from controller.fleet.operator_decisions import accepted, show
 from controller.fleet.view import Level
 from controller.policy import NodePool, Policy
+from controller.verifier.pins import next_record
 from controller.verifier.result import Accepted, Refused
 from controller.verifier.seams import HardwareQuestion, SpireQuestion, Standing
 from gpuwarden.evidence.model import FailedRead, Inventory, LostGpu
@@ -41,6 +42,23 @@ def refused(scene: Scene) -> Refused:
 
 def other(*pins: PinnedGpu, denial: Denial | None = None) -> EnrollmentRecord:
     return EnrollmentRecord(OTHER, gpus=pins, denial=denial)
+
+
+def test_evidence_changes_nothing_of_a_record_but_what_it_shows() -> None:
+    """Whatever else a record holds, such as which denial was lifted, the next one holds."""
+    denial = Denial("NODE_DENIED", "why", "someone", 7)
+    before = EnrollmentRecord(NODE, "uid-0", "spiffe://a", (), "0" * 32, (), denial, lifted_ns=6)
+    after = next_record(
+        before,
+        node=NODE,
+        node_uid="uid-1",
+        instance="1" * 32,
+        standing=Standing(Level.L0),
+        gpus=(PinnedGpu("GPU-a"),),
+    )
+    assert after == EnrollmentRecord(
+        NODE, "uid-1", None, (PinnedGpu("GPU-a"),), "1" * 32, ("0" * 32,), denial, lifted_ns=6
+    )
 
 
 class TestFirstUse:
