@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.kube.access import AccessError, InCluster, Kubeconfig
-from controller.kube.api import ApiClient, Request
+from controller.kube.api import MAX_OBJECT_BYTES, ApiClient, Request
 from controller.kube.errors import ApiError
 from controller.kube.resources import LEASES, NAMESPACES, NODES
 from controller.kube.transport import Transport
@@ -218,7 +218,7 @@ class TestFaults:
     async def test_an_answer_too_large_is_not_read(
         self, server: FakeApiServer, api: ApiClient
     ) -> None:
-        server.fail_next(200, body=b" " * (5 << 20))
+        server.fail_next(200, body=b" " * (MAX_OBJECT_BYTES + 1))
         with pytest.raises(ApiError, match="more than"):
             await api.get(NODES, "n")
 

@@ -42,6 +42,7 @@ TRUST: Final = "tests/unit/controller_fleet/test_node_trust.py"
 VERDICTS: Final = "tests/unit/controller_scheduling/test_node_verdicts.py"
 GATE: Final = "tests/unit/controller_binding/test_gate.py"
 PROMISE: Final = "tests/unit/controller_scheduling/test_promise.py"
+LIKE_THE_GATE: Final = "tests/unit/controller_binding/test_filter_like_the_gate.py"
 EARLY: Final = "tests/unit/controller_binding/test_early_reservation.py"
 GATE_DECISION: Final = "tests/unit/controller_binding/test_binding_decision.py"
 SETTLEMENT: Final = "tests/unit/controller_binding/test_settlement.py"
@@ -747,10 +748,11 @@ WEAKENINGS: Final = (
     ),
     _one(
         "parts-that-are-not-shown",
-        "controller/binding/view.py",
-        "    if _misses_mig(view, node, pod_uid):\n",
-        "    if False:\n",
+        "controller/scheduling/judge.py",
+        "        if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):\n",
+        "        if True:\n",
         f"{GATE_DECISION}::test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown",
+        f"{LIKE_THE_GATE}::test_both_say_the_same",
     ),
     _one(
         "pods-that-are-there-again",
@@ -777,10 +779,11 @@ WEAKENINGS: Final = (
     ),
     _one(
         "kubelet-gives-after-claims",
-        "controller/binding/decision.py",
-        "if mode is not NodeMode.ENV and case.needs.count and has_claims(view, name):",
-        "if False:",
+        "controller/scheduling/judge.py",
+        " or self._could_give_again(node.mode, acceptance):",
+        ":",
         f"{GATE_DECISION}::test_kubelet_gives_nothing_while_claims_from_another_mode_are_there",
+        f"{LIKE_THE_GATE}::test_both_say_the_same",
     ),
     _one(
         "claims-after-kubelet-gave",
@@ -1485,16 +1488,30 @@ WEAKENINGS: Final = (
     _one(
         "api-review-memory",
         "controller/http_api/token_reviews.py",
-        "        while len(self._known) >= limits.kept:\n",
+        "        while len(kept) >= self._limits.kept:\n",
         "        while False:\n",
         f"{API_REVIEWS}::test_no_token_is_kept_and_the_memory_is_bounded",
     ),
     _one(
         "api-reviews-at-once",
         "controller/http_api/token_reviews.py",
-        "            if len(self._running) >= self._limits.at_once:\n",
-        "            if False:\n",
+        "            len(self._running) >= self._limits.at_once\n",
+        "            False\n",
         f"{API_REVIEWS}::test_the_same_token_is_asked_about_once_at_a_time",
+    ),
+    _one(
+        "api-reviews-of-one-address",
+        "controller/http_api/token_reviews.py",
+        "            or self._asking[address] >= self._limits.at_once_from_one_address\n",
+        "            or False\n",
+        f"{API_REVIEWS}::test_one_address_does_not_take_what_others_need",
+    ),
+    _one(
+        "api-accepted-tokens-stay",
+        "controller/http_api/token_reviews.py",
+        "        kept = self._refused if found is None else self._accepted\n",
+        "        kept = self._accepted\n",
+        f"{API_REVIEWS}::test_invented_tokens_push_no_good_one_out",
     ),
     _one(
         "api-rate",
