@@ -3,7 +3,9 @@
 A store that was put back to an old copy may say that a GPU is free which was given away
 since, to a pod that the API server has forgotten as well. Its containers may run on, idle, so
 that no report shows them. Whoever gave the GPU has it in its audit log: it is held again,
-as Releasing, until the node itself shows that nothing of the pod is left.
+as Releasing, until the node itself shows that nothing of the pod is left. The same holds where
+the old copy has it as an attempt, and the pod was bound after the copy: an attempt expires,
+however much still runs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +28,8 @@ class LoggedGrant:
     """With its UID."""
     gpus: tuple[str, ...]
     """All of the reservation, in claiming order."""
+    bound: bool = False
+    """Whether it was more than an attempt."""
 
 
 Grants = Mapping[tuple[str, str], LoggedGrant]
@@ -36,7 +40,12 @@ def grants_of(entries: Iterable[Entry]) -> Grants:
     """What the ledger has, in the same words; a pod without a UID was never born."""
     return {
         (entry.record.key, holder.reservation): LoggedGrant(
-            entry.record.gpu, entry.record.node, holder.reservation, holder.pod, holder.gpus
+            entry.record.gpu,
+            entry.record.node,
+            holder.reservation,
+            holder.pod,
+            holder.gpus,
+            bound=holder.state is not HolderState.PROPOSED,
         )
         for entry in entries
         for holder in entry.record.holders
@@ -47,12 +56,15 @@ def grants_of(entries: Iterable[Entry]) -> Grants:
 def lost_grants(
     grants: Grants, snapshot: LedgerSnapshot, live: Iterable[LivePod]
 ) -> tuple[LoggedGrant, ...]:
-    """Those that the ledger lacks, by GPU; live pods get their records by adoption."""
+    """Those that the ledger lacks, or has as attempts again, by GPU.
+
+    Live pods get their records by adoption, or are confirmed.
+    """
     adopted = {(key_of(gpu), pod.reservation) for pod in live for gpu in pod.gpus}
     found = (
         grant
         for (key, reservation), grant in grants.items()
-        if (key, reservation) not in adopted and not _is_held(snapshot, key, reservation)
+        if (key, reservation) not in adopted and not _is_held(snapshot, key, grant)
     )
     return tuple(sorted(found, key=lambda x: (key_of(x.gpu), x.reservation)))
 
@@ -64,7 +76,22 @@ def held_again(record: GpuRecord | None, grant: LoggedGrant, call: str) -> GpuRe
     a claim. Raises RecordInvalidError.
     """
     demand_gpus(grant.gpus)
-    part = Holder(
+    if record is None:
+        made = GpuRecord(grant.gpu, grant.node, (_released_again(grant, call),))
+    elif record.node != grant.node:
+        return None
+    elif (held := record.holder(grant.reservation)) is None:
+        made = record.with_holder(_released_again(grant, call))
+    elif _is_attempt_again(held, grant):
+        made = record.moved(grant.reservation, HolderState.RELEASING)
+    else:
+        return None
+    made.demand_valid()
+    return made
+
+
+def _released_again(grant: LoggedGrant, call: str) -> Holder:
+    return Holder(
         grant.reservation,
         grant.pod,
         grant.gpus,
@@ -73,16 +100,13 @@ def held_again(record: GpuRecord | None, grant: LoggedGrant, call: str) -> GpuRe
         state=HolderState.RELEASING,
         adopted=True,
     )
-    if record is None:
-        made = GpuRecord(grant.gpu, grant.node, (part,))
-    elif record.holder(grant.reservation) is not None or record.node != grant.node:
-        return None
-    else:
-        made = record.with_holder(part)
-    made.demand_valid()
-    return made
 
 
-def _is_held(snapshot: LedgerSnapshot, key: str, reservation: str) -> bool:
+def _is_held(snapshot: LedgerSnapshot, key: str, grant: LoggedGrant) -> bool:
     entry = snapshot.entries.get(key)
-    return entry is not None and entry.record.holder(reservation) is not None
+    held = None if entry is None else entry.record.holder(grant.reservation)
+    return held is not None and not _is_attempt_again(held, grant)
+
+
+def _is_attempt_again(held: Holder, grant: LoggedGrant) -> bool:
+    return grant.bound and held.state is HolderState.PROPOSED

@@ -7,6 +7,7 @@ whoever made it was in force, or came to its end while that replica was down.
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
@@ -49,7 +50,8 @@ def open_grants(records: Iterable[LogRecord]) -> Grants:
             if ends:
                 found.pop(key, None)
             else:
-                found.setdefault(key, grant)
+                first = found.setdefault(key, grant)
+                found[key] = replace(first, bound=first.bound or grant.bound)
     return found
 
 
@@ -62,7 +64,10 @@ def _grants(record: LogRecord) -> tuple[LoggedGrant, ...]:
     if found is None or not isinstance(gpus, list) or not all(isinstance(x, str) for x in gpus):
         return ()
     ordered, pod = in_claiming_order(tuple(gpus)), PodRef(found[1], found[2], uid)
-    grants = [LoggedGrant(x, str(node), str(reservation), pod, ordered) for x in ordered]
+    bound = record.kind != RecordKind.RESERVATION_RESERVED
+    grants = [
+        LoggedGrant(x, str(node), str(reservation), pod, ordered, bound=bound) for x in ordered
+    ]
     try:
         for grant in grants:
             held_again(None, grant, _ANY_CALL)

@@ -749,8 +749,8 @@ WEAKENINGS: Final = (
     _one(
         "parts-that-are-not-shown",
         "controller/scheduling/judge.py",
-        "        if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):\n",
-        "        if True:\n",
+        "if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):\n",
+        "if True:\n",
         f"{GATE_DECISION}::test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown",
         f"{LIKE_THE_GATE}::test_both_say_the_same",
     ),
@@ -1341,6 +1341,13 @@ WEAKENINGS: Final = (
         "waiting = [x for x in lost if not await self._hold(x)]",
         "waiting: list[LoggedGrant] = []",
         f"{LOST}::test_what_the_log_gave_away_is_held_until_the_node_shows_no_use",
+    ),
+    _one(
+        "attempts-that-were-bound",
+        "controller/ledger/recovery.py",
+        "    return grant.bound and held.state is HolderState.PROPOSED\n",
+        "    return False\n",
+        f"{LOST}::test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire",
     ),
     _one(
         "log-is-read-first",

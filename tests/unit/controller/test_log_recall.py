@@ -19,7 +19,9 @@ from gpuwarden.audit.files import file_name
 from gpuwarden.audit.record import RecordKind
 
 DENIAL = Denial("NODE_DENIED", "smells", "me", 7)
-GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", PodRef("team-a", "a", "uid-a"), ("GPU-a",))
+GRANT = LoggedGrant(
+    "GPU-a", "gpu-1", "v1.k.x", PodRef("team-a", "a", "uid-a"), ("GPU-a",), bound=True
+)
 
 
 async def test_denials_and_reservations(tmp_path: Path) -> None:

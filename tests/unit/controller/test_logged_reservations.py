@@ -39,8 +39,13 @@ RESERVED = change(HolderState.PROPOSED)
 
 @pytest.mark.parametrize("state", [x for x in HolderState if not x.is_end])
 def test_it_is_open_from_whatever_is_known_first(state: HolderState) -> None:
-    assert open_grants(logged(change(state))) == FOUND
-    assert open_grants(logged(RESERVED, change(state, "GPU-a"))) == FOUND
+    bound = state is not HolderState.PROPOSED
+    a, b = replace(A, bound=bound), replace(B, bound=bound)
+    both = {("gpu-a", "v1.k.x"): a, ("gpu-b", "v1.k.x"): b}
+    assert open_grants(logged(change(state))) == both
+    part = {**FOUND, ("gpu-a", "v1.k.x"): a}
+    assert open_grants(logged(RESERVED, change(state, "GPU-a"))) == part
+    assert open_grants(logged(change(state), RESERVED)) == both
 
 
 @pytest.mark.parametrize("state", [x for x in HolderState if x.is_end])
@@ -58,7 +63,7 @@ def test_an_end_that_another_replica_brought_about_counts() -> None:
 
 
 def test_what_was_written_again_is_open_once_more() -> None:
-    alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",))
+    alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",), bound=True)
     assert open_grants(logged(held_record(A))) == {("gpu-a", "v1.k.x"): alone}
     live = LivePod(POD, "gpu-1", "v1.k.x", BOTH)
     assert open_grants(logged(adoption_record(live, "GPU-a"))) == {("gpu-a", "v1.k.x"): alone}
@@ -66,7 +71,7 @@ def test_what_was_written_again_is_open_once_more() -> None:
 
 def test_what_kubelet_gave_is_open() -> None:
     given = GivenGpu(POD, "gpu-1", "GPU-a")
-    alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",))
+    alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",), bound=True)
     assert open_grants(logged(settled_record(given, "v1.k.x"))) == {("gpu-a", "v1.k.x"): alone}
 
 

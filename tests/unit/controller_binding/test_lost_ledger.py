@@ -173,6 +173,47 @@ async def test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unu
     assert world.lands("train-0", await again.bind("train-0"))
 
 
+class RestoredStore(MemoryLedgerStore):
+    """Somebody puts an old copy back under whoever uses it."""
+
+    def put_back(self, entry: Entry) -> None:
+        self._snapshot = self._snapshot.with_entry(entry.record.key, entry)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire(
+    restarts: bool,
+) -> None:
+    """Store and pods are put back to between answer and Binding; the container runs on, idle."""
+    store = RestoredStore()
+    world = BindingWorld(1, store=store)
+    world.pod("train-0")
+    before = world.pods.stored["train-0"]
+    me = await world.replica()
+    late = await me.bind("train-0")
+    copy = world.store.snapshot().get(GPU)
+    assert copy is not None
+    assert world.lands("train-0", late)
+    for _ in range(2):
+        await me.follower.round()
+    world.pods.put(before)
+    if restarts:
+        world.store = MemoryLedgerStore()
+        assert await world.store.compare_and_set(None, copy.record)
+        me = Replica(world, world.store, "b", recall=recall(log_of(me)))
+    else:
+        store.put_back(copy)
+        await me.follower.round()
+    await me.stand()
+    world.report()
+    for _ in range(11):
+        await me.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    assert not world.lands("train-0", late)
+    world.pod("next")
+    assert await refusals(me) == REFUSED_BUSY
+
+
 async def test_a_confirmed_pod_that_waits_again_does_not_keep_its_gpu_for_ever() -> None:
     """The replicas ran on, and so the ledger is whole; the pod was put back."""
     world = BindingWorld(1)

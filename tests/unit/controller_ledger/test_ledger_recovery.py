@@ -26,6 +26,17 @@ def test_what_the_ledger_has_is_not_lost(state: HolderState) -> None:
     assert lost_grants(KNOWN, snapshot(in_state(state)), ()) == ()
 
 
+def test_a_bound_one_that_is_an_attempt_again_is() -> None:
+    bound = replace(GRANT, bound=True)
+    known = {("gpu-a", GRANT.reservation): bound}
+    for state in HolderState:
+        if not state.is_end:
+            lost = (bound,) if state is HolderState.PROPOSED else ()
+            assert lost_grants(known, snapshot(in_state(state)), ()) == lost
+    assert lost_grants(known, snapshot(in_state(HolderState.PROPOSED)), (LIVE,)) == ()
+    assert grants_of(snapshot(in_state(HolderState.CONFIRMED)).entries.values()) == known
+
+
 def test_what_it_lacks_or_gives_to_others_is() -> None:
     assert lost_grants(KNOWN, snapshot(), ()) == (GRANT,)
     assert lost_grants(KNOWN, snapshot(record(holder(pod=OTHER_POD))), ()) == (GRANT,)
@@ -62,6 +73,14 @@ def test_what_is_held_already_stays_as_it_is() -> None:
         assert held_again(in_state(state), GRANT, CALL) is None
     moved = replace(record(holder(pod=OTHER_POD)), node="gpu-2")
     assert held_again(moved, GRANT, CALL) is None
+
+
+def test_an_attempt_that_was_bound_once_does_not_expire() -> None:
+    bound = replace(GRANT, bound=True)
+    again = held_again(in_state(HolderState.PROPOSED), bound, CALL)
+    assert again is not None
+    assert again.holders == (holder(state=HolderState.RELEASING),)
+    assert held_again(in_state(HolderState.CONFIRMED), bound, CALL) is None
 
 
 def test_what_makes_no_record_is_refused() -> None:
