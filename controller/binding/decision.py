@@ -19,7 +19,6 @@ from controller.binding.stored_pod import StoredPod, stale_binding
 from controller.binding.view import (
     GateView,
     asked_before,
-    has_claims,
     held_by_namespace,
     scene_on,
 )
@@ -183,9 +182,6 @@ def on_node(case: Case) -> Refused | Placed | Reserve:
     mode = NodeMode.ENV if node is None else node.mode
     promise = promise_to(case.needs, name, mode, case.scene)
     result = Result(name, _hash_of(name, view), promise)
-    if mode is not NodeMode.ENV and case.needs.count and has_claims(view, name):
-        text = "pods still have GPUs of the node by claims from before its mode was changed"
-        return _refused(ReasonCode.NODE_MODE, text)
     if mode is not NodeMode.ENV or not case.needs.count:
         return Placed(result_annotations(result, case.pod), _evidence_of(name, view))
     return _reserve(case, judge, result)

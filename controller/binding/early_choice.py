@@ -62,7 +62,7 @@ def choose_early(
     used = use(None, share)
     claimed = {x for x, each in view.claiming.items() if share is None or each.share != share}
     busy = used.busy | claimed if claimed else used.busy
-    scene = replace(view.scene, busy=busy, shared=used.shared)
+    scene = replace(view.scene, busy=busy, shared=used.shared, parts=used.parts)
     names = tuple(_candidates(ask, view, nodes))
     outcome = filter_nodes(names, ask.needs, scene)
     refused = Counter(outcome.totals().rejected)

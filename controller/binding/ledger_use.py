@@ -1,6 +1,7 @@
 """What /filter counts as used beyond the evidence: the GPUs that the ledger holds. Pure."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from controller.ledger.occupancy import Occupancy
 from controller.ledger.record import ShareGroup
@@ -21,9 +22,13 @@ class LedgerUse:
         snapshot = self._snapshot()
         if snapshot.entries is not self._occupancy.snapshot.entries:
             self._occupancy = self._occupancy.then(snapshot)
-            self._use = DeviceUse(self._occupancy.busy())
+            self._use = DeviceUse(
+                self._occupancy.busy(),
+                claimed=self._occupancy.claimed(),
+                parts=snapshot.parts_on,
+            )
         busy = self._occupancy.busy_for(pod_uid, share)
         if busy is self._use.busy:
             return self._use
         without_group = self._occupancy.busy_for(pod_uid)
-        return DeviceUse(busy, without_group - busy)
+        return replace(self._use, busy=busy, shared=without_group - busy)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from controller.admission.rules import AdmissionRules
 from controller.ledger.claim import open_attempt
-from controller.ledger.record import PodRef, ShareGroup, key_of
+from controller.ledger.record import PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationIds
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.device_facts import Device
 from controller.scheduling.scene import Scene
@@ -54,8 +54,7 @@ def scene_on(
     `pod_uid` is empty, and so nobody's, for a pod that is not there yet; `own`: a reservation
     that may become its own.
     """
-    devices = _devices_of(view, node)
-    uuids = {x.uuid for x in devices} | {x.gpu.uuid for x in devices}
+    uuids = _uuids_on(view, node) | view.ledger.parts_on(node)
     shared = frozenset(x for x in uuids if _is_shared(view.ledger.get(x), share))
     busy = frozenset(
         x
@@ -63,9 +62,11 @@ def scene_on(
         if _is_claimed(view.claiming.get(x), pod_uid, share)
         or (x not in shared and _is_held(view.ledger.get(x), pod_uid, own))
     )
-    if _misses_mig(view, node, pod_uid):
-        busy |= {x.uuid for x in devices if x.mig is None}
-    return replace(view.scene, busy=busy, shared=shared)
+    entries = ((x, view.ledger.get(x)) for x in uuids)
+    claimed = frozenset(x for x, entry in entries if entry is not None and entry.record.is_claimed)
+    return replace(
+        view.scene, busy=busy, shared=shared, claimed=claimed, parts=view.ledger.parts_on
+    )
 
 
 def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
@@ -78,24 +79,6 @@ def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
     return held + sum(
         claim.pod.namespace == namespace and claim.pod.uid != pod_uid
         for claim in view.claiming.values()
-    )
-
-
-def has_claims(view: GateView, node: str) -> bool:
-    """Whether pods hold GPUs of the node that kubelet knows nothing of, and could give away.
-
-    What a log or a memory has brought back as an end that nobody saw is no claim.
-    """
-    found = view.scene.fleet.nodes.get(node)
-    gpus = () if found is None or found.acceptance is None else found.acceptance.gpus
-    uuids = (x for gpu in gpus for x in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)))
-    entries = map(view.ledger.get, uuids)
-    return any(
-        holder.origin is not Origin.SETTLEMENT
-        and not (holder.adopted and holder.state is HolderState.RELEASING)
-        for entry in entries
-        if entry is not None
-        for holder in entry.record.holders
     )
 
 
@@ -134,16 +117,11 @@ def _is_own_attempt(entry: Entry, pod_uid: str, own: str = "") -> bool:
     )
 
 
-def _misses_mig(view: GateView, node: str, pod_uid: str) -> bool:
-    """Whether a MIG device is held that the node does not show any more.
-
-    It was a part of some GPU of the node, and nobody can tell of which.
-    """
-    keys, found = view.ledger.mig_on.get(node, ()), view.scene.fleet.nodes.get(node)
-    if not keys or found is None or found.acceptance is None:
-        return False
-    shown = {key_of(mig.uuid) for gpu in found.acceptance.gpus for mig in gpu.mig_devices}
-    return any(_is_held(view.ledger.entries.get(x), pod_uid) for x in keys if x not in shown)
+def _uuids_on(view: GateView, node: str) -> frozenset[str]:
+    """Of all GPUs that a node shows, and of their parts."""
+    found = view.scene.fleet.nodes.get(node)
+    gpus = () if found is None or found.acceptance is None else found.acceptance.gpus
+    return frozenset(x for gpu in gpus for x in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)))
 
 
 def _devices_of(view: GateView, node: str) -> tuple[Device, ...]:

@@ -15,11 +15,12 @@ from controller.ledger.store import Entry, LedgerSnapshot
 class Occupancy:
     """One per snapshot; `then` makes the next one from it, which costs little."""
 
-    __slots__ = ("_all", "_by_group", "snapshot")
+    __slots__ = ("_all", "_by_group", "_claimed", "snapshot")
 
     def __init__(self, snapshot: LedgerSnapshot) -> None:
         self.snapshot = snapshot
         self._all = frozenset(x.record.gpu for x in snapshot.entries.values())
+        self._claimed = _claimed(x.record for x in snapshot.entries.values())
         self._by_group = _grouped(x.record for x in snapshot.entries.values())
 
     def then(self, snapshot: LedgerSnapshot) -> "Occupancy":
@@ -33,6 +34,8 @@ class Occupancy:
         made.snapshot = snapshot
         was, held = frozenset(x.gpu for x in old), frozenset(x.gpu for x in new)
         made._all = self._all if was == held else (self._all - was) | held  # noqa: SLF001 - a new one of our own
+        was, held = _claimed(old), _claimed(new)
+        made._claimed = self._claimed if was == held else (self._claimed - was) | held  # noqa: SLF001 - same
         made._by_group = self._by_group  # noqa: SLF001 - same
         if any(x.share is not None for x in old | new):
             made._by_group = _grouped(x.record for x in now.values())  # noqa: SLF001 - same
@@ -41,6 +44,10 @@ class Occupancy:
     def busy(self) -> frozenset[str]:
         """UUIDs of all GPUs that somebody holds, whatever the state."""
         return self._all
+
+    def claimed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that pods have by claims, and that kubelet knows nothing of."""
+        return self._claimed
 
     def busy_for(self, pod_uid: str | None, share: ShareGroup | None = None) -> frozenset[str]:
         """UUIDs that a pod cannot have: held by others, and not by its share group."""
@@ -78,6 +85,10 @@ class Occupancy:
             for entry, holder in self.snapshot.parts_of(pod_uid)
             if holder.state is HolderState.PROPOSED and len(entry.record.holders) == 1
         )
+
+
+def _claimed(records: Iterable[GpuRecord]) -> frozenset[str]:
+    return frozenset(x.gpu for x in records if x.is_claimed)
 
 
 def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]]:

@@ -71,6 +71,16 @@ class Holder:
     adopted: bool = False
     """Written for a pod that runs, without a claim before: it may stand beside another."""
 
+    @property
+    def is_claim(self) -> bool:
+        """Whether the pod has the GPU by a claim, of which kubelet knows nothing.
+
+        What a log or a memory has brought back as an end that nobody saw is no claim.
+        """
+        if self.origin is Origin.SETTLEMENT:
+            return False
+        return not (self.adopted and self.state is HolderState.RELEASING)
+
     def demand_valid(self) -> None:
         """Raise RecordInvalidError for values that nothing of ours makes."""
         if not _ID.fullmatch(self.reservation):
@@ -102,6 +112,11 @@ class GpuRecord:
     def key(self) -> str:
         """Its name."""
         return key_of(self.gpu)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a pod has it by a claim: kubelet could give it away once more."""
+        return any(x.is_claim for x in self.holders)
 
     @property
     def is_closed(self) -> bool:

@@ -82,6 +82,11 @@ class LedgerSnapshot:
         found = (self.entries[x] for x in self.by_pod.get(pod_uid, ()))
         return tuple((x, y) for x in found for y in x.record.holders if y.pod.uid == pod_uid)
 
+    def parts_on(self, node: str) -> frozenset[str]:
+        """UUIDs of the MIG devices that are held on a node."""
+        entries = map(self.entries.get, self.mig_on.get(node, ()))
+        return frozenset(x.record.gpu for x in entries if x is not None)
+
     def with_entry(self, key: str, entry: Entry | None) -> "LedgerSnapshot":
         """A copy in which `entry` stands for the GPU, or nothing does."""
         before = self.entries.get(key)

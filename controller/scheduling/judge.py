@@ -6,7 +6,7 @@ the whole truth; `filter` only avoids asking about nodes whose answer is known.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 
 from controller.fleet.view import Acceptance, Level, NodeMode, NodeState, NodeView
@@ -14,7 +14,7 @@ from controller.scheduling.assignment import assigned_devices
 from controller.scheduling.device_choice import DeviceNeeds, free_devices, judge_devices, mode_fits
 from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import MODEL_PREFIX
-from controller.scheduling.device_pool import device_wish
+from controller.scheduling.device_pool import DevicePool, device_wish
 from controller.scheduling.finding import shown
 from controller.scheduling.levels import RANK, highest
 from controller.scheduling.refusal_texts import REFUSALS, refused_node
@@ -27,6 +27,10 @@ _MANY = 4
 """One name in so many is few: they are judged by themselves."""
 _DEMANDS_NOTHING = frozenset({Level.NONE, Level.L0})
 """Policy levels under which static hashes (level `none`) may count: L0 is the default."""
+_STILL_CLAIMED = Refusal(
+    ReasonCode.NODE_MODE,
+    "pods still have GPUs of the node by claims from before its mode was changed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,14 @@ class Judge:
             policy.processes_count_as_use,
             scene.shared,
         )
-        question = (valid, self.accepted, scene.policy, scene.busy, scene.shared)
+        question = (
+            valid,
+            self.accepted,
+            scene.policy,
+            scene.busy,
+            scene.shared,
+            scene.claimed if valid.requests else None,
+        )
         self._verdicts = scene.memory.verdicts(question, scene.now.boottime_ns)
         self.pod_refusal: Refusal | None = None
         """Set where no node can pass, whatever its state."""
@@ -154,6 +165,8 @@ class Judge:
         if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:
             return REFUSALS[ReasonCode.NODE_STALE]
         code = self._against(node, acceptance)
+        if code is ReasonCode.NODE_MODE and mode_fits(self._needs, node.mode):
+            return _STILL_CLAIMED
         return None if code is None else REFUSALS[code]
 
     @property
@@ -167,7 +180,7 @@ class Judge:
         if node is None or node.acceptance is None:
             return None
         pool = self._scene.memory.pool(name, node.acceptance)
-        return Offer(node.acceptance, node.mode, free_devices(pool, self._ask))
+        return Offer(node.acceptance, node.mode, free_devices(pool, self._ask_on(name, pool)))
 
     def assigned(self, name: str, preferred: Collection[str] = ()) -> tuple[Device, ...]:
         """The devices that the pod gets on an `env` node that it passes, in the pod's order.
@@ -177,9 +190,8 @@ class Judge:
         node = self._scene.fleet.nodes.get(name)
         if node is None or node.acceptance is None:
             return ()
-        return assigned_devices(
-            self._scene.memory.pool(name, node.acceptance), self._ask, preferred
-        )
+        pool = self._scene.memory.pool(name, node.acceptance)
+        return assigned_devices(pool, self._ask_on(name, pool), preferred)
 
     def _against(self, node: NodeView, acceptance: Acceptance) -> ReasonCode | None:
         own = acceptance.attestation_hash
@@ -189,10 +201,34 @@ class Judge:
             return ReasonCode.HASH_MISMATCH
         if acceptance.level not in self._levels:
             return ReasonCode.LEVEL_TOO_LOW
-        if not mode_fits(self._needs, node.mode):
+        if not mode_fits(self._needs, node.mode) or self._could_give_again(node.mode, acceptance):
             return ReasonCode.NODE_MODE
         pool = self._scene.memory.pool(node.name, acceptance)
-        return judge_devices(pool, node.mode, self._ask)
+        return judge_devices(pool, node.mode, self._ask_on(node.name, pool))
+
+    def _could_give_again(self, mode: NodeMode, acceptance: Acceptance) -> bool:
+        """Whether kubelet chooses the devices where pods have some that it knows nothing of."""
+        claimed = self._scene.claimed
+        if mode is NodeMode.ENV or not self._needs.count or not claimed:
+            return False
+        return any(
+            gpu.uuid in claimed or any(mig.uuid in claimed for mig in gpu.mig_devices)
+            for gpu in acceptance.gpus
+        )
+
+    def _ask_on(self, name: str, pool: DevicePool) -> DeviceNeeds:
+        """The demands on the devices of one node.
+
+        While somebody has a MIG device that the node does not show any more, none of its GPUs is
+        free as a whole: it was a part of one of them, and nobody can tell of which.
+        """
+        held, ask = self._scene.parts(name), self._ask
+        if not held:
+            return ask
+        shown = {mig.uuid for gpu in pool.acceptance.gpus for mig in gpu.mig_devices}
+        if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):
+            return ask
+        return replace(ask, busy=ask.busy | {x.uuid for x in pool.devices if x.mig is None})
 
     def _not_standing(self, node: NodeView) -> Refusal | None:
         match node.state(self._scene.now.boottime_ns):

@@ -1,6 +1,6 @@
 """What one placement decision is made against: snapshots, policy and the moment. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -35,6 +35,15 @@ def placement_policy(policy: Policy) -> PlacementPolicy:
     return PlacementPolicy(policy, compile_labels(policy.labels))
 
 
+PartsOn = Callable[[str], Collection[str]]
+"""UUIDs of the MIG devices that are held on a node, whether it still shows them or not."""
+
+
+def no_parts(_node: str) -> Collection[str]:
+    """Where nothing is reserved."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Held for a whole decision, so that it is made against one state of the world."""
@@ -46,6 +55,12 @@ class Scene:
     """UUIDs of devices that are reserved or used by others than the evidence shows."""
     shared: frozenset[str] = frozenset()
     """UUIDs of devices that the pod's share group holds: processes on them are no obstacle."""
+    claimed: frozenset[str] = frozenset()
+    """UUIDs of devices that pods have by claims: where kubelet gives devices it could give them
+    once more."""
+    parts: PartsOn = no_parts
+    """MIG devices that are held on a node; those whose UUID is neither busy nor shared are the
+    pod's own."""
     static: InsecureStaticHashes = NO_STATIC_HASHES
     memory: PlacementMemory = field(default_factory=PlacementMemory)
     nodes: DirectorySnapshot = EMPTY_DIRECTORY

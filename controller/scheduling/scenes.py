@@ -1,7 +1,7 @@
 """Makes the scene of each decision from what stands in memory at that moment."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -9,7 +9,14 @@ from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import FleetSnapshot
 from controller.policy import Policy
 from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.scene import Moment, PlacementPolicy, Scene, placement_policy
+from controller.scheduling.scene import (
+    Moment,
+    PartsOn,
+    PlacementPolicy,
+    Scene,
+    no_parts,
+    placement_policy,
+)
 from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from gpuwarden.clock import Clock
 
@@ -29,6 +36,10 @@ class DeviceUse:
     """UUIDs that cannot be given to it now."""
     shared: frozenset[str] = frozenset()
     """UUIDs that its share group holds."""
+    claimed: frozenset[str] = frozenset()
+    """As in `Scene`."""
+    parts: PartsOn = field(default=no_parts, compare=False)
+    """As in `Scene`."""
 
 
 NO_USE = DeviceUse()
@@ -73,6 +84,8 @@ class Scenes:
             now=Moment(self._clock.boottime_ns(), wall),
             busy=use.busy,
             shared=use.shared,
+            claimed=use.claimed,
+            parts=use.parts,
             static=self._static,
             memory=self._memory,
             nodes=self._nodes(),

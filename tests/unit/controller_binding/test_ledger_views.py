@@ -21,15 +21,17 @@ HELD = LedgerSnapshot.of([Entry(x, "1") for x in (SHARED, OTHER)])
 def test_what_others_hold_is_busy() -> None:
     use = LedgerUse(lambda: HELD)
     found = use.use("another", None)
-    assert found == DeviceUse(frozenset({"GPU-b", "GPU-c"}))
+    both = frozenset({"GPU-b", "GPU-c"})
+    assert found == DeviceUse(both, claimed=both)
     assert use.use(None, None) is found
-    assert use.use("another", SHARE) == DeviceUse(frozenset({"GPU-c"}), frozenset({"GPU-b"}))
+    own = DeviceUse(frozenset({"GPU-c"}), frozenset({"GPU-b"}), both)
+    assert use.use("another", SHARE) == own
 
 
 def test_a_pod_s_own_attempt_is_not() -> None:
     current = LedgerSnapshot.of([Entry(OWN, "1")])
     use = LedgerUse(lambda: current)
-    assert use.use("uid-0", None) == DeviceUse()
+    assert use.use("uid-0", None) == DeviceUse(claimed=frozenset({"GPU-a"}))
     assert use.use("uid-1", None).busy == {"GPU-a"}
     current = LedgerSnapshot()
     assert use.use("uid-1", None) == DeviceUse()

@@ -1,11 +1,12 @@
 from dataclasses import replace
 
-from hypothesis import given
+import pytest
+from hypothesis import given as given_by
 from hypothesis import strategies as st
 
 from controller.ledger.occupancy import Occupancy
 from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.states import HolderState
+from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 
@@ -18,6 +19,19 @@ A = record()
 B = record(holder("GPU-B", pod=OTHER_POD, state=HolderState.RELEASING), gpu="GPU-B")
 SHARED = record(holder("GPU-c"), holder("GPU-c", pod=OTHER_POD), gpu="GPU-c", share=SHARE)
 EARLY = record(holder("GPU-d", pod=PodRef("team-b", owner="owner-b")), gpu="GPU-d")
+
+
+GIVEN = [
+    record(holder(pod=OTHER_POD, origin=Origin.SETTLEMENT)),
+    record(holder(state=HolderState.RELEASING, adopted=True)),
+]
+"""GPU-a, given by kubelet, and brought back as an end that nobody saw."""
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_what_kubelet_gave_or_only_a_log_knows_is_no_claim(given: GpuRecord) -> None:
+    assert occupancy(given, B).claimed() == {"GPU-B"}
+    assert occupancy(given, B).busy() == {"GPU-a", "GPU-B"}
 
 
 def test_every_held_gpu_is_busy_by_its_own_uuid() -> None:
@@ -60,7 +74,7 @@ def test_a_namespace_is_counted_with_its_unborn() -> None:
 
 
 class TestTheNextOne:
-    @given(st.lists(st.tuples(st.sampled_from([A, B, SHARED, EARLY]), st.booleans())))
+    @given_by(st.lists(st.tuples(st.sampled_from([A, B, SHARED, EARLY, *GIVEN]), st.booleans())))
     def test_it_is_what_would_be_made_anew(self, changes: list[tuple[GpuRecord, bool]]) -> None:
         found = occupancy()
         for number, (changed, is_there) in enumerate(changes):
@@ -68,6 +82,7 @@ class TestTheNextOne:
             found = found.then(found.snapshot.with_entry(changed.key, entry))
             anew = Occupancy(found.snapshot)
             assert found.busy() == anew.busy()
+            assert found.claimed() == anew.claimed()
             for pod in ("uid-0", "uid-9", None):
                 assert found.busy_for(pod, SHARE) == anew.busy_for(pod, SHARE)
 
@@ -75,5 +90,6 @@ class TestTheNextOne:
         before = occupancy(A, B)
         entry = Entry(in_state(HolderState.CONFIRMED), "9")
         after = before.then(before.snapshot.with_entry("gpu-a", entry))
+        assert after.claimed() is before.claimed()
         assert after.busy() is before.busy()
         assert after.busy_for("uid-0") is before.busy()
