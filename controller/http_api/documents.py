@@ -33,7 +33,8 @@ class DeviceStatus(StrEnum):
     UNHEALTHY = "unhealthy"
     """Lost, or with bad news since the last evidence."""
     IN_USE = "in-use"
-    """The last evidence saw a process on it, and no reservation explains it."""
+    """The last evidence saw a process on it, and no reservation explains it; or a part of a GPU
+    of its node is held that is not shown any more."""
     FREE = "free"
 
 

@@ -109,6 +109,8 @@ def _devices_of(node: NodeView) -> list[DeviceFacts]:
 
 def _device(moment: Moment, node: NodeView, device: DeviceFacts) -> Device:
     entry = moment.ledger.get(device.uuid)
+    if entry is None and device.mig is not None:
+        entry = moment.ledger.get(device.gpu.uuid)  # held whole, before it was split
     holders = () if entry is None else entry.record.holders
     held = [_assignment(x) for x in holders]
     return Device(
@@ -137,7 +139,15 @@ def _status(
         return DeviceStatus.UNATTESTED
     if _is_unusable(device.gpu):
         return DeviceStatus.UNHEALTHY
-    return DeviceStatus.IN_USE if device.in_use else DeviceStatus.FREE
+    is_used = device.in_use or (device.mig is None and _has_hidden_parts(moment, node))
+    return DeviceStatus.IN_USE if is_used else DeviceStatus.FREE
+
+
+def _has_hidden_parts(moment: Moment, node: NodeView) -> bool:
+    """Whether a MIG device is held that the node does not show any more: no GPU is free whole."""
+    gpus = () if node.acceptance is None else node.acceptance.gpus
+    shown = {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
+    return not moment.ledger.parts_on(node.name) <= shown
 
 
 def _is_unusable(gpu: GpuView) -> bool:

@@ -21,7 +21,7 @@ from controller.ledger.record import GpuRecord
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.device_labels import compile_labels
-from tests.builders.fleet_views import fleet, healthy
+from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, mig_slice, node
 from tests.builders.ledger import OTHER_POD, SHARE, holder
 
 LABELS = compile_labels({"large": "memory>=40Gi", "old": "memory<1Gi"})
@@ -77,6 +77,28 @@ def test_every_holder_of_a_share_group_is_shown() -> None:
     found = devices(moment(healthy("gpu-1", gpus=1), records=(shared,)))[gpu]
     assert found.assignment is not None
     assert (found.assignment.name, [x.name for x in found.others]) == ("train-0", ["train-1"])
+
+
+SPLIT = gpu(0, mig=True, mig_devices=[mig_slice("MIG-a"), mig_slice("MIG-b")])
+
+
+@pytest.mark.parametrize(
+    ("kept", "statuses"),
+    [
+        ("GPU-0", ["assigned", "assigned", "free"]),
+        ("MIG-b", ["free", "assigned", "free"]),
+        ("MIG-c", ["free", "free", "in-use"]),
+    ],
+    ids=["whole, before it was split", "part", "part that is not shown"],
+)
+def test_what_cannot_be_given_is_not_free(kept: str, statuses: list[str]) -> None:
+    where = node("gpu-1", acceptance(gpus=[SPLIT, gpu(1)]))
+    records = (held(kept, "gpu-1", HolderState.CONFIRMED),)
+    found = devices(moment(where, records=records))
+    assert [found[x].status.value for x in ("MIG-a", "MIG-b", "GPU-1")] == statuses
+    holders = [x.assignment for x in found.values() if x.status.value == "assigned"]
+    assert {x.name for x in holders if x is not None} <= {"train-0"}
+    assert None not in holders
 
 
 def test_nothing_is_free_that_is_not_attested_and_healthy() -> None:
