@@ -70,7 +70,7 @@ def policy_of(document: object, digest: str, *, opaque_hashes: bool = False) -> 
 
 
 def policy_schema() -> dict[str, Any]:
-    """The JSON Schema of the file, for editors and `gpuwarden config schema`."""
+    """The JSON Schema of the file, to which that of the custom resources is held."""
     return msgspec.json.schema(PolicyDocument)
 
 
