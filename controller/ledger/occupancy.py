@@ -20,7 +20,8 @@ class Occupancy:
     def __init__(self, snapshot: LedgerSnapshot) -> None:
         self.snapshot = snapshot
         self._all = frozenset(x.record.gpu for x in snapshot.entries.values())
-        self._claimed = _claimed(x.record for x in snapshot.entries.values())
+        claimed = _claimed(x.record for x in snapshot.entries.values())
+        self._claimed = self._all if claimed == self._all else claimed
         self._by_group = _grouped(x.record for x in snapshot.entries.values())
 
     def then(self, snapshot: LedgerSnapshot) -> "Occupancy":
@@ -34,8 +35,7 @@ class Occupancy:
         made.snapshot = snapshot
         was, held = frozenset(x.gpu for x in old), frozenset(x.gpu for x in new)
         made._all = self._all if was == held else (self._all - was) | held  # noqa: SLF001 - a new one of our own
-        was, held = _claimed(old), _claimed(new)
-        made._claimed = self._claimed if was == held else (self._claimed - was) | held  # noqa: SLF001 - same
+        made._claimed = self._claimed_after(old, new, made._all)  # noqa: SLF001 - same
         made._by_group = self._by_group  # noqa: SLF001 - same
         if any(x.share is not None for x in old | new):
             made._by_group = _grouped(x.record for x in now.values())  # noqa: SLF001 - same
@@ -77,6 +77,15 @@ class Occupancy:
             if (holder.pod.namespace, holder.pod.owner, holder.pod.uid) == (namespace, owner, None)
         )
         return min(found, key=lambda x: x.reservation, default=None)
+
+    def _claimed_after(
+        self, old: set[GpuRecord], new: set[GpuRecord], held: frozenset[str]
+    ) -> frozenset[str]:
+        """Of a fleet whose every GPU is claimed this is what is held: one set, not made twice."""
+        was, now = _claimed(old), _claimed(new)
+        if self._claimed is self._all and len(was) == len(old) and len(now) == len(new):
+            return held
+        return self._claimed if was == now else (self._claimed - was) | now
 
     def _own_attempts(self, pod_uid: str) -> frozenset[str]:
         """A record with others in it stays taken."""

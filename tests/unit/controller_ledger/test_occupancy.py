@@ -90,6 +90,6 @@ class TestTheNextOne:
         before = occupancy(A, B)
         entry = Entry(in_state(HolderState.CONFIRMED), "9")
         after = before.then(before.snapshot.with_entry("gpu-a", entry))
-        assert after.claimed() is before.claimed()
+        assert after.claimed() is before.claimed() is before.busy()
         assert after.busy() is before.busy()
         assert after.busy_for("uid-0") is before.busy()
