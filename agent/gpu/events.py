@@ -36,6 +36,7 @@ class EventPump:
         self._inside = False
         self._ended = False
         self._failing = False
+        self._wait_s = deadlines.wait_s
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -62,6 +63,11 @@ class EventPump:
                 raise CallOverdueError("nvmlEventSetWait_v2", limit)
             return events
 
+    def expect_pauses(self, *, expected: bool) -> None:
+        """Whether each reading pauses now: then it must not wait long for a wait's end."""
+        limits = self._deadlines
+        self._wait_s = limits.brief_wait_s if expected else limits.wait_s
+
     def close(self) -> None:
         """Let the thread end."""
         with self._change:
@@ -70,10 +76,9 @@ class EventPump:
             self._change.notify_all()
 
     def _serve(self) -> None:
-        milliseconds = int(self._deadlines.wait_s * 1000)
         while (events := self._next_set()) is not None:
             try:
-                outcome = events.wait(self._nvml, milliseconds)
+                outcome = events.wait(self._nvml, int(self._wait_s * 1000))
             except DriverReloadedError as error:
                 outcome = error.failed
             self._leave(drop=events if isinstance(outcome, Failed) else None)

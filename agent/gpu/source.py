@@ -130,6 +130,7 @@ class NvmlInventorySource:
     def _ready(self, conclusion: Conclusion) -> InventoryReading:
         self._known, self._state = conclusion.known, NvmlState.READY
         before, self._lost = self._lost, frozenset(x.uuid for x in conclusion.inventory.lost)
+        self._pump.expect_pauses(expected=bool(self._lost))
         for gpu in conclusion.inventory.lost:
             if gpu.uuid not in before:
                 self._tell(GpuEvent(EventKind.GPU_LOST, gpu.uuid, None, gpu.error))

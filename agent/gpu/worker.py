@@ -43,6 +43,8 @@ class Deadlines:
 
     Each wait is a wake-up: short ones were most of what an idle agent costs.
     """
+    brief_wait_s: float = 0.1
+    """The same while a GPU is missing, when each reading begins a new session."""
 
 
 class NvmlThread:

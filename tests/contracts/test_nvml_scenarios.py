@@ -738,6 +738,21 @@ async def test_a_shutdown_that_fails_ends_nothing(node: NvmlNode) -> None:
     assert len((await source.read()).inventory.lost) == 1
 
 
+async def test_waits_for_events_are_short_while_a_gpu_is_missing(node: NvmlNode) -> None:
+    """Each reading begins a new session then, and has to wait for the end of such a wait."""
+    node.shows(h100_sxm(0), h100_sxm(1))
+    usual = Deadlines()
+    source = node.source(usual)
+    await source.read()
+    assert source._pump._wait_s == usual.wait_s
+    node.shows(h100_sxm(0))
+    await source.read()
+    assert source._pump._wait_s == usual.brief_wait_s
+    node.shows(h100_sxm(0), h100_sxm(1))
+    await source.read()
+    assert source._pump._wait_s == usual.wait_s
+
+
 def test_an_event_after_the_loop_has_ended_is_dropped(tmp_path: Path) -> None:
     node = NvmlNode(tmp_path / "scenario")
     node.shows(h100_sxm(0))
