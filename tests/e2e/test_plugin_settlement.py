@@ -13,12 +13,14 @@ import pytest
 import yaml
 
 from controller.kube.objects import ENFORCE_LABEL
+from controller.scheduling.reserved_keys import MANAGED_TAINT
 from gpuwarden.evidence.model import GpuProcess
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.device_plugin import RESOURCE, DevicePlugin
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.cards import forget_pins
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -32,10 +34,15 @@ KUBELET: Final = "/var/lib/kubelet"
 PATIENCE_S: Final = 90
 GPUS: Final = 4
 POLICY: Final = {"defaultMode": "plugin"}
+TAINT: Final = {"key": MANAGED_TAINT, "effect": "NoExecute"}
+TOLERATION: Final = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
 
 
 class World:
-    """The real node, whose kubelet gives cards to pods of an enforced and of a plain namespace."""
+    """The real node, protected, whose kubelet gives cards to pods of an enforced namespace.
+
+    In the plain one are pods that may run there all the same, as those of the infrastructure do.
+    """
 
     def __init__(self, lab: Lab, installation: Installation, use: RealUse) -> None:
         self.lab = lab
@@ -46,14 +53,18 @@ class World:
         self.team = Namespace(lab.api, ENFORCED)
         self.plain = Namespace(lab.api, PLAIN)
 
-    def start(self, where: Namespace, name: str, **spec: Any) -> str:
-        """A pod that runs and has a card; its UID."""
-        document = pod(name, "say", "here", **spec)
-        document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
-        where.create(document)
-        where.phase(name, "Running", timeout_s=PATIENCE_S)
-        uid: str = where.get(name)["metadata"]["uid"]
-        return uid
+    def start(self, where: Namespace, *names: str, **spec: Any) -> list[str]:
+        """Pods, created at once, that run and have a card each; their UIDs."""
+        for name in names:
+            document = pod(name, "say", "here", **spec)
+            document["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
+            where.create(document)
+        for name in names:
+            where.phase(name, "Running", timeout_s=PATIENCE_S)
+        return [where.get(name)["metadata"]["uid"] for name in names]
+
+    def taint(self, *taints: Document) -> None:
+        self.api.patch(f"/api/v1/nodes/{self.node}", {"spec": {"taints": list(taints)}})
 
     def ledger(self) -> dict[str, tuple[str, str, str]]:
         """State, origin and pod of the only holder, by card."""
@@ -100,6 +111,7 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     served.id_keys = lab.folder / "plugin-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
+    served.settings = {"protection": "cluster"}
     hardware = h100_node(lab.node.name, GPUS)
     cards = [card.uuid for card in hardware.scenario.gpus]
     kubelet = lab.node.capsule.path(KUBELET)
@@ -110,6 +122,8 @@ def world(lab: Lab) -> Iterator[World]:
         with DevicePlugin(kubelet / "device-plugins", cards):
             create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
             create_namespace(lab, PLAIN)
+            world.taint(TAINT)
+            forget_pins(lab)
             installation.start()
             installation.agents.start(hardware, world.use)
             installation.agents.hash_of(lab.node.name)
@@ -119,6 +133,7 @@ def world(lab: Lab) -> Iterator[World]:
             yield world
     finally:
         webhooks.remove()
+        world.taint()
         for name in (ENFORCED, PLAIN):
             remove_namespace(lab, name)
         installation.close()
@@ -145,14 +160,13 @@ def _is_injected(world: World) -> bool:
 
 def test_the_ledger_ends_equal_to_what_kubelet_gave(world: World) -> None:
     names = [f"train-{number}" for number in range(3)]
-    for name in names:
-        world.start(world.team, name)
+    world.start(world.team, *names)
     cards = world.wait_settled(*names)
     assert len(set(cards.values())) == len(names)
     for name in names:
         annotations = world.team.get(name)["metadata"]["annotations"]
         assert annotations["gpuwarden.dev/node"] == world.node
-        assert annotations["gpuwarden.dev/guarantee-given"] in {"set", "node"}
+        assert annotations["gpuwarden.dev/guarantee-given"] == "set"
         assert "gpuwarden.dev/reservation-id" not in annotations
     world.team.delete(names[0])
     world.wait_settled(*names[1:])
@@ -170,7 +184,7 @@ def test_a_later_pod_of_the_same_name_gets_a_record_of_its_own(world: World) -> 
 
 
 def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
-    world.start(world.plain, "unguarded")
+    world.start(world.plain, "unguarded", tolerations=[TOLERATION])
     note = world.told("GpuOffBook", world.node, f"pod {PLAIN}/unguarded")
     (card,) = world.use.given
     assert card in note
@@ -188,7 +202,7 @@ def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
 def test_a_pod_that_uses_another_card_is_told_and_evicted_where_the_policy_says_so(
     world: World,
 ) -> None:
-    uid = world.start(world.team, "greedy")
+    (uid,) = world.start(world.team, "greedy")
     card = world.wait_settled("greedy")["greedy"]
     cards = [x.uuid for x in h100_node(world.node, GPUS).scenario.gpus]
     other = next(x for x in cards if x != card)

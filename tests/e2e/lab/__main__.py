@@ -24,7 +24,8 @@ def main() -> int:
     if reasons and not alone:
         sys.stderr.write("lab: without a node:\n" + "".join(f"  {line}\n" for line in reasons))
     alone = alone or bool(reasons)
-    signal.signal(signal.SIGTERM, _end)
+    for asked in (signal.SIGTERM, signal.SIGINT):  # a shell's background job ignores the latter
+        signal.signal(asked, _end)
     try:
         with Lab.control_plane_only() if alone else Lab.whole() as lab:
             sys.stdout.write(description(lab, has_node=not alone))

@@ -1,7 +1,6 @@
 """The shipped registration of the webhooks on a lab, and one controller that serves them."""
 
 import base64
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -11,6 +10,7 @@ import yaml
 from gpuwarden.settings.values import Address
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.place import free_port
 from tests.e2e.lab.selection import why_no_node
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.installation import DEPLOY
@@ -33,7 +33,7 @@ def admission(lab: Lab, *, has_node: bool = True) -> Admission:
     host = str(lab.plan.outside) if has_node and not why_no_node() else "127.0.0.1"
     pki = lab.control_plane.identities.pki
     pair = pki.issue("webhooks", "gpuwarden-admission", names=[host])
-    return Admission(Address(host, _free_port(host)), pair.certificate, pair.key, pki.ca)
+    return Admission(Address(host, free_port(host)), pair.certificate, pair.key, pki.ca)
 
 
 class Webhooks:
@@ -77,10 +77,3 @@ class Webhooks:
     def _documents(self) -> list[Document]:
         texts = ((_FOLDER / name).read_text() for name in self._files)
         return [document for text in texts for document in yaml.safe_load_all(text)]
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        port: int = listener.getsockname()[1]
-        return port
