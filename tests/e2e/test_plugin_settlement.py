@@ -33,6 +33,8 @@ OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 KUBELET: Final = "/var/lib/kubelet"
 PATIENCE_S: Final = 90
 GPUS: Final = 4
+STAYS: Final = "stays"
+"""A pod that has a card throughout: a kubelet that names none at all is believed a minute later."""
 POLICY: Final = {"defaultMode": "plugin"}
 TAINT: Final = {"key": MANAGED_TAINT, "effect": "NoExecute"}
 TOLERATION: Final = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
@@ -67,19 +69,24 @@ class World:
         self.api.patch(f"/api/v1/nodes/{self.node}", {"spec": {"taints": list(taints)}})
 
     def ledger(self) -> dict[str, tuple[str, str, str]]:
-        """State, origin and pod of the only holder, by card."""
+        """State, origin and pod of the only holder, by card, but for the pod that stays."""
         return {
             item["spec"]["gpu"]: (holder["state"], holder["origin"], holder["pod"]["uid"])
             for item in self.api.get(OBJECTS)["items"]
             for holder in item["spec"]["holders"]
+            if holder["pod"]["name"] != STAYS
         }
+
+    def given(self) -> dict[str, str]:
+        """Pods by card, as kubelet says, but for the pod that stays."""
+        return {card: name for card, name in self.use.given.items() if name != STAYS}
 
     def wait_settled(self, *names: str) -> dict[str, str]:
         """The ledger says just what kubelet gave to these pods; cards by pod."""
         uids = {name: self.team.get(name)["metadata"]["uid"] for name in names}
 
         def agree() -> dict[str, str] | None:
-            given = {card: name for card, name in self.use.given.items() if name in uids}
+            given = {card: name for card, name in self.given().items() if name in uids}
             wanted = {x: ("Confirmed", "settlement", uids[name]) for x, name in given.items()}
             is_whole = len(given) == len(names) and self.ledger() == wanted
             return {name: card for card, name in given.items()} if is_whole else None
@@ -130,6 +137,7 @@ def world(lab: Lab) -> Iterator[World]:
             webhooks.register()
             until("the node offers its cards", lambda: _offers(world), timeout_s=PATIENCE_S)
             until("pods are injected", lambda: _is_injected(world), timeout_s=PATIENCE_S)
+            world.start(world.team, STAYS)
             yield world
     finally:
         webhooks.remove()
@@ -186,7 +194,7 @@ def test_a_later_pod_of_the_same_name_gets_a_record_of_its_own(world: World) -> 
 def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
     world.start(world.plain, "unguarded", tolerations=[TOLERATION])
     note = world.told("GpuOffBook", world.node, f"pod {PLAIN}/unguarded")
-    (card,) = world.use.given
+    (card,) = world.given()
     assert card in note
     assert world.ledger() == {}
     counts = [
@@ -205,7 +213,7 @@ def test_a_pod_that_uses_another_card_is_told_and_evicted_where_the_policy_says_
     (uid,) = world.start(world.team, "greedy")
     card = world.wait_settled("greedy")["greedy"]
     cards = [x.uuid for x in h100_node(world.node, GPUS).scenario.gpus]
-    other = next(x for x in cards if x != card)
+    other = next(x for x in cards if x not in world.use.given)
     world.use.processes = (GpuProcess(card, 1, uid), GpuProcess(other, 1, uid))
     try:
         world.told("GpuMismatch", "greedy", other)
