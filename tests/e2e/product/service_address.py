@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 _LOOK_S = 0.2
+_LAST_TURNS = 3
+"""Of the loop, in which what was broken is let go."""
 _WAIT_S = 2.0
 _CHUNK = 1 << 16
 
@@ -75,6 +77,8 @@ class ServiceAddress:
         for task in (tasks := asyncio.all_tasks(loop)):
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        for _ in range(_LAST_TURNS):
+            loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
     async def _look(self) -> None:
@@ -87,12 +91,15 @@ class ServiceAddress:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ready = self._ready
-        with suppress(OSError):
+        try:
             if ready:
                 chosen = ready[next(self._turns) % len(ready)]
                 there = await asyncio.open_connection(chosen.host, chosen.port)
                 await _joined((reader, writer), there)
-        writer.transport.abort()
+        except OSError:
+            return
+        finally:
+            writer.transport.abort()
 
 
 _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
