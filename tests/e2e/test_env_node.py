@@ -15,7 +15,7 @@ from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
-from tests.e2e.product.cards import PATIENCE_S, Cards, Seen, greedy, seen
+from tests.e2e.product.cards import PATIENCE_S, Cards, Seen, forget_pins, greedy, seen
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.policies import binding
@@ -82,6 +82,7 @@ def world(lab: Lab) -> Iterator[World]:
         for name in (ENFORCED, PLAIN):
             remove_namespace(lab, name)
         installation.close()
+        forget_pins(lab)
 
 
 @pytest.fixture(autouse=True)

@@ -138,6 +138,7 @@ def world(lab: Lab) -> Iterator[World]:
         made.webhooks.remove()
         remove_namespace(lab, NAMESPACE)
         installation.close()
+        forget_pins(lab)
 
 
 @pytest.fixture

@@ -145,6 +145,7 @@ def world(lab: Lab) -> Iterator[World]:
         for name in (ENFORCED, PLAIN):
             remove_namespace(lab, name)
         installation.close()
+        forget_pins(lab)
 
 
 @pytest.fixture(autouse=True)
