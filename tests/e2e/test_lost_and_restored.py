@@ -6,7 +6,8 @@ Two replicas on a control plane of their own: who restores etcd restarts everyth
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ import pytest
 
 from controller.kube.objects import ENFORCE_LABEL
 from tests.e2e.lab.api import ApiError, Document
+from tests.e2e.lab.etcd import BUMP
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
@@ -26,7 +28,7 @@ from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 NAMESPACE: Final = "lost-team"
 NODE: Final = "lost-env"
-OUT: Final = ("lost-out-0", "lost-out-1")
+OUT: Final = ("lost-out-0", "lost-out-1", "lost-out-2")
 """Nodes that are quarantined, one by each test that does so."""
 GPUS: Final = 3
 """Of the node whose GPUs we give."""
@@ -41,6 +43,24 @@ DEFINITION: Final = (
 )
 POLICY: Final = {"defaultMode": "env"}
 PATIENCE_S: Final = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How etcd is restored, under replicas that run on or restart."""
+
+    name: str
+    out: str
+    options: Sequence[str] = ()
+    """Of `etcdutl snapshot restore`; without any, revisions are given a second time."""
+    restart: bool = False
+
+
+WAYS: Final = (
+    Way("replicas run on", OUT[0]),
+    Way("replicas restart, bumped revision", OUT[1], BUMP, restart=True),
+    pytest.param(Way("replicas run on, bumped revision", OUT[2], BUMP), marks=pytest.mark.long),
+)
 
 
 class World:
@@ -235,48 +255,48 @@ def test_records_are_deleted_by_hand_with_their_finalizers(world: World) -> None
     world.wait_states({gpu: ["Confirmed"] for gpu in held}, thief="thief")
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["replicas run on", "replicas restart"])
-def test_etcd_is_put_back_to_what_it_was_before_pods_and_a_quarantine(
-    world: World, restart: bool
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_etcd_is_restored_from_a_snapshot_of_before_pods_and_a_quarantine(
+    world: World, way: Way
 ) -> None:
     uids = {name: world.create(name) for name in ("keeps", "waits")}
     keeps = world.bind("keeps")
-    copy = world.lab.control_plane.etcd.copy()
+    snapshot = world.lab.control_plane.etcd.snapshot()
     uids["late"] = world.create("late")
     waits, late = world.bind("waits"), world.bind("late")
     users = {keeps: uids["keeps"], waits: uids["waits"], late: uids["late"]}
     world.use(users)
-    world.quarantine(OUT[restart])
-    put_back(world, copy, restart=restart)
+    world.quarantine(way.out)
+    restore(world, snapshot, way)
     assert world.api.found(f"{world.pods.path}/pods/late") is None
     assert not world.pods.get("waits")["spec"].get("nodeName")
     world.create("thief")
     world.wait_states(
         {keeps: ["Confirmed"], waits: ["Releasing"], late: ["Releasing"]}, thief="thief"
     )
-    until("the quarantine is back", lambda: world.is_denied(OUT[restart]), timeout_s=PATIENCE_S)
-    assert "NODE_QUARANTINED" in world.try_to_bind("thief", OUT[restart])
+    until("the quarantine is back", lambda: world.is_denied(way.out), timeout_s=PATIENCE_S)
+    assert "NODE_QUARANTINED" in world.try_to_bind("thief", way.out)
     with pytest.raises(ApiError, match="by an act that says so"):
-        world.api.patch(f"{ENROLLMENTS}/{OUT[restart]}", {"spec": {"denial": None}})
+        world.api.patch(f"{ENROLLMENTS}/{way.out}", {"spec": {"denial": None}})
     lost = {x["subject"] for x in world.logged("node.denial", "lost")}
-    assert f"node/{OUT[restart]}" in lost
+    assert f"node/{way.out}" in lost
     world.use({keeps: uids["keeps"]})
     assert {world.bind("thief"), world.bind("waits")} == {waits, late}
     assert world.states() == {gpu: ["Confirmed"] for gpu in (keeps, waits, late)}
-    if restart:
+    if way.restart:
         held = world.logged("reservation.adopted", "held")
         assert {waits, late} <= {gpu for x in held for gpu in x["refs"]["gpus"]}
 
 
-def put_back(world: World, copy: Path, *, restart: bool) -> None:
+def restore(world: World, snapshot: Path, way: Way) -> None:
     """Restore etcd; the replicas know nothing but their logs where they restart."""
-    if restart:
+    if way.restart:
         for one in world.controllers:
             one.kill()
-    world.lab.control_plane.put_back(copy)
+    world.lab.control_plane.restore(snapshot, way.options)
     kinds = (RESERVATIONS, ENROLLMENTS)
     until("both are served", lambda: all(map(world.api.answers, kinds)), timeout_s=PATIENCE_S)
-    if restart:
+    if way.restart:
         for one in world.controllers:
             one.resume_service()
     world.ready()

@@ -77,11 +77,11 @@ class ControlPlane:
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         until("namespace default has its service account", lambda: self.api.found(account))
 
-    def put_back(self, copy: Path) -> None:
-        """Restore etcd from a copy of it, as people do: everything that knows newer restarts."""
+    def restore(self, snapshot: Path, options: Sequence[str]) -> None:
+        """Restore etcd as people do: everything that knows newer restarts."""
         for program in (self.scheduler, self.controller_manager, self.api_server):
             program.stop()
-        self.etcd.put_back(copy)
+        self.etcd.restore(snapshot, options)
         for program in (self.api_server, self.controller_manager, self.scheduler):
             program.resume_service()
 

@@ -58,7 +58,12 @@ class Upstream:
 
 
 UPSTREAMS = (
-    Upstream("etcd", "go.etcd.io/etcd/server/v3", ("etcd",), renamed=(("server", "etcd"),)),
+    Upstream(
+        "etcd",
+        "go.etcd.io/etcd/server/v3",
+        ("etcd", "etcdctl", "etcdutl"),
+        renamed=(("server", "etcd"),),
+    ),
     Upstream(
         KUBERNETES,
         "k8s.io/kubernetes",
