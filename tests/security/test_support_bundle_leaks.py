@@ -1,7 +1,7 @@
 """No secret gets into a support bundle, wherever it stands and however it is spelled.
 
 Secrets are planted as plain tokens that no pattern can know for what they are: only that
-nothing leaves that is not listed keeps them in. tests/weakened/table.py takes that away,
+nothing leaves that is not listed keeps them in. tests/weakened/entries/support.py takes that away,
 one list after the other, and these tests have to fail.
 """
 

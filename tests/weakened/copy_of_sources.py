@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from sandbox.nvml.build import ROOT, build
-from tests.weakened.table import Edit, Weakening
+from tests.weakened.weakening import Edit, Weakening
 
 _COPIED: Final = ("agent", "controller", "gpuwarden", "sandbox", "tests", "docs", "proto", "deploy")
 _RUN_S: Final = 150

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.weakened.copy_of_sources import assert_noticed
-from tests.weakened.table import WEAKENINGS, Weakening
+from tests.weakened.table import WEAKENINGS
+from tests.weakened.weakening import Weakening
 
 pytestmark = pytest.mark.timeout(180)
 

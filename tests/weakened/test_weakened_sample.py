@@ -1,12 +1,15 @@
 """A few protections are taken out in every test run, and the table fits the sources always."""
 
+from inspect import ismodule
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.test_names import ROOT
+from tests.weakened import table
 from tests.weakened.copy_of_sources import assert_noticed, copied, pytest_in, selector
-from tests.weakened.table import SAMPLE, WEAKENINGS, Weakening
+from tests.weakened.table import SAMPLE, WEAKENINGS
+from tests.weakened.weakening import Weakening
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -14,6 +17,11 @@ pytestmark = pytest.mark.timeout(180)
 def sample() -> list[Weakening]:
     by_name = {x.name: x for x in WEAKENINGS}
     return [by_name[name] for name in SAMPLE]
+
+
+def test_the_table_holds_every_file_of_entries() -> None:
+    files = {path.stem for path in (ROOT / "tests/weakened/entries").glob("*.py")}
+    assert files == {x.__name__.rpartition(".")[2] for x in vars(table).values() if ismodule(x)}
 
 
 def test_each_edit_fits_once_and_names_are_unique() -> None:

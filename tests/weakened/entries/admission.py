@@ -1,0 +1,162 @@
+"""Weakenings of `controller/admission`: the doors, the webhooks, what they write."""
+
+from typing import Final
+
+from tests.weakened.shown_by import DOORS, EARLY, GATE_DECISION, POD_SIZE, WEBHOOKS, WEBHOOKS_HTTP
+from tests.weakened.weakening import one
+
+ENTRIES: Final = (
+    *(
+        one(
+            f"door-{door}",
+            "controller/admission/doors/every.py",
+            f"    {door},\n",
+            "",
+            f"{DOORS}::test_an_open_door_is_named",
+        )
+        for door in (
+            "environment.environment",
+            "annotations.runtime_devices",
+            "volumes.host_paths",
+            "volumes.device_lists",
+            "privileges.privileged",
+            "privileges.host_processes",
+            "placement.foreign_scheduler",
+            "placement.node_name",
+            "placement.runtime_class",
+            "resources.claims",
+            "resources.unmanaged_gpus",
+        )
+    ),
+    one(
+        "wishes-only-where-a-gate-is",
+        "controller/admission/doors/placement.py",
+        "if case.needs.guarded and case.rules.only_enforced and not case.enforced:",
+        "if False:",
+        "tests/unit/controller_admission/test_hint.py"
+        "::test_outside_enforced_namespaces_a_wish_is_refused",
+    ),
+    one(
+        "gate-late-ephemeral-containers",
+        "controller/admission/judgement.py",
+        "    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)\n",
+        "",
+        f"{GATE_DECISION}::test_an_ephemeral_container_from_before_its_namespace_was_enforced",
+    ),
+    one(
+        "host-paths-as-written",
+        "controller/admission/doors/volumes.py",
+        "if host is not None and host.path not in case.rules.host_paths:",
+        "if host is not None and not host.path.startswith(tuple(case.rules.host_paths) or '//'):",
+        f"{DOORS}::test_a_host_path_is_listed_as_it_is_written_or_refused",
+    ),
+    one(
+        "room-for-ours",
+        "controller/admission/judgement.py",
+        "found = (unreservable(needs), overfull(pod))",
+        "found = (unreservable(needs),)",
+        f"{DOORS}::test_a_guarded_pod_leaves_room_for_what_we_write",
+    ),
+    one(
+        "early-keys-are-ours",
+        "controller/admission/early.py",
+        "    return ids.is_authentic(found.reservation, subject)",
+        "    return True",
+        f"{EARLY}::test_what_is_changed_behind_our_back_is_refused",
+    ),
+    one(
+        "early-doors-first",
+        "controller/admission/judgement.py",
+        "        if against:\n            return Judged(concerned=True, refusals=against)",
+        "        if False:\n            return Judged(concerned=True, refusals=against)",
+        f"{EARLY}::test_a_pod_that_we_refuse_afterwards_holds_nothing",
+    ),
+    one(
+        "early-node-name",
+        "controller/admission/doors/placement.py",
+        "and name and (granted is None or granted.node != name):",
+        "and name and granted is None:",
+        f"{EARLY}::test_another_node_name_than_the_reserved_one_is_refused",
+    ),
+    one(
+        "early-uninjected",
+        "controller/admission/pods.py",
+        '            return Refusal(ReasonCode.DOOR_UNINJECTED, "no GPU was reserved for it")',
+        "            return None",
+        f"{EARLY}::test_a_pod_that_the_mutating_webhook_missed_is_refused",
+    ),
+    one(
+        "door-env-from",
+        "controller/admission/doors/environment.py",
+        "if container.env_from and is_last and any(",
+        "if False and any(",
+        f"{DOORS}::test_an_open_door_is_named",
+    ),
+    one(
+        "doors-for-guarded-pods",
+        "controller/admission/judgement.py",
+        "    concerned = needs.guarded or enforced\n",
+        "    concerned = enforced\n",
+        f"{DOORS}::test_outside_enforced_namespaces_only_guarded_pods_are_asked",
+    ),
+    one(
+        "door-ephemeral",
+        "controller/admission/doors/ephemeral.py",
+        "        if container.name in known:",
+        "        if True:",
+        f"{DOORS}::test_an_ephemeral_container_opens_no_door",
+    ),
+    one(
+        "door-results",
+        "controller/admission/doors/annotations.py",
+        "RESULT_KEYS & {*annotations, *pod.labels}",
+        "RESULT_KEYS & {*annotations}",
+        "tests/unit/controller_admission/test_mutation.py"
+        "::test_keys_that_only_we_write_are_refused_wherever_they_stand",
+    ),
+    one(
+        "pod-size",
+        "controller/admission/size.py",
+        "+ sum(map(_parts_of, containers))",
+        "+ 0",
+        f"{POD_SIZE}::test_everything_that_is_judged_counts",
+    ),
+    one(
+        "refusals-of-a-door",
+        "controller/admission/judgement.py",
+        "        yield from islice(door(case), MOST_OF_A_DOOR)",
+        "        yield from door(case)",
+        f"{POD_SIZE}::test_a_thousand_open_doors_are_told_a_few_times_each",
+    ),
+    one(
+        "uninjected",
+        "controller/admission/judgement.py",
+        "            refusals += _uninjected((*missing, *late))",
+        "            pass",
+        f"{DOORS}::test_a_pod_that_the_mutating_webhook_has_not_seen_is_refused",
+    ),
+    one(
+        "void",
+        "controller/admission/supply.py",
+        "return Supply.NONE if enforced else Supply.UNTOUCHED",
+        "return Supply.UNTOUCHED",
+        "tests/property/test_admission_properties.py"
+        "::test_in_an_enforced_namespace_no_container_is_left_to_its_image",
+    ),
+    one(
+        "namespace-seen-by-the-api-server",
+        "controller/admission/pods.py",
+        "marked or ports.is_enforced(request.namespace)",
+        "ports.is_enforced(request.namespace)",
+        f"{WEBHOOKS}::test_what_the_api_server_says_about_a_namespace_is_enough",
+    ),
+    one(
+        "webhook-failure",
+        "controller/admission/webhook.py",
+        'return Verdict((refusal,), result="failed")',
+        'return Verdict(result="failed")',
+        f"{WEBHOOKS_HTTP}"
+        "::test_what_is_not_decided_in_time_is_refused_before_the_api_server_gives_up",
+        f"{WEBHOOKS_HTTP}::test_a_failure_is_a_refusal_that_tells_nothing",
+    ),
+)

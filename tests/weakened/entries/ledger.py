@@ -1,0 +1,115 @@
+"""Weakenings of `controller/ledger`: how GPUs are claimed, confirmed, settled and released."""
+
+from typing import Final
+
+from tests.weakened.shown_by import API_FINALIZE, EARLY, LOST, RELEASE, SETTLED
+from tests.weakened.weakening import one
+
+ENTRIES: Final = (
+    one(
+        "claims-after-kubelet-gave",
+        "controller/ledger/footing.py",
+        "    if any(card_of(x.device) == gpu for x in report.given or ()):\n",
+        "    if False:\n",
+        "tests/unit/controller_ledger/test_ledger_footing.py"
+        "::test_a_gpu_that_kubelet_has_given_away_is_not_granted",
+    ),
+    one(
+        "early-is-one-pod-s",
+        "controller/ledger/claim.py",
+        "    if mine.pod.uid not in {None, pod.uid} or pod.uid is None:",
+        "    if pod.uid is None:",
+        f"{EARLY}::test_of_two_pods_with_one_reservation_one_is_created",
+        f"{EARLY}::test_a_copy_of_another_pods_keys_is_refused",
+    ),
+    one(
+        "ledger-touch",
+        "controller/ledger/attempt.py",
+        "    if watch.touched is None:\n        return Touch()\n",
+        "",
+        "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
+    ),
+    one(
+        "ledger-lost-answer",
+        "controller/ledger/attempt.py",
+        'Move(HolderState.RELEASING, "its pod is bound under another reservation")',
+        'Move(HolderState.REVOKED, "its pod is bound under another reservation")',
+        "tests/unit/controller_binding/test_two_answers.py"
+        "::test_what_a_pod_was_started_with_is_kept_though_its_id_is_for_another",
+    ),
+    one(
+        "ledger-reports-after-the-end",
+        "controller/ledger/release.py",
+        "    if report.asked_ns <= max(watch.since_ns, watch.last_asked_ns):",
+        "    if report.asked_ns <= watch.last_asked_ns:",
+        "tests/unit/controller_ledger/test_ledger_release.py"
+        "::test_what_was_asked_before_the_end_does_not_count",
+    ),
+    one(
+        "ledger-two-reports",
+        "controller/ledger/release.py",
+        "_ENOUGH: Final = 2",
+        "_ENOUGH: Final = 1",
+        "tests/unit/controller_ledger/test_ledger_release.py::test_one_does_not",
+    ),
+    one(
+        "ledger-share-group",
+        "controller/ledger/claim.py",
+        "    if claim.share is None or record.share != claim.share:",
+        "    if claim.share is not None and record.share != claim.share:",
+        "tests/unit/controller_ledger/test_ledger_claim.py::test_nobody_else_does",
+        "tests/property/test_ledger_machine.py::test_what_is_held_is_what_was_granted",
+    ),
+    one(
+        "ledger-rollback",
+        "controller/ledger/claim.py",
+        "    if record is None or mine != claim.part():",
+        "    if record is None or mine is None:",
+        "tests/unit/controller_ledger/test_ledger_claim.py::test_nothing_else_is",
+        "tests/unit/controller_ledger/test_claimant.py"
+        "::test_a_rollback_leaves_what_another_relies_on",
+    ),
+    one(
+        "reservation-id-pod",
+        "controller/ledger/reservation_id.py",
+        '            "pod": subject.pod_uid if nonce is None else None,',
+        '            "pod": None,',
+        "tests/unit/controller_ledger/test_reservation_id.py"
+        "::test_a_copy_on_another_subject_is_known_as_one",
+    ),
+    one(
+        "attempts-that-were-bound",
+        "controller/ledger/recovery.py",
+        "    return grant.bound and held.state is HolderState.PROPOSED\n",
+        "    return False\n",
+        f"{LOST}::test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire",
+    ),
+    one(
+        "log-is-read-first",
+        "controller/ledger/footing.py",
+        "    if not footing.recalled:\n        return Refusal(",
+        "    if False:\n        return Refusal(",
+        f"{LOST}::test_before_the_log_was_read_nothing_is_granted",
+    ),
+    one(
+        "api-bound-pod",
+        "controller/ledger/confirm.py",
+        "refusal = _against(holder, pod) or _against_place(record, holder, pod)",
+        "refusal = None",
+        f"{API_FINALIZE}::test_only_a_live_pod_that_is_bound_under_the_id_counts",
+    ),
+    one(
+        "settles-after-the-earlier-pod",
+        "controller/ledger/settlement.py",
+        "    return report.may_run(holder.pod.uid)",
+        "    return False",
+        f"{SETTLED}::test_a_pod_waits_for_an_earlier_one_of_its_name",
+    ),
+    one(
+        "release-waits-for-the-cgroup",
+        "controller/ledger/release.py",
+        "        if self.users is None or self.pods is None or uid in self.pods:\n",
+        "        if self.users is None:\n",
+        f"{RELEASE}::test_use_and_what_cannot_be_read_begin_the_count_anew",
+    ),
+)

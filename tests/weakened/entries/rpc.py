@@ -1,0 +1,107 @@
+"""Weakenings of `controller/rpc`: who may call what, how often and how long."""
+
+from typing import Final
+
+from tests.weakened.shown_by import CALLS, FLEET_RPC, HOSTILE, RPC
+from tests.weakened.weakening import Edit, Weakening, one
+
+ENTRIES: Final = (
+    one(
+        "roles",
+        "controller/rpc/authorization.py",
+        "if caller in ALLOWED_CALLERS.get(method, frozenset()):",
+        "if method in ALLOWED_CALLERS:",
+        f"{RPC}::test_the_matrix_over_tls",
+    ),
+    one(
+        "before-the-request",
+        "controller/rpc/interceptor.py",
+        "        if refusal is not None:\n            await abort_with(context, refusal)\n",
+        "        if refusal is not None:\n"
+        "            await self._one_request(context)\n"
+        "            await abort_with(context, refusal)\n",
+        f"{CALLS}::test_a_stranger_is_refused_before_its_request_is_read",
+    ),
+    Weakening(
+        "expired-mid-stream",
+        (
+            Edit(
+                "controller/rpc/attest_session.py",
+                "min(left_s, self._ports.timing.age_s)",
+                "max(left_s, self._ports.timing.age_s)",
+            ),
+            Edit(
+                "controller/rpc/interceptor.py",
+                "    return max(0.0, (caller.not_after - now).total_seconds())",
+                "    return None",
+            ),
+        ),
+        (f"{RPC}::test_a_stream_ends_with_its_certificate",),
+    ),
+    one(
+        "expired-readers",
+        "controller/rpc/interceptor.py",
+        "    return max(0.0, (caller.not_after - now).total_seconds())",
+        "    return None",
+        f"{RPC}::test_reflection_ends_with_the_callers_certificate",
+        f"{FLEET_RPC}::test_a_stream_ends_with_the_callers_certificate",
+    ),
+    one(
+        "nonce-at-random",
+        "controller/rpc/challenger.py",
+        "draw: Callable[[int], bytes] = secrets.token_bytes,",
+        "draw: Callable[[int], bytes] = lambda size: secrets.token_bytes(1) * size,",
+        f"{HOSTILE}::test_no_nonce_ever_comes_twice",
+    ),
+    one(
+        "messages-per-peer",
+        "controller/rpc/attest_session.py",
+        "if refusal := self._ports.usage.message(self._peer, now_ns):",
+        "if refusal := None:",
+        f"{RPC}::test_flooding_ends_the_stream",
+    ),
+    one(
+        "calls-per-caller",
+        "controller/rpc/interceptor.py",
+        "if self._open[caller.name] >= self._calls_per_caller:",
+        "if False:",
+        f"{CALLS}::test_one_caller_cannot_take_all_calls",
+    ),
+    one(
+        "slow-senders",
+        "controller/rpc/attest_session.py",
+        "int(self._ports.timing.hello_s * _NS)",
+        "3600 * _NS",
+        f"{HOSTILE}::test_a_message_that_comes_byte_by_byte_is_not_waited_for",
+    ),
+    one(
+        "slow-readers",
+        "controller/rpc/attest_session.py",
+        "async with asyncio.timeout(self._ports.timing.write_s):",
+        "async with asyncio.timeout(3600):",
+        "tests/unit/rpc/test_attest_session.py::test_a_peer_that_does_not_read_is_cut_off",
+    ),
+    one(
+        "slow-requests",
+        "controller/rpc/interceptor.py",
+        "timeout=self._request_seconds)",
+        "timeout=3600)",
+        f"{CALLS}::test_a_known_caller_cannot_hold_a_slot_by_saying_nothing",
+    ),
+    one(
+        "no-grant-without-record",
+        "controller/rpc/evidence_intake.py",
+        "await self._ports.audit.grant(",
+        "self._ports.audit.note(",
+        f"{RPC}::test_nothing_is_granted_while_the_log_is_broken",
+        f"{RPC}::test_a_grant_waits_for_its_record_and_a_refusal_meanwhile_wins",
+    ),
+    one(
+        "only-operators-act",
+        "controller/rpc/authorization.py",
+        "_OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})",
+        "_OPERATORS: Final = _READERS",
+        "tests/integration/test_operator_rpc.py::test_nobody_else_acts",
+        "tests/unit/rpc/test_authorization.py::test_matrix",
+    ),
+)
