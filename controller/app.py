@@ -20,9 +20,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from controller.assembly import NodesUnknownError, Parts, assemble
 from controller.audit.record import Record
 from controller.binding.id_keys import IdKeysError
+from controller.composition.assembly import assemble
+from controller.composition.parts import Parts
+from controller.composition.surroundings import NodesUnknownError
 from controller.denial_follower import LOOK_SECONDS
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
