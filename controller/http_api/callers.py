@@ -60,6 +60,10 @@ class ApiCaller:
         """Under which its requests are counted."""
         return self.name if self.pod is None else f"{self.name} {self.pod.uid}"
 
+    def speaks_as_pod(self, access: Access) -> bool:
+        """Whether a pod's token is all that lets it call; a token of a reader's pod is more."""
+        return self.pod is not None and not (access is Access.READER and self.reads)
+
 
 def svid_caller(caller: Caller) -> ApiCaller:
     """The caller behind a client certificate."""

@@ -5,6 +5,7 @@ rates and times are bounded. Failures tell the caller nothing but that there was
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,7 @@ from gpuwarden.telemetry.tracing import span_below
 T = TypeVar("T")
 _Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
 
+_NS: Final = 1_000_000_000
 _NO_LEDGER: Final = "this controller keeps no reservations"
 _FOUR_CARDS_A_MINUTE: Final = Rate(1 / 15, 128)
 """A pod confirms each of its GPUs once, and perhaps again; each call may leave a record."""
@@ -157,7 +159,7 @@ class Endpoint:
                 caller = await self._admitted(described, request)
                 reply = await answer(request, caller)
         except ProblemError as found:
-            return problem_response(found.status, found.problem)
+            return problem_response(found.status, found.problem, retry_s=found.retry_s)
         except TimeoutError:
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
         except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told nothing of it
@@ -175,11 +177,13 @@ class Endpoint:
             raise refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
         if isinstance(caller, Refusal):
             raise refused(caller, HTTPStatus.UNAUTHORIZED)
-        usage = self._others if caller.pod is None else self._pods
+        usage = self._pods if caller.speaks_as_pod(described.access) else self._others
         limited = usage.message(caller.key, self._ports.boottime_ns())
-        refusal = access_refusal(caller, described.access) or limited
-        if refusal is not None:
-            raise refused(refusal)
+        denied = access_refusal(caller, described.access)
+        if denied is not None:
+            raise refused(denied)
+        if limited is not None:
+            raise refused(limited, retry_s=math.ceil(usage.wait_ns(caller.key) / _NS))
         return caller
 
     async def _page(

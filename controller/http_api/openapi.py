@@ -10,7 +10,7 @@ import msgspec
 
 from controller.http_api.callers import Access
 from controller.http_api.documents import Problem
-from controller.http_api.operations import MOST_KEYS, OPERATIONS, Described, Operation
+from controller.http_api.operations import MOST_KEYS, OPERATIONS, RETRIED, Described, Operation
 
 VERSION: Final = "v1alpha1"
 """Of the API; fields may be added."""
@@ -27,6 +27,13 @@ _AUTHENTICATED: Final = (
     (429, "LIMIT_RATE: too many requests of this caller"),
     (503, "TOKEN_REVIEW_UNAVAILABLE: ask again"),
 )
+
+_RETRY: Final = {
+    "Retry-After": {
+        "description": "Seconds after which it may be asked again",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
 
 
 @cache
@@ -105,7 +112,11 @@ def _answers(each: Described, schema_of: dict[str, dict[str, Any]]) -> dict[str,
         meanings.setdefault(status, []).append(meaning)
     problem = {"content": {_JSON: {"schema": schema_of[repr(Problem)]}}}
     return {"200": good} | {
-        str(status): {"description": "; ".join(meanings[status]), **problem}
+        str(status): {
+            "description": "; ".join(meanings[status]),
+            **({"headers": _RETRY} if status in RETRIED else {}),
+            **problem,
+        }
         for status in sorted(meanings)
     }
 

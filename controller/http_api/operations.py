@@ -9,6 +9,8 @@ from controller.http_api.documents import Devices, Done, FinalizeRequest, Nodes,
 
 MOST_KEYS: Final = 500
 """Of one page."""
+RETRIED: Final = frozenset({429, 503})
+"""Statuses of answers that say when to ask again."""
 
 
 class Operation(StrEnum):

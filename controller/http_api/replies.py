@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from controller.http_api.documents import Problem
+from controller.http_api.operations import RETRIED
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _JSON: Final = "application/json"
@@ -26,6 +27,8 @@ _STATUS: Final = {
     ReasonCode.TOKEN_REVIEW_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _NOT_KEPT: Final = {"Cache-Control": "no-store"}
+SOON_S: Final = 1
+"""After which an undecided request may come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +42,28 @@ class Reply:
 class ProblemError(Exception):
     """Ends a request with a status and a Problem."""
 
-    def __init__(self, status: int, text: str, code: str = "") -> None:
+    def __init__(self, status: int, text: str, code: str = "", *, retry_s: int = SOON_S) -> None:
+        """`retry_s`: when the same again may fare better, of statuses where it may."""
         super().__init__(text)
         self.status = status
         self.problem = Problem(text, code)
+        self.retry_s = retry_s
 
 
-def refused(refusal: Refusal, status: int | None = None) -> ProblemError:
+def refused(refusal: Refusal, status: int | None = None, *, retry_s: int = SOON_S) -> ProblemError:
     """Ends a request with what is against it; `status` in the place of its code's own."""
     text = f"{refusal.code}: {refusal.detail}"
-    return ProblemError(status or _STATUS[refusal.code], text, refusal.code.value)
+    found = status or _STATUS[refusal.code]
+    return ProblemError(found, text, refusal.code.value, retry_s=retry_s)
 
 
-def problem_response(status: int, problem: Problem) -> web.Response:
+def problem_response(status: int, problem: Problem, *, retry_s: int = SOON_S) -> web.Response:
     """The answer that there is none."""
     headers = dict(_NOT_KEPT)
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
-        headers["Retry-After"] = "1"
+    if status in RETRIED:
+        headers["Retry-After"] = str(retry_s)
     body = msgspec.json.encode(problem)
     response = web.Response(body=body, status=status, content_type=_JSON, headers=headers)
     if status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}:

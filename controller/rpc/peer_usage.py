@@ -4,6 +4,7 @@ Counts every open stream, accepted or not. State with bounded memory; takes `now
 (CLOCK_BOOTTIME). Must not do IO, nor judge streams: the Verifier does.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -42,6 +43,10 @@ class _Bucket:
             return False
         self.tokens -= 1.0
         return True
+
+    def wait_ns(self) -> int:
+        """From the last `take` until one succeeds."""
+        return math.ceil(max(0.0, 1.0 - self.tokens) / self.rate.per_second * _NS)
 
 
 @dataclass(slots=True)
@@ -90,6 +95,11 @@ class PeerUsage:
         if self._peer(peer, now_ns).messages.take(now_ns):
             return None
         return Refusal(ReasonCode.LIMIT_RATE, "too many messages of this peer")
+
+    def wait_ns(self, peer: str) -> int:
+        """For how long from its last message on the next one of `peer` comes too fast."""
+        known = self._peers.get(peer)
+        return 0 if known is None else known.messages.wait_ns()
 
     def _peer(self, peer: str, now_ns: int) -> _Peer:
         known = self._peers.pop(peer, None)

@@ -13,7 +13,7 @@ from cryptography import x509
 from controller.binding.records import ReservationChange
 from controller.fleet.view import FleetSnapshot
 from controller.http_api.authentication import Authentication, AuthenticationPorts
-from controller.http_api.callers import TokenIdentity
+from controller.http_api.callers import BoundPod, TokenIdentity
 from controller.http_api.documents import FinalizeRequest
 from controller.http_api.endpoint import ApiLimits, ApiPorts, Endpoint
 from controller.http_api.finalizing import FinalizePorts, Finalizer, FoundPod
@@ -39,6 +39,7 @@ from tests.fakes.ledger_store import FaultyLedgerStore
 from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
 
 TD = "example.org"
+SHOP = "system:serviceaccount:monitoring:shop"
 GPUS = ("GPU-gpu-1-0", "GPU-gpu-1-1")
 ID = IDS.make(ReservationSubject("team-a", "gpu-1", GPUS, "uid-0"))
 BODY = {
@@ -63,7 +64,8 @@ class ApiWorld:
             {
                 "pod": token_of("team-a", "train-0", "uid-0"),
                 "other-pod": token_of("team-a", "train-1", "uid-1"),
-                "reader": TokenIdentity("system:serviceaccount:monitoring:shop", None),
+                "reader": TokenIdentity(SHOP, None),
+                "reader-pod": TokenIdentity(SHOP, BoundPod("monitoring", "shop-0", "uid-7")),
             }
         )
         self.fleet: FleetSnapshot = fleet(healthy("gpu-1", gpus=4), healthy("gpu-2", gpus=1))

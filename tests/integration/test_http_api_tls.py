@@ -111,6 +111,7 @@ async def test_a_pod_that_is_gone_or_a_ledger_that_is_down(world: ApiWorld) -> N
         ("invented", None, 401, "TOKEN_INVALID"),
         ("other-pod", None, 403, "ROLE_DENIED"),
         ("reader", None, 403, "ROLE_DENIED"),
+        ("reader-pod", None, 403, "ROLE_DENIED"),
         (None, INSPECTOR, 403, "ROLE_DENIED"),
         (None, "/gpuwarden/agent/gpu-1", 403, "ROLE_DENIED"),
         (None, "/somebody", 401, "PEER_ROLE_UNKNOWN"),
@@ -132,6 +133,7 @@ async def test_nobody_else_confirms(
         ("invented", None, 401),
         ("pod", None, 403),
         ("reader", None, 200),
+        ("reader-pod", None, 200),
         (None, INSPECTOR, 200),
         (None, OPERATOR, 200),
         (None, "/gpuwarden/agent/gpu-1", 403),
@@ -243,6 +245,37 @@ async def test_a_pod_that_floods_is_slowed_and_others_are_not(tmp_path: Path) ->
         assert (await finalized(world, "other-pod"))[0] == 403
         world.clock.advance(1)
         assert (await finalized(world))[0] != 429
+
+
+async def asked(world: ApiWorld, method: str, path: str, token: str) -> tuple[int, str | None]:
+    """Status, and when to come again."""
+    async with (
+        world.session(token) as client,
+        client.request(method, path, json=BODY if method == "POST" else None) as answer,
+    ):
+        return answer.status, answer.headers.get("Retry-After")
+
+
+async def test_a_pod_that_reads_reads_as_often_as_other_readers(tmp_path: Path) -> None:
+    async with api_world(tmp_path, pods=Rate(1 / 15, 1), others=Rate(0.4, 3)) as world:
+        read = [await asked(world, "GET", "/nodes", "reader-pod") for _ in range(4)]
+        assert read == [*[(200, None)] * 3, (429, "3")]
+        world.clock.advance(2.5)
+        assert await asked(world, "GET", "/nodes", "reader-pod") == (200, None)
+        said = [await asked(world, "POST", "/finalize", "reader-pod") for _ in range(2)]
+        assert said == [(403, None), (429, "15")], "its own word has a measure of its own"
+
+
+async def test_a_pod_that_may_not_read_gets_no_more_for_being_refused(tmp_path: Path) -> None:
+    async with api_world(tmp_path, pods=Rate(1 / 15, 2), others=Rate(1.0, 50)) as world:
+        await world.reserve()
+        for _ in range(2):
+            assert await asked(world, "GET", "/nodes", "pod") == (403, None)
+        assert await asked(world, "POST", "/finalize", "pod") == (429, "15")
+        world.clock.advance(6)
+        assert await asked(world, "POST", "/finalize", "pod") == (429, "9")
+        world.clock.advance(9)
+        assert await asked(world, "POST", "/finalize", "pod") == (200, None)
 
 
 async def test_nothing_of_a_body_is_read_before_the_caller_may_call(world: ApiWorld) -> None:

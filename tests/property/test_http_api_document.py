@@ -18,7 +18,7 @@ OPERATIONS = [
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 ]
-TOKENS = st.sampled_from(["pod", "other-pod", "reader", "invented", None])
+TOKENS = st.sampled_from(["pod", "other-pod", "reader", "reader-pod", "invented", None])
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
 VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_size=3), SCALARS)
 BODIES = (

@@ -5,6 +5,7 @@ import pytest
 from controller.http_api.callers import (
     Access,
     ApiCaller,
+    BoundPod,
     TokenIdentity,
     access_refusal,
     holder_refusal,
@@ -18,9 +19,9 @@ from gpuwarden.reasons import ReasonCode
 from tests.fakes.token_reviewer import token_of
 
 POD = token_caller(token_of("team-a", "train-0", "uid-0"), ())
-READER = token_caller(
-    TokenIdentity("system:serviceaccount:monitoring:shop", None), ("monitoring/shop",)
-)
+SHOP, SHOPS = "system:serviceaccount:monitoring:shop", ("monitoring/shop",)
+READER = token_caller(TokenIdentity(SHOP, None), SHOPS)
+READING_POD = token_caller(TokenIdentity(SHOP, BoundPod("monitoring", "shop-0", "uid-7")), SHOPS)
 NOBODY = token_caller(TokenIdentity("jane", None), ("jane", "monitoring/shop"))
 
 
@@ -37,15 +38,32 @@ def of_kind(kind: CallerKind) -> ApiCaller:
         (of_kind(CallerKind.CONTROLLER), {Access.ANYBODY}),
         (POD, {Access.ANYBODY, Access.HOLDER}),
         (READER, {Access.ANYBODY, Access.READER}),
+        (READING_POD, set(Access)),
         (NOBODY, {Access.ANYBODY}),
     ],
-    ids=["operator", "inspector", "agent", "controller", "pod", "reader", "nobody"],
+    ids=["operator", "inspector", "agent", "controller", "pod", "reader", "reader's pod", "nobody"],
 )
 def test_matrix(caller: ApiCaller, allowed: set[Access]) -> None:
     refusals = {access: access_refusal(caller, access) for access in Access}
     assert {access for access, refusal in refusals.items() if refusal is None} == allowed
     codes = {refusal.code for refusal in refusals.values() if refusal is not None}
     assert codes <= {ReasonCode.ROLE_DENIED}
+
+
+@pytest.mark.parametrize(
+    ("caller", "as_pod"),
+    [
+        (POD, set(Access)),
+        (READING_POD, {Access.ANYBODY, Access.HOLDER}),
+        (READER, set()),
+        (of_kind(CallerKind.OPERATOR), set()),
+    ],
+    ids=["pod", "reader's pod", "reader", "operator"],
+)
+def test_a_pod_that_reads_is_counted_as_a_reader_where_it_reads(
+    caller: ApiCaller, as_pod: set[Access]
+) -> None:
+    assert {x for x in Access if caller.speaks_as_pod(x)} == as_pod
 
 
 def test_the_same_account_in_another_namespace_reads_nothing() -> None:

@@ -40,6 +40,15 @@ def test_messages_have_their_own_rate_per_peer() -> None:
     assert usage.message("a", S) is None
 
 
+def test_who_comes_too_fast_is_told_for_how_long() -> None:
+    usage = _usage(messages=Rate(0.25, 1))
+    assert usage.wait_ns("a") == 0
+    assert usage.message("a", 0) is None
+    assert usage.message("a", S) is not None
+    assert usage.wait_ns("a") == 3 * S
+    assert usage.message("a", 4 * S) is None
+
+
 def test_a_bucket_never_holds_more_than_its_burst_and_ignores_time_going_back() -> None:
     usage = _usage(messages=Rate(1.0, 2))
     usage.message("a", 100 * S)
