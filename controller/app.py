@@ -13,39 +13,26 @@ Must not decide anything about evidence or pods.
 """
 
 import asyncio
-import hashlib
-import os
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
-from controller.audit.record import Record
 from controller.binding.id_keys import IdKeysError
 from controller.composition.assembly import assemble
 from controller.composition.parts import Parts
 from controller.composition.surroundings import NodesUnknownError
 from controller.denial_follower import LOOK_SECONDS
+from controller.effective_settings import announce_settings, record_settings
+from controller.exposition import Exposition
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
-from controller.fleet_gauges import FleetGauges, count_fleet
 from controller.kube.api import Exchange
+from controller.listeners import Addresses, Listeners
 from controller.ops import OpsServer, ops_app
 from controller.policy_file import PolicyInvalidError
-from controller.rpc.caller import owner_of_socket
-from controller.rpc.interceptor import (
-    AuthorizationInterceptor,
-    local_caller,
-    tls_caller,
-)
 from controller.rpc.local_socket import SocketInUseError
-from controller.rpc.server import (
-    ListenError,
-    RpcServer,
-    agents_server,
-    local_server,
-    set_serving,
-)
+from controller.rpc.server import ListenError
 from controller.rpc.support_service import SupportService
 from controller.scheduling.extender import ListenRefusedError
 from controller.scheduling.serving_tls import TlsFilesError
@@ -55,26 +42,16 @@ from controller.store.opening import StoreMissingError
 from controller.supervision import Supervisor
 from controller.support.desk import SupportDesk
 from controller.support.ports import SupportPorts
-from controller.trust_journal import CONTROLLER
+from controller.ticks import Ticks
 from gpuwarden import __version__
-from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
-from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import controller_id
-from gpuwarden.settings.key import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
-from gpuwarden.settings.report import effective, render
-from gpuwarden.settings.values import Address
-from gpuwarden.telemetry import logs, names, tracing
+from gpuwarden.telemetry import logs, tracing
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
-from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
-from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
-from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
-from gpuwarden.wire.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
-from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_server
 
 SERVICE: Final = "controller"
 EXIT_OK: Final = 0
@@ -84,21 +61,6 @@ DRAIN_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.5
 _AUDIT_SECONDS: Final = 2.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_CALLS_BESIDE_STREAMS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """What the listeners were bound to; ports are never 0 here."""
-
-    agents: str
-    extender: str
-    ops: str
-    local: str
-    admission: str = ""
-    """Empty without webhooks."""
-    api: str = ""
-    """Empty without the HTTP API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,20 +164,24 @@ class _Controller:
             )
         )
         self._supervisor = Supervisor(self._fault)
-        self._gauges = FleetGauges(self._instruments)
-        self._ops = OpsServer(
-            ops_app(self._parts.conditions.readiness, self._render_metrics), settings.listen.ops
+        exposition = Exposition(self._parts, self._instruments, self._keeper.facts)
+        self._listeners = Listeners(
+            self._parts,
+            OpsServer(
+                ops_app(self._parts.conditions.readiness, exposition.render), settings.listen.ops
+            ),
+            SupportService(SupportDesk(self._support_ports(exposition)).parts),
+            self._instruments,
+            self._log,
         )
-        self._support = SupportService(SupportDesk(self._support_ports()).parts)
-        self._rpc: list[RpcServer] = []
         self._audit_open = False
         self._drained = False
         self.addresses = Addresses("", "", "", "")
 
     async def start(self) -> None:
         """Open everything; raises StartError."""
-        parts, settings = self._parts, self._parts.settings
-        self._announce_settings()
+        parts = self._parts
+        announce_settings(self._loaded, parts, self._log)
         self._audit_open = True
         await parts.audit.open()
         for part in (parts.cluster, parts.hints, parts.binding):
@@ -225,25 +191,19 @@ class _Controller:
         self._log.info(Event.STORE_OPENED, **parts.store.facts())
         self._keeper.subscribe(self._svid_changed)
         self._keeper.start()
-        self._record_settings()
+        record_settings(self._loaded, parts)
         try:
-            self.addresses = await self._listen(settings)
+            self.addresses = await self._listeners.open(self._before_agents)
         except (OSError, ListenError, SocketInUseError) as error:
             raise StartError(str(error), EXIT_FAULT) from error
         parts.conditions.state.listening_since_ns = parts.clock.boottime_ns()
-        self._supervisor.watch("ticks", self._tick_for_ever())
+        ticks = Ticks(parts, self._listeners, self._instruments, self._log)
+        self._supervisor.watch("ticks", ticks.follow(self._tempo.tick_s))
         self._supervisor.watch("denials", parts.denials.follow(self._tempo.store_look_s))
         self._supervisor.watch("policy", parts.policy.follow(self._tempo.policy_look_s))
-        if settings.extender.tls.cert is not None:
-            self._supervisor.watch("certificates", parts.extender.watch_certificates())
-        if parts.admission is not None:
-            watch = parts.admission.watch_certificates()
-            self._supervisor.watch("admission certificates", watch)
-        if parts.api is not None:
-            self._supervisor.watch("api certificates", parts.api.watch_certificates())
-        for listener, address in asdict(self.addresses).items():
-            if address:
-                self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
+        for name, watching in self._listeners.tasks().items():
+            self._supervisor.watch(name, watching)
+        self._listeners.announce(self.addresses)
         self._log.info(Event.PROCESS_STARTED, version=__version__)
 
     async def _read_store(self) -> None:
@@ -256,6 +216,16 @@ class _Controller:
             await denials.begin()
         except EnrollmentUnavailableError as error:
             raise StartError(f"store: {error}", EXIT_FAULT) from error
+
+    async def _before_agents(self) -> None:
+        """What must be known, or waited for a little, before an agent is heard."""
+        parts = self._parts
+        await self._first_policy()
+        await self._first_svid()
+        if parts.spire.poller is not None:
+            following = parts.spire.poller.follow(parts.revocation.carry_out)
+            self._supervisor.watch("spire", following)
+            await parts.spire.first(self._tempo.first_svid_s)
 
     async def _first_svid(self) -> None:
         """Wait a little for an SVID, so that the first handshakes succeed, but not for ever."""
@@ -306,12 +276,7 @@ class _Controller:
         self._drained = True
         parts = self._parts
         parts.conditions.state.draining = True
-        closing = [asyncio.ensure_future(one.stop(_GRACE_SECONDS)) for one in self._rpc]
-        closing.append(asyncio.ensure_future(parts.extender.stop(_GRACE_SECONDS)))
-        if parts.admission is not None:
-            closing.append(asyncio.ensure_future(parts.admission.stop(_GRACE_SECONDS)))
-        if parts.api is not None:
-            closing.append(asyncio.ensure_future(parts.api.stop(_GRACE_SECONDS)))
+        closing = self._listeners.close(_GRACE_SECONDS)
         await asyncio.sleep(0)  # the listeners are closed before the streams are told to go
         parts.fleet.drain()
         parts.table.end_all()
@@ -326,115 +291,11 @@ class _Controller:
             await parts.binding.ledger.close()
         if parts.cluster is not None:
             await parts.cluster.close()
-        await self._ops.stop()
+        await self._listeners.close_ops()
         await asyncio.to_thread(self._keeper.close)
         self._log.info(Event.PROCESS_STOPPED, status=self._status)
 
-    async def _listen(self, settings: ControllerSettings) -> Addresses:
-        """The agents' port last: evidence that arrives finds everything behind it open."""
-        parts = self._parts
-        ops = await self._ops.start()
-        path = settings.listen.local
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        local = local_server(
-            path=path,
-            interceptor=AuthorizationInterceptor(
-                authenticate=local_caller(owner_of_socket(os.geteuid())),
-                observer=parts.journal,
-                clock=parts.clock,
-            ),
-            services=(
-                lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
-                lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
-                lambda server: add_PlacementServiceServicer_to_server(parts.placement, server),
-                lambda server: add_SupportServiceServicer_to_server(self._support, server),
-            ),
-        )
-        await self._serve_rpc(local)
-        extender = await parts.extender.start()
-        admission = ""
-        if parts.admission is not None:
-            admission = str(Address(*await parts.admission.start()))
-        api = "" if parts.api is None else str(Address(*await parts.api.start()))
-        await self._first_policy()
-        await self._first_svid()
-        if parts.spire.poller is not None:
-            following = parts.spire.poller.follow(parts.revocation.carry_out)
-            self._supervisor.watch("spire", following)
-            await parts.spire.first(self._tempo.first_svid_s)
-        agents = agents_server(
-            address=str(settings.listen.agents),
-            credentials=server_credentials(
-                parts.svids, self._handshake_failed, on_offer=self._handshake_begun
-            ),
-            interceptor=AuthorizationInterceptor(
-                authenticate=tls_caller(
-                    lambda: parts.conditions.known().roots,
-                    trust_domain=settings.trust_domain,
-                    path_prefix=settings.path_prefix,
-                ),
-                observer=parts.journal,
-                clock=parts.clock,
-            ),
-            services=(
-                lambda server: add_AttestationServiceServicer_to_server(parts.attestation, server),
-                lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
-                lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
-                lambda server: add_PlacementServiceServicer_to_server(parts.placement, server),
-                lambda server: add_SupportServiceServicer_to_server(self._support, server),
-            ),
-            max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
-        )
-        await self._serve_rpc(agents)
-        return Addresses(
-            agents.address, str(Address(*extender)), str(ops), str(path), admission, api
-        )
-
-    async def _serve_rpc(self, server: RpcServer) -> None:
-        self._rpc.append(server)
-        await set_serving(server, ready=False)
-        await server.start()
-
-    async def _tick_for_ever(self) -> None:
-        """What time alone brings about: leases that end, readiness, the clock's honesty."""
-        ready = False
-        while True:
-            await asyncio.sleep(self._tempo.tick_s)
-            parts = self._parts
-            changes = parts.registry.tick(parts.clock.boottime_ns())
-            parts.journal.changed(changes, CONTROLLER)
-            self._look_at_clock()
-            if ready is not parts.conditions.readiness().ready:
-                ready = not ready
-                for server in self._rpc:
-                    await set_serving(server, ready=ready)
-
-    def _look_at_clock(self) -> None:
-        state, clock = self._parts.conditions.state, self._parts.clock
-        boottime_ns, wall_ns = clock.boottime_ns(), clock.wall_ns()
-        suspect = state.anchor.suspect(boottime_ns, wall_ns)
-        if suspect is not state.clock_suspect:
-            state.clock_suspect = suspect
-            offset_ms = state.anchor.offset_ns(boottime_ns, wall_ns) // 1_000_000
-            self._log.error(Event.CLOCK_SUSPECT, suspect=suspect, offset_ms=offset_ms)
-        self._instruments.gauge(names.CLOCK_SUSPECT).set(suspect)
-
-    def _render_metrics(self) -> bytes:
-        parts = self._parts
-        self._gauges.set_fleet(count_fleet(parts.registry.snapshot(), parts.clock.boottime_ns()))
-        self._gauges.set_svid(self._keeper.facts())
-        if parts.cluster is not None:
-            parts.cluster.set_gauges()
-        if parts.binding is not None:
-            parts.binding.set_gauges()
-        self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
-        self._instruments.gauge(names.SPIRE_AGE).set(parts.spire.age_s(parts.clock.boottime_ns()))
-        self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
-        certified = parts.audit.published
-        self._instruments.gauge(names.AUDIT_CHECKPOINT).set(certified.head.size if certified else 0)
-        return self._instruments.render()
-
-    def _support_ports(self) -> SupportPorts:
+    def _support_ports(self, exposition: Exposition) -> SupportPorts:
         parts = self._parts
         return SupportPorts(
             loaded=self._loaded,
@@ -445,36 +306,7 @@ class _Controller:
             alarms=parts.journal.alarms,
             audit=parts.audit,
             store_facts=parts.store.facts,
-            metrics=self._render_metrics,
-        )
-
-    def _announce_settings(self) -> None:
-        self._log.info(
-            Event.CONFIG_EFFECTIVE,
-            digest=_digest(self._loaded),
-            settings={key: entry["value"] for key, entry in effective(self._loaded).items()},
-        )
-        for key, source in self._loaded.sources.items():
-            if _is_alias(source):
-                self._log.info(Event.CONFIG_ALIAS, key=key, source=source)
-        for warning in self._parts.conditions.insecure:
-            self._log.warning(Event.CONFIG_INSECURE, warning=warning)
-
-    def _record_settings(self) -> None:
-        self._parts.audit.note(
-            Record(
-                RecordKind.CONFIG_CHANGE,
-                actor=CONTROLLER,
-                subject="settings",
-                decision="in-force",
-                refs={
-                    "config": _digest(self._loaded),
-                    "policy": self._parts.policy.current.digest,
-                    "store": self._parts.store.facts(),
-                    "version": __version__,
-                    "insecure": list(self._parts.conditions.insecure),
-                },
-            )
+            metrics=exposition.render,
         )
 
     def _svid_changed(self) -> None:
@@ -482,16 +314,6 @@ class _Controller:
         is_there = self._keeper.current() is not None
         event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
         self._log.info(event, state=self._keeper.state())
-
-    def _handshake_begun(self) -> None:
-        """Called on gRPC's threads; how the handshake ends, gRPC tells nobody."""
-        self._instruments.counter(names.HANDSHAKES).labels("svid").inc()
-
-    def _handshake_failed(self, text: str) -> None:
-        """Called on gRPC's threads, once per handshake without usable material of ours."""
-        self._instruments.counter(names.TLS_MATERIAL_REFUSED).labels("agents").inc()
-        self._instruments.counter(names.HANDSHAKES).labels("no-svid").inc()
-        self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
 
     def _signalled(self, number: signal.Signals) -> None:
         self._log.info(Event.PROCESS_STOPPING, signal=number.name)
@@ -516,14 +338,3 @@ def _assembled(make: Callable[[], Parts]) -> Parts:
         NodesUnknownError,
     ) as error:
         raise StartError(str(error), EXIT_BAD_CONFIGURATION) from error
-
-
-def _is_alias(source: str) -> bool:
-    """Whether a value came from a variable that is not named as ours are."""
-    kind, _, variable = source.partition(" ")
-    return kind == "environment" and not variable.startswith(ENV_PREFIX)
-
-
-def _digest(loaded: Loaded[ControllerSettings]) -> str:
-    """SHA-256 of the effective configuration as `config print` shows it."""
-    return hashlib.sha256(render(loaded).encode()).hexdigest()

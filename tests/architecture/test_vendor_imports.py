@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/ops.py",
         "controller/scheduling/extender.py",
     },
-    "uvloop": {"controller/app.py", "controller/__main__.py", "sandbox/fleet/process.py"},
+    "uvloop": {"controller/__main__.py", "sandbox/fleet/process.py"},
     "kubernetes": {"controller/kube/access.py", "controller/kube/connector.py"},
     "opentelemetry": {"gpuwarden/telemetry/otlp.py"},
     "prometheus_client": {"gpuwarden/telemetry/metrics.py"},

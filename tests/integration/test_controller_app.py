@@ -15,8 +15,9 @@ import pytest
 import structlog
 from grpc import StatusCode, aio
 
-from controller.app import Addresses, StartError, Tempo, run
+from controller.app import StartError, Tempo, run
 from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.listeners import Addresses
 from controller.rpc.authorization import ALLOWED_CALLERS, CallerKind
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.spiffe_id import SpiffeId
