@@ -106,7 +106,7 @@ def _held(
 
 def _used(case: UseCase) -> Iterator[UseFault]:
     for gpu, users in (case.report.users or {}).items():
-        cards = _cards(case.acceptance, gpu)
+        cards = case.acceptance.with_parts(gpu)
         for uid in users:
             if uid is None:
                 yield UseFault(UseFaultKind.OFF_BOOK, case.node, gpu, None)
@@ -154,12 +154,6 @@ def _was_given(case: UseCase, cards: tuple[str, ...], pod: PodRef) -> bool:
     return any(
         (x.namespace, x.pod) == name and card_of(x.device) in cards for x in case.report.given or ()
     )
-
-
-def _cards(acceptance: Acceptance, gpu: str) -> tuple[str, ...]:
-    """The GPU and its MIG devices: the driver names the whole one for their processes."""
-    found = next((x for x in acceptance.gpus if x.uuid == gpu), None)
-    return (gpu, *(x.uuid for x in found.mig_devices)) if found is not None else (gpu,)
 
 
 def _is_named(holder: Holder, device: GivenDevice) -> bool:

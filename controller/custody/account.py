@@ -66,6 +66,7 @@ def account_of(asked: Asked) -> Account | None:
         return None
     parts = _parts(asked, uid, pod)
     place = pod.node if pod is not None and pod.node else _place(parts)
+    unknown = _unknown(asked)
     case = Case(
         namespace=asked.namespace,
         name=asked.name,
@@ -73,7 +74,8 @@ def account_of(asked: Asked) -> Account | None:
         pod=pod,
         needs=None if asked.explanation is None else asked.explanation.needs,
         parts=parts,
-        ledger_unknown=_unknown(asked),
+        ledger=None if unknown else asked.ledger,
+        ledger_unknown=unknown,
         is_authentic=None if pod is None else _is_authentic(asked, pod),
         node=asked.fleet.nodes.get(place),
         allowed=None if pod is None else _allowed(asked.recent, pod),

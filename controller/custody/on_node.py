@@ -1,7 +1,8 @@
 """The stations on the node: what kubelet gave, and what runs on the GPUs by NVML. Pure.
 
 Both are words of the node's last accepted evidence, whose digest stands beside them. Where they
-do not agree with the stations before it is said here.
+do not agree with the stations before it is said here; a process on a GPU of which the pod has a
+part is a stranger's only where it can be nobody's who has another part.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from controller.custody.station import LISTED, Case, Name, State, Station, keys_
 from controller.fleet.view import Acceptance, NodeMode, NodeState
 from controller.ledger.record import key_of
 from gpuwarden.audit.record import format_timestamp
+from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.evidence.use_rules import device_uuid
 
 _Said = tuple[State, tuple[str, ...], tuple[str, ...]]
@@ -85,17 +87,12 @@ def _used(case: Case, accepted: Acceptance) -> _Said:
         return State.UNKNOWN, (), ("the driver did not list processes",)
     mine = [x for x in accepted.processes if x.pod_uid is not None and x.pod_uid == case.uid]
     gpus = tuple(dict.fromkeys(x.gpu for x in mine))
-    own = case.reserved or (() if case.is_over else case.told)
+    own = keys_of(case.reserved or (() if case.is_over else case.told))
     wrong = []
-    strange = sorted(x for x in gpus if own and key_of(x) not in keys_of(own))
+    strange = sorted(x for x in gpus if own and not own & keys_of(accepted.with_parts(x)))
     if strange:
         wrong.append(f"it uses {listed(strange)}, which is not its own")
-    holders = {part.pod.uid for entry, _ in case.parts for part in entry.record.holders}
-    foreign = [
-        x
-        for x in accepted.processes
-        if key_of(x.gpu) in keys_of(own) and x.pod_uid != case.uid and x.pod_uid not in holders
-    ]
+    foreign = [x for x in accepted.processes if _is_foreign(case, accepted, own, x)]
     wrong += [
         f"process {x.pid} of {f'pod {x.pod_uid}' if x.pod_uid else 'no pod'} uses {x.gpu} too"
         for x in foreign[:LISTED]
@@ -106,6 +103,34 @@ def _used(case: Case, accepted: Acceptance) -> _Said:
         still = ("the pod has ended, and something of it still runs",) if case.is_over else ()
         return State.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
     return _unused(case), (), ("no process of it",)
+
+
+def _is_foreign(case: Case, accepted: Acceptance, own: frozenset[str], one: GpuProcess) -> bool:
+    """Whether a process of somebody else is on what the pod has, and nothing explains it."""
+    cards = keys_of(accepted.with_parts(one.gpu))
+    if one.pod_uid == case.uid or not cards & own:
+        return False
+    if one.pod_uid is None:
+        return True
+    if any(_holds(case, x, one.pod_uid) for x in cards):
+        return False
+    return key_of(one.gpu) in own or not _may_be_given(case, accepted, cards - own)
+
+
+def _holds(case: Case, card: str, uid: str) -> bool:
+    entry = None if case.ledger is None else case.ledger.get(card)
+    return entry is not None and entry.record.of_pod(uid) is not None
+
+
+def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> bool:
+    """Whether a pod may have one of the other parts without a record that we can see.
+
+    Kubelet tells pods by their names, so it cannot be said which.
+    """
+    if case.ledger is None or (case.mode is NodeMode.PLUGIN and accepted.allocations is None):
+        return bool(others)
+    given = (device_uuid(x.device) for x in accepted.allocations or ())
+    return bool(others & keys_of(x for x in given if x is not None))
 
 
 def _unused(case: Case) -> State:

@@ -8,7 +8,7 @@ from typing import Final
 from controller.custody.pod_document import PodDocument
 from controller.fleet.view import NodeMode, NodeView
 from controller.ledger.record import Holder, key_of
-from controller.ledger.store import Entry
+from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from gpuwarden.audit.record import LogRecord
 
@@ -76,6 +76,8 @@ class Case:
     needs: Requirements | RequirementsInvalid | None
     parts: tuple[tuple[Entry, Holder], ...]
     """What the ledger holds for it."""
+    ledger: LedgerSnapshot | None
+    """None where it says nothing."""
     ledger_unknown: str
     """Why the ledger says nothing; empty where it does."""
     is_authentic: bool | None

@@ -133,6 +133,11 @@ class Acceptance:
     inventory: Inventory | None = field(default=None, compare=False, repr=False)
     """Where `gpus` come from: the very object, to know it again. Not for reading."""
 
+    def with_parts(self, gpu: str) -> tuple[str, ...]:
+        """The GPU and its MIG devices: the driver names the whole one for their processes."""
+        found = next((x for x in self.gpus if x.uuid == gpu), None)
+        return (gpu, *(x.uuid for x in found.mig_devices)) if found is not None else (gpu,)
+
 
 @dataclass(frozen=True, slots=True)
 class PastRefusal:

@@ -18,7 +18,7 @@ from controller.scheduling.requirements import parse_requirements
 from controller.scheduling.wish_keys import WishRules
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.bindings import IDS
-from tests.builders.fleet_views import NOW_NS, fleet, healthy
+from tests.builders.fleet_views import NOW_NS, fleet, healthy, mig_slice
 from tests.builders.ledger import holder
 from tests.builders.scenes import scene
 
@@ -88,12 +88,18 @@ def node_of(
     allocations: tuple[Allocation, ...] | None = (),
     mode: NodeMode = NodeMode.ENV,
     read: bool = True,
+    split: tuple[str, ...] = (),
 ) -> NodeView:
-    """The node, with what its last evidence says of use."""
+    """The node, with what its last evidence says of use; `split`: MIG devices of its first GPU."""
     made = healthy(NODE, gpus=2, mode=mode)
     assert made.acceptance is not None
+    first, second = made.acceptance.gpus
+    first = replace(first, mig=bool(split), mig_devices=tuple(map(mig_slice, split)))
     accepted = replace(
-        made.acceptance, processes=processes if read else None, allocations=allocations
+        made.acceptance,
+        gpus=(first, second),
+        processes=processes if read else None,
+        allocations=allocations,
     )
     return replace(made, acceptance=accepted)
 

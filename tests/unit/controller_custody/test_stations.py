@@ -8,14 +8,16 @@ import pytest
 from controller.custody.account import Account
 from controller.custody.station import Name, State, Station
 from controller.fleet.view import NodeMode
+from controller.ledger.record import GpuRecord, PodRef
 from controller.ledger.states import HolderState
-from gpuwarden.evidence.model import Allocation
+from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.accounts import (
     CREATED,
     GPU,
     ID,
     MADE,
+    NODE,
     OTHER_GPU,
     OTHER_UID,
     SCHEDULED,
@@ -245,6 +247,89 @@ def test_another_pod_s_devices_are_not_its_own() -> None:
 def test_what_runs_on_its_gpus(processes: tuple[Any, ...], state: State, text: str) -> None:
     found = station(Name.NVML, pod_document(), held(), node=node_of(*processes))
     assert (found.state, found.findings) == (state, (text,))
+
+
+PART = "MIG-00000000-0000-0000-0000-00000000000a"
+BESIDE = "MIG-00000000-0000-0000-0000-00000000000b"
+
+
+def beside(uid: str = OTHER_UID) -> GpuRecord:
+    """Another pod has the other part of the GPU."""
+    ref = PodRef("team-b", "infer-0", uid)
+    return GpuRecord(BESIDE, NODE, (holder(BESIDE, pod=ref, reservation="v1.k1.b"),))
+
+
+def on_its_part(*processes: GpuProcess, others: tuple[GpuRecord, ...] = (), **more: Any) -> Station:
+    """Where the pod has one of two parts of a GPU; the driver names the GPU for both."""
+    changes = {"now_ns": more.pop("now_ns")} if "now_ns" in more else {}
+    told = WISH | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": PART}
+    node = node_of(*processes, split=(PART, BESIDE), **more)
+    return station(Name.NVML, pod_document(told), held(gpu=PART), *others, node=node, **changes)
+
+
+def test_a_process_on_a_part_is_named_on_the_whole_gpu() -> None:
+    found = on_its_part(process())
+    assert (found.state, found.gpus, found.findings) == (
+        State.REACHED,
+        (GPU,),
+        ("processes of it: 1",),
+    )
+    found = on_its_part(process(OTHER_GPU))
+    assert found.findings == (f"it uses {OTHER_GPU}, which is not its own",)
+
+
+@pytest.mark.parametrize(
+    ("other", "more"),
+    [
+        (process(uid=OTHER_UID), {"others": (beside(),)}),
+        (process(OTHER_GPU, OTHER_UID), {}),
+        (
+            process(uid=OTHER_UID),
+            {
+                "mode": NodeMode.PLUGIN,
+                "allocations": (Allocation("team-b", "x", "main", "nvidia.com/gpu", BESIDE),),
+            },
+        ),
+        (process(uid=OTHER_UID), {"mode": NodeMode.PLUGIN, "allocations": None}),
+        (process(uid=OTHER_UID), {"now_ns": 2**63}),
+    ],
+    ids=["held", "another GPU", "kubelet gave it", "kubelet was not asked", "unread ledger"],
+)
+def test_whoever_may_have_the_part_beside_is_no_stranger(
+    other: GpuProcess, more: dict[str, Any]
+) -> None:
+    assert on_its_part(process(), other, **more).state is State.REACHED
+
+
+@pytest.mark.parametrize(
+    ("other", "more"),
+    [
+        (process(uid=None), {"others": (beside(),)}),
+        (process(uid=OTHER_UID), {}),
+        (process(uid=OTHER_UID), {"others": (beside("0b7c1a52-0000-4000-8000-000000000003"),)}),
+        (
+            process(uid=OTHER_UID),
+            {
+                "mode": NodeMode.PLUGIN,
+                "allocations": (Allocation("team-a", "train-0", "main", "nvidia.com/gpu", PART),),
+            },
+        ),
+    ],
+    ids=["of no pod", "nobody has it", "a third pod's", "kubelet gave none but its own"],
+)
+def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict[str, Any]) -> None:
+    found = on_its_part(process(), other, **more)
+    who = f"pod {other.pod_uid}" if other.pod_uid else "no pod"
+    assert (found.state, found.findings) == (
+        State.MISMATCH,
+        (f"process 7 of {who} uses {GPU} too",),
+    )
+
+
+def test_a_pod_that_has_another_gpu_is_a_stranger_on_this_one() -> None:
+    elsewhere = held(gpu=OTHER_GPU, uid=OTHER_UID, reservation="v1.k1.b")
+    found = told(pod_document(), held(), elsewhere, node=node_of(process(uid=OTHER_UID)))
+    assert found.stations[4].state is State.MISMATCH
 
 
 def test_pods_of_its_share_group_are_no_strangers() -> None:
