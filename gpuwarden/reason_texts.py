@@ -468,8 +468,9 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ),
     ReasonCode.NODE_MODE: Explanation(
         Stage.PLACEMENT,
-        "The node hands out GPUs in another way than the pod asks for them.",
-        "Ask for the GPU as the node's mode demands, or use a node of another mode.",
+        "The node hands out GPUs in another way than the pod asks for them, or gives none yet.",
+        "Ask for the GPU as the node's mode demands, or use a node of another mode; nodes of the "
+        "modes per-gpu and dra give no GPUs yet, whatever is asked.",
     ),
     ReasonCode.EXACT_UNAVAILABLE: Explanation(
         Stage.PLACEMENT,

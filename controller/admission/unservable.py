@@ -22,6 +22,11 @@ def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refus
         return None
     if any(mode_fits(needs, mode) for mode in modes):
         return None
+    if NodeMode.ENV not in modes:
+        text = (
+            f"no node gives GPUs: none is of a mode that gives any yet ({', '.join(sorted(modes))})"
+        )
+        return Refusal(ReasonCode.NODE_MODE, text)
     asked = ", ".join(resource for resource, _ in needs.requests)
     text = (
         f"no node gives GPUs to a container that requests {asked}: take the request away, and"

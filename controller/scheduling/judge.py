@@ -17,7 +17,12 @@ from controller.scheduling.device_labels import MODEL_PREFIX
 from controller.scheduling.device_pool import DevicePool, device_wish
 from controller.scheduling.finding import shown
 from controller.scheduling.levels import RANK, highest
-from controller.scheduling.refusal_texts import REFUSALS, refused_node
+from controller.scheduling.refusal_texts import (
+    NO_MODE_YET,
+    REFUSALS,
+    STILL_CLAIMED,
+    refused_node,
+)
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene, acceptable_hashes
 from controller.scheduling.verdicts import ABSENT, CODES, IF_PASSES, packed
@@ -27,10 +32,6 @@ _MANY = 4
 """One name in so many is few: they are judged by themselves."""
 _DEMANDS_NOTHING = frozenset({Level.NONE, Level.L0})
 """Policy levels under which static hashes (level `none`) may count: L0 is the default."""
-_STILL_CLAIMED = Refusal(
-    ReasonCode.NODE_MODE,
-    "pods still have GPUs of the node by claims from before its mode was changed",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +166,14 @@ class Judge:
         if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:
             return REFUSALS[ReasonCode.NODE_STALE]
         code = self._against(node, acceptance)
-        if code is ReasonCode.NODE_MODE and mode_fits(self._needs, node.mode):
-            return _STILL_CLAIMED
+        if code is ReasonCode.NODE_MODE:
+            return self._against_mode(node.mode)
         return None if code is None else REFUSALS[code]
+
+    def _against_mode(self, mode: NodeMode) -> Refusal:
+        if mode in NO_MODE_YET:
+            return NO_MODE_YET[mode]
+        return STILL_CLAIMED if mode_fits(self._needs, mode) else REFUSALS[ReasonCode.NODE_MODE]
 
     @property
     def count(self) -> int:

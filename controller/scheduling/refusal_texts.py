@@ -1,5 +1,6 @@
-"""The short text of each placement code. Constant per code, so that events group. Pure."""
+"""The short text of each placement code. Constant per cause, so that events group. Pure."""
 
+from controller.fleet.view import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
 
 _TEXTS: dict[ReasonCode, str] = {
@@ -20,6 +21,16 @@ _TEXTS: dict[ReasonCode, str] = {
 }
 
 REFUSALS: dict[ReasonCode, Refusal] = {code: Refusal(code, text) for code, text in _TEXTS.items()}
+
+STILL_CLAIMED = Refusal(
+    ReasonCode.NODE_MODE,
+    "pods still have GPUs of the node by claims from before its mode was changed",
+)
+NO_MODE_YET: dict[NodeMode, Refusal] = {
+    mode: Refusal(ReasonCode.NODE_MODE, f"nodes of mode {mode} give no GPUs yet")
+    for mode in (NodeMode.PER_GPU, NodeMode.DRA)
+}
+"""Of the modes that are not available: guarded pods pass none of their nodes."""
 
 
 def refused_node(code: ReasonCode) -> Refusal:

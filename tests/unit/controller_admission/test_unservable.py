@@ -53,6 +53,15 @@ async def test_is_told_how_to_ask_instead() -> None:
     )
 
 
+async def test_is_not_told_to_ask_otherwise_where_that_helps_nobody() -> None:
+    policy = Policy(pools=(NodePool("*", NodeMode.DRA), NodePool("a", NodeMode.PER_GPU)))
+    (refusal,) = (await ask(GPU_POD, policy)).refusals
+    assert refusal.code == "NODE_MODE"
+    assert (
+        refusal.detail == "no node gives GPUs: none is of a mode that gives any yet (dra, per-gpu)"
+    )
+
+
 @pytest.mark.parametrize(
     ("pod", "policy", "namespace"),
     [

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from controller.fleet.view import Level, NodeMode, NodeView
 from controller.policy import AttestationClass, ClassHash, Policy
 from controller.scheduling.gpu_map import Place
 from controller.scheduling.judge import Judge
-from controller.scheduling.refusal_texts import REFUSALS, message
+from controller.scheduling.refusal_texts import REFUSALS, STILL_CLAIMED, message
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene
 from controller.static_hashes import InsecureStaticHashes
@@ -179,6 +180,36 @@ def test_a_pods_own_way_of_getting_a_gpu_must_be_the_nodes(mode: NodeMode, fits:
     where = scene(healthy("n", mode=mode))
     for way, needs in ways.items():
         assert code(needs, where) == (None if way in fits else ReasonCode.NODE_MODE), way
+
+
+@pytest.mark.parametrize("mode", [NodeMode.PER_GPU, NodeMode.DRA])
+def test_a_mode_that_is_not_available_says_so_whatever_is_asked(mode: NodeMode) -> None:
+    where = scene(healthy("n", mode=mode))
+    request = (("nvidia.com/gpu", 1),)
+    for needs in (wants(), wants(count=1), wants(count=1, claims=True), wants(requests=request)):
+        refusal = Judge(needs, where).refusal("n")
+        assert refusal is not None
+        assert message(refusal) == f"gpuwarden: NODE_MODE nodes of mode {mode} give no GPUs yet"
+
+
+@pytest.mark.parametrize(
+    ("mode", "needs"),
+    [
+        (NodeMode.ENV, {"count": 1, "claims": True}),
+        (NodeMode.PLUGIN, {"count": 1}),
+    ],
+)
+def test_a_mode_that_gives_gpus_otherwise_says_that(mode: NodeMode, needs: dict[str, Any]) -> None:
+    refusal = Judge(wants(**needs), scene(healthy("n", mode=mode))).refusal("n")
+    assert refusal is REFUSALS[ReasonCode.NODE_MODE]
+
+
+def test_a_node_whose_gpus_are_still_had_by_claims_says_that() -> None:
+    needs = wants(count=1, requests=(("nvidia.com/gpu", 1),))
+    where = scene(healthy("n", mode=NodeMode.PLUGIN))
+    assert code(needs, where) is None
+    refusal = Judge(needs, replace(where, claimed=frozenset({"GPU-n-0"}))).refusal("n")
+    assert refusal is STILL_CLAIMED
 
 
 STATIC = InsecureStaticHashes({"n": "abc123", "m": "xyz"})
