@@ -102,7 +102,7 @@ class Reservation(_message.Message):
     state: _builtins.str
     """Proposed, Confirmed or Releasing: the least advanced of its GPUs."""
     origin: _builtins.str
-    """Who made it: gate (in the Binding) or admission (before)."""
+    """Who made it: gate (in the Binding), admission (before) or settlement (after: kubelet chose)."""
     made_at: _builtins.str
     """When the first record was made, by the API server's clock, RFC 3339; empty where the store
     keeps no times. Nothing is decided by it.
