@@ -457,6 +457,34 @@ def test_every_reason_against_a_place(
     assert found.guarded
 
 
+def test_of_all_that_is_wrong_the_first_is_said() -> None:
+    """In the order of the page of the gate."""
+    view = gate_view(
+        node(NODE, STALE),
+        not_ready="first round",
+        ledger=replace(gate_view(records=(held(GPUS[0]),)).ledger, fresh_until_ns=NOW_NS),
+        quota=1,
+        grant_refusal=lambda _node, _gpus: Refusal(ReasonCode.GPU_BUSY, "somebody has it"),
+    )
+    repairs: tuple[dict[str, Any], ...] = (
+        {"not_ready": None},
+        {"scene": scene(node(NODE, FRESH))},
+        {"ledger": gate_view(records=(held(GPUS[0]),)).ledger},
+        {"quota": None},
+    )
+    codes = [refused(decided(view=view)).code]
+    for repair in repairs:
+        view = replace(view, **repair)
+        codes.append(refused(decided(view=view)).code)
+    assert codes == [
+        ReasonCode.CONTROLLER_NOT_READY,
+        ReasonCode.NODE_STALE,
+        ReasonCode.LEDGER_UNAVAILABLE,
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.GPU_BUSY,
+    ]
+
+
 def test_kubelet_s_choice_does_not_do_for_named_gpus() -> None:
     view = gate_view(healthy(NODE, mode=NodeMode.PLUGIN))
     found = decided(pod=stored(plugin_pod(gpu_uuids=GPUS[0])), view=view)

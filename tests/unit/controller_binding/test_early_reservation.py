@@ -481,11 +481,77 @@ async def test_a_cordoned_node_is_left_out() -> None:
     assert told(await api.create(early_pod(), "train-0"), "gpuwarden.dev/node") == "gpu-2"
 
 
-async def test_a_node_that_the_cluster_lacks_is_left_out() -> None:
+@pytest.mark.parametrize("spec", [{}, {"nodeName": NODE}], ids=["any", "named"])
+async def test_a_node_that_the_cluster_lacks_is_left_out(spec: Document) -> None:
     world, _, api = await stage()
     world.nodes.clear()
-    assert await api.create(early_pod(), "train-0") is None
+    assert await api.create(early_pod(**spec), "train-0") is None
     assert api.refusals == ["NODE_NO_EVIDENCE"]
+
+
+MANAGED = Taint("gpuwarden.dev/managed", "", "NoExecute")
+OURS = {"key": "gpuwarden.dev/managed", "operator": "Exists", "effect": "NoExecute"}
+
+
+async def protected_stage(*gpus: int) -> tuple[BindingWorld, Replica, Creation]:
+    """As `stage`; the first node has our taint."""
+    world, me, api = await stage(*gpus)
+    world.nodes[NODE] = KnownNode("u", managed=True, taints=(MANAGED,))
+    return world, me, api
+
+
+async def test_a_protected_node_is_for_pods_of_enforced_namespaces() -> None:
+    world, me, api = await protected_stage(1, 8)
+    api.enforced = False
+    assert told(await api.create(early_pod(), "train-0"), "gpuwarden.dev/node") == "gpu-2"
+    api.enforced = True
+    made = await api.create(early_pod(), "train-1")
+    assert told(made, "gpuwarden.dev/node") == NODE
+    assert made is not None
+    assert OURS in made["spec"]["tolerations"]
+    assert world.states() == {"GPU-gpu-2-0": ["Proposed"], GPUS[0]: ["Proposed"]}
+    assert me.sink.early == [("ACCEPTED", True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [({}, "NODE_NO_EVIDENCE"), ({"nodeName": NODE}, "DOOR_NODE_NAME")],
+    ids=["any", "named"],
+)
+async def test_outside_enforced_namespaces_nothing_is_reserved_on_a_protected_node(
+    spec: Document, code: str
+) -> None:
+    world, _, api = await protected_stage(8)
+    api.enforced = False
+    assert await api.create(early_pod(**spec), "train-0") is None
+    assert api.refusals == [code]
+    assert world.states() == {}
+
+
+@pytest.mark.parametrize("protected", [False, True])
+@pytest.mark.parametrize("spec", [{}, {"nodeName": NODE}], ids=["any", "named"])
+async def test_a_toleration_of_its_own_counts_where_no_policy_refuses_it(
+    spec: Document, *, protected: bool
+) -> None:
+    world, me, api = await protected_stage(8)
+    api.enforced = False
+    me.changes = {"scene": replace(me.scenes.now(), protected=protected)}
+    made = await api.create(early_pod(tolerations=[OURS], **spec), "train-0")
+    assert (made is None) is protected
+    assert world.states() == ({} if protected else {GPUS[0]: ["Proposed"]})
+
+
+@pytest.mark.parametrize(
+    ("effect", "taken"), [("NoSchedule", True), ("NoExecute", False)], ids=["cordoned", "evicting"]
+)
+async def test_a_pod_that_names_its_node_gets_what_kubelet_lets_it_use(
+    effect: str, *, taken: bool
+) -> None:
+    world, _, api = await stage(1)
+    world.nodes[NODE] = KnownNode("u", taints=(Taint("maintenance", "", effect),))
+    made = await api.create(early_pod(nodeName=NODE), "train-0")
+    assert (made is not None) is taken
+    assert api.refusals == ([] if taken else ["DOOR_NODE_NAME"])
 
 
 async def test_the_tightest_node_comes_first() -> None:
@@ -512,8 +578,10 @@ async def test_the_gate_refuses_every_other_node() -> None:
     world, me, api = await stage(1, 1)
     made = await api.create(early_pod(), "train-0")
     other = {"gpu-1": "gpu-2", "gpu-2": "gpu-1"}[told(made, "gpuwarden.dev/node")]
-    verdict = await me.bind("train-0", other)
-    assert [x.code for x in verdict.refusals] == [ReasonCode.RESERVATION_CONFLICT]
+    for not_ready in (None, "first round"):
+        me.changes = {"not_ready": not_ready}
+        verdict = await me.bind("train-0", other)
+        assert [x.code for x in verdict.refusals] == [ReasonCode.RESERVATION_CONFLICT]
     assert len(world.states()) == 1
 
 
