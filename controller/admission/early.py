@@ -53,6 +53,8 @@ class EarlyAsk:
     needs: Requirements
     granted: Granted | None
     """Where the pod was here before (reinvocation)."""
+    enforced: bool
+    """Whether its namespace is: others get no toleration of managed nodes."""
     dry_run: bool
 
 

@@ -25,7 +25,7 @@ from controller.admission.supply import (
 )
 from controller.admission.visible_devices import opens_devices
 from controller.scheduling.requirements import Requirements
-from controller.scheduling.reserved_keys import MANAGED_TAINT
+from controller.scheduling.reserved_keys import MANAGED_EFFECT, MANAGED_TAINT
 
 _EPHEMERAL: Final = "ephemeralContainers"
 _MOST_REMOVED: Final = 64
@@ -145,7 +145,7 @@ def _toleration(pod: AdmittedPod) -> Iterator[Operation]:
     present = pod.spec.tolerations or ()
     if any(map(_tolerates, present)):
         return
-    entry: Value = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
+    entry: Value = {"key": MANAGED_TAINT, "operator": "Exists", "effect": MANAGED_EFFECT}
     path = pointer("spec", "tolerations")
     if present:
         yield Operation(Verb.ADD, path + pointer(END), entry)
@@ -157,6 +157,6 @@ def _tolerates(toleration: Toleration) -> bool:
     return (
         toleration.operator == "Exists"
         and (toleration.key or MANAGED_TAINT) == MANAGED_TAINT
-        and (toleration.effect or "NoExecute") == "NoExecute"
+        and (toleration.effect or MANAGED_EFFECT) == MANAGED_EFFECT
         and toleration.toleration_seconds is None
     )

@@ -1,12 +1,13 @@
 """Whether a pod may go to a node by selector, required affinity and taints. Pure.
 
-As kube-scheduler reads them: core/v1 PodSpec.nodeSelector, NodeSelector, Toleration; a term or
-a requirement that cannot be read matches nothing. A cordoned node has a taint, and so has one
-that is not ready. Our own taint is no obstacle: admission sees to its toleration.
+As kube-scheduler and kubelet read them: core/v1 PodSpec.nodeSelector, NodeSelector, Toleration; a
+term or a requirement that cannot be read matches nothing. A cordoned node has a taint, and so has
+one that is not ready. Our own taint is no obstacle to a pod that admission gives its toleration.
 """
 
 import re
 from collections.abc import Mapping
+from enum import Enum, auto
 from typing import Final
 
 from controller.admission.pod_view import (
@@ -16,16 +17,43 @@ from controller.admission.pod_view import (
     Toleration,
 )
 from controller.fleet.directory import KnownNode, Taint
-from controller.scheduling.reserved_keys import MANAGED_TAINT
+from controller.scheduling.reserved_keys import MANAGED_EFFECT, MANAGED_TAINT
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def suits(pod: AdmittedPod, name: str, node: KnownNode) -> bool:
-    """Whether the pod may go to the node."""
+class OurToleration(Enum):
+    """What becomes of the toleration of our own taint, which a new pod need not have yet."""
+
+    INJECTED = auto()
+    """The namespace is enforced: admission adds it."""
+    REFUSED = auto()
+    """The installation protects its nodes, and the namespace is not enforced: who brings it is
+    refused (deploy/policy/protection), after all webhooks."""
+    AS_GIVEN = auto()
+    """It counts where the pod has it."""
+
+
+def our_toleration(*, enforced: bool, protected: bool) -> OurToleration:
+    """For a namespace that is `enforced` or not; `protected` is the setting of the cluster."""
+    if enforced:
+        return OurToleration.INJECTED
+    return OurToleration.REFUSED if protected else OurToleration.AS_GIVEN
+
+
+def suits(pod: AdmittedPod, name: str, node: KnownNode, ours: OurToleration) -> bool:
+    """Whether a scheduler may send the pod to the node."""
+    return all(_is_tolerated(x, pod, ours) for x in node.taints) and _matches(pod, name, node)
+
+
+def is_kept(pod: AdmittedPod, name: str, node: KnownNode, ours: OurToleration) -> bool:
+    """Whether kubelet keeps the pod that names the node: only what evicts counts of its taints."""
+    evicting = (x for x in node.taints if x.effect == "NoExecute")
+    return all(_is_tolerated(x, pod, ours) for x in evicting) and _matches(pod, name, node)
+
+
+def _matches(pod: AdmittedPod, name: str, node: KnownNode) -> bool:
     labels = node.labels
-    if not all(_is_tolerated(each, pod) for each in node.taints):
-        return False
     wanted = pod.spec.node_selector or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
@@ -37,10 +65,13 @@ def suits(pod: AdmittedPod, name: str, node: KnownNode) -> bool:
     return any(_term(each, name, labels) for each in required.node_selector_terms or ())
 
 
-def _is_tolerated(taint: Taint, pod: AdmittedPod) -> bool:
-    return taint.key == MANAGED_TAINT or any(
-        _tolerates(each, taint) for each in pod.spec.tolerations or ()
-    )
+def _is_tolerated(taint: Taint, pod: AdmittedPod, ours: OurToleration) -> bool:
+    if taint.key == MANAGED_TAINT:
+        if ours is OurToleration.REFUSED:
+            return False
+        if ours is OurToleration.INJECTED and taint.effect == MANAGED_EFFECT:
+            return True
+    return any(_tolerates(each, taint) for each in pod.spec.tolerations or ())
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

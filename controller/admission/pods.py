@@ -217,6 +217,7 @@ async def _reserved(
             pod=asked.pod,
             needs=needs,
             granted=asked.granted,
+            enforced=asked.enforced,
             dry_run=bool(request.dry_run) or ports.report,
         )
     )

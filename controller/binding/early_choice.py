@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.admission.early import EarlyAsk
-from controller.admission.node_match import suits
+from controller.admission.node_match import is_kept, our_toleration, suits
 from controller.binding.decision import Early, Placed, Refused, Reserve, case_of, on_node
 from controller.binding.view import GateView
 from controller.fleet.directory import KnownNode
@@ -20,6 +20,7 @@ from controller.ledger.reservation_id import request_nonce
 from controller.scheduling.filter import filter_nodes
 from controller.scheduling.prioritize import prioritize_nodes
 from controller.scheduling.requirements import Requirements
+from controller.scheduling.reserved_keys import MANAGED_TAINT
 from controller.scheduling.scene import Scene
 from controller.scheduling.scenes import DeviceUse
 from controller.scheduling.share_group import controlling_owner, share_group
@@ -54,7 +55,7 @@ def choose_early(
 ) -> EarlyPlace | Refusal:
     """Choose a node and GPUs on it; where none can be had, why.
 
-    `nodes`: the cluster's. A pod that names its node goes there whatever is said of it.
+    `nodes`: the cluster's. A pod that names its node goes there, or nowhere.
     """
     if view.not_ready is not None:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, view.not_ready)
@@ -64,6 +65,8 @@ def choose_early(
     busy = used.busy | claimed if claimed else used.busy
     scene = replace(view.scene, busy=busy, shared=used.shared, parts=used.parts)
     names = tuple(_candidates(ask, view, nodes))
+    if not names:
+        return _nowhere(ask, nodes)
     outcome = filter_nodes(names, ask.needs, scene)
     refused = Counter(outcome.totals().rejected)
     for name in _ranked(outcome.passed, ask.needs, scene)[:MOST_NODES]:
@@ -97,13 +100,23 @@ def _on(
 
 
 def _candidates(ask: EarlyAsk, view: GateView, nodes: Mapping[str, KnownNode]) -> Iterable[str]:
-    if ask.pod.spec.node_name:
-        yield ask.pod.spec.node_name
-        return
-    for name in sorted(view.scene.fleet.nodes):
+    pod, named = ask.pod, ask.pod.spec.node_name
+    ours = our_toleration(enforced=ask.enforced, protected=view.scene.protected)
+    takes = is_kept if named else suits
+    for name in (named,) if named else sorted(view.scene.fleet.nodes):
         known = nodes.get(name)
-        if known is not None and suits(ask.pod, name, known):
+        if known is not None and takes(pod, name, known, ours):
             yield name
+
+
+def _nowhere(ask: EarlyAsk, nodes: Mapping[str, KnownNode]) -> Refusal:
+    if ask.pod.spec.node_name in nodes:
+        text = "spec.nodeName: kubelet would reject the pod there for its selectors or tolerations"
+        return Refusal(ReasonCode.DOOR_NODE_NAME, text)
+    text = "no node that the pod could go to is known by its evidence"
+    if not ask.enforced:
+        text += f"; those with the taint {MANAGED_TAINT} are for pods of enforced namespaces"
+    return Refusal(ReasonCode.NODE_NO_EVIDENCE, text)
 
 
 def _ranked(passed: Sequence[str], needs: Requirements, scene: Scene) -> list[str]:
@@ -115,9 +128,6 @@ def _of_all(
     refused: Mapping[ReasonCode, int], reasons: Mapping[str, Refusal], names: Sequence[str]
 ) -> Refusal:
     """One refusal for all nodes: that of the only one, else what says most."""
-    if not names:
-        text = "no node that the pod could go to is known by its evidence"
-        return Refusal(ReasonCode.NODE_NO_EVIDENCE, text)
     if len(names) == 1:
         return reasons[names[0]]
     first = min(refused, key=lambda code: (_rank(code), -refused[code], code))

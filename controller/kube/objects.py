@@ -23,7 +23,7 @@ from controller.ledger.reservation_id import is_early_id
 from controller.ledger.states import Origin
 from controller.scheduling.pod import Pod, decode_pod
 from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.scheduling.reserved_keys import MANAGED_TAINT
+from controller.scheduling.reserved_keys import MANAGED_EFFECT, MANAGED_TAINT
 from controller.scheduling.share_group import controlling_owner, share_group
 from controller.scheduling.wish_keys import (
     ASSIGNED_UUIDS,
@@ -178,7 +178,7 @@ def _read_node(body: bytes) -> tuple[Metadata, KnownNode]:
 
 
 def _is_ours(taint: _Taint) -> bool:
-    return taint.key == MANAGED_TAINT and taint.effect == "NoExecute"
+    return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT
 
 
 def pod_kind(rules: WishRules) -> Kind[KnownPod]:

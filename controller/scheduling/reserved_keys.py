@@ -12,7 +12,9 @@ from controller.scheduling.ordinal import ORDINAL_KEYS
 from controller.scheduling.wish_keys import LABEL_PREFIXES, MAP, PREFIX, WishRules
 
 MANAGED_TAINT: Final = "gpuwarden.dev/managed"
-"""Key of the NoExecute taint of managed nodes, where the installation protects them."""
+"""Key of the taint of managed nodes, where the installation protects them."""
+MANAGED_EFFECT: Final = "NoExecute"
+"""Its effect: the only one whose toleration admission injects."""
 
 RUNTIME_DEVICE_PREFIXES: Final = (
     "cdi.k8s.io/",

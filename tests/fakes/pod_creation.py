@@ -39,6 +39,8 @@ class Creation:
     mutating: Replica
     validating: Replica
     report: bool = False
+    enforced: bool = True
+    """Whether all namespaces are."""
     requests: int = 0
     refusals: list[str] = field(default_factory=list)
     """Codes of the last creation that one of our webhooks refused."""
@@ -48,7 +50,7 @@ class Creation:
         self.requests += 1
         ports = PodPorts(
             AdmissionRules(),
-            is_enforced=lambda _namespace: True,
+            is_enforced=lambda _namespace: self.enforced,
             sink=self.told,
             early=replica.early,
             report=self.report,

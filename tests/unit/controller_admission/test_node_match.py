@@ -5,17 +5,21 @@ from typing import Any
 
 import pytest
 
-from controller.admission.node_match import suits
-from controller.admission.pod_view import decode_admitted
+from controller.admission.node_match import OurToleration, is_kept, our_toleration, suits
+from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.fleet.directory import KnownNode, Taint
 
 NODE = KnownNode("u", labels={"zone": "a", "gpus": "8", "empty": ""})
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def suited(node: KnownNode = NODE, name: str = "gpu-1", **spec: Any) -> bool:
+def pod(**spec: Any) -> AdmittedPod:
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}
-    return suits(decode_admitted(json.dumps(body).encode()), name, node)
+    return decode_admitted(json.dumps(body).encode())
+
+
+def suited(node: KnownNode = NODE, name: str = "gpu-1", **spec: Any) -> bool:
+    return suits(pod(**spec), name, node, OurToleration.INJECTED)
 
 
 def affine(*terms: Any) -> bool:
@@ -118,6 +122,58 @@ def test_taints_are_tolerated(toleration: dict[str, str] | None, *, fits: bool) 
     assert suited(SPOT, tolerations=[] if toleration is None else [toleration]) is fits
 
 
-def test_our_own_taint_is_no_obstacle() -> None:
-    ours = KnownNode("u", taints=(Taint("gpuwarden.dev/managed", "", "NoExecute"),))
-    assert suited(ours)
+OURS = {"key": "gpuwarden.dev/managed", "operator": "Exists", "effect": "NoExecute"}
+EVERYTHING = {"operator": "Exists"}
+
+
+def tainted(*taints: Taint) -> KnownNode:
+    return KnownNode("u", labels={"zone": "a"}, taints=taints)
+
+
+def managed(effect: str = "NoExecute") -> KnownNode:
+    return tainted(Taint("gpuwarden.dev/managed", "", effect))
+
+
+@pytest.mark.parametrize(
+    ("enforced", "protected", "toleration", "fits"),
+    [
+        (True, True, None, True),
+        (True, False, None, True),
+        (False, True, None, False),
+        (False, False, None, False),
+        (False, True, OURS, False),
+        (False, True, EVERYTHING, False),
+        (False, False, OURS, True),
+        (False, False, EVERYTHING, True),
+    ],
+)
+def test_our_own_taint_is_no_obstacle_to_pods_of_enforced_namespaces_alone(
+    *, enforced: bool, protected: bool, toleration: dict[str, str] | None, fits: bool
+) -> None:
+    ours = our_toleration(enforced=enforced, protected=protected)
+    asking = pod(tolerations=[] if toleration is None else [toleration])
+    assert suits(asking, "gpu-1", managed(), ours) is fits
+    assert is_kept(asking, "gpu-1", managed(), ours) is fits
+
+
+def test_with_another_effect_our_taint_is_one_like_any_other() -> None:
+    """Nothing but the toleration of NoExecute is injected."""
+    assert not suited(managed("NoSchedule"))
+    assert not suited(managed("NoSchedule"), tolerations=[OURS])
+    assert suited(managed("NoSchedule"), tolerations=[EVERYTHING])
+
+
+@pytest.mark.parametrize(
+    ("effect", "kept"),
+    [("NoSchedule", True), ("NoExecute", False)],
+)
+def test_kubelet_looks_at_taints_that_evict(effect: str, *, kept: bool) -> None:
+    node = tainted(Taint("spot", "yes", effect))
+    assert is_kept(pod(), "gpu-1", node, OurToleration.INJECTED) is kept
+    assert not suited(node)
+
+
+def test_kubelet_looks_at_selectors() -> None:
+    elsewhere = pod(nodeSelector={"zone": "b"})
+    assert not is_kept(elsewhere, "gpu-1", tainted(), OurToleration.INJECTED)
+    assert is_kept(pod(nodeSelector={"zone": "a"}), "gpu-1", tainted(), OurToleration.INJECTED)

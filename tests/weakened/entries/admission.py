@@ -79,6 +79,20 @@ ENTRIES: Final = (
         f"{EARLY}::test_another_node_name_than_the_reserved_one_is_refused",
     ),
     one(
+        "early-on-protected-nodes",
+        "controller/admission/node_match.py",
+        "        if ours is OurToleration.INJECTED and taint.effect == MANAGED_EFFECT:",
+        "        if True:",
+        f"{EARLY}::test_outside_enforced_namespaces_nothing_is_reserved_on_a_protected_node",
+    ),
+    one(
+        "early-with-a-toleration-that-is-refused",
+        "controller/admission/node_match.py",
+        "    return OurToleration.REFUSED if protected else OurToleration.AS_GIVEN",
+        "    return OurToleration.AS_GIVEN",
+        f"{EARLY}::test_a_toleration_of_its_own_counts_where_no_policy_refuses_it",
+    ),
+    one(
         "early-uninjected",
         "controller/admission/pods.py",
         '            return Refusal(ReasonCode.DOOR_UNINJECTED, "no GPU was reserved for it")',
