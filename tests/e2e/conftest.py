@@ -1,9 +1,10 @@
-"""The cluster that all tests of a run share; logs of failed tests; which of our accounts
+"""The cluster that all tests of a process share; logs of failed tests; which of our accounts
 called what during which test.
 
 Nothing here is collected unless a path below tests/e2e is asked for: `make e2e`.
 """
 
+import os
 from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.e2e.lab.audit_log import AuditLog
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
 from tests.e2e.product.installation import ACCOUNTS, account
-from tests.e2e.run_record import KEPT, RUN, Run
+from tests.e2e.run_record import KEPT, RUN, RUNS, Run
 
 _LAB = pytest.StashKey[Lab]()
 _READY_S = pytest.StashKey[float]()
@@ -23,11 +24,7 @@ _SIZES = pytest.StashKey[Mapping[Path, int]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes minutes; run by `make e2e-long`")
-    config.addinivalue_line("markers", "last: looks back at the run")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+    config.addinivalue_line("markers", "last: looks back at what all others left; run by itself")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -48,6 +45,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         request.config.stash[_LAB] = running
         request.config.stash[_READY_S] = running.ready_s
         yield running
+        run.keep(RUNS / f"{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}-{os.getpid()}.json")
         del request.config.stash[_LAB]
 
 

@@ -1,10 +1,10 @@
-"""What our accounts called in the whole run, against what deploy/ grants them. Runs last.
+"""What our accounts called in the whole run, against what deploy/ grants them.
 
-The table of rights and of the tests that made use of them stands in build/e2e/granted-calls.txt.
+Looks back at what all processes of `make e2e` left, and is run after them. The table of rights
+and of the tests that made use of them stands in build/e2e/granted-calls.txt.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,21 +20,28 @@ from tests.e2e.product.granted import (
     rights_of_roles,
 )
 from tests.e2e.product.installation import DEPLOY, NAMESPACE, account
-from tests.e2e.run_record import KEPT, RUN, Run
+from tests.e2e.run_record import KEPT, RUNS, CallOfTest, PastRuns, past_runs
 
-pytestmark = [pytest.mark.last, pytest.mark.usefixtures("lab")]
+pytestmark = pytest.mark.last
 ON_PURPOSE = "test_what_is_not_called_is_not_allowed"
 """Calls what nobody has granted."""
 
 
-@pytest.fixture
-def run(request: pytest.FixtureRequest) -> Run:
-    return request.config.stash[RUN]
+@pytest.fixture(scope="module")
+def runs() -> PastRuns:
+    files = list(RUNS.glob("*.json"))
+    assert files, f"no run left anything in {RUNS}"
+    return past_runs(files)
 
 
 @pytest.fixture
-def calls(run: Run) -> list[AuditedCall]:
-    return [x for x in run.audit.calls() if ON_PURPOSE not in run.test_at(x.at)]
+def of_tests(runs: PastRuns) -> list[CallOfTest]:
+    return [x for x in runs.calls if ON_PURPOSE not in x.test]
+
+
+@pytest.fixture
+def calls(of_tests: Sequence[CallOfTest]) -> list[AuditedCall]:
+    return [x.call for x in of_tests]
 
 
 def by(name: str, calls: Sequence[AuditedCall]) -> list[AuditedCall]:
@@ -59,15 +66,17 @@ def test_the_agents_called_nothing(calls: list[AuditedCall]) -> None:
     assert by("gpuwarden-agent", calls) == []
 
 
-def test_nothing_is_granted_that_was_not_called(run: Run, calls: list[AuditedCall]) -> None:
-    if run.is_part:
+def test_nothing_is_granted_that_was_not_called(
+    runs: PastRuns, of_tests: list[CallOfTest], calls: list[AuditedCall]
+) -> None:
+    if runs.is_part:
         pytest.skip("a part of the tests: what they do not call is called by others")
     ours = {
         "gpuwarden-controller": rights_in(DEPLOY / "kustomize" / "base" / "rbac.yaml"),
         "gpuwarden-scheduler": rights_in(DEPLOY / "scheduler" / "rbac.yaml"),
     }
     lines = [
-        f"{name}: {right}: {first_test(run, right, by(name, calls))}"
+        f"{name}: {right}: {first_test(right, name, of_tests)}"
         for name, rights in ours.items()
         for right in sorted(rights, key=str)
     ]
@@ -77,7 +86,7 @@ def test_nothing_is_granted_that_was_not_called(run: Run, calls: list[AuditedCal
         assert [str(x) for x in not_called(rights, by(name, calls))] == [], name
 
 
-def first_test(run: Run, right: Right, calls: Sequence[AuditedCall]) -> str:
+def first_test(right: Right, name: str, of_tests: Sequence[CallOfTest]) -> str:
     """The test that made use of it first."""
-    made: list[datetime] = [x.at for x in calls if right.covers(x)]
-    return run.test_at(min(made)) if made else "nobody"
+    made = [x for x in of_tests if x.call.user == account(name) and right.covers(x.call)]
+    return min(made, key=lambda x: x.call.at).test if made else "nobody"

@@ -129,7 +129,7 @@ def test_a_killed_lab_is_cleaned_up_by_its_keeper(kept: Kept) -> None:
 def test_a_lab_killed_with_its_keeper_is_cleaned_up_by_the_next(kept: Kept) -> None:
     os.kill(kept.keeper(), signal.SIGKILL)
     kept.end(signal.SIGKILL)
-    assert kept.remains()
+    assert kept.leftovers()
     following = [Claim.take()]
     try:
         while following[-1].plan.number < kept.plan.number:

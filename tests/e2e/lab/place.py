@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-_FIRST: Final = 15_000
-_PORTS: Final = 15_000
+_PORTS: Final = range(15_000, 30_000)
 """Below NodePorts (30000) and the ports of connections (32768, `ip_local_port_range`)."""
-_GIVEN: Final[set[int]] = set()
+_TRIES: Final = 100
+_GIVEN: Final[list[socket.socket]] = []
 
 
 class Place(Protocol):
@@ -34,22 +34,29 @@ class Place(Protocol):
         ...
 
 
-def free_port(address: str) -> int:
-    """One that nobody listens on, and that this function has not given before.
+def free_port(address: str, among: range = _PORTS) -> int:
+    """One that nobody listens on, and that no process that lives got from this function.
 
     Not one of those that the kernel gives to connections: it would be taken before its server
-    is there, or again while it restarts.
+    is there, or again while it restarts. As with a lab's number, the kernel keeps an abstract
+    socket as our word, until we end. Raises OSError where none is found.
     """
-    while True:
-        port = _FIRST + secrets.randbelow(_PORTS)
+    for _ in range(_TRIES):
+        port = among.start + secrets.randbelow(len(among))
         with socket.socket() as probe:
             try:
                 probe.bind((address, port))
             except OSError:
                 continue
-        if port not in _GIVEN:
-            _GIVEN.add(port)
-            return port
+        word = socket.socket(socket.AF_UNIX)
+        try:
+            word.bind(f"\0gpuwarden-port-{port}")
+        except OSError:
+            word.close()
+            continue
+        _GIVEN.append(word)
+        return port
+    raise OSError(f"no free port of {among.start} to {among.stop - 1} after {_TRIES} tries")
 
 
 class Loopback:

@@ -14,7 +14,7 @@ from tests.e2e.product.granted import (
     refused_for_good,
     rights_of_roles,
 )
-from tests.e2e.run_record import Run
+from tests.e2e.run_record import Run, past_runs
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)
 GET_LEASE = AuditedCall(
@@ -120,10 +120,40 @@ def test_what_is_refused_and_allowed_a_moment_later_is_the_servers_start() -> No
         assert refused in refused_for_good([refused, other])
 
 
-def test_a_moment_belongs_to_the_test_that_had_begun(tmp_path: Path) -> None:
-    run = Run(AuditLog(tmp_path, []), is_part=False)
-    start, step = datetime(2026, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-    run.begins("first", start)
-    run.begins("second", start + 2 * step)
-    found = [run.test_at(start + n * step) for n in range(-1, 4)]
-    assert found == ["", "first", "first", "second", "second"]
+def test_a_call_belongs_to_the_test_that_had_begun(tmp_path: Path) -> None:
+    log, step = AuditLog(tmp_path, ["me"]), timedelta(microseconds=1)
+    moments = [NOW + n * step for n in range(-1, 4)]
+    events = [{**event(), "requestReceivedTimestamp": x.isoformat()} for x in moments]
+    (tmp_path / "audit.log").write_text("".join(f"{json.dumps(x)}\n" for x in events))
+    run = Run(log, is_part=False)
+    run.begins("first", NOW)
+    run.begins("second", NOW + 2 * step)
+    assert [x.test for x in run.calls()] == ["", "first", "first", "second", "second"]
+    assert [x.call.at for x in run.calls()] == moments
+
+
+def kept(folder: Path, name: str, *, is_part: bool) -> Path:
+    """What a process of that name leaves, after a call in a test of that name."""
+    (folder / name).mkdir()
+    log, file = AuditLog(folder / name, ["me"]), folder / f"{name}.json"
+    (folder / name / "audit.log").write_text(json.dumps(event()) + "\n")
+    run = Run(log, is_part=is_part)
+    run.begins(name, NOW)
+    run.keep(file)
+    return file
+
+
+def test_what_several_processes_left_is_one_run(tmp_path: Path) -> None:
+    files = [kept(tmp_path, name, is_part=False) for name in ("a", "b")]
+    found = past_runs(files)
+    assert [(x.call, x.test) for x in found.calls] == [
+        (replace(GET_LEASE, group="", resource="/version", namespace="", name=""), name)
+        for name in ("a", "b")
+    ]
+    assert not found.is_part
+
+
+def test_a_run_is_a_part_where_nobody_ran_all(tmp_path: Path) -> None:
+    part, whole = kept(tmp_path, "a", is_part=True), kept(tmp_path, "b", is_part=False)
+    assert past_runs([part]).is_part
+    assert not past_runs([part, whole]).is_part
