@@ -119,7 +119,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     error: str
     code: str = ""
-    """Reason code; empty for requests that are no requests of this API."""
+    """Reason code; none of requests that are no requests of this API, nor where nobody decided."""
 
 
 Devices = dict[str, Device]

@@ -25,8 +25,9 @@ _AUTHENTICATED: Final = (
     (401, "No token that counts for our audience, and no SVID; or one that does not count"),
     (403, "ROLE_DENIED"),
     (429, "LIMIT_RATE: too many requests of this caller"),
-    (503, "TOKEN_REVIEW_UNAVAILABLE: ask again"),
+    (503, "TOKEN_REVIEW_UNAVAILABLE, or without a code: no answer in time. Ask again"),
 )
+_FAULT: Final = (500, "A fault of the controller; it stands in its log")
 
 _RETRY: Final = {
     "Retry-After": {
@@ -108,6 +109,7 @@ def _answers(each: Described, schema_of: dict[str, dict[str, Any]]) -> dict[str,
         problems = ((400, "`limit` or `after` is wrong"), *problems)
     if each.access is not Access.ANYBODY:
         problems = (*problems, *_AUTHENTICATED)
+    problems = (*problems, _FAULT)
     for status, meaning in problems:
         meanings.setdefault(status, []).append(meaning)
     problem = {"content": {_JSON: {"schema": schema_of[repr(Problem)]}}}

@@ -78,9 +78,10 @@ OPERATIONS: Final = {
         problems=(
             (400, "Names every missing field, or the field that is wrong"),
             (404, "RESERVATION_UNKNOWN"),
+            (408, "The body did not arrive in time"),
             (409, "RESERVATION_CONFLICT: another holder, GPU or node; RESERVATION_EXPIRED"),
             (413, "The body is too large"),
-            (503, "LEDGER_UNAVAILABLE: ask again"),
+            (503, "LEDGER_UNAVAILABLE, or without a code: too many large bodies at once"),
         ),
     ),
     Operation.OPENAPI: Described(

@@ -1,7 +1,7 @@
 """Answers of the HTTP API: JSON, also where there is none to give.
 
-What is refused has its reason code; what is no request of this API has a text alone. No answer
-is kept on the way.
+What is refused has its reason code; what is no request of this API, or was not decided for want of
+time or by a fault of ours, has a text alone. No answer is kept on the way.
 """
 
 from collections.abc import Awaitable, Callable

@@ -28,6 +28,15 @@ async def world(tmp_path: Path) -> AsyncIterator[ApiWorld]:
     async with api_world(tmp_path) as made:
         await made.reserve()
         yield made
+        assert_documented(made)
+
+
+def assert_documented(world: ApiWorld) -> None:
+    """Whatever was answered is in the document."""
+    for operation, status in world.answers:
+        described = OPERATIONS[Operation(operation)]
+        responses = DOCUMENT["paths"][described.path][described.method.lower()]["responses"]
+        assert str(status) in responses, (operation, status)
 
 
 async def finalized(
@@ -283,6 +292,37 @@ async def test_nothing_of_a_body_is_read_before_the_caller_may_call(world: ApiWo
     assert status == 401
     status, answer = await world.ask("POST", "/finalize", "pod", data=b"x" * (1 << 20))
     assert (status, set(answer)) == (413, {"error"})
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with api_world(tmp_path, receive_s=0.05) as world:
+        status, answer = await world.ask("POST", "/finalize", "pod", data=slowly())
+        text = "request body did not arrive within 0.05 s"
+        assert (status, answer) == (408, {"error": text})
+        assert_documented(world)
+
+
+async def test_bodies_that_are_too_many_at_once_may_come_again(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def held_up() -> AsyncIterator[bytes]:
+        yield b"x" * 90
+        await go_on.wait()
+
+    async with api_world(tmp_path, body_bytes=100) as world:
+        asking = [
+            asyncio.create_task(world.ask("POST", "/finalize", "pod", data=held_up()))
+            for _ in range(3)
+        ]
+        done, rest = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        go_on.set()
+        assert [x.result() for x in done] == [(503, {"error": "too many large requests at once"})]
+        assert [x[0] for x in await asyncio.gather(*rest)] == [400, 400]
+        assert_documented(world)
 
 
 async def test_a_failure_tells_nothing(world: ApiWorld) -> None:

@@ -56,7 +56,7 @@ async def _asked(folder: Path, requests: list[Any], *, dead: bool) -> None:
 def test_the_document_says_what_the_contract_says() -> None:
     finalize = DOCUMENT["paths"]["/finalize"]["post"]
     assert set(finalize["responses"]) == {
-        *("200", "400", "401", "403", "404", "409", "413", "429", "503")
+        *("200", "400", "401", "403", "404", "408", "409", "413", "429", "500", "503")
     }
     schema = {"$ref": "#/components/schemas/FinalizeRequest"}
     assert finalize["requestBody"]["content"]["application/json"]["schema"] == schema
