@@ -28,13 +28,17 @@ RUNTIME_DEVICE_PREFIXES: Final = (
     "mounts.nri.io",
     "mounts.noderesource.dev",
     "io.kubernetes.cri-o.Devices",
+    "devices.crio.io",
+    "io.kubernetes.cri-o.PlatformRuntimePath",
+    "platform-runtime-path.crio.io",
     "org.systemd.property.",
 )
 """Annotations by which container runtimes and their NRI plugins give a container devices.
 
 Read when a container is created, so long after admission: CDI (containerd, CRI-O), NVIDIA's
-toolkit and NRI's device injector under its old and new names, GKE's, CRI-O's own, and systemd's
-properties of the container's unit (`DeviceAllow`), which runc and crun set from annotations.
+toolkit and NRI's device injector under its old and new names, GKE's, CRI-O's own under its old and
+new names, and systemd's properties of the container's unit (`DeviceAllow`), which runc and crun set
+from annotations. CRI-O also keeps in one of them which program the runtime is.
 """
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from controller.scheduling.reserved_keys import RUNTIME_DEVICE_PREFIXES
 from tests.builders.admitted_pods import UUIDS, container, new_pod, variable
 
 ALL = variable("NVIDIA_VISIBLE_DEVICES", "all")
@@ -19,13 +18,41 @@ def with_(field: str, value: Any, **pod: Any) -> dict[str, Any]:
     return new_pod(container(**{field: value}), **pod)
 
 
-def device_key(prefix: str) -> str:
-    """An annotation that the API server takes; a name of its own has no part behind it."""
-    if prefix.endswith("/"):
-        return f"{prefix}gpu"
-    if prefix.endswith("."):
-        return f"{prefix}DeviceAllow"
-    return prefix if prefix != prefix.lower() else f"{prefix}/container.main"
+DEVICE_KEYS: Final = {
+    "cdi.k8s.io/gpu": "DOOR_CDI",
+    "cdi.k8s.io/vendor_device": "DOOR_CDI",
+    "nvidia.cdi.k8s.io/container.main": "DOOR_CDI",
+    "cdi-devices.nri.io": "DOOR_CDI",
+    "cdi-devices.nri.io/pod": "DOOR_CDI",
+    "cdi-devices.nri.io/container.main": "DOOR_CDI",
+    "cdi-devices.noderesource.dev": "DOOR_CDI",
+    "cdi-devices.noderesource.dev/container.main": "DOOR_CDI",
+    "cdi.nri.io/container.main": "DOOR_CDI",
+    "cdi.nri.io/pod": "DOOR_CDI",
+    "devices.nri.io": "DOOR_NRI",
+    "devices.nri.io/pod": "DOOR_NRI",
+    "devices.nri.io/container.main": "DOOR_NRI",
+    "devices.noderesource.dev": "DOOR_NRI",
+    "devices.noderesource.dev/container.main": "DOOR_NRI",
+    "devices.gke.io/container.main": "DOOR_NRI",
+    "mounts.nri.io/container.main": "DOOR_NRI",
+    "mounts.noderesource.dev/container.main": "DOOR_NRI",
+    "io.kubernetes.cri-o.Devices": "DOOR_NRI",
+    "io.kubernetes.cri-o.Devices/main": "DOOR_NRI",
+    "devices.crio.io": "DOOR_NRI",
+    "devices.crio.io/main": "DOOR_NRI",
+    "io.kubernetes.cri-o.PlatformRuntimePath": "DOOR_NRI",
+    "platform-runtime-path.crio.io": "DOOR_NRI",
+    "org.systemd.property.DeviceAllow": "DOOR_NRI",
+    "org.systemd.property.DevicePolicy": "DOOR_NRI",
+}
+"""Annotations and the doors that they are, from the documentation of what reads them.
+
+Never made from the product's list: a key that is missing there would be missing here. The CDI
+specification (annotations of a container); nvidia-container-toolkit, its NRI plugin; the sample
+plugins of containerd/nri (device-injector), also as noderesource.dev; GKE's copy of it;
+CRI-O, crio.conf(5) `allowed_annotations` and its ANNOTATION_MIGRATION.md; runc, docs/systemd.md.
+"""
 
 
 HOSTILE: Final[list[tuple[str, dict[str, Any]]]] = [
@@ -67,15 +94,7 @@ HOSTILE: Final[list[tuple[str, dict[str, Any]]]] = [
     ),
     ("DOOR_RESOURCE", with_("resources", {"limits": {"nvidia.com/mig-1g.10gb": "1"}})),
     ("DOOR_RESOURCE", with_("resources", {"limits": {"nvidia.com/gpu.shared": "1"}})),
-    *(
-        (
-            "DOOR_CDI" if "cdi" in prefix else "DOOR_NRI",
-            new_pod(annotations={key: "nvidia.com/gpu=0"}),
-        )
-        for prefix in RUNTIME_DEVICE_PREFIXES
-        for key in (device_key(prefix),)
-    ),
-    ("DOOR_CDI", new_pod(annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=0"})),
+    *((code, new_pod(annotations={key: "nvidia.com/gpu=0"})) for key, code in DEVICE_KEYS.items()),
 ]
 
 HOSTILE_IDS: Final = [f"{number}-{code}" for number, (code, _) in enumerate(HOSTILE)]

@@ -22,6 +22,7 @@ from controller.scheduling.wish_keys import (
     WishRules,
 )
 from gpuwarden.reasons import ReasonCode
+from tests.builders.hostile_pods import DEVICE_KEYS
 from tests.deploy.manifests import Object, rendered
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "policy"
@@ -83,6 +84,14 @@ def test_ordinals_count_on_pods_with_a_map() -> None:
 
 def test_device_annotations_are_those_of_the_code() -> None:
     assert listed("devices", "prefixes") == RUNTIME_DEVICE_PREFIXES
+
+
+def test_each_of_them_is_known_from_what_reads_it() -> None:
+    """And the other way round: what the doors are tried with is made from documentation."""
+    for prefix in RUNTIME_DEVICE_PREFIXES:
+        assert any(key.startswith(prefix) for key in DEVICE_KEYS), prefix
+    for key in DEVICE_KEYS:
+        assert key.startswith(listed("devices", "prefixes")), key
 
 
 def test_the_label_and_the_taint_are_those_of_the_code() -> None:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from controller.scheduling.ordinal import ORDINAL_KEYS
-from controller.scheduling.reserved_keys import MANAGED_TAINT, RUNTIME_DEVICE_PREFIXES
+from controller.scheduling.reserved_keys import MANAGED_TAINT
 from controller.scheduling.wish_keys import MAP, ORDINAL, REQUIRED_HASH, SEED_REQUIRED_HASH
-from tests.builders.hostile_pods import device_key
+from tests.builders.hostile_pods import DEVICE_KEYS
 from tests.e2e.lab.api import STRATEGIC, Api, ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import PROBE, Namespace, pod
@@ -199,12 +199,11 @@ class TestVeryMany:
 
 
 class TestDevices:
-    @pytest.mark.parametrize("prefix", RUNTIME_DEVICE_PREFIXES)
+    @pytest.mark.parametrize("key", DEVICE_KEYS)
     @pytest.mark.parametrize("resource", ["", "/status"], ids=["pods", "pods-status"])
     def test_none_comes_later_where_pods_are_guarded(
-        self, plain: Namespace, enforced: Namespace, resource: str, prefix: str
+        self, plain: Namespace, enforced: Namespace, resource: str, key: str
     ) -> None:
-        key = device_key(prefix)
         with refused("DOOR_CDI", key):
             _patch(enforced, "probe", resource, "annotations", {key: "nvidia.com/gpu=all"})
         _patch(plain, "probe", resource, "annotations", {key: "nvidia.com/gpu=all"})

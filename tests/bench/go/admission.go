@@ -296,7 +296,9 @@ var (
 	devicePrefixes = []string{
 		"cdi.k8s.io/", "nvidia.cdi.k8s.io", "cdi-devices.nri.io", "cdi-devices.noderesource.dev",
 		"cdi.nri.io", "devices.nri.io", "devices.noderesource.dev", "devices.gke.io", "mounts.nri.io",
-		"mounts.noderesource.dev", "io.kubernetes.cri-o.Devices", "org.systemd.property.",
+		"mounts.noderesource.dev", "io.kubernetes.cri-o.Devices", "devices.crio.io",
+		"io.kubernetes.cri-o.PlatformRuntimePath", "platform-runtime-path.crio.io",
+		"org.systemd.property.",
 	}
 	strong = map[string]bool{
 		"ALL": true, "SYS_ADMIN": true, "SYS_RAWIO": true, "SYS_MODULE": true, "BPF": true,

@@ -29,6 +29,13 @@ ENTRIES: Final = (
         )
     ),
     one(
+        "door-new-name-of-a-runtimes-key",
+        "controller/scheduling/reserved_keys.py",
+        '    "devices.crio.io",\n',
+        "",
+        f"{DOORS}::test_an_open_door_is_named",
+    ),
+    one(
         "wishes-only-where-a-gate-is",
         "controller/admission/doors/placement.py",
         "if case.needs.guarded and case.rules.only_enforced and not case.enforced:",
