@@ -226,6 +226,8 @@ class Endpoint:
             return read_finalize(await self._bodies.receive(request))
         except BodyRefusedError as error:
             raise ProblemError(error.status, str(error)) from None
+        except ConnectionError:  # nobody is there to be answered, and it is no fault of ours
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body ended early") from None
         except FinalizeRequestError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from controller.http_api.operations import OPERATIONS, Operation
 from controller.ledger.pods import PodGone
 from controller.rpc.peer_usage import Rate
 from sandbox.spiffe.ca import InsecureCa
+from tests.fakes.eventually import eventually
 from tests.fakes.http_api import BODY, GPUS, ApiWorld, api_world
 
 FILE = Path(__file__).resolve().parents[2] / "docs/reference/openapi.json"
@@ -304,6 +306,24 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> No
         text = "request body did not arrive within 0.05 s"
         assert (status, answer) == (408, {"error": text})
         assert_documented(world)
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+async def test_a_caller_that_goes_in_the_middle_is_no_fault_of_ours(
+    world: ApiWorld, framing: str
+) -> None:
+    context = ssl.create_default_context(cafile=str(world.web.file))
+    _, there = await asyncio.open_connection("localhost", world.port, ssl=context)
+    head = ("POST /finalize HTTP/1.1", "Host: localhost", "Authorization: Bearer pod", framing)
+    there.write("\r\n".join((*head, "", "5\r\n{")).encode())
+    await world.reviewer.was_asked.wait()
+    there.transport.abort()
+
+    async def answered() -> list[tuple[str, int]] | None:
+        return world.answers or None
+
+    assert await eventually(answered, "it is over") == [("finalize", 400)]
+    assert world.failures == []
 
 
 async def test_bodies_that_are_too_many_at_once_may_come_again(tmp_path: Path) -> None:
