@@ -198,11 +198,11 @@ class Endpoint:
             asked = read_query(request.query.items())
         except QueryError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
-        moment = self._ports.moment()
-        if needs_ledger and not moment.is_ledger_known:
-            text = "the ledger was not read, or too long ago"
-            raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
         async with self._pages:
+            moment = self._ports.moment()
+            if needs_ledger and not moment.is_ledger_known:
+                text = "the ledger was not read, or too long ago"
+                raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
             page, body = await asyncio.to_thread(_made, make, moment, asked)
         if page.next_after is None:
             return Reply(body)

@@ -76,6 +76,8 @@ class ApiWorld:
             PodSeen("uid-0", "gpu-1", ID, has_ended=False), LivePod(POD, "gpu-1", ID, GPUS)
         )
         self.late = timedelta()
+        self.counted = 0
+        """Requests that were counted against the rate of their caller."""
         self.answers: list[tuple[str, int]] = []
         self.failures: list[Exception] = []
         self.calls: list[tuple[str, str | None]] = []
@@ -104,6 +106,10 @@ class ApiWorld:
 
     def certificate_changed(self, _error: str | None) -> None:
         return
+
+    def boottime_ns(self) -> int:
+        self.counted += 1
+        return self.clock.boottime_ns()
 
     async def find(self, pod: PodRef) -> FoundPod:
         return self.pod if pod.uid == "uid-0" else FoundPod(PodGone(), None)
@@ -183,7 +189,7 @@ async def api_world(
             moment=world.moment,
             finalizer=finalizer,
             sink=world,
-            boottime_ns=world.clock.boottime_ns,
+            boottime_ns=world.boottime_ns,
         ),
         bounds,
     )

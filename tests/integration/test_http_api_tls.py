@@ -3,7 +3,9 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.fleet.view import FleetSnapshot
+from controller.fleet.view import FleetSnapshot, NodeView
 from controller.http_api.finalizing import FoundPod
 from controller.http_api.operations import OPERATIONS, Operation
 from controller.ledger.pods import PodGone
@@ -193,6 +195,32 @@ async def test_an_old_ledger_is_not_shown_and_nodes_are(world: ApiWorld) -> None
         status, answer = await world.ask("GET", path, "reader")
         assert (status, answer["code"]) == (503, "LEDGER_UNAVAILABLE")
     assert (await world.ask("GET", "/nodes", "reader"))[0] == 200
+
+
+async def test_whoever_waits_for_a_page_gets_one_of_when_it_is_made(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class HeldUp(dict[str, NodeView]):
+        """Nodes that are not read before somebody says so."""
+
+        def __iter__(self) -> Iterator[str]:
+            begun.set()
+            go_on.wait(20)
+            return super().__iter__()
+
+    async with api_world(tmp_path, pages_at_once=1) as world:
+        world.fleet = replace(world.fleet, nodes=HeldUp(world.fleet.nodes))
+        first = asyncio.create_task(world.ask("GET", "/devices", "reader"))
+        await asyncio.to_thread(begun.wait, 20)
+        second = asyncio.create_task(world.ask("GET", "/devices", "reader"))
+
+        async def is_counted() -> bool | None:
+            return world.counted == 2 or None
+
+        await eventually(is_counted, "the second waits for its page")
+        world.is_ledger_fresh = False
+        go_on.set()
+        assert [(await x)[0] for x in (first, second)] == [200, 503]
 
 
 async def test_an_api_server_that_is_away_is_no_refusal(world: ApiWorld) -> None:
