@@ -33,6 +33,7 @@ from controller.scheduling.wish_keys import (
     PREFIX,
     RESERVE,
     RESULT_ANNOTATIONS,
+    SEED_RESULT_ANNOTATIONS,
     WISH_ANNOTATIONS,
     WishRules,
 )
@@ -42,7 +43,8 @@ _MAX_DETAIL_CHARS = 400
 _CLASS_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LEVELS = (Level.L0, Level.L1, Level.L2, Level.L3)
 _LESSER = (Guarantee.SET, Guarantee.NODE)
-_KNOWN = WISH_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS
+_KNOWN = WISH_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
+_OURS = (PREFIX, *LABEL_PREFIXES)
 
 
 class Reserve(StrEnum):
@@ -122,14 +124,19 @@ def _asks(pod: Pod, rules: WishRules) -> bool:
 
 
 def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
-    """Our keys in the wrong place or misspelled: ignoring them would grant what was not meant."""
+    """Our keys in the wrong place or misspelled: ignoring them would grant what was not meant.
+
+    Results are admission's business, as annotations and as labels.
+    """
     for key, text in pod.annotations.items():
-        if key.startswith(PREFIX) and key not in _KNOWN and key not in rules.hash_keys:
+        if key.startswith(_OURS) and key not in _KNOWN and key not in rules.hash_keys:
             label = key.startswith(LABEL_PREFIXES)
             yield Finding(key, text, "a label, not an annotation" if label else "a known key")
     for key, text in pod.labels.items():
         if key in WISH_ANNOTATIONS or key in rules.hash_keys:
             yield Finding(key, text, "an annotation, not a label")
+        elif key.startswith(PREFIX) and not key.startswith(LABEL_PREFIXES) and key not in _KNOWN:
+            yield Finding(key, text, "a known key of a pod")
 
 
 def _read_wishes(

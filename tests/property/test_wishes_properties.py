@@ -60,6 +60,43 @@ def test_every_pod_gets_an_answer_and_invalid_ones_pass_nowhere(
             )
 
 
+OUR_PREFIXES = ("gpuwarden.dev/", "fudo.org/gpu.")
+READ = {
+    "annotations": {
+        "gpuwarden.dev/required-hash", "gpuwarden.dev/attestation-class", "gpuwarden.dev/min-level",
+        "gpuwarden.dev/gpu-uuids", "gpuwarden.dev/gpu-selector", "gpuwarden.dev/gpu-count",
+        "gpuwarden.dev/guarantee", "gpuwarden.dev/reserve", "gpuwarden.dev/ordinal",
+    },
+    "labels": set[str](),
+}  # fmt: skip
+"""Wishes of docs/reference/wishes.md, where they stand; besides labels of GPUs."""
+OTHERS_BUSINESS = {
+    "gpuwarden.dev/job-type", "gpuwarden.dev/tenant", "gpuwarden.dev/gpu-memory",
+    "gpuwarden.dev/batch-size", "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id",
+    "gpuwarden.dev/node", "gpuwarden.dev/attestation-hash", "gpuwarden.dev/guarantee-given",
+    "gpuwarden.dev/guarantee-limit",
+}  # fmt: skip
+"""Hints, and results, which admission refuses."""
+SEED_RESULTS = {"fudo.org/gpu.uuid", "fudo.org/gpu.reservation-id", "fudo.org/gpu.node"}
+NAME = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?", fullmatch=True)
+OUR_KEYS = st.one_of(
+    st.builds("".join, st.tuples(st.sampled_from([*OUR_PREFIXES, "gpuwarden.dev/gpu."]), NAME)),
+    st.sampled_from(sorted({*KEYS, *OTHERS_BUSINESS, *SEED_RESULTS})),
+).filter(lambda key: key.startswith(OUR_PREFIXES))
+
+
+@settings(max_examples=300)
+@given(key=OUR_KEYS, place=st.sampled_from(["annotations", "labels"]))
+def test_every_key_under_our_prefixes_is_known_or_a_fault(key: str, place: str) -> None:
+    needs = wishes({key: "true"}) if place == "annotations" else wishes(labels={key: "true"})
+    known = READ[place] | OTHERS_BUSINESS | (SEED_RESULTS if place == "annotations" else set())
+    if place == "labels" and key.startswith(("gpuwarden.dev/gpu.", "fudo.org/gpu.")):
+        assert needs != UNGUARDED
+    elif key not in known:
+        assert isinstance(needs, RequirementsInvalid)
+        assert any(key[:60] in x.key for x in needs.findings)
+
+
 @settings(max_examples=150)
 @given(annotations=ANNOTATIONS, extra=st.tuples(st.sampled_from(KEYS), TEXTS))
 def test_one_more_wish_never_lets_more_nodes_pass(

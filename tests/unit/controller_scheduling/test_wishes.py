@@ -136,6 +136,31 @@ def test_a_wish_among_the_labels_is_not_ignored() -> None:
     assert "an annotation, not a label" in faults(labels={"gpuwarden.dev/min-level": "L1"})
 
 
+@pytest.mark.parametrize(
+    ("annotations", "labels", "expected"),
+    [
+        ({"fudo.org/gpu.big": "true"}, {}, "fudo.org/gpu.big: true is wrong, expected a label"),
+        ({"fudo.org/gpu.assign": "true"}, {}, "expected a label, not an annotation"),
+        ({"gpuwarden.dev/gpu.big": "false"}, {}, "expected a label, not an annotation"),
+        ({}, {"gpuwarden.dev/gpus.big": "true"}, "gpuwarden.dev/gpus.big"),
+        ({}, {"gpuwarden.dev/required-hsh": A}, "expected a known key of a pod"),
+        ({}, {"gpuwarden.dev/enforce": "true"}, "expected a known key of a pod"),
+    ],
+)
+@pytest.mark.parametrize("beside", [{}, {"gpuwarden.dev/gpu-count": "1"}], ids=["alone", "beside"])
+def test_a_misplaced_or_misspelled_key_is_never_skipped(
+    annotations: dict[str, str], labels: dict[str, str], expected: str, beside: dict[str, str]
+) -> None:
+    assert expected in faults({**annotations, **beside}, labels=labels)
+
+
+def test_a_configured_hash_key_is_one_wherever_it_stands() -> None:
+    rules = WishRules(hash_keys=("fudo.org/gpu.class", "gpuwarden.dev/of-ours"))
+    for key in rules.hash_keys:
+        assert requirements({key: A}, rules).hashes == frozenset({A})
+        assert "an annotation, not a label" in faults(labels={key: A}, rules=rules)
+
+
 def test_all_faults_at_once() -> None:
     found = wishes(
         {"gpuwarden.dev/min-level": "L9", HASH: "abc", "gpu-scheduling-map": "x\ny"},

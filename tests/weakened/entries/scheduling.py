@@ -17,6 +17,22 @@ from tests.weakened.weakening import one
 
 ENTRIES: Final = (
     one(
+        "misplaced-labels",
+        "controller/scheduling/requirements.py",
+        "        if key.startswith(_OURS) and",
+        "        if key.startswith(PREFIX) and",
+        "tests/unit/controller_scheduling/test_wishes.py"
+        "::test_a_misplaced_or_misspelled_key_is_never_skipped",
+    ),
+    one(
+        "misspelled-labels",
+        "controller/scheduling/requirements.py",
+        "        elif key.startswith(PREFIX) and",
+        "        elif False and",
+        "tests/unit/controller_scheduling/test_wishes.py"
+        "::test_a_misplaced_or_misspelled_key_is_never_skipped",
+    ),
+    one(
         "node-objects-say-nothing",
         "controller/scheduling/wire.py",
         "if name in passed]",
