@@ -31,10 +31,10 @@ class DeviceStatus(StrEnum):
     UNATTESTED = "unattested"
     """The node's evidence is refused or too old."""
     UNHEALTHY = "unhealthy"
-    """Lost, or with bad news since the last evidence."""
+    """Lost, or with bad news since the last evidence; a part whose GPU is."""
     IN_USE = "in-use"
-    """The last evidence saw a process on it, and no reservation explains it; or a part of a GPU
-    of its node is held that is not shown any more."""
+    """The last evidence saw a process on it, or that kubelet has given it, and no reservation
+    explains it; or somebody has a part of a GPU of its node that is not shown any more."""
     FREE = "free"
 
 
@@ -52,7 +52,7 @@ class Assignment(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Device(msgspec.Struct, frozen=True, rename="kebab"):
-    """A GPU or MIG device of accepted evidence."""
+    """A GPU of accepted evidence, or a MIG device in the place of its GPU."""
 
     node: str
     index: int

@@ -10,24 +10,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from controller.fleet.view import FleetSnapshot, GpuView, NodeState, NodeView
+from controller.fleet.view import FleetSnapshot, NodeState, NodeView
+from controller.http_api.device_status import NodeUse, shown_devices, status_of, use_on
 from controller.http_api.documents import (
     Assignment,
     Device,
     Devices,
-    DeviceStatus,
     Node,
     Nodes,
     Reservation,
     Reservations,
 )
-from controller.ledger.record import GpuRecord, Holder
-from controller.ledger.states import HolderState
+from controller.ledger.record import Holder
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.rpc.fleet_messages import node_message
 from controller.scheduling.device_facts import Device as DeviceFacts
 from controller.scheduling.device_labels import labels_of
-from controller.scheduling.device_pool import DevicePool
 from controller.scheduling.selector import Selector
 
 T = TypeVar("T")
@@ -72,9 +70,7 @@ def device_page(moment: Moment, asked: Asked) -> Page[Devices]:
     names, further = _keys(moment.fleet.nodes, asked)
     items: Devices = {}
     for name in names:
-        node = moment.fleet.nodes[name]
-        for device in _devices_of(node):
-            items[device.uuid] = _device(moment, node, device)
+        items |= _devices_of(moment, moment.fleet.nodes[name])
     return Page(items, further)
 
 
@@ -96,62 +92,30 @@ def _keys(keys: Iterable[str], asked: Asked) -> tuple[list[str], str | None]:
     return shown, shown[-1] if len(found) > asked.limit else None
 
 
-def _devices_of(node: NodeView) -> list[DeviceFacts]:
+def _devices_of(moment: Moment, node: NodeView) -> Devices:
     if node.acceptance is None:
-        return []
-    pool = DevicePool(node.acceptance)
-    unusable = [
-        DeviceFacts(gpu.uuid, node.acceptance.host, gpu, None, in_use=False)
-        for gpu in pool.unusable
-    ]
-    return sorted((*pool.devices, *unusable), key=lambda x: x.gpu.index)
+        return {}
+    is_eligible = node.state(moment.now_ns) is NodeState.ELIGIBLE
+    use = use_on(node.name, node.acceptance, moment.ledger, is_eligible=is_eligible)
+    devices = shown_devices(node.acceptance, moment.ledger)
+    return {x.uuid: _device(moment, node.name, x, use) for x in devices}
 
 
-def _device(moment: Moment, node: NodeView, device: DeviceFacts) -> Device:
+def _device(moment: Moment, node: str, device: DeviceFacts, use: NodeUse) -> Device:
     entry = moment.ledger.get(device.uuid)
     if entry is None and device.mig is not None:
         entry = moment.ledger.get(device.gpu.uuid)  # held whole, before it was split
     holders = () if entry is None else entry.record.holders
     held = [_assignment(x) for x in holders]
     return Device(
-        node=node.name,
+        node=node,
         index=device.gpu.index,
         model=device.gpu.product or "",
         labels=list(labels_of(device, moment.labels)),
-        status=_status(moment, node, device, None if entry is None else entry.record),
+        status=status_of(device, holders, use),
         assignment=held[0] if held else None,
         others=held[1:],
     )
-
-
-def _status(
-    moment: Moment, node: NodeView, device: DeviceFacts, record: GpuRecord | None
-) -> DeviceStatus:
-    states = {x.state for x in record.holders} if record else set()
-    for state, shown in (
-        (HolderState.CONFIRMED, DeviceStatus.ASSIGNED),
-        (HolderState.PROPOSED, DeviceStatus.PENDING),
-        (HolderState.RELEASING, DeviceStatus.RELEASING),
-    ):
-        if state in states:
-            return shown
-    if node.state(moment.now_ns) is not NodeState.ELIGIBLE:
-        return DeviceStatus.UNATTESTED
-    if _is_unusable(device.gpu):
-        return DeviceStatus.UNHEALTHY
-    is_used = device.in_use or (device.mig is None and _has_hidden_parts(moment, node))
-    return DeviceStatus.IN_USE if is_used else DeviceStatus.FREE
-
-
-def _has_hidden_parts(moment: Moment, node: NodeView) -> bool:
-    """Whether a MIG device is held that the node does not show any more: no GPU is free whole."""
-    gpus = () if node.acceptance is None else node.acceptance.gpus
-    shown = {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
-    return not moment.ledger.parts_on(node.name) <= shown
-
-
-def _is_unusable(gpu: GpuView) -> bool:
-    return gpu.lost is not None or gpu.unhealthy is not None
 
 
 def _assignment(holder: Holder) -> Assignment:

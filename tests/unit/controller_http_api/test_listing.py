@@ -21,6 +21,7 @@ from controller.ledger.record import GpuRecord
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.scheduling.device_labels import compile_labels
+from gpuwarden.evidence.model import Allocation
 from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, mig_slice, node
 from tests.builders.ledger import OTHER_POD, SHARE, holder
 
@@ -39,6 +40,10 @@ def moment(*nodes: NodeView, records: tuple[GpuRecord, ...] = (), now_ns: int = 
 
 def devices(here: Moment) -> Devices:
     return device_page(here, ALL).items
+
+
+def devices_of(where: NodeView, *records: GpuRecord) -> Devices:
+    return devices(moment(where, records=records))
 
 
 def test_devices_have_node_labels_and_who_holds_them() -> None:
@@ -99,6 +104,81 @@ def test_what_cannot_be_given_is_not_free(kept: str, statuses: list[str]) -> Non
     holders = [x.assignment for x in found.values() if x.status.value == "assigned"]
     assert {x.name for x in holders if x is not None} <= {"train-0"}
     assert None not in holders
+
+
+def given(*devices: str) -> tuple[Allocation, ...]:
+    return tuple(Allocation("team-b", "notebook", "main", "nvidia.com/gpu", x) for x in devices)
+
+
+@pytest.mark.parametrize(
+    ("devices", "statuses"),
+    [
+        (("MIG-a",), ["in-use", "free", "free"]),
+        (("GPU-0",), ["in-use", "in-use", "free"]),
+        (("GPU-1::3",), ["free", "free", "in-use"]),
+        (("MIG-c",), ["free", "free", "in-use"]),
+        (("nvidia0", "GPU-elsewhere"), ["free", "free", "free"]),
+        ((), ["free", "free", "free"]),
+    ],
+    ids=[
+        "part",
+        "whole, before it was split",
+        "slice",
+        "part that is not shown",
+        "none",
+        "nothing",
+    ],
+)
+def test_what_kubelet_has_given_is_not_free(devices: tuple[str, ...], statuses: list[str]) -> None:
+    """Also while no process uses it."""
+    accepted = replace(acceptance(gpus=[SPLIT, gpu(1)]), allocations=given(*devices))
+    found = devices_of(node("gpu-1", accepted))
+    assert [found[x].status.value for x in ("MIG-a", "MIG-b", "GPU-1")] == statuses
+    assert {x.assignment for x in found.values()} == {None}
+
+
+def test_what_kubelet_has_given_is_its_record_s_where_it_has_one() -> None:
+    accepted = replace(acceptance(gpus=[gpu(0)]), allocations=given("GPU-0"))
+    record = held("GPU-0", "gpu-1", HolderState.CONFIRMED)
+    found = devices_of(node("gpu-1", accepted), record)["GPU-0"]
+    assert (found.status.value, found.assignment is None) == ("assigned", False)
+
+
+@pytest.mark.parametrize("how", [{"lost": True}, {"unhealthy": "xid 79"}], ids=["lost", "xid"])
+def test_the_parts_of_a_gpu_that_is_not_well_are_still_somebody_s(how: dict[str, Any]) -> None:
+    parts = [mig_slice("MIG-a"), mig_slice("MIG-b")]
+    where = node("gpu-1", acceptance(gpus=[gpu(0, mig=True, mig_devices=parts, **how), gpu(1)]))
+    found = devices_of(where, held("MIG-a", "gpu-1", HolderState.CONFIRMED))
+    assert {uuid: x.status.value for uuid, x in found.items()} == {
+        "MIG-a": "assigned",
+        "MIG-b": "unhealthy",
+        "GPU-1": "free",
+    }
+    assert list(found) == ["MIG-a", "MIG-b", "GPU-1"]
+    assert found["MIG-a"].assignment is not None
+    assert (
+        found["MIG-a"].labels == devices_of(node("gpu-1", acceptance(gpus=[SPLIT])))["MIG-a"].labels
+    )
+
+
+def test_a_gpu_that_is_not_well_is_shown_whole_where_no_parts_are_known() -> None:
+    cards = [gpu(0, mig=None, lost=True), gpu(1, mig=True, unhealthy="xid 79"), gpu(2)]
+    found = devices_of(node("gpu-1", acceptance(gpus=cards)))
+    assert [(uuid, x.status.value) for uuid, x in found.items()] == [
+        ("GPU-0", "unhealthy"),
+        ("GPU-1", "unhealthy"),
+        ("GPU-2", "free"),
+    ]
+
+
+def test_a_gpu_that_is_split_into_nothing_is_shown_while_it_is_held() -> None:
+    where = node("gpu-1", acceptance(gpus=[gpu(0, mig=True), gpu(1)]))
+    assert list(devices_of(where)) == ["GPU-1"]
+    found = devices_of(where, held("GPU-0", "gpu-1", HolderState.RELEASING))
+    assert {uuid: x.status.value for uuid, x in found.items()} == {
+        "GPU-0": "releasing",
+        "GPU-1": "free",
+    }
 
 
 def test_nothing_is_free_that_is_not_attested_and_healthy() -> None:
