@@ -5,8 +5,9 @@ elsewhere than its author meant. Every wrong line is reported, with its number.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from controller.scheduling.finding import Finding, WishTextError, shown
 from controller.scheduling.wish_keys import MAP
@@ -21,6 +22,8 @@ _UUID = re.compile(
     r"(?:GPU|MIG)-[0-9A-Za-z-]{1,64}|MIG-GPU-[0-9A-Za-z-]{1,64}/[0-9]{1,3}/[0-9]{1,3}"
 )
 
+MIG_ALONE: Final = "a MIG device alone: CUDA shows a process one of them and nothing else"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -33,6 +36,11 @@ class Place:
 def is_device_uuid(text: str) -> bool:
     """Whether `text` is spelled like the UUID of a GPU or MIG device (legacy form included)."""
     return _UUID.fullmatch(text) is not None
+
+
+def is_too_much(devices: Sequence[int | str]) -> bool:
+    """Whether a container would be given more than CUDA shows it: a MIG device and another."""
+    return len(devices) > 1 and any(str(x).startswith("MIG-") for x in devices)
 
 
 def parse_ordinal(text: str) -> int:
@@ -85,6 +93,8 @@ def _devices(text: str) -> tuple[int | str, ...]:
         raise WishTextError(f"at most {_MAX_DEVICES} devices")
     if len(set(devices)) != len(devices):
         raise WishTextError("each device once")
+    if is_too_much(devices):
+        raise WishTextError(MIG_ALONE)
     return devices
 
 

@@ -15,7 +15,7 @@ from controller.fleet.view import Level
 from controller.scheduling.device_count import device_count, read_count
 from controller.scheduling.device_labels import read_labels
 from controller.scheduling.finding import Finding, WishTextError
-from controller.scheduling.gpu_map import Place, is_device_uuid
+from controller.scheduling.gpu_map import MIG_ALONE, Place, is_device_uuid, is_too_much
 from controller.scheduling.guarantee import Guarantee
 from controller.scheduling.hash_list import read_hashes, split_list
 from controller.scheduling.place import read_place
@@ -217,6 +217,8 @@ def _uuids(annotations: Mapping[str, str], findings: list[Finding]) -> tuple[str
         for uuid in uuids
         if not is_device_uuid(uuid)
     )
+    if is_too_much(uuids):
+        findings.append(Finding(GPU_UUIDS, annotations[GPU_UUIDS], MIG_ALONE))
     return uuids
 
 

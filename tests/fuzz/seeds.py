@@ -28,7 +28,7 @@ _WISHES: Final = {
         "gpuwarden.dev/gpu-count": "2",
     },
     "map": {MAP: "0=n1:0,1\n1=n2:GPU-1 # second\n"},
-    "uuids": {"gpuwarden.dev/gpu-uuids": "GPU-1, MIG-2", "gpuwarden.dev/min-level": "L1"},
+    "uuids": {"gpuwarden.dev/gpu-uuids": "GPU-1, GPU-2", "gpuwarden.dev/min-level": "L1"},
     "wrong": {"gpuwarden.dev/required-hash": "", "gpuwarden.dev/unknown": "x"},
 }
 _HOSTILE: Final = new_pod(

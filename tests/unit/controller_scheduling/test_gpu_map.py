@@ -26,9 +26,9 @@ def test_seed_vectors() -> None:
 
 
 def test_comments_crlf_uuids_and_dotted_node_names() -> None:
-    text = "# cards of the lab\r\n0=gpu-1.lab.example:GPU-ab, MIG-cd\r\n1=n:MIG-GPU-ab/7/0"
+    text = "# cards of the lab\r\n0=gpu-1.lab.example:GPU-ab, GPU-cd\r\n1=n:MIG-GPU-ab/7/0"
     assert parse_gpu_map(text) == {
-        0: Place("gpu-1.lab.example", ("GPU-ab", "MIG-cd")),
+        0: Place("gpu-1.lab.example", ("GPU-ab", "GPU-cd")),
         1: Place("n", ("MIG-GPU-ab/7/0",)),
     }
 
@@ -47,6 +47,9 @@ def test_comments_crlf_uuids_and_dotted_node_names() -> None:
         "0=Node_1:0",
         "0=n:0,0",
         "0=n:0,00",
+        "0=n:MIG-a,MIG-b",
+        "0=n:GPU-a,MIG-b",
+        "0=n:MIG-GPU-a/1/0,0",
         "0=n:0,,1",
         "0=a:0,1;1=b:2",
         "0=n:1000",
@@ -60,6 +63,13 @@ def test_comments_crlf_uuids_and_dotted_node_names() -> None:
 )
 def test_a_wrong_line_is_named_and_spoils_the_map(line: str) -> None:
     assert lines_at_fault(f"7=good:0\n{line}") == ["gpu-scheduling-map line 2"]
+
+
+def test_of_a_line_with_several_mig_devices_it_is_said_why() -> None:
+    found = parse_gpu_map("0=n:MIG-a,MIG-b")
+    assert isinstance(found, tuple)
+    (finding,) = found
+    assert "0=n:MIG-a,MIG-b is wrong, expected a MIG device alone" in str(finding)
 
 
 def test_every_wrong_line_is_reported() -> None:

@@ -114,6 +114,8 @@ def test_class_level_guarantee_reserve() -> None:
         ("gpu-uuids", "GPU-a,,GPU-b", "none of them empty"),
         ("gpu-uuids", "card0", "the UUID of a GPU"),
         ("gpu-uuids", ",".join(f"GPU-{n}" for n in range(65)), "at most 64"),
+        ("gpu-uuids", "MIG-a,MIG-b", "MIG-a,MIG-b is wrong, expected a MIG device alone"),
+        ("gpu-uuids", "GPU-a,MIG-b", "a MIG device alone"),
         ("gpu-selector", "", "operator"),
         ("gpu-selector", "serial=7", "a key out of"),
         ("gpu-count", "0", "1 to 1024"),
@@ -180,13 +182,19 @@ def test_hostile_text_is_cut_and_escaped() -> None:
 
 def test_gpu_wishes() -> None:
     needs = requirements(
-        {"gpuwarden.dev/gpu-uuids": "GPU-a, MIG-b", "gpuwarden.dev/gpu-selector": "memory>=1Gi"},
+        {"gpuwarden.dev/gpu-uuids": "GPU-a, GPU-b", "gpuwarden.dev/gpu-selector": "memory>=1Gi"},
         labels={"gpuwarden.dev/gpu.big": "", "fudo.org/gpu.fast": "true", "fudo.org/gpu.x": "0"},
     )
-    assert needs.uuids == ("GPU-a", "MIG-b")
+    assert needs.uuids == ("GPU-a", "GPU-b")
     assert needs.selector is not None
     assert needs.labels == {"big", "fast"}
     assert needs.count == 2
+
+
+@pytest.mark.parametrize("text", ["MIG-a", "MIG-a,MIG-a", "MIG-GPU-a/1/0"])
+def test_one_mig_device_can_be_named(text: str) -> None:
+    needs = requirements({"gpuwarden.dev/gpu-uuids": text})
+    assert (needs.uuids, needs.count) == ((text.split(",", maxsplit=1)[0],), 1)
 
 
 @pytest.mark.parametrize("text", ["true", ""])
