@@ -198,6 +198,7 @@ def test_nothing_is_free_that_is_not_attested_and_healthy() -> None:
 def test_nodes_say_why_they_are_not_trusted() -> None:
     node = healthy("gpu-1", gpus=2)
     silent = replace(healthy("gpu-0"), acceptance=None)
+    assert devices_of(silent) == {}
     found = node_page(moment(node, silent), ALL).items
     assert list(found) == ["gpu-0", "gpu-1"]
     assert (found["gpu-0"].state, found["gpu-0"].reason) == ("unknown", "NODE_NO_EVIDENCE")

@@ -2,7 +2,13 @@
 
 from typing import Final
 
-from tests.weakened.shown_by import API_CALLERS, API_FINALIZE, API_REVIEWS, API_TLS
+from tests.weakened.shown_by import (
+    API_CALLERS,
+    API_FINALIZE,
+    API_LISTING,
+    API_REVIEWS,
+    API_TLS,
+)
 from tests.weakened.weakening import one
 
 ENTRIES: Final = (
@@ -102,5 +108,20 @@ ENTRIES: Final = (
         "        if limited is not None:\n",
         "        if False:\n",
         f"{API_TLS}::test_a_pod_that_floods_is_slowed_and_others_are_not",
+    ),
+    one(
+        "api-rate-of-the-refused",
+        "controller/http_api/callers.py",
+        "not (access is Access.READER and self.reads)",
+        "access is Access.HOLDER",
+        f"{API_TLS}::test_a_pod_that_may_not_read_gets_no_more_for_being_refused",
+        f"{API_CALLERS}::test_a_pod_that_reads_is_counted_as_a_reader_where_it_reads",
+    ),
+    one(
+        "api-given-by-kubelet",
+        "controller/http_api/device_status.py",
+        "if device.in_use or not use.given.isdisjoint(",
+        "if device.in_use and not use.given.isdisjoint(",
+        f"{API_LISTING}::test_what_kubelet_has_given_is_not_free",
     ),
 )
