@@ -2,13 +2,7 @@
 
 from typing import Final
 
-from tests.weakened.shown_by import (
-    API_CALLERS,
-    API_FINALIZE,
-    API_LISTING,
-    API_REVIEWS,
-    API_TLS,
-)
+from tests.weakened.shown_by import API_CALLERS, API_FINALIZE, API_REVIEWS, API_TLS
 from tests.weakened.weakening import one
 
 ENTRIES: Final = (
@@ -116,12 +110,5 @@ ENTRIES: Final = (
         "access is Access.HOLDER",
         f"{API_TLS}::test_a_pod_that_may_not_read_gets_no_more_for_being_refused",
         f"{API_CALLERS}::test_a_pod_that_reads_is_counted_as_a_reader_where_it_reads",
-    ),
-    one(
-        "api-given-by-kubelet",
-        "controller/http_api/device_status.py",
-        "if device.in_use or not use.given.isdisjoint(",
-        "if device.in_use and not use.given.isdisjoint(",
-        f"{API_LISTING}::test_what_kubelet_has_given_is_not_free",
     ),
 )
