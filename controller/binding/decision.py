@@ -219,9 +219,8 @@ def _reserve(case: Case, judge: Judge, result: Result) -> Refused | Reserve:
 
 def _against_grant(case: Case, gpus: tuple[str, ...]) -> Refusal | None:
     view, count = case.view, len(gpus) if case.early is None else 0
-    alone = tuple(x for x in gpus if x not in case.scene.shared)
     over = _against_quota(case.ref.namespace, case.uid, count, view)
-    return over or view.grant_refusal(case.node, alone)
+    return over or view.grant_refusal(case.node, gpus)
 
 
 def _against_quota(namespace: str, pod_uid: str, count: int, view: GateView) -> Refusal | None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from controller.binding.stored_pod import PodsUnavailableError
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.adoption import LivePod, adopted_on
-from controller.ledger.footing import Footing, grant_refusal, uncertainty, went_back
+from controller.ledger.footing import Footing, Known, grant_refusal, uncertainty, went_back
 from controller.ledger.pods import PodGone, PodSeen
 from controller.ledger.record import PodRef, RecordInvalidError, key_of
 from controller.ledger.recovery import Grants, LoggedGrant, grants_of, held_again, lost_grants
@@ -102,14 +102,21 @@ class FootingKeeper:
     def refusal(self, node: str, gpus: tuple[str, ...]) -> Refusal | None:
         """What is against granting GPUs of a node now, besides their records."""
         ports = self._ports
-        report = ports.report(node)
-        refusal = grant_refusal(self._footing, node, gpus, report, ports.boottime_ns())
+        known = Known(ports.store.snapshot(), ports.report(node), ports.boottime_ns())
+        refusal = grant_refusal(self._footing, node, gpus, known)
         return refusal or self._held_by_pods(gpus)
 
     def _held_by_pods(self, gpus: tuple[str, ...]) -> Refusal | None:
         """Live pods keep their GPUs whatever was done to their records, until they are adopted."""
+        snapshot = self._ports.store.snapshot()
         for gpu in gpus:
-            if any(self._is_authentic(x) for x in self._ports.holding(gpu)):
+            entry = snapshot.get(gpu)
+            unrecorded = (
+                x
+                for x in self._ports.holding(gpu)
+                if entry is None or entry.record.holder(x.reservation) is None
+            )
+            if any(self._is_authentic(x) for x in unrecorded):
                 return Refusal(ReasonCode.GPU_BUSY, f"a live pod without a record holds {gpu}")
         return None
 

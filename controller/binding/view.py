@@ -100,7 +100,7 @@ def _is_claimed(claim: InFlight | None, pod_uid: str, share: ShareGroup | None) 
 
 
 def _is_shared(entry: Entry | None, share: ShareGroup | None) -> bool:
-    return entry is not None and share is not None and entry.record.share == share
+    return entry is not None and entry.record.is_shared_by(share)
 
 
 def _is_held(entry: Entry | None, pod_uid: str, own: str = "") -> bool:

@@ -36,7 +36,8 @@ def adopted_on(record: GpuRecord | None, live: LivePod, gpu: str, call: str) -> 
         return GpuRecord(gpu, live.node, (_part(live, call, HolderState.CONFIRMED),), live.share)
     mine = record.holder(live.reservation)
     if mine is None:
-        return record.with_holder(_part(live, call, HolderState.CONFIRMED))
+        part = _part(live, call, HolderState.CONFIRMED)
+        return record.with_holder(part if live.share == record.share else part.as_stranger())
     if mine.state is HolderState.PROPOSED:
         return record.moved(live.reservation, HolderState.CONFIRMED)
     return None

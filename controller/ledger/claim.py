@@ -107,6 +107,8 @@ def bound_to_pod(record: GpuRecord, reservation: str, pod: PodRef) -> GpuRecord 
         return Refusal(ReasonCode.RESERVATION_CONFLICT, "the reservation is another pod's")
     if mine.pod.uid not in {None, pod.uid} or pod.uid is None:
         return Refusal(ReasonCode.RESERVATION_CONFLICT, "the reservation is another pod's")
+    if _has_strangers(record, record.share):
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, f"{record.gpu} is another pod's too")
     return record.with_holder(replace(mine, pod=pod, answers=mine.answers + 1))
 
 
@@ -118,6 +120,8 @@ def _again(record: GpuRecord, claim: Claim, mine: Holder) -> Write | Held | Take
     if mine.state is not HolderState.PROPOSED:
         ended = Refusal(ReasonCode.RESERVATION_EXPIRED, f"{record.gpu}: its pod has ended")
         return Taken(ended, mine)
+    if _has_strangers(record, claim.share):
+        return Taken(_refusal(f"{record.gpu} is another pod's too"), mine)
     if mine.call == claim.call:
         return Held()
     return Write(record.with_holder(replace(mine, answers=mine.answers + 1)))
@@ -125,13 +129,18 @@ def _again(record: GpuRecord, claim: Claim, mine: Holder) -> Write | Held | Take
 
 def _join(record: GpuRecord, claim: Claim) -> Write | Taken:
     first = record.holders[0]
-    if claim.share is None or record.share != claim.share:
+    if claim.share is None or not record.is_shared_by(claim.share):
         return Taken(_refusal(f"{record.gpu} is reserved"), first)
-    if claim.pod.namespace != claim.share.namespace or claim.pod.owner != claim.share.owner:
+    if not claim.share.includes(claim.pod):
         return Taken(_refusal(f"{record.gpu}: the pod is not of its share group"), first)
     if len(record.holders) >= MAX_HOLDERS:
         return Taken(_refusal(f"{record.gpu}: {MAX_HOLDERS} pods share it already"), first)
     return Write(record.with_holder(claim.part()))
+
+
+def _has_strangers(record: GpuRecord, share: ShareGroup | None) -> bool:
+    """Whether somebody stands beside the attempt who was let in by no claim of its group."""
+    return len(record.holders) > 1 and not record.is_shared_by(share)
 
 
 def _is_same_pod(a: PodRef, b: PodRef) -> bool:

@@ -43,13 +43,25 @@ def uncertainty(footing: Footing) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What use is judged by."""
+
+    ledger: LedgerSnapshot
+    report: UseReport | None
+    """The node's last, whose freshness whoever judges the node's evidence demands."""
+    now_ns: int
+
+
 def grant_refusal(
-    footing: Footing, node: str, gpus: tuple[str, ...], report: UseReport | None, now_ns: int
+    footing: Footing, node: str, gpus: tuple[str, ...], known: Known
 ) -> Refusal | None:
     """What is against granting GPUs of a node now, besides their records.
 
-    `report`: the node's last, whose freshness whoever judges the node's evidence demands.
+    A pod that has a record of the GPU may use it: who may share it with that pod is the ledger's
+    to say (`claim_on`).
     """
+    report, now_ns = known.report, known.now_ns
     reads = (footing.ledger_read_ns, footing.pods_read_ns)
     if any(x is None or not footing.since_ns <= x <= now_ns for x in reads):
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
@@ -59,13 +71,14 @@ def grant_refusal(
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
     if node in footing.unrecorded:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "a pod of the node has no record yet")
-    found = (_taken(gpu, report) for gpu in gpus)
+    found = (_taken(gpu, report, known.ledger) for gpu in gpus)
     return next((x for x in found if x is not None), None)
 
 
-def _taken(gpu: str, report: UseReport) -> Refusal | None:
-    """What the node itself says against granting a GPU without a record."""
-    if any(x is not None for x in (report.users or {}).get(gpu, ())):
+def _taken(gpu: str, report: UseReport, ledger: LedgerSnapshot) -> Refusal | None:
+    """What the node itself says against granting a GPU: a use that no record of it explains."""
+    users = (report.users or {}).get(gpu, ())
+    if any(x is not None and not _holds(ledger, gpu, x) for x in users):
         return Refusal(ReasonCode.GPU_BUSY, f"a pod without a reservation uses {gpu}")
     if any(card_of(x.device) == gpu for x in report.given or ()):
         return Refusal(ReasonCode.GPU_BUSY, f"kubelet has given {gpu} to a pod")

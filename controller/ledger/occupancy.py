@@ -103,6 +103,6 @@ def _claimed(records: Iterable[GpuRecord]) -> frozenset[str]:
 def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]]:
     found: dict[ShareGroup, set[str]] = {}
     for record in records:
-        if record.share is not None:
+        if record.share is not None and record.is_shared_by(record.share):
             found.setdefault(record.share, set()).add(record.gpu)
     return {group: frozenset(gpus) for group, gpus in found.items()}

@@ -52,6 +52,10 @@ class ShareGroup:
     entry: str
     """The map's line: the same text for each of them."""
 
+    def includes(self, pod: PodRef) -> bool:
+        """Whether the pod is one of them; of one without an owner nobody knows."""
+        return (pod.namespace, pod.owner) == (self.namespace, self.owner)
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -81,6 +85,10 @@ class Holder:
             return False
         return not (self.adopted and self.state is HolderState.RELEASING)
 
+    def as_stranger(self) -> "Holder":
+        """A copy that is of no share group, whoever made its pod: for a record of another one."""
+        return replace(self, pod=replace(self.pod, owner=None))
+
     def demand_valid(self) -> None:
         """Raise RecordInvalidError for values that nothing of ours makes."""
         if not _ID.fullmatch(self.reservation):
@@ -104,7 +112,8 @@ class GpuRecord:
     holders: tuple[Holder, ...]
     """Never empty; sorted by reservation. Ended ones stand only in a closed record."""
     share: ShareGroup | None = None
-    """The one group that may hold it together; None = one holder."""
+    """The group that it was claimed for; None = for one holder. Others may stand beside it
+    nevertheless (`Holder.adopted`): `is_shared_by` tells whether the group may join."""
     version: int = 1
     """Counts the changes since the record was made."""
 
@@ -122,6 +131,14 @@ class GpuRecord:
     def is_closed(self) -> bool:
         """Whether every holder has ended: the store removes the record, and the GPU is free."""
         return all(x.state.is_end for x in self.holders)
+
+    def is_shared_by(self, share: ShareGroup | None) -> bool:
+        """Whether the pods of a group have it together, and nobody else has a part in it."""
+        if share is None or self.share != share:
+            return False
+        return all(
+            share.includes(x.pod) and x.origin is not Origin.SETTLEMENT for x in self.holders
+        )
 
     def holder(self, reservation: str) -> Holder | None:
         """The part of one reservation."""

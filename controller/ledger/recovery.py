@@ -72,8 +72,9 @@ def lost_grants(
 def held_again(record: GpuRecord | None, grant: LoggedGrant, call: str) -> GpuRecord | None:
     """The record to write so that `grant`'s GPU is held for it; None where it is already.
 
-    A GPU that is recorded on another node stays there: it is nobody's to grant. `call` as in
-    a claim. Raises RecordInvalidError.
+    Beside others it is a stranger, for nobody knows which share group it was of. A GPU that is
+    recorded on another node stays there: it is nobody's to grant. `call` as in a claim. Raises
+    RecordInvalidError.
     """
     demand_gpus(grant.gpus)
     if record is None:
@@ -81,7 +82,7 @@ def held_again(record: GpuRecord | None, grant: LoggedGrant, call: str) -> GpuRe
     elif record.node != grant.node:
         return None
     elif (held := record.holder(grant.reservation)) is None:
-        made = record.with_holder(_released_again(grant, call))
+        made = record.with_holder(_released_again(grant, call).as_stranger())
     elif _is_attempt_again(held, grant):
         made = record.moved(grant.reservation, HolderState.RELEASING)
     else:

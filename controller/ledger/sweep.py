@@ -22,7 +22,7 @@ class DriftKind(StrEnum):
     POD_UNRECORDED = "pod_unrecorded"
     """A live pod's GPU is not held for it: adopted after a quorum read."""
     HELD_TWICE = "held_twice"
-    """Several holders without a share group, since one of them was adopted."""
+    """Several holders that are not of one share group, since one of them was adopted."""
     POD_MISMATCH = "pod_mismatch"
     """A confirmed holder's pod is bound elsewhere or under another reservation."""
     POD_ALIVE = "pod_alive"
@@ -80,7 +80,8 @@ def _unrecorded(snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift
 
 def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
     first = record.holders[0].reservation
-    if record.share is None and len(record.holders) > 1 and not _kubelet_gave(record):
+    is_shared = record.is_shared_by(record.share)
+    if len(record.holders) > 1 and not is_shared and not _kubelet_gave(record):
         yield Drift(DriftKind.HELD_TWICE, record.gpu, record.node, first)
     if world.gpu_nodes.get(record.key, record.node) != record.node:
         yield Drift(DriftKind.GPU_MOVED, record.gpu, record.node, first)

@@ -35,11 +35,12 @@ from controller.binding.use_reports import UseReports
 from controller.binding.view import GateView
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
+from controller.kube.objects import pod_kind
 from controller.ledger.adoption import LivePod
 from controller.ledger.claimant import Claimant
 from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import PodRef, in_claiming_order
+from controller.ledger.record import PodRef
 from controller.ledger.recovery import Grants, LoggedGrant
 from controller.ledger.release import NodeGone
 from controller.ledger.store import Entry, LedgerStore
@@ -53,6 +54,8 @@ from tests.builders.fleet_views import healthy
 from tests.fakes.clock import FakeClock
 from tests.fakes.json_patch import applied
 from tests.fakes.recording_audit import RecordingAudit
+
+_PODS = pod_kind(AdmissionRules().wishes)
 
 
 @dataclass
@@ -418,12 +421,10 @@ def _seen(pod: Document) -> PodSeen:
 
 
 def _live(pod: Document) -> LivePod | None:
-    seen, metadata = _seen(pod), pod["metadata"]
-    if seen.reservation is None or seen.has_ended:
-        return None
-    gpus = metadata["annotations"]["gpuwarden.dev/gpu-uuids-assigned"].split(",")
-    ref = PodRef("team-a", metadata["name"], seen.uid)
-    return LivePod(ref, seen.node, seen.reservation, in_claiming_order(tuple(gpus)))
+    """As the cluster's copy has it."""
+    _, entry = _PODS.entry(msgspec.json.encode(pod))
+    known = entry.value
+    return None if known.has_ended else known.held
 
 
 def _has_ended(pod: Document) -> bool:

@@ -5,6 +5,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from typing import Final
 
 from controller.ledger.record import ShareGroup
@@ -13,11 +14,22 @@ from tests.model.ledger_world import KUBELET, Call, Plan, Rules, Steps
 
 _N: Final = ("n1",)
 _P_THEN_Q: Final = (Call(0, 0, "n1", (0,)), Call(0, 1, "n1", (0,)))
+_P_THEN_Q_THEN_R: Final = (*_P_THEN_Q, Call(0, 2, "n1", (0,)))
+_P_HAS_IT: Final = (
+    "0 claims 0",
+    "0 writes 0 for v1.k.0-n1-1",
+    "0 answers 0",
+    "binding 0 lands",
+    "0 sees pod 0",
+    "0 moves 0 of v1.k.0-n1-1 to Confirmed",
+    "a copy is made",
+)
 _P_AND_Q: Final = (Call(0, 0, "n1", (0,)), Call(1, 1, "n1", (0,)))
 _P_TWICE: Final = (Call(0, 0, "n1", (0,)), Call(1, 0, "n1", (0,)))
 _P_TWICE_BOTH: Final = (Call(0, 0, "n1", (0, 1)), Call(1, 0, "n1", (0, 1)))
 _KUBELET_IN_TURN: Final = (Call(KUBELET, 0, "n1", (0,)), Call(KUBELET, 1, "n1", (0,)))
 
+PUT_BACK: Final = "a share group and a stranger, the store is put back to an old copy"
 WHOLE: Final = {
     "two pods want one GPU, two replicas claim": Plan(_N, 2, _P_AND_Q, keepers=(1,)),
     "two replicas see to one attempt, one crashes": Plan(
@@ -44,6 +56,17 @@ WHOLE: Final = {
     ),
     "a retry at the other replica": Plan(_N, 1, _P_TWICE, keepers=(1,)),
     "a share group": Plan(_N, 2, _P_THEN_Q, share=ShareGroup("ns", "owner", "n1:0"), replicas=1),
+    PUT_BACK: Plan(
+        _N,
+        3,
+        _P_THEN_Q_THEN_R,
+        share=ShareGroup("ns", "owner", "n1:0"),
+        strangers=(1,),
+        restores=1,
+        deletions=False,
+        begins=_P_HAS_IT,
+        replicas=1,
+    ),
     "two replicas settle what kubelet gave, one crashes": Plan(
         _N, 1, _KUBELET_IN_TURN[:1], crashes=1
     ),
@@ -64,6 +87,7 @@ WHOLE: Final = {
 """Visited as a whole in each run of the tests."""
 
 LARGE: Final = {
+    "a share group and a stranger, pods are deleted": replace(WHOLE[PUT_BACK], deletions=True),
     "kubelet gives a GPU to two pods in turn, two replicas settle": Plan(
         _N, 2, _KUBELET_IN_TURN, overlooked=1
     ),

@@ -55,6 +55,8 @@ class Rules:
     """Whether the store refuses a write that was decided on something old."""
     waits_for_footing: bool = True
     """Whether a replica grants nothing before live pods have their records again."""
+    looks_at_shared: bool = True
+    """Whether a node's report of use counts for GPUs that a share group has, too."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Plan:
     pods: int
     calls: tuple[Call, ...]
     share: ShareGroup | None = None
+    strangers: tuple[int, ...] = ()
+    """Pods that are not of the share group, and claim for themselves."""
     crashes: int = 0
     lost_answers: int = 0
     late_creations: int = 0
@@ -93,6 +97,8 @@ class Plan:
     deletions: bool = True
     same_name: bool = False
     """Whether each pod comes after the one before, with its name."""
+    begins: tuple[str, ...] = ()
+    """Steps that have been taken at the start, by name."""
     replicas: int = 2
     keepers: tuple[int, ...] = (0, 1)
     """Replicas that see to attempts and ends; the others only claim."""
@@ -197,7 +203,12 @@ class Steps:
         self.interned = Interned()
         self.gpus = tuple(f"GPU-{n}" for n in range(len(plan.gpu_nodes)))
         self.refs = tuple(
-            PodRef("ns", "pod" if plan.same_name else f"pod-{n}", f"uid-{n}", "owner")
+            PodRef(
+                "ns",
+                "pod" if plan.same_name else f"pod-{n}",
+                f"uid-{n}",
+                "another" if n in plan.strangers else "owner",
+            )
             for n in range(plan.pods)
         )
         self.given = {x.pod: x.gpus for x in plan.calls if x.replica == KUBELET}
@@ -212,7 +223,7 @@ class Steps:
                 tuple(self.gpus[g] for g in x.gpus),
                 Origin.GATE,
                 f"{n:08x}",
-                plan.share,
+                None if x.pod in plan.strangers else plan.share,
             )
             for n, x in enumerate(plan.calls)
         )
@@ -221,6 +232,12 @@ class Steps:
     # --- states ---
 
     def start(self) -> World:
+        world = self._blank()
+        for name in self.plan.begins:
+            world = next(after for step, after in self.out_of(world) if step == name)
+        return world
+
+    def _blank(self) -> World:
         none = (0,) * len(self.gpus)
         replica = Replica(
             none,
@@ -240,7 +257,7 @@ class Steps:
         """Raise BrokenError for a state that must not be."""
         for gpu, number in enumerate(world.store):
             users = [n for n, pod in enumerate(world.pods) if self._uses(pod, gpu)]
-            if len(users) > 1 and self.plan.share is None:
+            if len(users) > 1 and (self.plan.share is None or {*users} & {*self.plan.strangers}):
                 raise BrokenError(f"pods {users} use {self.gpus[gpu]}")
             record: GpuRecord | None = self.interned.values[number]
             held = set() if record is None else {x.pod.uid for x in record.holders}
@@ -292,7 +309,7 @@ class Steps:
                 if world.damaged or not replica.footing:
                     yield from self._repairing(here)
                 if world.crashes < self.plan.crashes:
-                    down = self.start().replicas[0]._replace(up=False)
+                    down = self._blank().replicas[0]._replace(up=False)
                     yield (
                         f"crash {index}",
                         _at(world, index, down)._replace(crashes=world.crashes + 1),
@@ -633,7 +650,9 @@ class Steps:
         if not self.rules.waits_for_footing:
             return True
         used = any(
-            not me.views[gpu] and self._uses(pod, gpu) for pod in world.pods for gpu in call.gpus
+            self._uses(pod, gpu) and not self._is_explained(me.views[gpu], n)
+            for n, pod in enumerate(world.pods)
+            for gpu in call.gpus
         )
         wanted = any(
             seen is not None
@@ -645,8 +664,15 @@ class Steps:
         )
         return me.footing and not used and not wanted
 
+    def _is_explained(self, number: int, pod: int) -> bool:
+        """Whether a pod's use of a GPU is one that its record knows of."""
+        record: GpuRecord | None = self.interned.values[number]
+        if record is None:
+            return False
+        return not self.rules.looks_at_shared or record.of_pod(str(self.refs[pod].uid)) is not None
+
     def _restarted(self, world: World) -> Replica:
-        fresh = self.start().replicas[0]
+        fresh = self._blank().replicas[0]
         sights = tuple(Sight(x.api, x.call) for x in world.pods)
         return fresh._replace(views=world.store, sights=sights, footing=False, up=True)
 

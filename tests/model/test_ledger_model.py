@@ -17,7 +17,7 @@ from controller.ledger.release import ReleaseWatch, UseReport, after_report
 from controller.ledger.settlement import settled_on
 from controller.ledger.states import HolderState
 from tests.model.explorer import FoundError, explore
-from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, WHOLE
+from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, PUT_BACK, WHOLE
 from tests.model.ledger_world import Plan, Rules, Steps
 
 LEAST = 100_000
@@ -31,6 +31,7 @@ SIZES = {
     "reports are on their way while the pod ends": 29_000,
     "a retry at the other replica": 8_000,
     "a share group": 38_000,
+    PUT_BACK: 16_000,
     "two replicas settle what kubelet gave, one crashes": 6_000,
     "kubelet gives a GPU to two pods in turn": 22_000,
     "kubelet gives a GPU to a later pod of the same name, the replica crashes": 38_000,
@@ -95,6 +96,14 @@ def shares_with_anybody(record: GpuRecord | None, claim: Claim, gpu: str) -> Any
     return found
 
 
+def asks_the_group_alone(record: GpuRecord | None, claim: Claim, gpu: str) -> Any:
+    """Not who else has a part in it."""
+    found = claim_on(record, claim, gpu)
+    if isinstance(found, Taken) and record is not None and record.share == claim.share is not None:
+        return Write(record.with_holder(claim.part()))
+    return found
+
+
 def trusts_the_end(watch: ReleaseWatch | None, *_: Any) -> Move | None:
     return None if watch is None else Move(HolderState.RELEASED, "")
 
@@ -143,6 +152,11 @@ FAULTS: dict[str, tuple[Plan, Rules]] = {
         WHOLE["two pods want one GPU, two replicas claim"],
         Rules(claim_on=shares_with_anybody),
     ),
+    "a share group joins a stranger": (
+        WHOLE[PUT_BACK],
+        Rules(claim_on=asks_the_group_alone),
+    ),
+    "nobody looks at the use of a shared GPU": (WHOLE[PUT_BACK], Rules(looks_at_shared=False)),
     "a GPU is free when its pod has ended": (
         WHOLE["reports are on their way while the pod ends"],
         Rules(release_step=trusts_the_end),

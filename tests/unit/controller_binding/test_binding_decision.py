@@ -67,8 +67,8 @@ def reserve(decision: Decision) -> Reserve:
     return decision
 
 
-def held(gpu_uuid: str, uid: str = "somebody", **more: Any) -> Any:
-    part = holder(gpu_uuid, pod=PodRef("team-a", "other", uid), **more)
+def held(gpu_uuid: str, uid: str = "somebody", owner: str | None = None, **more: Any) -> Any:
+    part = holder(gpu_uuid, pod=PodRef("team-a", "other", uid, owner), **more)
     return replace(record(part, gpu=gpu_uuid), node=NODE)
 
 
@@ -568,12 +568,18 @@ def test_pods_with_the_same_line_of_a_map_share() -> None:
     alone = reserve(decided(second, mapped("train-1")))
     assert (alone.gpus, alone.share) == ((GPUS[2],), SHARE)
     assert alone.pod.owner == "set-1"
-    shared = replace(held(GPUS[2]), share=SHARE)
+    shared = replace(held(GPUS[2], owner="set-1"), share=SHARE)
     busy = node(NODE, replace(healthy(NODE).acceptance, processes_by_gpu={GPUS[2]: 1}))  # type: ignore[type-var] # not None
     view = gate_view(busy, records=(shared,))
     assert reserve(decided(second, mapped("train-1"), view)).gpus == (GPUS[2],)
-    view = gate_view(busy, records=(replace(shared, share=replace(SHARE, owner="set-2")),))
-    assert refused(decided(second, mapped("train-1"), view)).code is ReasonCode.GPU_BUSY
+    stranger = holder(GPUS[2], pod=PodRef("team-b", "other", "x", "set-9"), adopted=True)
+    for theirs in (
+        replace(shared, share=replace(SHARE, owner="set-2")),
+        replace(held(GPUS[2], owner="set-2"), share=SHARE),
+        shared.with_holder(stranger),
+    ):
+        view = gate_view(busy, records=(theirs,))
+        assert refused(decided(second, mapped("train-1"), view)).code is ReasonCode.GPU_BUSY
     third = asked(binding("train-2"))
     assert reserve(decided(third, mapped("train-2"), gate_view())).share is None
     orphan = reserve(decided(second, mapped("train-1", ownerReferences=None), gate_view()))
@@ -587,10 +593,10 @@ def test_what_blocks_a_grant_is_asked_about_the_very_gpus() -> None:
         asked_for.append((name, gpus))
 
     reserve(decided(view=gate_view(grant_refusal=refusal)))
-    shared = replace(held(GPUS[2]), share=SHARE)
+    shared = replace(held(GPUS[2], owner="set-1"), share=SHARE)
     view = gate_view(grant_refusal=refusal, records=(shared,))
     reserve(decided(asked(binding("train-1")), mapped("train-1"), view))
-    assert asked_for == [(NODE, (GPUS[0],)), (NODE, ())]
+    assert asked_for == [(NODE, (GPUS[0],)), (NODE, (GPUS[2],))]
 
 
 def test_report_only_mode_wants_no_injection() -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from controller.ledger.adoption import LivePod, adopted_on
-from controller.ledger.record import RecordInvalidError
+from controller.ledger.record import RecordInvalidError, ShareGroup
 from controller.ledger.states import HolderState
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, holder, in_state, record
 
@@ -23,6 +23,20 @@ def test_nobody_is_driven_out() -> None:
     assert both is not None
     assert both.holders == (PART, theirs.holders[0])
     both.demand_valid()
+
+
+@pytest.mark.parametrize("share", [None, replace(SHARE, entry="gpu-1:0,1")])
+def test_beside_a_share_group_only_its_own_are_of_it(share: ShareGroup | None) -> None:
+    """A pod of the same owner may have had the GPU alone, or in another group."""
+    group = record(holder(pod=OTHER_POD), share=SHARE)
+    own = adopted_on(group, replace(LIVE, share=SHARE), "GPU-a", CALL)
+    assert own is not None
+    assert own.is_shared_by(SHARE)
+    assert own.holders[0] == PART
+    other = adopted_on(group, replace(LIVE, share=share), "GPU-a", CALL)
+    assert other is not None
+    assert not other.is_shared_by(SHARE)
+    assert (other.share, other.holders[0]) == (SHARE, PART.as_stranger())
 
 
 def test_an_attempt_is_confirmed_and_the_rest_stays() -> None:

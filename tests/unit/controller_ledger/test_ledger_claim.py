@@ -11,13 +11,14 @@ from controller.ledger.claim import (
     open_attempt,
     rolled_back,
 )
-from controller.ledger.record import MAX_HOLDERS, GpuRecord, PodRef
+from controller.ledger.record import MAX_HOLDERS, GpuRecord, Holder, PodRef, ShareGroup
 from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.ledger import OTHER_POD, POD, SHARE, claim, holder, in_state, record
+from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
 
 OTHER_CALL = "f" * 16
+STRANGER = PodRef("team-b", "other", "uid-9", "owner-b")
 
 
 def snapshot(*records: GpuRecord) -> LedgerSnapshot:
@@ -69,6 +70,17 @@ class TestClaimOn:
         assert verdict.refusal.code is ReasonCode.LEDGER_CONFLICT
 
 
+@pytest.mark.parametrize("share", [None, SHARE])
+def test_an_attempt_beside_a_stranger_is_not_taken_up(share: ShareGroup | None) -> None:
+    mixed = record(holder(), holder(pod=STRANGER, adopted=True), share=share)
+    for call in (CALL, OTHER_CALL):
+        found = claim_on(mixed, claim("GPU-a", call=call, share=share), "GPU-a")
+        assert isinstance(found, Taken)
+    group = record(holder(), holder(pod=OTHER_POD), share=SHARE)
+    again = claim("GPU-a", call=OTHER_CALL, share=SHARE)
+    assert isinstance(claim_on(group, again, "GPU-a"), Write)
+
+
 class TestShareGroup:
     def test_equal_groups_share(self) -> None:
         first = record(share=SHARE)
@@ -93,6 +105,22 @@ class TestShareGroup:
         first = replace(record(), share=declared)  # type: ignore[arg-type] # ShareGroup | None
         found = claim_on(first, claim("GPU-a", pod=pod, share=asked), "GPU-a")
         assert isinstance(found, Taken)
+
+    @pytest.mark.parametrize(
+        "part",
+        [
+            holder(pod=STRANGER, adopted=True, state=HolderState.CONFIRMED),
+            holder(pod=STRANGER, adopted=True, state=HolderState.RELEASING),
+            holder(pod=replace(POD, owner=None), adopted=True, state=HolderState.RELEASING),
+        ],
+    )
+    def test_not_beside_a_stranger(self, part: Holder) -> None:
+        """One that was adopted, or held again, as neither a claim nor the group let it in."""
+        for holders in ((part,), (holder(pod=replace(POD, uid="uid-2")), part)):
+            mixed = record(*sorted(holders, key=lambda x: x.reservation), share=SHARE)
+            mixed.demand_valid()
+            found = claim_on(mixed, claim("GPU-a", pod=OTHER_POD, share=SHARE), "GPU-a")
+            assert isinstance(found, Taken)
 
     def test_it_has_a_bound(self) -> None:
         full = record(
@@ -163,6 +191,11 @@ class TestUnbornPods:
             (unborn, PodRef("team-a", "x"), ReasonCode.RESERVATION_CONFLICT),
             (
                 record(replace(unborn.holders[0], state=HolderState.RELEASING)),
+                POD,
+                ReasonCode.RESERVATION_CONFLICT,
+            ),
+            (
+                unborn.with_holder(holder(pod=STRANGER, adopted=True)),
                 POD,
                 ReasonCode.RESERVATION_CONFLICT,
             ),

@@ -4,27 +4,30 @@ import pytest
 
 from controller.ledger.footing import (
     Footing,
+    Known,
     grant_refusal,
     uncertainty,
     used_without_record,
     went_back,
 )
+from controller.ledger.record import GpuRecord
 from controller.ledger.release import GivenDevice, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode
-from tests.builders.ledger import OTHER_POD, holder, record
+from tests.builders.ledger import OTHER_POD, SHARE, holder, record
 
 FIRM = Footing(100, ledger_read_ns=110, pods_read_ns=120)
 REPORT = UseReport("boot", 130, {}, frozenset())
 
 
-def code(footing: Footing, report: UseReport | None) -> ReasonCode | None:
-    found = grant_refusal(footing, "gpu-1", ("GPU-a", "GPU-b"), report, 200)
+def snapshot(*records: GpuRecord) -> LedgerSnapshot:
+    return LedgerSnapshot.of(Entry(x, "1") for x in records)
+
+
+def code(footing: Footing, report: UseReport | None, *records: GpuRecord) -> ReasonCode | None:
+    known = Known(snapshot(*records), report, 200)
+    found = grant_refusal(footing, "gpu-1", ("GPU-a", "GPU-b"), known)
     return None if found is None else found.code
-
-
-def snapshot(*records: object) -> LedgerSnapshot:
-    return LedgerSnapshot.of(Entry(x, "1") for x in records)  # type: ignore[arg-type] # GpuRecords
 
 
 def test_a_firm_one_grants() -> None:
@@ -58,6 +61,18 @@ def test_before_everything_was_read_nothing_is_granted(
 def test_a_gpu_that_a_pod_uses_is_not_granted() -> None:
     used = replace(REPORT, users={"GPU-b": frozenset({"uid-9"})})
     assert code(FIRM, used) is ReasonCode.GPU_BUSY
+    assert code(FIRM, used, record(gpu="GPU-b")) is ReasonCode.GPU_BUSY
+
+
+def test_but_one_that_only_those_use_who_have_it_is() -> None:
+    """Who may join them is the ledger's to say."""
+    group = record(holder("GPU-b"), holder("GPU-b", pod=OTHER_POD), gpu="GPU-b", share=SHARE)
+    used = replace(REPORT, users={"GPU-b": frozenset({"uid-0", "uid-1", None})})
+    assert code(FIRM, used, group) is None
+    used = replace(REPORT, users={"GPU-b": frozenset({"uid-0", "uid-9"})})
+    assert code(FIRM, used, group) is ReasonCode.GPU_BUSY
+    given = frozenset({GivenDevice("team-a", "train-0", "GPU-b")})
+    assert code(FIRM, replace(REPORT, given=given), group) is ReasonCode.GPU_BUSY
 
 
 @pytest.mark.parametrize("device", ["GPU-b", "GPU-b::1"])

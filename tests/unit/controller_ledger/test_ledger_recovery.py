@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from controller.ledger.adoption import LivePod
+from controller.ledger.claim import Taken, Write, claim_on
 from controller.ledger.record import MAX_HOLDERS, PodRef, RecordInvalidError
 from controller.ledger.recovery import LoggedGrant, grants_of, held_again, lost_grants
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
-from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, holder, in_state, record
+from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
 
 GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.uid-0", POD, ("GPU-a",))
 KNOWN = {("gpu-a", GRANT.reservation): GRANT}
@@ -60,12 +61,24 @@ def test_it_is_held_as_one_that_is_being_released() -> None:
     assert held_again(None, GRANT, CALL) == record(HELD)
     beside = held_again(record(holder(pod=OTHER_POD)), GRANT, CALL)
     assert beside is not None
-    assert beside.holders == (HELD, holder(pod=OTHER_POD))
+    assert beside.holders == (HELD.as_stranger(), holder(pod=OTHER_POD))
     assert beside.version == 2
+
+
+@pytest.mark.parametrize("owner", [POD.owner, "owner-b", None])
+def test_beside_a_share_group_it_is_a_stranger_and_the_group_is_closed(owner: str | None) -> None:
+    """Whose pod it was says nothing of the group that it had the GPU in."""
     group = record(holder(pod=OTHER_POD), share=SHARE)
-    joined = held_again(group, GRANT, CALL)
-    assert joined is not None
-    assert joined.share == SHARE
+    grant = replace(GRANT, pod=replace(POD, owner=owner))
+    beside = held_again(group, grant, CALL)
+    assert beside is not None
+    assert beside.share == SHARE
+    assert not beside.is_shared_by(SHARE)
+    third = claim("GPU-a", pod=replace(POD, uid="uid-2"), share=SHARE)
+    assert isinstance(claim_on(group, third, "GPU-a"), Write)
+    assert isinstance(claim_on(beside, third, "GPU-a"), Taken)
+    alone = beside.moved("v1.k.uid-1", HolderState.REVOKED)
+    assert isinstance(claim_on(alone, third, "GPU-a"), Taken)
 
 
 def test_what_is_held_already_stays_as_it_is() -> None:

@@ -89,6 +89,9 @@ def test_two_holders_are_drift_unless_they_share() -> None:
     parts = (holder(), holder(pod=OTHER_POD, adopted=True))
     assert kinds(NOTHING, record(*parts)) == [(DriftKind.HELD_TWICE, "GPU-a")]
     assert kinds(NOTHING, record(*parts, share=SHARE)) == []
+    for stranger in (replace(OTHER_POD, owner=None), replace(OTHER_POD, namespace="team-b")):
+        beside = record(holder(), holder(pod=stranger, adopted=True), share=SHARE)
+        assert kinds(NOTHING, beside) == [(DriftKind.HELD_TWICE, "GPU-a")]
 
 
 def test_a_gpu_that_another_node_shows_has_moved() -> None:

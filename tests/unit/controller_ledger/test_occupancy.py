@@ -5,7 +5,7 @@ from hypothesis import given as given_by
 from hypothesis import strategies as st
 
 from controller.ledger.occupancy import Occupancy
-from controller.ledger.record import GpuRecord, PodRef
+from controller.ledger.record import GpuRecord, Holder, PodRef
 from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
@@ -34,6 +34,15 @@ def test_what_kubelet_gave_or_only_a_log_knows_is_no_claim(given: GpuRecord) -> 
     assert occupancy(given, B).busy() == {"GPU-a", "GPU-B"}
 
 
+STRANGERS = [
+    holder("GPU-c", pod=replace(POD, **change), adopted=True)
+    for change in ({"owner": "owner-b"}, {"owner": None}, {"namespace": "team-b"})
+] + [holder("GPU-c", origin=Origin.SETTLEMENT, adopted=True)]
+
+
+MIXED = record(holder("GPU-c", pod=OTHER_POD), STRANGERS[0], gpu="GPU-c", share=SHARE)
+
+
 def test_every_held_gpu_is_busy_by_its_own_uuid() -> None:
     assert occupancy(A, B).busy() == {"GPU-a", "GPU-B"}
     assert occupancy().busy() == frozenset()
@@ -59,6 +68,14 @@ def test_a_share_group_does_not_stand_in_its_own_way() -> None:
     assert found.busy_for("uid-0") == {"GPU-c"}
 
 
+@pytest.mark.parametrize("part", STRANGERS)
+def test_but_a_stranger_beside_it_does(part: Holder) -> None:
+    """Also once the group's own pods have gone."""
+    for holders in ((holder("GPU-c", pod=OTHER_POD), part), (part,)):
+        mixed = record(*holders, gpu="GPU-c", share=SHARE)
+        assert occupancy(mixed).busy_for("uid-9", SHARE) == {"GPU-c"}
+
+
 def test_a_node_shows_what_is_held_there() -> None:
     elsewhere = replace(B, node="gpu-2")
     assert [x.record for x in occupancy(SHARED, A, elsewhere).on_node("gpu-1")] == [A, SHARED]
@@ -74,7 +91,9 @@ def test_a_namespace_is_counted_with_its_unborn() -> None:
 
 
 class TestTheNextOne:
-    @given_by(st.lists(st.tuples(st.sampled_from([A, B, SHARED, EARLY, *GIVEN]), st.booleans())))
+    @given_by(
+        st.lists(st.tuples(st.sampled_from([A, B, SHARED, MIXED, EARLY, *GIVEN]), st.booleans()))
+    )
     def test_it_is_what_would_be_made_anew(self, changes: list[tuple[GpuRecord, bool]]) -> None:
         found = occupancy()
         for number, (changed, is_there) in enumerate(changes):

@@ -7,6 +7,7 @@ from tests.weakened.shown_by import (
     GATE,
     GATE_DECISION,
     LOST,
+    RESTORED_GROUP,
     SEEN_THROUGH,
     SETTLEMENT,
     USE_FAULTS,
@@ -46,9 +47,18 @@ ENTRIES: Final = (
     one(
         "gate-footing",
         "controller/binding/decision.py",
-        "return over or view.grant_refusal(case.node, alone)",
+        "return over or view.grant_refusal(case.node, gpus)",
         "return over",
         f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
+    ),
+    one(
+        "use-of-shared-gpus",
+        "controller/binding/decision.py",
+        "return over or view.grant_refusal(case.node, gpus)",
+        "alone = tuple(x for x in gpus if x not in case.scene.shared)\n"
+        "    return over or view.grant_refusal(case.node, alone)",
+        f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
+        f"{RESTORED_GROUP}::test_a_stranger_without_a_record_is_seen_on_a_shared_gpu",
     ),
     one(
         "gate-preconditions",

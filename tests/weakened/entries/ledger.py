@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.weakened.shown_by import API_FINALIZE, EARLY, LOST, RELEASE, SETTLED
+from tests.weakened.shown_by import API_FINALIZE, EARLY, LOST, RELEASE, RESTORED_GROUP, SETTLED
 from tests.weakened.weakening import one
 
 ENTRIES: Final = (
@@ -55,10 +55,37 @@ ENTRIES: Final = (
     one(
         "ledger-share-group",
         "controller/ledger/claim.py",
-        "    if claim.share is None or record.share != claim.share:",
-        "    if claim.share is not None and record.share != claim.share:",
+        "    if claim.share is None or not record.is_shared_by(claim.share):",
+        "    if claim.share is not None and not record.is_shared_by(claim.share):",
         "tests/unit/controller_ledger/test_ledger_claim.py::test_nobody_else_does",
         "tests/property/test_ledger_machine.py::test_what_is_held_is_what_was_granted",
+    ),
+    one(
+        "share-group-strangers",
+        "controller/ledger/record.py",
+        "share.includes(x.pod) and x.origin is not Origin.SETTLEMENT for x in",
+        "x.origin for x in",
+        "tests/unit/controller_ledger/test_ledger_claim.py::test_not_beside_a_stranger",
+        "tests/unit/controller_ledger/test_occupancy.py::test_but_a_stranger_beside_it_does",
+        "tests/unit/controller_ledger/test_ledger_sweep.py"
+        "::test_two_holders_are_drift_unless_they_share",
+        f"{RESTORED_GROUP}::test_the_group_waits_until_an_adopted_stranger_has_gone",
+    ),
+    one(
+        "share-group-by-its-entry",
+        "controller/ledger/adoption.py",
+        "part if live.share == record.share else part.as_stranger()",
+        "part",
+        "tests/unit/controller_ledger/test_ledger_adoption.py"
+        "::test_beside_a_share_group_only_its_own_are_of_it",
+    ),
+    one(
+        "attempts-beside-strangers",
+        "controller/ledger/claim.py",
+        "    return len(record.holders) > 1 and not record.is_shared_by(share)\n",
+        "    return False\n",
+        "tests/unit/controller_ledger/test_ledger_claim.py"
+        "::test_an_attempt_beside_a_stranger_is_not_taken_up",
     ),
     one(
         "ledger-rollback",
