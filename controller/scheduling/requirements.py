@@ -23,6 +23,7 @@ from controller.scheduling.pod import Pod, device_requests
 from controller.scheduling.selector import Selector, parse_selector
 from controller.scheduling.wish_keys import (
     ATTESTATION_CLASS,
+    GPU_COUNT,
     GPU_SELECTOR,
     GPU_UUIDS,
     GUARANTEE,
@@ -44,6 +45,7 @@ _CLASS_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LEVELS = (Level.L0, Level.L1, Level.L2, Level.L3)
 _LESSER = (Guarantee.SET, Guarantee.NODE)
 _KNOWN = WISH_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
+_ABOUT_GPUS = frozenset({GPU_UUIDS, GPU_SELECTOR, GPU_COUNT, MAP})
 _OURS = (PREFIX, *LABEL_PREFIXES)
 
 
@@ -152,6 +154,7 @@ def _read_wishes(
     requests = _requests(pod, rules, findings)
     named = _named(place, uuids, findings)
     asks_gpus = bool(selector or labels or MAP in annotations or assign)
+    _demand_gpus(pod, reserve, findings, asked=bool(labels or assign or requests))
     wishes = Requirements(
         guarded=True,
         hashes=read_hashes(annotations, rules, findings),
@@ -171,6 +174,16 @@ def _read_wishes(
     asked = any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in annotations)
     gpu_pod = wishes.count > 0 or wishes.claims
     return wishes if asked or labels or assign or (enforced and gpu_pod) else UNGUARDED
+
+
+def _demand_gpus(
+    pod: Pod, reserve: Reserve | None, findings: list[Finding], *, asked: bool
+) -> None:
+    """An early reservation is one of GPUs: who asks for none has forgotten to say which."""
+    elsewhere = pod.spec.resource_claims or _ABOUT_GPUS & pod.annotations.keys()
+    if reserve is not None and not (asked or elsewhere):
+        expected = f"a wish for GPUs beside it, such as {GPU_COUNT}"
+        findings.append(Finding(RESERVE, pod.annotations[RESERVE], expected))
 
 
 def _named(place: Place | None, uuids: tuple[str, ...], findings: list[Finding]) -> int:

@@ -90,6 +90,7 @@ def test_class_level_guarantee_reserve() -> None:
             "gpuwarden.dev/min-level": "L1",
             "gpuwarden.dev/guarantee": "node",
             "gpuwarden.dev/reserve": "admission",
+            "gpuwarden.dev/gpu-count": "1",
         }
     )
     assert needs == Requirements(
@@ -98,7 +99,47 @@ def test_class_level_guarantee_reserve() -> None:
         min_level=Level.L1,
         accepts=Guarantee.NODE,
         reserve=Reserve.ADMISSION,
+        count=1,
     )
+
+
+RESERVE = {"gpuwarden.dev/reserve": "admission"}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"gpus": 0},
+        {"annotations": {"gpuwarden.dev/min-level": "L1"}},
+        {"annotations": {"gpuwarden.dev/guarantee": "set"}},
+        {"labels": {"gpuwarden.dev/gpu.big": "false"}},
+    ],
+    ids=str,
+)
+def test_an_early_reservation_is_one_of_gpus(pod: dict[str, Any]) -> None:
+    annotations = {**pod.get("annotations", {}), **RESERVE}
+    expected = "gpuwarden.dev/reserve: admission is wrong, expected a wish for GPUs beside it"
+    assert expected in faults(**{**pod, "annotations": annotations})
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"gpus": 1},
+        {"claims": True},
+        {"annotations": {"gpuwarden.dev/gpu-count": "1"}},
+        {"annotations": {"gpuwarden.dev/gpu-uuids": "GPU-a"}},
+        {"annotations": {"gpuwarden.dev/gpu-selector": "mig=false"}},
+        {"annotations": {"gpu-scheduling-map": "0=a:0"}},
+        {"labels": {"gpuwarden.dev/gpu.big": "true"}},
+        {"labels": {"fudo.org/gpu.assign": "true"}},
+    ],
+    ids=str,
+)
+def test_whatever_asks_for_gpus_can_be_reserved_early(pod: dict[str, Any]) -> None:
+    annotations = {**pod.get("annotations", {}), **RESERVE}
+    assert requirements(**{**pod, "annotations": annotations}).reserve is Reserve.ADMISSION
 
 
 @pytest.mark.parametrize(
@@ -264,7 +305,7 @@ def test_number_of_gpus(annotations: dict[str, str], pod: dict[str, Any], expect
 def test_numbers_that_contradict_each_other(
     annotations: dict[str, str], pod: dict[str, Any]
 ) -> None:
-    assert "as many as" in faults(annotations, **pod)
+    assert "as many as" in faults(**{**pod, "annotations": annotations})
 
 
 def test_a_request_that_is_no_number_is_a_fault_of_guarded_pods_only() -> None:
