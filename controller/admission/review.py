@@ -42,10 +42,13 @@ class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Requester(_Object, frozen=True, gc=False):
-    """Who made the request to the API server."""
+    """Who made the request to the API server.
 
-    username: _Name = ""
-    groups: tuple[_Name, ...] | None = None
+    Names as long as whoever authenticates makes them: they are cut where they are written.
+    """
+
+    username: str = ""
+    groups: tuple[str, ...] | None = None
 
 
 class ResourceName(_Object, frozen=True, gc=False):

@@ -60,6 +60,12 @@ def test_each_code_of_a_decision_counts_once_and_refusals_are_loud() -> None:
     assert len(desk.told) == 3
 
 
+def test_a_long_name_of_who_creates_is_cut() -> None:
+    desk = Desk()
+    desk.journal.note(decision(user="u" * 5000))
+    assert [x.actor for x in desk.audit.records] == ["u" * 253]
+
+
 def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
     desk = Desk()
     with structlog.testing.capture_logs() as logs:

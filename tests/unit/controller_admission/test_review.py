@@ -29,6 +29,14 @@ def test_a_request_is_read_and_its_object_left_as_it_is() -> None:
     assert json.loads(bytes(found.object)) == pod
 
 
+def test_a_requester_of_any_name_is_answered() -> None:
+    """The API server bounds neither: who authenticates does."""
+    long = {"username": "u" * 5000, "groups": ["g" * 5000]}
+    found = review_of(review_json(new_pod(), userInfo=long))
+    assert found.request.user_info.username == long["username"]
+    assert json.loads(encode_answer(found, Verdict()))["response"]["uid"] == found.request.uid
+
+
 @pytest.mark.parametrize("version", ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"])
 def test_the_answer_has_the_version_and_the_uid_of_the_question(version: str) -> None:
     found = answer(Verdict(), apiVersion=version)

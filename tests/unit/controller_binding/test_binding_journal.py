@@ -66,6 +66,12 @@ def test_reservations_at_creation() -> None:
     assert told.metric("reservation_changes_total", state="Proposed") == 1
 
 
+def test_a_long_name_of_who_binds_is_cut() -> None:
+    told = Told()
+    told.journal.bound(replace(decision(), user="u" * 5000))
+    assert [x.actor for x in told.audit.noted] == ["u" * 253]
+
+
 def test_answers() -> None:
     told = Told()
     told.journal.bound(decision())
