@@ -1,23 +1,27 @@
 """Reservation at a pod's creation: webhooks, ledger, gate and follower as a whole."""
 
 import asyncio
+import json
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controller.admission.pods import MUTATE, VALIDATE, PodPorts, pod_handlers
+from controller.admission.review import encode_answer
 from controller.admission.rules import AdmissionRules
 from controller.fleet.directory import KnownNode, Taint
 from controller.fleet.view import NodeMode
 from controller.ledger.memory_store import MemoryLedgerStore
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.admission_reviews import request_of, review_json
+from tests.builders.admission_reviews import request_of, review_json, review_of
 from tests.builders.admitted_pods import Document, container, documents, new_pod
 from tests.builders.bindings import NODE
 from tests.fakes.admission import AdmissionWorld
 from tests.fakes.binding_world import BindingWorld, Replica
+from tests.fakes.json_patch import applied
 from tests.fakes.ledger_store import FaultyLedgerStore
 from tests.fakes.pod_creation import EARLY, Creation, early_pod, owned
 
@@ -142,12 +146,23 @@ async def test_what_cannot_be_reserved_on_the_node_that_is_named_is_refused(
     assert world.states() == {}
 
 
-async def test_each_gpu_goes_to_one_pod_and_then_there_is_none() -> None:
-    world, _, api = await stage(8)
-    made = await asyncio.gather(*(api.mutated(early_pod()) for _ in range(200)))
-    given = [told(x) for x in made if x is not None]
-    assert sorted(given) == sorted(GPUS)
-    assert len(world.states()) == 8
+async def test_of_200_admissions_8_get_a_gpu_each_and_192_are_told_that_there_is_none() -> None:
+    """As the API server reads the answers; two replicas, each asked about every other pod."""
+    world, me, api = await stage(8)
+    other = await world.replica("b")
+    pod = early_pod()
+
+    async def answered(number: int) -> tuple[Any, str | None]:
+        verdict = await api.ask(MUTATE, (me, other)[number % 2], pod)
+        response = json.loads(encode_answer(review_of(review_json(pod)), verdict))["response"]
+        if not response["allowed"]:
+            return response["status"]["code"], None
+        return True, told(applied(pod, documents(verdict.patch)))
+
+    answers = await asyncio.gather(*map(answered, range(200)))
+    assert Counter(said for said, _ in answers) == {True: 8, 429: 192}
+    assert sorted(gpu for _, gpu in answers if gpu is not None) == sorted(GPUS)
+    assert world.states() == {gpu: ["Proposed"] for gpu in GPUS}
 
 
 async def test_none_free_is_too_many_requests() -> None:
