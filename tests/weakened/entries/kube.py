@@ -9,7 +9,7 @@ ENTRIES: Final = (
     one(
         "taint-that-kubelet-heeds",
         "controller/kube/objects.py",
-        'return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT',
+        "return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT",
         "return taint.key == MANAGED_TAINT",
         "tests/unit/controller_kube/test_objects.py::test_what_is_kept_of_a_node",
     ),
