@@ -7,6 +7,7 @@ in it makes a node trusted. No IO, no clock.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
@@ -48,6 +49,17 @@ class AttestorRules:
     """Image digests (`sha256:<hex>`) that our agent may have; None = any."""
 
 
+class MigStrategy(StrEnum):
+    """What NVIDIA's device plugin makes of GPUs that are split by MIG (its `migStrategy`)."""
+
+    NONE = "none"
+    """It offers them like whole ones: kubelet may give a pod one that cannot be used as such."""
+    SINGLE = "single"
+    """On a node where all are split alike it offers their parts, under the name of whole ones."""
+    MIXED = "mixed"
+    """It offers their parts, under names of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodePool:
     """Nodes whose names match a pattern (`fnmatch`), their mode and what enrolment demands."""
@@ -59,6 +71,8 @@ class NodePool:
     honours_variable: bool = False
     """Whether the container runtime of these nodes is known to give a container the devices of
     `NVIDIA_VISIBLE_DEVICES` and no others."""
+    mig_strategy: MigStrategy | None = None
+    """None: by what the node shows, as `mixed` where it has whole GPUs, else as `single`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,11 @@ class Policy:
         """Whether that is declared of the node."""
         pool = self.pool(node)
         return pool is not None and pool.honours_variable
+
+    def offers_split_gpus(self, node: str) -> bool:
+        """Whether the node's device plugin is declared to give split GPUs away as whole ones."""
+        pool = self.pool(node)
+        return pool is not None and pool.mig_strategy is MigStrategy.NONE
 
 
 DEFAULT_POLICY = Policy()

@@ -62,6 +62,7 @@ class PoolDocument(_Section, frozen=True):
     uuids: Annotated[list[_Text], Meta(max_length=100_000)] = []
     serials: Annotated[list[_Text], Meta(max_length=100_000)] = []
     honours_variable: bool = False
+    mig_strategy: Literal["none", "single", "mixed"] | None = None
 
 
 class PolicyDocument(_Section, frozen=True):

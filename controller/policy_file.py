@@ -19,7 +19,14 @@ import msgspec
 import yaml
 
 from controller.fleet.view import Level, NodeMode
-from controller.policy import AttestationClass, AttestorRules, ClassHash, NodePool, Policy
+from controller.policy import (
+    AttestationClass,
+    AttestorRules,
+    ClassHash,
+    MigStrategy,
+    NodePool,
+    Policy,
+)
 from controller.policy_document import AttestorDocument, ClassDocumentEntry, PolicyDocument
 from controller.policy_findings import PolicyFinding, document_findings, shown
 from controller.scheduling.device_labels import is_label_name
@@ -274,6 +281,7 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
                 frozenset(pool.uuids),
                 frozenset(pool.serials),
                 pool.honours_variable,
+                None if pool.mig_strategy is None else MigStrategy(pool.mig_strategy),
             )
             for pool in document.pools
         ),

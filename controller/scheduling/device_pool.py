@@ -18,6 +18,11 @@ _MAX_KEPT = 16
 _MIG_RESOURCE = "mig-"
 
 
+def is_mig_resource(resource: str) -> bool:
+    """Whether a device plugin gives MIG devices, by their profile, under this name."""
+    return resource.rpartition("/")[2].startswith(_MIG_RESOURCE)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceWish:
     """The properties that each device must have. `key` is equal where the meaning is."""
@@ -112,6 +117,11 @@ class DevicePool:
         """Whether a GPU still answers, and kubelet could give it away, but must not be used."""
         return any(gpu.lost is None for gpu in self.unusable)
 
+    @cached_property
+    def has_split(self) -> bool:
+        """Whether a GPU that could be used is split by MIG."""
+        return any(gpu.mig is True and not _is_unusable(gpu) for gpu in self.acceptance.gpus)
+
     def is_unusable(self, uuid: str) -> bool:
         """Whether `uuid` is a lost or unhealthy GPU or a MIG device of one."""
         return any(
@@ -125,9 +135,8 @@ class DevicePool:
         `…/mig-<profile>` means MIG devices of that profile. Any other name means the whole
         GPUs; where there are none, the MIG devices (the plugin's `single` strategy).
         """
-        name = resource.rpartition("/")[2]
-        if name.startswith(_MIG_RESOURCE):
-            profile = name.removeprefix(_MIG_RESOURCE)
+        if is_mig_resource(resource):
+            profile = resource.rpartition("/")[2].removeprefix(_MIG_RESOURCE)
             return tuple(
                 device
                 for device in self.devices

@@ -14,8 +14,9 @@ from controller.scheduling.assignment import assigned_devices
 from controller.scheduling.device_choice import DeviceNeeds, free_devices, judge_devices, mode_fits
 from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import MODEL_PREFIX
-from controller.scheduling.device_pool import DevicePool, device_wish
+from controller.scheduling.device_pool import DevicePool, device_wish, is_mig_resource
 from controller.scheduling.finding import shown
+from controller.scheduling.guarantee import Guarantee
 from controller.scheduling.levels import RANK, highest
 from controller.scheduling.refusal_texts import (
     NO_MODE_YET,
@@ -210,7 +211,17 @@ class Judge:
         if not mode_fits(self._needs, node.mode) or self._could_give_again(node.mode, acceptance):
             return ReasonCode.NODE_MODE
         pool = self._scene.memory.pool(node.name, acceptance)
+        if node.mode is NodeMode.PLUGIN and self._could_give_split(node.name, pool):
+            return ReasonCode.EXACT_UNAVAILABLE
         return judge_devices(pool, node.mode, self._ask_on(node.name, pool))
+
+    def _could_give_split(self, name: str, pool: DevicePool) -> bool:
+        """Whether kubelet could give the pod a GPU that is split, as if it were whole."""
+        needs = self._needs
+        if needs.accepts is Guarantee.NODE or not pool.has_split:
+            return False
+        wants_whole = any(not is_mig_resource(resource) for resource, _ in needs.requests)
+        return wants_whole and self._scene.policy.policy.offers_split_gpus(name)
 
     def _could_give_again(self, mode: NodeMode, acceptance: Acceptance) -> bool:
         """Whether kubelet chooses the devices where pods have some that it knows nothing of."""

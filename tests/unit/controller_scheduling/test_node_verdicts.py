@@ -6,16 +6,26 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.view import Level, NodeMode, NodeView
-from controller.policy import AttestationClass, ClassHash, Policy
+from controller.fleet.view import GpuView, Level, NodeMode, NodeView
+from controller.policy import AttestationClass, ClassHash, MigStrategy, NodePool, Policy
 from controller.scheduling.gpu_map import Place
+from controller.scheduling.guarantee import Guarantee
 from controller.scheduling.judge import Judge
 from controller.scheduling.refusal_texts import REFUSALS, STILL_CLAIMED, message
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
 from controller.scheduling.scene import Scene
 from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.reasons import ReasonCode
-from tests.builders.fleet_views import LEASE_NS, NOW_NS, acceptance, hash_of, healthy, node
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    NOW_NS,
+    acceptance,
+    gpu,
+    hash_of,
+    healthy,
+    mig_slice,
+    node,
+)
 from tests.builders.pods import wishes
 from tests.builders.scenes import scene
 
@@ -210,6 +220,45 @@ def test_a_node_whose_gpus_are_still_had_by_claims_says_that() -> None:
     assert code(needs, where) is None
     refusal = Judge(needs, replace(where, claimed=frozenset({"GPU-n-0"}))).refusal("n")
     assert refusal is STILL_CLAIMED
+
+
+def split_and_whole(*, strategy: MigStrategy | None, whole: bool = True) -> Scene:
+    """A node with a split GPU, perhaps beside a whole one; a pool says what its plugin does."""
+    gpus = [gpu(1, mig=True, mig_devices=[mig_slice("MIG-a")]), *([gpu(0)] if whole else ())]
+    shown = replace(node("n", acceptance(gpus=gpus)), mode=NodeMode.PLUGIN)
+    return scene(shown, policy=Policy(pools=(NodePool("n", mig_strategy=strategy),)))
+
+
+WHOLE = (("nvidia.com/gpu", 1),)
+PART = (("nvidia.com/mig-1g.10gb", 1),)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("strategy", [None, *MigStrategy])
+def test_a_device_plugin_may_give_a_split_gpu_as_a_whole_one(
+    strategy: MigStrategy | None, *, whole: bool
+) -> None:
+    where = split_and_whole(strategy=strategy, whole=whole)
+    expected = ReasonCode.EXACT_UNAVAILABLE if strategy is MigStrategy.NONE else None
+    for accepts in (None, Guarantee.SET):
+        needs = wants(count=1, requests=WHOLE, accepts=accepts)
+        assert code(needs, where) is expected
+        assert Judge(needs, where).passing(["n"]) == ([] if expected else ["n"])
+
+
+def test_that_matters_to_pods_that_want_a_whole_gpu_and_more_than_the_node() -> None:
+    where = split_and_whole(strategy=MigStrategy.NONE)
+    assert code(wants(count=1, requests=WHOLE, accepts=Guarantee.NODE), where) is None
+    assert code(wants(count=1, requests=PART), where) is None
+    assert code(wants(count=2, requests=WHOLE + PART), where) is ReasonCode.EXACT_UNAVAILABLE
+    assert code(wants(), where) is None
+
+
+@pytest.mark.parametrize("other", [gpu(1, mig=True, lost=True), gpu(1)], ids=["lost", "not split"])
+def test_it_matters_while_a_gpu_is_split(other: GpuView) -> None:
+    shown = replace(node("n", acceptance(gpus=[gpu(0), other])), mode=NodeMode.PLUGIN)
+    pools = (NodePool("n", mig_strategy=MigStrategy.NONE),)
+    assert code(wants(count=1, requests=WHOLE), scene(shown, policy=Policy(pools=pools))) is None
 
 
 STATIC = InsecureStaticHashes({"n": "abc123", "m": "xyz"})

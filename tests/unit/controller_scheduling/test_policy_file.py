@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.view import Level, NodeMode
-from controller.policy import AttestationClass, AttestorRules, ClassHash, NodePool, Policy
+from controller.policy import (
+    AttestationClass,
+    AttestorRules,
+    ClassHash,
+    MigStrategy,
+    NodePool,
+    Policy,
+)
 from controller.policy_file import (
     MAX_BYTES,
     PolicyFile,
@@ -41,7 +48,7 @@ deniedKeys: [GPU-bad]
 labels: {{big: "memory>=40Gi"}}
 pools:
   - {{pattern: "gpu-*", mode: plugin, uuids: [GPU-1], serials: ["165"], honoursVariable: true}}
-  - pattern: "*"
+  - {{pattern: "*", migStrategy: none}}
 defaultMode: dra
 processesCountAsUse: false
 evictMismatched: true
@@ -88,7 +95,7 @@ def test_every_key() -> None:
                 frozenset({"165"}),
                 honours_variable=True,
             ),
-            NodePool("*"),
+            NodePool("*", mig_strategy=MigStrategy.NONE),
         ),
         default_mode=NodeMode.DRA,
         processes_count_as_use=False,
