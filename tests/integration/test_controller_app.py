@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import structlog
 from grpc import StatusCode, aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.app import StartError, Tempo, run
 from controller.fleet.directory import DirectorySnapshot, KnownNode
@@ -180,6 +181,21 @@ async def test_starts_becomes_ready_and_ends(tmp_path: Path, workload_api: str) 
     assert kinds == ["log.start", "config.change", "log.stop"]
     settings = controller.records()[1]
     assert (settings["subject"], len(settings["refs"]["config"])) == ("settings", 64)
+
+
+async def test_health_follows_readiness(tmp_path: Path, workload_api: str) -> None:
+    """Where another controller would be, callers leave this one alone until it is ready."""
+    statuses = health_pb2.HealthCheckResponse
+    async with (
+        _running(tmp_path, workload_api) as controller,
+        aio.insecure_channel(f"unix:{controller.addresses.local}") as channel,
+    ):
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
+        told = aiter(watch)
+        seen = [(await anext(told)).status for _ in range(2)]
+        assert seen == [statuses.NOT_SERVING, statuses.SERVING]
+        assert await controller.reasons() == []
 
 
 async def test_a_changed_policy_comes_into_force_and_a_wrong_one_does_not(
