@@ -9,7 +9,7 @@ not release anything.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,7 +19,15 @@ from controller.ledger.adoption import LivePod, adopted_on
 from controller.ledger.footing import Footing, Known, grant_refusal, uncertainty, went_back
 from controller.ledger.pods import PodGone, PodSeen
 from controller.ledger.record import PodRef, RecordInvalidError, key_of
-from controller.ledger.recovery import Grants, LoggedGrant, grants_of, held_again, lost_grants
+from controller.ledger.recovery import (
+    Elsewhere,
+    Grants,
+    LoggedGrant,
+    granted_to,
+    grants_of,
+    held_again,
+    lost_grants,
+)
 from controller.ledger.release import UseReport
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
@@ -93,7 +101,7 @@ class FootingKeeper:
         self._ports = ports
         self._footing = Footing(ports.boottime_ns(), recalled=ports.recall is None)
         self._remembered: Grants = {}
-        """What may have to be held again."""
+        """What may have to be held again: until the ledger has it, on its own node."""
         self._known = LedgerSnapshot()
         self.listed_ns: int | None = None
         """When the last list of all pods was asked for."""
@@ -161,16 +169,24 @@ class FootingKeeper:
         await self._recall()
         ports, snapshot = self._ports, self._ports.store.snapshot()
         drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
-        nodes = unrecorded_nodes(drifts) | {x.node for x in lost}
-        self._footing = replace(self._footing, pods_read_ns=listed_ns, unrecorded=nodes)
+        missing = _by_key(x for drift in drifts for x in _grants_of(drift))
+        self._remembered = {**self._remembered, **missing}
+        self._footing = replace(self._footing, pods_read_ns=listed_ns)
+        self._wait_for(drifts, (*lost, *missing.values()))
         ports.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
             await self._adopt(drift)
         if self.is_firm:
-            waiting = [x for x in lost if not await self._hold(x)]
-            self._remembered = _by_key(waiting)
-            nodes = unrecorded_nodes(drifts) | {x.node for x in waiting}
-            self._footing = replace(self._footing, unrecorded=nodes)
+            settled = _by_key([x for x in lost if await self._hold(x)])
+            lacking = lost_grants(self._remembered, ports.store.snapshot(), ())
+            self._remembered = {k: x for k, x in _by_key(lacking).items() if k not in settled}
+            self._wait_for(drifts, self._remembered.values())
+
+    def _wait_for(self, drifts: tuple[Drift, ...], lacking: Collection[LoggedGrant]) -> None:
+        """Nothing is granted where the ledger still lacks something."""
+        nodes = unrecorded_nodes(drifts) | {x.node for x in lacking}
+        owed = frozenset(key_of(x.gpu) for x in lacking)
+        self._footing = replace(self._footing, unrecorded=nodes, owed=owed)
 
     async def _recall(self) -> None:
         """Read the log from before the start, once."""
@@ -194,23 +210,23 @@ class FootingKeeper:
         return drifts, lost_grants(self._remembered, snapshot, live)
 
     async def _hold(self, grant: LoggedGrant) -> bool:
-        """Whether its GPU is held again.
+        """Whether nothing is left to be done about it, since its GPU is held.
 
-        A pod that waits is touched first: a Binding of it that was let through under this
-        reservation may be on its way. One that runs without an id got its GPUs from kubelet,
-        and has its record again from its node's next report.
+        Not while the GPU is recorded on another node. A pod that waits is touched first: a Binding
+        of it that was let through under this reservation may be on its way. One that runs without
+        an id got its GPUs from kubelet, and has its record again from its node's next report.
         """
         ports = self._ports
         try:
             sight = await ports.pods.look(grant.pod)
             if isinstance(sight, PodSeen) and _is_kubelets(sight):
                 return True
-            if isinstance(sight, PodSeen) and not sight.node:
-                await ports.pods.touch(grant.pod)
             entry = await ports.store.read(grant.gpu)
             record = held_again(None if entry is None else entry.record, grant, ports.draw_call())
-            if record is None:
-                return True
+            if record is None or isinstance(record, Elsewhere):
+                return record is None
+            if isinstance(sight, PodSeen) and not sight.node:
+                await ports.pods.touch(grant.pod)
             if not await ports.store.compare_and_set(entry, record):
                 return False
         except RecordInvalidError:
@@ -234,7 +250,7 @@ class FootingKeeper:
             if record is not None and await ports.store.compare_and_set(entry, record):
                 ports.sink.adopted(live, drift.gpu)
         except (PodsUnavailableError, LedgerUnavailableError, RecordInvalidError):
-            return  # the node waits; the next survey tries again
+            return  # the node waits, and so it does for another node's record to end
 
     def _is_authentic(self, live: LivePod) -> bool:
         ids = self._ports.ids
@@ -260,6 +276,11 @@ def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
     """What was known of those records that are others now."""
     before = (known.entries.get(key) for key in now.entries.differences(known.entries))
     return LedgerSnapshot.of(x for x in before if x is not None)
+
+
+def _grants_of(drift: Drift) -> tuple[LoggedGrant, ...]:
+    """What a live pod lacks: its containers run on if it has gone before it is adopted."""
+    return () if drift.adopt is None else (granted_to(drift.adopt, drift.gpu),)
 
 
 def _by_key(grants: Iterable[LoggedGrant]) -> Grants:

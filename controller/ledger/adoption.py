@@ -28,12 +28,16 @@ class LivePod:
 
 
 def adopted_on(record: GpuRecord | None, live: LivePod, gpu: str, call: str) -> GpuRecord | None:
-    """The record to write so that `gpu` is held for the pod; None where it is already.
+    """The record to write so that `gpu` is held for the pod; None where there is none to write.
 
-    `call` as in a claim. Raises RecordInvalidError.
+    It is held already, or recorded on another node: by that node's reports a part in it would end
+    while the pod runs. Then the pod goes without until that record has ended. `call` as in a
+    claim. Raises RecordInvalidError.
     """
     if record is None:
         return GpuRecord(gpu, live.node, (_part(live, call, HolderState.CONFIRMED),), live.share)
+    if record.node != live.node:
+        return None
     mine = record.holder(live.reservation)
     if mine is None:
         part = _part(live, call, HolderState.CONFIRMED)

@@ -27,6 +27,8 @@ class Footing:
     unrecorded: frozenset[str] = frozenset()
     """Nodes with a live pod of ours that the ledger lacks (`sweep`), or with a reservation that
     only a log has (`lost_grants`)."""
+    owed: frozenset[str] = frozenset()
+    """`key_of` the GPUs of those, whatever node shows them now."""
     recalled: bool = True
     """Whether the audit log from before the start was read."""
 
@@ -71,6 +73,8 @@ def grant_refusal(
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
     if node in footing.unrecorded:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "a pod of the node has no record yet")
+    if any(key_of(gpu) in footing.owed for gpu in gpus):
+        return Refusal(ReasonCode.GPU_BUSY, "a reservation that the ledger has lost has the GPU")
     found = (_taken(gpu, report, known.ledger) for gpu in gpus)
     return next((x for x in found if x is not None), None)
 

@@ -32,6 +32,16 @@ class LoggedGrant:
     """Whether it was more than an attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The GPU is recorded on another node: what is to be held waits until that record has ended.
+
+    A part in it would be let go by that node's reports, whatever runs on this one.
+    """
+
+    node: str
+
+
 Grants = Mapping[tuple[str, str], LoggedGrant]
 """By `key_of(gpu)` and reservation."""
 
@@ -53,6 +63,11 @@ def grants_of(entries: Iterable[Entry]) -> Grants:
     }
 
 
+def granted_to(pod: LivePod, gpu: str) -> LoggedGrant:
+    """What a live pod says that it has, in the same words."""
+    return LoggedGrant(gpu, pod.node, pod.reservation, pod.pod, pod.gpus, bound=True)
+
+
 def lost_grants(
     grants: Grants, snapshot: LedgerSnapshot, live: Iterable[LivePod]
 ) -> tuple[LoggedGrant, ...]:
@@ -69,18 +84,19 @@ def lost_grants(
     return tuple(sorted(found, key=lambda x: (key_of(x.gpu), x.reservation)))
 
 
-def held_again(record: GpuRecord | None, grant: LoggedGrant, call: str) -> GpuRecord | None:
+def held_again(
+    record: GpuRecord | None, grant: LoggedGrant, call: str
+) -> GpuRecord | Elsewhere | None:
     """The record to write so that `grant`'s GPU is held for it; None where it is already.
 
-    Beside others it is a stranger, for nobody knows which share group it was of. A GPU that is
-    recorded on another node stays there: it is nobody's to grant. `call` as in a claim. Raises
-    RecordInvalidError.
+    Beside others it is a stranger, for nobody knows which share group it was of. `call` as in a
+    claim. Raises RecordInvalidError.
     """
     demand_gpus(grant.gpus)
     if record is None:
         made = GpuRecord(grant.gpu, grant.node, (_released_again(grant, call),))
     elif record.node != grant.node:
-        return None
+        return Elsewhere(record.node)
     elif (held := record.holder(grant.reservation)) is None:
         made = record.with_holder(_released_again(grant, call).as_stranger())
     elif _is_attempt_again(held, grant):
@@ -105,7 +121,9 @@ def _released_again(grant: LoggedGrant, call: str) -> Holder:
 
 def _is_held(snapshot: LedgerSnapshot, key: str, grant: LoggedGrant) -> bool:
     entry = snapshot.entries.get(key)
-    held = None if entry is None else entry.record.holder(grant.reservation)
+    if entry is None or entry.record.node != grant.node:
+        return False
+    held = entry.record.holder(grant.reservation)
     return held is not None and not _is_attempt_again(held, grant)
 
 

@@ -13,7 +13,7 @@ from controller.ledger.adoption import LivePod
 from controller.ledger.pods import PodSeen
 from controller.ledger.record import GpuRecord, Holder, key_of
 from controller.ledger.states import HolderState, Origin
-from controller.ledger.store import LedgerSnapshot
+from controller.ledger.store import Entry, LedgerSnapshot
 
 
 class DriftKind(StrEnum):
@@ -42,7 +42,8 @@ class Drift:
     node: str
     reservation: str
     adopt: LivePod | None = None
-    """To be written by `adopted_on`, once a quorum read shows the pod still so."""
+    """To be written by `adopted_on`, once a quorum read shows the pod still so; held again by
+    `held_again` where the pod has gone before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,14 @@ def unrecorded_nodes(drifts: tuple[Drift, ...]) -> frozenset[str]:
 def _unrecorded(snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
     for pod in world.live:
         for gpu in pod.gpus:
-            entry = snapshot.get(gpu)
-            if entry is None or entry.record.holder(pod.reservation) is None:
+            if not _is_recorded(snapshot.get(gpu), pod):
                 yield Drift(DriftKind.POD_UNRECORDED, gpu, pod.node, pod.reservation, pod)
+
+
+def _is_recorded(entry: Entry | None, pod: LivePod) -> bool:
+    if entry is None or entry.record.node != pod.node:
+        return False
+    return entry.record.holder(pod.reservation) is not None
 
 
 def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:

@@ -332,8 +332,8 @@ class BindingWorld:
     def snapshot(self) -> FleetSnapshot:
         return self.fleet
 
-    def report(self, *processes: Any, after_s: float = 1) -> None:
-        """New evidence of every node, asked for after a while."""
+    def report(self, *processes: Any, after_s: float = 1, pods: tuple[str, ...] = ()) -> None:
+        """New evidence of every node, asked for after a while; `pods` (UIDs) run there."""
         self.clock.advance(after_s)
         now_ns = self.clock.boottime_ns()
         nodes = {}
@@ -345,6 +345,7 @@ class BindingWorld:
                 challenge_issued_ns=now_ns,
                 fresh_until_ns=now_ns + 90 * 10**9,
                 processes=tuple(processes),
+                pods=pods,
             )
             nodes[view.name] = replace(view, acceptance=accepted)
         self.fleet = FleetSnapshot(nodes, {}, self.fleet.version + 1)

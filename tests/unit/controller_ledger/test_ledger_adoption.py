@@ -47,6 +47,13 @@ def test_an_attempt_is_confirmed_and_the_rest_stays() -> None:
         assert adopted_on(in_state(state), LIVE, "GPU-a", CALL) is None
 
 
+def test_no_part_is_added_to_a_record_of_another_node() -> None:
+    """That node's reports would end it while the pod runs here."""
+    for part in (holder(pod=OTHER_POD), holder()):
+        there = replace(record(part), node="gpu-2")
+        assert adopted_on(there, LIVE, "GPU-a", CALL) is None
+
+
 def test_only_uuids_are_adopted() -> None:
     with pytest.raises(RecordInvalidError, match="gpus"):
         adopted_on(None, replace(LIVE, gpus=("0",)), "0", CALL)

@@ -64,6 +64,11 @@ def test_a_gpu_that_a_pod_uses_is_not_granted() -> None:
     assert code(FIRM, used, record(gpu="GPU-b")) is ReasonCode.GPU_BUSY
 
 
+def test_a_gpu_of_a_lost_reservation_is_not_granted_on_any_node() -> None:
+    assert code(replace(FIRM, owed=frozenset({"gpu-b"})), REPORT) is ReasonCode.GPU_BUSY
+    assert code(replace(FIRM, owed=frozenset({"gpu-c"})), REPORT) is None
+
+
 def test_but_one_that_only_those_use_who_have_it_is() -> None:
     """Who may join them is the ledger's to say."""
     group = record(holder("GPU-b"), holder("GPU-b", pod=OTHER_POD), gpu="GPU-b", share=SHARE)

@@ -6,8 +6,15 @@ import pytest
 
 from controller.ledger.adoption import LivePod
 from controller.ledger.claim import Taken, Write, claim_on
-from controller.ledger.record import MAX_HOLDERS, PodRef, RecordInvalidError
-from controller.ledger.recovery import LoggedGrant, grants_of, held_again, lost_grants
+from controller.ledger.record import MAX_HOLDERS, GpuRecord, Holder, PodRef, RecordInvalidError
+from controller.ledger.recovery import (
+    Elsewhere,
+    LoggedGrant,
+    granted_to,
+    grants_of,
+    held_again,
+    lost_grants,
+)
 from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
@@ -60,7 +67,7 @@ def test_what_the_ledger_had_is_known_in_the_same_words() -> None:
 def test_it_is_held_as_one_that_is_being_released() -> None:
     assert held_again(None, GRANT, CALL) == record(HELD)
     beside = held_again(record(holder(pod=OTHER_POD)), GRANT, CALL)
-    assert beside is not None
+    assert isinstance(beside, GpuRecord)
     assert beside.holders == (HELD.as_stranger(), holder(pod=OTHER_POD))
     assert beside.version == 2
 
@@ -71,7 +78,7 @@ def test_beside_a_share_group_it_is_a_stranger_and_the_group_is_closed(owner: st
     group = record(holder(pod=OTHER_POD), share=SHARE)
     grant = replace(GRANT, pod=replace(POD, owner=owner))
     beside = held_again(group, grant, CALL)
-    assert beside is not None
+    assert isinstance(beside, GpuRecord)
     assert beside.share == SHARE
     assert not beside.is_shared_by(SHARE)
     third = claim("GPU-a", pod=replace(POD, uid="uid-2"), share=SHARE)
@@ -84,14 +91,23 @@ def test_beside_a_share_group_it_is_a_stranger_and_the_group_is_closed(owner: st
 def test_what_is_held_already_stays_as_it_is() -> None:
     for state in (HolderState.PROPOSED, HolderState.CONFIRMED, HolderState.RELEASING):
         assert held_again(in_state(state), GRANT, CALL) is None
-    moved = replace(record(holder(pod=OTHER_POD)), node="gpu-2")
-    assert held_again(moved, GRANT, CALL) is None
+
+
+@pytest.mark.parametrize("part", [holder(pod=OTHER_POD), holder(state=HolderState.CONFIRMED)])
+def test_what_is_recorded_on_another_node_is_not_held_on_its_own(part: Holder) -> None:
+    moved = replace(record(part), node="gpu-2")
+    assert held_again(moved, GRANT, CALL) == Elsewhere("gpu-2")
+    assert lost_grants(KNOWN, snapshot(moved), ()) == (GRANT,)
+
+
+def test_what_a_live_pod_says_is_a_grant_of_one_that_was_bound() -> None:
+    assert granted_to(LIVE, "GPU-a") == replace(GRANT, bound=True)
 
 
 def test_an_attempt_that_was_bound_once_does_not_expire() -> None:
     bound = replace(GRANT, bound=True)
     again = held_again(in_state(HolderState.PROPOSED), bound, CALL)
-    assert again is not None
+    assert isinstance(again, GpuRecord)
     assert again.holders == (holder(state=HolderState.RELEASING),)
     assert held_again(in_state(HolderState.CONFIRMED), bound, CALL) is None
 

@@ -52,6 +52,15 @@ def test_a_live_pod_whose_gpu_another_holds_is_unrecorded_too() -> None:
     assert kinds(world, record(holder(), holder(pod=OTHER_POD), share=SHARE)) == []
 
 
+def test_a_record_on_another_node_is_none_of_the_pods() -> None:
+    world = replace(NOTHING, live=(replace(LIVE, gpus=("GPU-a",)),))
+    for part in (holder(pod=OTHER_POD), holder(state=HolderState.CONFIRMED)):
+        there = replace(record(part), node="gpu-2")
+        found = sweep(snapshot(there), world)
+        assert (DriftKind.POD_UNRECORDED, "GPU-a") in [(x.kind, x.gpu) for x in found]
+        assert unrecorded_nodes(found) == {"gpu-1"}
+
+
 def test_a_torn_attempt_is_none() -> None:
     assert kinds(NOTHING, record(holder("GPU-a", "GPU-b"))) == []
 

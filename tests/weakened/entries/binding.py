@@ -4,6 +4,7 @@ from typing import Final
 
 from tests.weakened.shown_by import (
     EARLY,
+    ELSEWHERE,
     GATE,
     GATE_DECISION,
     LOST,
@@ -144,9 +145,25 @@ ENTRIES: Final = (
     one(
         "grants-of-the-log",
         "controller/binding/footing_keeper.py",
-        "waiting = [x for x in lost if not await self._hold(x)]",
-        "waiting: list[LoggedGrant] = []",
+        "settled = _by_key([x for x in lost if await self._hold(x)])",
+        "settled = _by_key(lost)",
         f"{LOST}::test_what_the_log_gave_away_is_held_until_the_node_shows_no_use",
+    ),
+    one(
+        "grants-wait-for-another-node",
+        "controller/binding/footing_keeper.py",
+        "                return record is None\n",
+        "                return True\n",
+        f"{ELSEWHERE}::test_what_only_the_log_knows_is_not_forgotten_meanwhile",
+        f"{ELSEWHERE}::test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end",
+    ),
+    one(
+        "live-pods-are-remembered",
+        "controller/binding/footing_keeper.py",
+        "        self._remembered = {**self._remembered, **missing}\n",
+        "",
+        f"{ELSEWHERE}::test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end",
+        f"{ELSEWHERE}::test_a_pod_that_the_api_server_does_not_answer_for_is_remembered_too",
     ),
     one(
         "waiting-pods-are-touched",

@@ -2,7 +2,15 @@
 
 from typing import Final
 
-from tests.weakened.shown_by import API_FINALIZE, EARLY, LOST, RELEASE, RESTORED_GROUP, SETTLED
+from tests.weakened.shown_by import (
+    API_FINALIZE,
+    EARLY,
+    ELSEWHERE,
+    LOST,
+    RELEASE,
+    RESTORED_GROUP,
+    SETTLED,
+)
 from tests.weakened.weakening import one
 
 ENTRIES: Final = (
@@ -110,6 +118,32 @@ ENTRIES: Final = (
         "    return grant.bound and held.state is HolderState.PROPOSED\n",
         "    return False\n",
         f"{LOST}::test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire",
+    ),
+    one(
+        "adopted-on-its-own-node",
+        "controller/ledger/adoption.py",
+        "    if record.node != live.node:\n        return None\n",
+        "",
+        "tests/unit/controller_ledger/test_ledger_adoption.py"
+        "::test_no_part_is_added_to_a_record_of_another_node",
+        f"{ELSEWHERE}::test_a_live_pod_is_adopted_once_the_other_record_has_ended",
+        f"{ELSEWHERE}::test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end",
+    ),
+    one(
+        "held-on-its-own-node",
+        "controller/ledger/recovery.py",
+        "    elif record.node != grant.node:",
+        "    elif False:",
+        "tests/property/test_lost_reservations.py::test_nothing_in_force_is_lost",
+        f"{ELSEWHERE}::test_what_only_the_log_knows_is_not_forgotten_meanwhile",
+    ),
+    one(
+        "lost-gpus-are-owed",
+        "controller/ledger/footing.py",
+        "    if any(key_of(gpu) in footing.owed for gpu in gpus):",
+        "    if False:",
+        "tests/unit/controller_ledger/test_ledger_footing.py"
+        "::test_a_gpu_of_a_lost_reservation_is_not_granted_on_any_node",
     ),
     one(
         "log-is-read-first",
