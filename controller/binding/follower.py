@@ -155,9 +155,10 @@ class ReservationFollower:
             case LookFor(pod):
                 await self._looked_for(pod)
             case TouchPod(reservation, pod):
+                asked_ns = self._ports.boottime_ns()
                 answer = await _answered(self._ports.pods.touch(pod))
                 if answer is not None:
-                    self._followup.touched(reservation, answer)
+                    self._followup.touched(reservation, answer, asked_ns)
                     self._news.set()
             case Rewrite():
                 await self._rewritten(action)

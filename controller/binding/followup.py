@@ -104,11 +104,11 @@ class Followup:
         """Nodes with a holder that is being released: which pods run there matters."""
         self._apart = Apart()
 
-    def touched(self, reservation: str, answer: PodSeen | PodGone) -> None:
-        """The answer to a touch that was asked for."""
+    def touched(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
+        """The answer to a touch, and when it was asked for."""
         watch = self._attempts.get(reservation)
         if watch is not None:
-            self._attempts[reservation] = after_touch(watch, answer)
+            self._attempts[reservation] = after_touch(watch, answer, asked_ns)
         self._apart.touched(reservation, answer)
 
     def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:

@@ -1,12 +1,12 @@
 """The next step of an attempt: what becomes of a reservation while it is Proposed. Pure.
 
-An answer is no binding: a later admission step may refuse it, two Bindings may be in
-flight, and one may land a minute late. So an attempt is given up only when none can land
-any more: the pod was touched (a Binding carries the resourceVersion it was made from) and
-the answer to that very touch shows it unbound. A pod that was reserved for at its creation may
-come into being a minute after its UID was told: that there is none proves nothing earlier, and
-nobody asks. Time runs by this replica's CLOCK_BOOTTIME
-since it first saw the attempt as it is; no timestamp of anybody else's is believed.
+An answer is no binding: a later admission step may refuse it, two Bindings may be in flight,
+and one may land a minute late. So an attempt is given up only when none can land any more: its
+time is over, the pod was touched since (a Binding carries the resourceVersion it was made
+from), and the answer to that very touch shows it unbound. A pod that was reserved for at its
+creation may come into being a minute after its UID was told: that there is none proves nothing
+earlier, and nobody asks. Time runs by this replica's CLOCK_BOOTTIME since it first saw the
+attempt as it is; no timestamp of anybody else's is believed.
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +42,9 @@ class AttemptWatch:
     """The reservation's part in each GPU, as first seen `since_ns`."""
     since_ns: int
     touched: PodSeen | PodGone | None = None
-    """The pod in the answer to a touch that was asked after `since_ns`."""
+    """The pod in the answer to the last touch."""
+    touched_ns: int = 0
+    """When that was asked."""
 
 
 def watch_attempt(
@@ -54,9 +56,9 @@ def watch_attempt(
     return AttemptWatch(parts, now_ns)
 
 
-def after_touch(watch: AttemptWatch, answer: PodSeen | PodGone) -> AttemptWatch:
+def after_touch(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
     """Remember what a touch showed; a touch that was not answered shows nothing."""
-    return replace(watch, touched=answer)
+    return replace(watch, touched=answer, touched_ns=asked_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def attempt_step(
         return Wait(until_ns)
     if holder.pod.uid is None:
         return Move(HolderState.EXPIRED, "its pod never came")
-    if watch.touched is None:
+    if watch.touched is None or watch.touched_ns < until_ns:
         return Touch()
     return Move(HolderState.EXPIRED, "it was never bound")
 

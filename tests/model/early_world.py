@@ -235,7 +235,7 @@ class EarlySteps:
             case Touch() if n is not None:
                 bindings = tuple(x for x in world.bindings if x[0] != n)
                 answer = self._seen(n, world.pods[n])
-                known = attempt.after_touch(watch, answer)
+                known = attempt.after_touch(watch, answer, AGES[world.age])
                 yield (
                     f"pod {n} is touched",
                     world._replace(watch=self.interned.number(known), bindings=bindings),

@@ -550,7 +550,7 @@ class Steps:
         touched = self._with_pod(world, pod, world.pods[pod])
         me = touched.replicas[index]
         sight = self._sight_of(pod, Sight(world.pods[pod].api, world.pods[pod].call))
-        known = self.interned.number(attempt.after_touch(watch, sight))
+        known = self.interned.number(attempt.after_touch(watch, sight, AGES))
         yield (
             f"{index} touches pod {pod}",
             _at(touched, index, me._replace(attempts=_set(me.attempts, at, known))),

@@ -92,7 +92,7 @@ def test_an_attempt_is_touched_before_it_is_given_up() -> None:
     assert world.later(89).steps() == ()
     assert world.later(2).steps() == (TouchPod(RESERVATION, POD),)
     assert world.steps() == (TouchPod(RESERVATION, POD),)
-    world.followup.touched(RESERVATION, UNBOUND)
+    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
     assert moved(world.steps()) == (HolderState.EXPIRED, ("GPU-a",))
 
 
@@ -101,7 +101,7 @@ def test_a_touch_may_find_the_pod_bound_or_gone() -> None:
         world = World(attempt(), {"uid-0": UNBOUND})
         world.steps()
         world.later(91).steps()
-        world.followup.touched(RESERVATION, answer)
+        world.followup.touched(RESERVATION, answer, world.now_ns)
         assert moved(world.steps()) == (state, ("GPU-a",))
 
 
@@ -109,7 +109,7 @@ def test_a_retry_begins_the_time_anew() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()
     world.later(91).steps()
-    world.followup.touched(RESERVATION, UNBOUND)
+    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
     world.records = (record(replace(holder("GPU-a"), answers=2)),)
     assert world.steps() == ()
     assert world.later(89).steps() == ()
@@ -118,7 +118,7 @@ def test_a_retry_begins_the_time_anew() -> None:
 
 def test_answers_about_attempts_that_are_over_are_dropped() -> None:
     world = World()
-    world.followup.touched(RESERVATION, UNBOUND)
+    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
     assert world.steps() == ()
 
 

@@ -27,7 +27,7 @@ UNBORN = holder(origin=Origin.ADMISSION, pod=PodRef("team-a", "train-0"))
 
 
 def step(part: Holder, pod: PodSight, age_s: int, touched: PodSeen | PodGone | None = None) -> Step:
-    watch = AttemptWatch((part,), NOW, touched)
+    watch = AttemptWatch((part,), NOW, touched, NOW + age_s * S)
     return attempt_step(watch, "gpu-1", pod, NOW + age_s * S, DEFAULT_LIMITS)
 
 
@@ -80,13 +80,27 @@ class TestPatience:
         )
 
 
+def test_a_touch_from_before_its_time_was_over_does_not_count() -> None:
+    """A pod that the copy lacked at first is touched then, and once more at its own end."""
+    watch = after_touch(AttemptWatch((EARLY,), NOW), UNBOUND, NOW + 121 * S)
+
+    def at(age_s: int) -> Step:
+        return attempt_step(watch, "gpu-1", UNBOUND, NOW + age_s * S, DEFAULT_LIMITS)
+
+    assert [at(121), at(599)] == [Wait(NOW + 600 * S)] * 2
+    assert at(600) == Touch()
+    watch = after_touch(watch, UNBOUND, NOW + 600 * S)
+    assert at(601) == Move(HolderState.EXPIRED, "it was never bound")
+
+
 def test_an_unborn_pods_expires_without_anybody_to_touch() -> None:
     assert step(UNBORN, None, 119) == Wait(NOW + 120 * S)
     assert step(UNBORN, None, 120) == Move(HolderState.EXPIRED, "its pod never came")
 
 
 def test_any_change_of_an_attempt_begins_the_watch_anew() -> None:
-    watch = after_touch(watch_attempt(None, (holder(),), NOW), UNBOUND)
+    watch = after_touch(watch_attempt(None, (holder(),), NOW), UNBOUND, NOW + 3)
+    assert watch == AttemptWatch((holder(),), NOW, UNBOUND, NOW + 3)
     assert watch_attempt(watch, (holder(),), NOW + 5) is watch
     again = watch_attempt(watch, (holder(answers=2),), NOW + 5)
     assert again == AttemptWatch((holder(answers=2),), NOW + 5, None)

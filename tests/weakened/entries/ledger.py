@@ -33,9 +33,17 @@ ENTRIES: Final = (
     one(
         "ledger-touch",
         "controller/ledger/attempt.py",
-        "    if watch.touched is None:\n        return Touch()\n",
+        "    if watch.touched is None or watch.touched_ns < until_ns:\n        return Touch()\n",
         "",
         "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
+    ),
+    one(
+        "ledger-touch-since",
+        "controller/ledger/attempt.py",
+        "    if watch.touched is None or watch.touched_ns < until_ns:",
+        "    if watch.touched is None:",
+        "tests/unit/controller_ledger/test_ledger_attempt.py"
+        "::test_a_touch_from_before_its_time_was_over_does_not_count",
     ),
     one(
         "ledger-lost-answer",
