@@ -7,9 +7,9 @@ that whoever remembers verdicts by it recognises it.
 
 from collections.abc import Iterable, Mapping
 
-from controller.ledger.record import GpuRecord, Holder, ShareGroup
+from controller.ledger.record import GpuRecord, ShareGroup
 from controller.ledger.states import HolderState
-from controller.ledger.store import Entry, LedgerSnapshot
+from controller.ledger.store import LedgerSnapshot
 
 
 class Occupancy:
@@ -54,29 +54,6 @@ class Occupancy:
         own = frozenset() if pod_uid is None else self._own_attempts(pod_uid)
         shared = frozenset() if share is None else self._by_group.get(share, frozenset())
         return self._all - own - shared if own or shared else self._all
-
-    def on_node(self, node: str) -> tuple[Entry, ...]:
-        """What is held on a node, by GPU; walks through all records."""
-        found = (x for x in self.snapshot.entries.values() if x.record.node == node)
-        return tuple(sorted(found, key=lambda x: x.record.key))
-
-    def in_namespace(self, namespace: str) -> int:
-        """Reserved GPUs of a namespace, unborn pods' included: what a quota counts."""
-        return sum(
-            holder.pod.namespace == namespace
-            for entry in self.snapshot.entries.values()
-            for holder in entry.record.holders
-        )
-
-    def unborn_of(self, namespace: str, owner: str) -> Holder | None:
-        """The proposal that an owner's pod has not taken up yet; there may be one."""
-        found = (
-            holder
-            for entry in self.snapshot.entries.values()
-            for holder in entry.record.holders
-            if (holder.pod.namespace, holder.pod.owner, holder.pod.uid) == (namespace, owner, None)
-        )
-        return min(found, key=lambda x: x.reservation, default=None)
 
     def _claimed_after(
         self, old: set[GpuRecord], new: set[GpuRecord], held: frozenset[str]

@@ -1,8 +1,9 @@
 """Drift: where the ledger and the world disagree, and what is written about it. Pure.
 
-One replica sweeps. What it finds is counted and shown; the one thing that it repairs is a
-live pod without its record, after a quorum read of that pod. Attempts and ended pods are no
-drift: every replica sees to those.
+Every replica sweeps: none grants anything on a node before it has compared by itself. What it
+finds is counted and shown; the one thing that it repairs is a live pod without its record, after
+a quorum read of that pod, and the store lets one of equal writes through. Attempts and ended
+pods are no drift: `binding.followup` sees to those.
 """
 
 from collections.abc import Iterator, Mapping

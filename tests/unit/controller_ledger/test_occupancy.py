@@ -76,20 +76,6 @@ def test_but_a_stranger_beside_it_does(part: Holder) -> None:
         assert occupancy(mixed).busy_for("uid-9", SHARE) == {"GPU-c"}
 
 
-def test_a_node_shows_what_is_held_there() -> None:
-    elsewhere = replace(B, node="gpu-2")
-    assert [x.record for x in occupancy(SHARED, A, elsewhere).on_node("gpu-1")] == [A, SHARED]
-
-
-def test_a_namespace_is_counted_with_its_unborn() -> None:
-    found = occupancy(A, B, SHARED, EARLY)
-    assert found.in_namespace("team-a") == 4
-    assert found.in_namespace("team-b") == 1
-    assert found.unborn_of("team-b", "owner-b") == EARLY.holders[0]
-    assert found.unborn_of("team-b", "owner-a") is None
-    assert found.unborn_of("team-a", str(POD.owner)) is None
-
-
 class TestTheNextOne:
     @given_by(
         st.lists(st.tuples(st.sampled_from([A, B, SHARED, MIXED, EARLY, *GIVEN]), st.booleans()))
