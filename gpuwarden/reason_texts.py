@@ -496,7 +496,8 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
     ReasonCode.GPU_BUSY: Explanation(
         Stage.PLACEMENT,
         "Too few matching GPUs of the node are free.",
-        "Wait for a release, or see with gpuwarden reservations who holds them.",
+        "Wait for a release, or see with gpuwarden reservations who holds them; what pods have"
+        " without a reservation stands in the node's events (GpuOffBook).",
     ),
     ReasonCode.GATE_DENIED_RECENTLY: Explanation(
         Stage.PLACEMENT,

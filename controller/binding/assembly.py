@@ -198,6 +198,7 @@ def _use_keeper(
             is_firm=lambda: footing.is_firm,
             may_evict=may_evict,
             evictor=cluster.evictor,
+            wake=cluster.wake_nodes,
             sink=sources.use_journal,
             boottime_ns=sources.clock.boottime_ns,
             draw_call=_draw_call,

@@ -196,7 +196,8 @@ def _reserve(case: Case, judge: Judge, result: Result) -> Refused | Reserve:
     before = asked_before(view, case.node, case.uid) if early is None else early.gpus
     chosen = tuple(device.uuid for device in judge.assigned(case.node, before))
     if early is not None and frozenset(chosen) != frozenset(early.gpus):
-        return _refused(ReasonCode.GPU_LOST, "what was reserved at its creation cannot be had")
+        lost = Refusal(ReasonCode.GPU_LOST, "what was reserved at its creation cannot be had")
+        return Refused((view.grant_refusal(case.node, early.gpus) or lost,))
     gpus = in_claiming_order(chosen)
     refusal = _against_grant(case, gpus)
     if refusal is not None:

@@ -63,7 +63,14 @@ def choose_early(
     used = use(None, share)
     claimed = {x for x, each in view.claiming.items() if share is None or each.share != share}
     busy = used.busy | claimed if claimed else used.busy
-    scene = replace(view.scene, busy=busy, shared=used.shared, parts=used.parts)
+    scene = replace(
+        view.scene,
+        busy=busy,
+        shared=used.shared,
+        own=used.own,
+        parts=used.parts,
+        holders=used.holders,
+    )
     names = tuple(_candidates(ask, view, nodes))
     if not names:
         return _nowhere(ask, nodes)

@@ -26,9 +26,11 @@ class LedgerUse:
                 self._occupancy.busy(),
                 claimed=self._occupancy.claimed(),
                 parts=snapshot.parts_on,
+                holders=self._occupancy.holders(),
             )
         busy = self._occupancy.busy_for(pod_uid, share)
         if busy is self._use.busy:
             return self._use
         without_group = self._occupancy.busy_for(pod_uid)
-        return replace(self._use, busy=busy, shared=without_group - busy)
+        own = self._use.busy - without_group
+        return replace(self._use, busy=busy, shared=without_group - busy, own=own)

@@ -2,12 +2,13 @@
 
 Each accepted evidence of a node is looked at once. GPUs that kubelet has given to guarded pods get
 their records (`settlement`), what does not agree is told when it begins and when it ends, and where
-the policy says so one replica evicts. What fails is tried with the next report. Must not decide
-anything, and must not release anything.
+the policy says so one replica evicts. Where a GPU is free again that a pod had without a record,
+pods that wait are tried anew. What fails is tried with the next report. Must not decide anything,
+and must not release anything.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
@@ -17,11 +18,14 @@ from controller.binding.fault_watch import FaultChanges, FaultWatch
 from controller.binding.settlement import Settlement, Showing
 from controller.binding.use_faults import UseCase, UseFaultKind, use_faults
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeMode, NodeView
+from controller.ledger.pod_use import Holders
 from controller.ledger.record import PodRef, RecordInvalidError
 from controller.ledger.release import UseReport
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.settlement import GivenGpu, settled_on
 from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.scheduling.device_pool import DevicePool
+from controller.scheduling.device_use import taken_without_record
 
 ROUND_SECONDS: Final = 1.0
 MOST_RACES: Final = 4
@@ -69,6 +73,8 @@ class UsePorts:
     may_evict: Callable[[], bool]
     """Whether the policy says so and this replica leads."""
     evictor: Evictor
+    wake: Callable[[Iterable[str]], None]
+    """Have pods tried anew that these nodes may take now."""
     sink: UseSink
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
@@ -84,6 +90,8 @@ class UseKeeper:
         self._faults = FaultWatch()
         self._evictions = Evictions()
         self._looked_at: dict[str, Acceptance] = {}
+        self._taken: dict[str, frozenset[str]] = {}
+        """By `env` node: devices that pods have there without a record."""
         self._fleet: FleetSnapshot | None = None
 
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
@@ -111,6 +119,7 @@ class UseKeeper:
         for gone in self._looked_at.keys() - nodes.keys():
             del self._looked_at[gone]
             self._settlement.forget(gone)
+            self._taken.pop(gone, None)
             self._tell(self._faults.reported(gone, ()))
         now_ns = self._ports.boottime_ns()
         for name, node in nodes.items():
@@ -125,6 +134,7 @@ class UseKeeper:
         ports, report = self._ports, self._ports.report(node.name)
         if report is None:
             return
+        self._wake(node, acceptance)
         if not await self._settle(node, acceptance, report):
             return
         case = UseCase(
@@ -138,6 +148,18 @@ class UseKeeper:
         )
         whole = report.given is not None and report.users is not None
         self._tell(self._faults.reported(node.name, use_faults(case), whole=whole))
+
+    def _wake(self, node: NodeView, acceptance: Acceptance) -> None:
+        """What ends without a record is followed by no release that would wake anybody."""
+        before = self._taken.pop(node.name, frozenset())
+        if node.mode is not NodeMode.ENV:
+            return
+        holders = Holders(self._ports.store.snapshot().entries)
+        now = taken_without_record(DevicePool(acceptance), holders, ())
+        if now:
+            self._taken[node.name] = now
+        if before - now:
+            self._ports.wake((node.name,))
 
     def _tell(self, changes: FaultChanges) -> None:
         if changes.begun or changes.ended:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeMode
+from controller.ledger.pod_use import given_in, users_of
 from controller.ledger.release import GivenDevice, UseReport
 
 SETTLES_NS: Final = 60 * 1_000_000_000
@@ -42,7 +43,7 @@ class UseReports:
         return UseReport(
             acceptance.boot_id,
             asked_ns,
-            _users(acceptance),
+            users_of(acceptance),
             self._given(node, acceptance, mode),
             None if acceptance.pods_unread else frozenset(acceptance.pods or ()),
         )
@@ -52,27 +53,12 @@ class UseReports:
     ) -> frozenset[GivenDevice] | None:
         allocations = acceptance.allocations
         if mode is NodeMode.ENV:  # kubelet has no GPUs there to give
-            return _devices(acceptance)
+            return given_in(acceptance)
         if allocations is None:
             return None
         if allocations:
             self._silent_since_ns.pop(node, None)
-            return _devices(acceptance)
+            return given_in(acceptance)
         asked_ns = acceptance.challenge_issued_ns
         since_ns = self._silent_since_ns.setdefault(node, asked_ns)
         return frozenset() if asked_ns - since_ns >= SETTLES_NS else None
-
-
-def _devices(acceptance: Acceptance) -> frozenset[GivenDevice]:
-    return frozenset(
-        GivenDevice(x.namespace, x.pod, x.device) for x in acceptance.allocations or ()
-    )
-
-
-def _users(acceptance: Acceptance) -> dict[str, frozenset[str | None]] | None:
-    if acceptance.processes is None:
-        return None
-    found: dict[str, set[str | None]] = {}
-    for process in acceptance.processes:
-        found.setdefault(process.gpu, set()).add(process.pod_uid)
-    return {gpu: frozenset(users) for gpu, users in found.items()}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from controller.admission.rules import AdmissionRules
 from controller.ledger.claim import open_attempt
+from controller.ledger.pod_use import Holders
 from controller.ledger.record import PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationIds
 from controller.ledger.states import HolderState
@@ -62,10 +63,16 @@ def scene_on(
         if _is_claimed(view.claiming.get(x), pod_uid, share)
         or (x not in shared and _is_held(view.ledger.get(x), pod_uid, own))
     )
-    entries = ((x, view.ledger.get(x)) for x in uuids)
-    claimed = frozenset(x for x, entry in entries if entry is not None and entry.record.is_claimed)
+    held = {x: entry for x in uuids if (entry := view.ledger.get(x)) is not None}
+    claimed = frozenset(x for x, entry in held.items() if entry.record.is_claimed)
     return replace(
-        view.scene, busy=busy, shared=shared, claimed=claimed, parts=view.ledger.parts_on
+        view.scene,
+        busy=busy,
+        shared=shared,
+        own=frozenset(held) - busy - shared,
+        claimed=claimed,
+        parts=view.ledger.parts_on,
+        holders=Holders(view.ledger.entries),
     )
 
 

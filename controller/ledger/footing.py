@@ -8,8 +8,9 @@ was heard about use. What a report shows of pods on GPUs without a record blocks
 
 from dataclasses import dataclass
 
+from controller.ledger.pod_use import Holders, has_stranger, use_of
 from controller.ledger.record import key_of
-from controller.ledger.release import UseReport, card_of
+from controller.ledger.release import UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -61,7 +62,8 @@ def grant_refusal(
     """What is against granting GPUs of a node now, besides their records.
 
     A pod that has a record of the GPU may use it: who may share it with that pod is the ledger's
-    to say (`claim_on`).
+    to say (`claim_on`). Whoever chooses goes by the same rule about use (`pod_use`), so this
+    refuses only what was not to be chosen.
     """
     report, now_ns = known.report, known.now_ns
     reads = (footing.ledger_read_ns, footing.pods_read_ns)
@@ -81,23 +83,14 @@ def grant_refusal(
 
 def _taken(gpu: str, report: UseReport, ledger: LedgerSnapshot) -> Refusal | None:
     """What the node itself says against granting a GPU: a use that no record of it explains."""
-    users = (report.users or {}).get(gpu, ())
-    if any(x is not None and not _holds(ledger, gpu, x) for x in users):
+    use = use_of(report, gpu)
+    if use is None:
+        return None
+    if has_stranger(use, Holders(ledger.entries)):
         return Refusal(ReasonCode.GPU_BUSY, f"a pod without a reservation uses {gpu}")
-    if any(card_of(x.device) == gpu for x in report.given or ()):
+    if use.is_given:
         return Refusal(ReasonCode.GPU_BUSY, f"kubelet has given {gpu} to a pod")
     return None
-
-
-def used_without_record(report: UseReport, snapshot: LedgerSnapshot) -> frozenset[str]:
-    """GPUs that some pod's process uses although the ledger gives them to no pod like it."""
-    if report.users is None:
-        return frozenset()
-    return frozenset(
-        gpu
-        for gpu, users in report.users.items()
-        if any(x is not None and not _holds(snapshot, gpu, x) for x in users)
-    )
 
 
 def went_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
@@ -116,8 +109,3 @@ def went_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
 
 def _calls(entry: Entry) -> frozenset[str]:
     return frozenset(x.call for x in entry.record.holders)
-
-
-def _holds(snapshot: LedgerSnapshot, gpu: str, pod_uid: str) -> bool:
-    entry = snapshot.entries.get(key_of(gpu))
-    return entry is not None and entry.record.of_pod(pod_uid) is not None

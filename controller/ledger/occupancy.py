@@ -7,7 +7,8 @@ that whoever remembers verdicts by it recognises it.
 
 from collections.abc import Iterable, Mapping
 
-from controller.ledger.record import GpuRecord, ShareGroup
+from controller.ledger.pod_use import Holders
+from controller.ledger.record import GpuRecord, PodRef, ShareGroup
 from controller.ledger.states import HolderState
 from controller.ledger.store import LedgerSnapshot
 
@@ -15,7 +16,7 @@ from controller.ledger.store import LedgerSnapshot
 class Occupancy:
     """One per snapshot; `then` makes the next one from it, which costs little."""
 
-    __slots__ = ("_all", "_by_group", "_claimed", "snapshot")
+    __slots__ = ("_all", "_by_group", "_claimed", "_edition", "snapshot")
 
     def __init__(self, snapshot: LedgerSnapshot) -> None:
         self.snapshot = snapshot
@@ -23,6 +24,7 @@ class Occupancy:
         claimed = _claimed(x.record for x in snapshot.entries.values())
         self._claimed = self._all if claimed == self._all else claimed
         self._by_group = _grouped(x.record for x in snapshot.entries.values())
+        self._edition = 0
 
     def then(self, snapshot: LedgerSnapshot) -> "Occupancy":
         """That of a later snapshot: the same answers where the same GPUs are held."""
@@ -36,6 +38,7 @@ class Occupancy:
         was, held = frozenset(x.gpu for x in old), frozenset(x.gpu for x in new)
         made._all = self._all if was == held else (self._all - was) | held  # noqa: SLF001 - a new one of our own
         made._claimed = self._claimed_after(old, new, made._all)  # noqa: SLF001 - same
+        made._edition = self._edition + _changes_hands(old, new)  # noqa: SLF001 - same
         made._by_group = self._by_group  # noqa: SLF001 - same
         if any(x.share is not None for x in old | new):
             made._by_group = _grouped(x.record for x in now.values())  # noqa: SLF001 - same
@@ -48,6 +51,10 @@ class Occupancy:
     def claimed(self) -> frozenset[str]:
         """UUIDs of the GPUs that pods have by claims, and that kubelet knows nothing of."""
         return self._claimed
+
+    def holders(self) -> Holders:
+        """Whom they are held for."""
+        return Holders(self.snapshot.entries, self._edition)
 
     def busy_for(self, pod_uid: str | None, share: ShareGroup | None = None) -> frozenset[str]:
         """UUIDs that a pod cannot have: held by others, and not by its share group."""
@@ -71,6 +78,16 @@ class Occupancy:
             for entry, holder in self.snapshot.parts_of(pod_uid)
             if holder.state is HolderState.PROPOSED and len(entry.record.holders) == 1
         )
+
+
+def _changes_hands(old: Iterable[GpuRecord], new: Iterable[GpuRecord]) -> bool:
+    """Whether a GPU that stays held has other pods than before."""
+    before = {x.gpu: _pods(x) for x in old}
+    return any(before.get(x.gpu, _pods(x)) != _pods(x) for x in new)
+
+
+def _pods(record: GpuRecord) -> frozenset[PodRef]:
+    return frozenset(x.pod for x in record.holders)
 
 
 def _claimed(records: Iterable[GpuRecord]) -> frozenset[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controller.fleet.view import NodeMode
 from controller.scheduling.device_facts import Device
-from controller.scheduling.device_pool import DevicePool, DeviceWish
+from controller.scheduling.device_pool import DevicePool, DeviceWish, Matching
 from controller.scheduling.guarantee import Guarantee
 from controller.scheduling.requirements import Requirements
 from gpuwarden.reasons import ReasonCode
@@ -28,6 +28,8 @@ class DeviceNeeds:
     """Whether a device with a running process counts as in use."""
     shared: frozenset[str] = frozenset()
     """Devices whose processes do not count."""
+    taken: frozenset[str] = frozenset()
+    """Devices of this very node that cannot be given now, besides what is busy."""
 
 
 def mode_fits(needs: Requirements, mode: NodeMode) -> bool:
@@ -60,15 +62,25 @@ def free_devices(pool: DevicePool, ask: DeviceNeeds) -> Sequence[Device]:
     A pod that needs several gets whole GPUs: CUDA lets a process see one MIG device only.
     """
     matching = pool.matching(ask.wish, whole_only=ask.needs.count > 1)
-    devices = matching.idle if ask.processes_count else matching.devices
-    if not ask.busy:
+    devices = _idle(matching, ask) if ask.processes_count else matching.devices
+    if not ask.busy and not ask.taken:
         return devices
-    return tuple(device for device in devices if not is_held(device, ask.busy))
+    return tuple(device for device in devices if not _is_anothers(device, ask))
 
 
 def is_held(device: Device, busy: Collection[str]) -> bool:
     """Whether somebody has the device, or the whole GPU from before it was split."""
     return device.uuid in busy or device.gpu.uuid in busy
+
+
+def _idle(matching: Matching, ask: DeviceNeeds) -> Sequence[Device]:
+    if not ask.shared:
+        return matching.idle
+    return tuple(x for x in matching.devices if not x.in_use or x.uuid in ask.shared)
+
+
+def _is_anothers(device: Device, ask: DeviceNeeds) -> bool:
+    return is_held(device, ask.busy) or device.uuid in ask.taken
 
 
 def _any_free(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
@@ -92,7 +104,7 @@ def _named(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
 
 
 def _is_used(device: Device, ask: DeviceNeeds) -> bool:
-    if is_held(device, ask.busy):
+    if _is_anothers(device, ask):
         return True
     return ask.processes_count and device.in_use and device.uuid not in ask.shared
 

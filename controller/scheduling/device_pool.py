@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from controller.fleet.view import Acceptance, GpuView
+from controller.ledger.pod_use import CardUse, uses_in
 from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import holds
 from controller.scheduling.selector import Selector
 
 _MAX_KEPT = 16
 _MIG_RESOURCE = "mig-"
+_MIG = "MIG-"
 
 
 def is_mig_resource(resource: str) -> bool:
@@ -63,8 +65,11 @@ class Matching:
 class DevicePool:
     """All allocatable devices of one acceptance."""
 
-    def __init__(self, acceptance: Acceptance) -> None:
+    def __init__(self, acceptance: Acceptance, before: "DevicePool | None" = None) -> None:
+        """`before`: the same node's last one, of which some may still hold."""
         self.acceptance = acceptance
+        if before is not None and _same_use(acceptance, before.acceptance):
+            vars(self).update((x, y) for x, y in vars(before).items() if x == "pod_uses")
         self._kept: dict[tuple[str, bool], Matching] = {}
 
     @cached_property
@@ -88,6 +93,34 @@ class DevicePool:
     def unusable(self) -> tuple[GpuView, ...]:
         """Lost or unhealthy GPUs."""
         return tuple(gpu for gpu in self.acceptance.gpus if _is_unusable(gpu))
+
+    @cached_property
+    def pod_uses(self) -> tuple[tuple[CardUse, tuple[str, ...]], ...]:
+        """What pods use and kubelet has given, and which of the devices that is about.
+
+        What is said of a GPU is said of each of its parts. A part that is not shown any more is a
+        part of one of the whole GPUs, and nobody can tell of which.
+        """
+        uses = uses_in(self.acceptance)
+        if not uses:
+            return ()
+        about: dict[str, list[str]] = {}
+        for device in self.devices:
+            for card in {device.uuid, device.gpu.uuid}:
+                about.setdefault(card, []).append(device.uuid)
+        shown = {mig.uuid for gpu in self.acceptance.gpus for mig in gpu.mig_devices}
+        whole = [device.uuid for device in self.devices if device.mig is None]
+        return tuple(
+            (
+                use,
+                tuple(
+                    whole
+                    if use.card.startswith(_MIG) and use.card not in shown
+                    else about.get(use.card, ())
+                ),
+            )
+            for use in uses
+        )
 
     def matching(self, wish: DeviceWish, *, whole_only: bool) -> Matching:
         """Devices with the wished properties, in PCI bus order."""
@@ -144,6 +177,15 @@ class DevicePool:
             )
         whole = tuple(device for device in self.devices if device.mig is None)
         return whole or self.devices
+
+
+def _same_use(one: Acceptance, other: Acceptance) -> bool:
+    """Whether GPUs and accounts are the very objects: so they are where nothing has changed."""
+    return (
+        one.gpus is other.gpus
+        and one.processes is other.processes
+        and one.allocations is other.allocations
+    )
 
 
 def _is_unusable(gpu: GpuView) -> bool:

@@ -6,12 +6,13 @@ the whole truth; `filter` only avoids asking about nodes whose answer is known.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 
 from controller.fleet.view import Acceptance, Level, NodeMode, NodeState, NodeView
 from controller.scheduling.assignment import assigned_devices
-from controller.scheduling.device_choice import DeviceNeeds, free_devices, judge_devices, mode_fits
+from controller.scheduling.device_choice import DeviceNeeds, free_devices, mode_fits
+from controller.scheduling.device_demands import DeviceDemands
 from controller.scheduling.device_facts import Device
 from controller.scheduling.device_labels import MODEL_PREFIX
 from controller.scheduling.device_pool import DevicePool, device_wish, is_mig_resource
@@ -22,6 +23,7 @@ from controller.scheduling.refusal_texts import (
     NO_MODE_YET,
     REFUSALS,
     STILL_CLAIMED,
+    WITHOUT_RECORD,
     refused_node,
 )
 from controller.scheduling.requirements import Requirements, RequirementsInvalid
@@ -49,13 +51,14 @@ class Judge:
 
     __slots__ = (
         "_allowed",
-        "_ask",
+        "_demands",
         "_levels",
         "_needs",
         "_place_node",
         "_scene",
         "_static_level_suffices",
         "_verdicts",
+        "_wish",
         "accepted",
         "level",
         "pod_refusal",
@@ -79,13 +82,11 @@ class Judge:
         self._levels = frozenset(each for each in Level if RANK[each] >= RANK[self.level])
         self._static_level_suffices = asked is Level.NONE and policy.min_level in _DEMANDS_NOTHING
         labels = sorted(self._needs.labels)
-        self._ask = DeviceNeeds(
-            self._needs,
-            device_wish(self._needs.selector, labels, scene.policy.labels),
-            scene.busy,
-            policy.processes_count_as_use,
-            scene.shared,
+        self._wish = device_wish(self._needs.selector, labels, scene.policy.labels)
+        ask = DeviceNeeds(
+            self._needs, self._wish, scene.busy, policy.processes_count_as_use, scene.shared
         )
+        self._demands = DeviceDemands(ask, scene)
         question = (
             valid,
             self.accepted,
@@ -93,6 +94,8 @@ class Judge:
             scene.busy,
             scene.shared,
             scene.claimed if valid.requests else None,
+            scene.own,
+            scene.holders.edition,
         )
         self._verdicts = scene.memory.verdicts(question, scene.now.boottime_ns)
         self.pod_refusal: Refusal | None = None
@@ -122,12 +125,21 @@ class Judge:
 
     def refusal(self, name: str) -> Refusal | None:
         """What is against the node, None when it passes."""
+        found = self._found(name)
+        return self._in_words(name, found) if isinstance(found, ReasonCode) else found
+
+    def passes(self, name: str) -> bool:
+        """Whether nothing is against the node."""
+        return self._found(name) is None
+
+    def _found(self, name: str) -> Refusal | ReasonCode | None:
+        """A code alone where its words are still to be found: few nodes' are ever told."""
         if self.pod_refusal is not None:
             return self.pod_refusal
         if self._place_node is not None and self._place_node != name:
             return REFUSALS[ReasonCode.MAP_ELSEWHERE]
         node = self._scene.fleet.nodes.get(name)
-        return self._without_evidence(name) if node is None else self._refusal(node)
+        return self._without_evidence(name) if node is None else self._verdict(node)
 
     def codes(self, names: Sequence[str]) -> bytes:
         """A byte for each of `names` (`verdicts.CODES`): `refusal` for many at once."""
@@ -153,23 +165,30 @@ class Judge:
         return list(compress(names, self.codes(names).translate(IF_PASSES)))
 
     def _code(self, name: str) -> ReasonCode | None:
-        found = self.refusal(name)
-        return None if found is None else found.code
+        found = self._found(name)
+        return found.code if isinstance(found, Refusal) else found
 
     def _code_of(self, node: NodeView) -> ReasonCode | None:
-        found = self._refusal(node)
-        return None if found is None else found.code
+        found = self._verdict(node)
+        return found.code if isinstance(found, Refusal) else found
 
-    def _refusal(self, node: NodeView) -> Refusal | None:
+    def _verdict(self, node: NodeView) -> Refusal | ReasonCode | None:
         acceptance = node.acceptance
         if acceptance is None or node.blocked is not None:
             return self._not_standing(node)
         if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:
             return REFUSALS[ReasonCode.NODE_STALE]
-        code = self._against(node, acceptance)
+        return self._against(node, acceptance)
+
+    def _in_words(self, name: str, code: ReasonCode) -> Refusal:
+        node = self._scene.fleet.nodes[name]
         if code is ReasonCode.NODE_MODE:
             return self._against_mode(node.mode)
-        return None if code is None else REFUSALS[code]
+        if code is ReasonCode.GPU_BUSY and node.acceptance is not None:
+            pool = self._scene.memory.pool(name, node.acceptance)
+            if self._demands.would_do_without_strangers(name, pool):
+                return WITHOUT_RECORD
+        return REFUSALS[code]
 
     def _against_mode(self, mode: NodeMode) -> Refusal:
         if mode in NO_MODE_YET:
@@ -187,7 +206,7 @@ class Judge:
         if node is None or node.acceptance is None:
             return None
         pool = self._scene.memory.pool(name, node.acceptance)
-        return Offer(node.acceptance, node.mode, free_devices(pool, self._ask_on(name, pool)))
+        return Offer(node.acceptance, node.mode, free_devices(pool, self._demands.on(name, pool)))
 
     def assigned(self, name: str, preferred: Collection[str] = ()) -> tuple[Device, ...]:
         """The devices that the pod gets on an `env` node that it passes, in the pod's order.
@@ -198,7 +217,7 @@ class Judge:
         if node is None or node.acceptance is None:
             return ()
         pool = self._scene.memory.pool(name, node.acceptance)
-        return assigned_devices(pool, self._ask_on(name, pool), preferred)
+        return assigned_devices(pool, self._demands.on(name, pool), preferred)
 
     def _against(self, node: NodeView, acceptance: Acceptance) -> ReasonCode | None:
         own = acceptance.attestation_hash
@@ -213,7 +232,7 @@ class Judge:
         pool = self._scene.memory.pool(node.name, acceptance)
         if node.mode is NodeMode.PLUGIN and self._could_give_split(node.name, pool):
             return ReasonCode.EXACT_UNAVAILABLE
-        return judge_devices(pool, node.mode, self._ask_on(node.name, pool))
+        return self._demands.against(node.name, pool, node.mode)
 
     def _could_give_split(self, name: str, pool: DevicePool) -> bool:
         """Whether kubelet could give the pod a GPU that is split, as if it were whole."""
@@ -232,20 +251,6 @@ class Judge:
             gpu.uuid in claimed or any(mig.uuid in claimed for mig in gpu.mig_devices)
             for gpu in acceptance.gpus
         )
-
-    def _ask_on(self, name: str, pool: DevicePool) -> DeviceNeeds:
-        """The demands on the devices of one node.
-
-        While somebody has a MIG device that the node does not show any more, none of its GPUs is
-        free as a whole: it was a part of one of them, and nobody can tell of which.
-        """
-        held, ask = self._scene.parts(name), self._ask
-        if not held:
-            return ask
-        shown = {mig.uuid for gpu in pool.acceptance.gpus for mig in gpu.mig_devices}
-        if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):
-            return ask
-        return replace(ask, busy=ask.busy | {x.uuid for x in pool.devices if x.mig is None})
 
     def _not_standing(self, node: NodeView) -> Refusal | None:
         match node.state(self._scene.now.boottime_ns):
@@ -273,7 +278,7 @@ class Judge:
             return ReasonCode.HASH_MISMATCH
         if not self._static_level_suffices:
             return ReasonCode.LEVEL_TOO_LOW
-        about_devices = needs.place or needs.uuids or self._ask.wish.key
+        about_devices = needs.place or needs.uuids or self._wish.key
         if about_devices or (needs.count and not needs.requests):
             return ReasonCode.GPU_NO_MATCH
         return None

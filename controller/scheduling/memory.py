@@ -30,7 +30,7 @@ class PlacementMemory:
         """The devices of a node's acceptance."""
         pool = self._pools.get(node)
         if pool is None or pool.acceptance is not acceptance:
-            pool = self._pools[node] = DevicePool(acceptance)
+            pool = self._pools[node] = DevicePool(acceptance, pool)
         return pool
 
     def verdicts(self, question: Hashable, now_ns: int) -> Verdicts:

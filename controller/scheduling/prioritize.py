@@ -28,7 +28,7 @@ def prioritize_nodes(
 
 def score(name: str, judge: Judge, scene: Scene) -> int:
     """The score of one node."""
-    if judge.refusal(name) is not None:
+    if not judge.passes(name):
         return 0
     offer = judge.offer(name)
     if offer is None:

@@ -26,6 +26,11 @@ STILL_CLAIMED = Refusal(
     ReasonCode.NODE_MODE,
     "pods still have GPUs of the node by claims from before its mode was changed",
 )
+WITHOUT_RECORD = Refusal(
+    ReasonCode.GPU_BUSY,
+    "kubelet gave matching GPUs to pods, or pods use them, without a reservation",
+)
+"""Else enough of them would be free."""
 NO_MODE_YET: dict[NodeMode, Refusal] = {
     mode: Refusal(ReasonCode.NODE_MODE, f"nodes of mode {mode} give no GPUs yet")
     for mode in (NodeMode.PER_GPU, NodeMode.DRA)

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import FleetSnapshot, Level
+from controller.ledger.pod_use import Holders
 from controller.policy import Policy
 from controller.scheduling.device_labels import compile_labels
 from controller.scheduling.memory import PlacementMemory
@@ -39,6 +41,9 @@ PartsOn = Callable[[str], Collection[str]]
 """UUIDs of the MIG devices that are held on a node, whether it still shows them or not."""
 
 
+NO_HOLDERS: Final = Holders()
+
+
 def no_parts(_node: str) -> Collection[str]:
     """Where nothing is reserved."""
     return ()
@@ -61,6 +66,10 @@ class Scene:
     parts: PartsOn = no_parts
     """MIG devices that are held on a node; those whose UUID is neither busy nor shared are the
     pod's own."""
+    own: frozenset[str] = frozenset()
+    """UUIDs of devices that the pod's own open attempts hold."""
+    holders: Holders = NO_HOLDERS
+    """Whom the ledger holds GPUs for: it explains what pods use."""
     static: InsecureStaticHashes = NO_STATIC_HASHES
     memory: PlacementMemory = field(default_factory=PlacementMemory)
     nodes: DirectorySnapshot = EMPTY_DIRECTORY

@@ -7,9 +7,11 @@ from typing import Protocol
 
 from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import FleetSnapshot
+from controller.ledger.pod_use import Holders
 from controller.policy import Policy
 from controller.scheduling.memory import PlacementMemory
 from controller.scheduling.scene import (
+    NO_HOLDERS,
     Moment,
     PartsOn,
     PlacementPolicy,
@@ -39,6 +41,10 @@ class DeviceUse:
     claimed: frozenset[str] = frozenset()
     """As in `Scene`."""
     parts: PartsOn = field(default=no_parts, compare=False)
+    """As in `Scene`."""
+    own: frozenset[str] = frozenset()
+    """As in `Scene`."""
+    holders: Holders = NO_HOLDERS
     """As in `Scene`."""
 
 
@@ -86,6 +92,8 @@ class Scenes:
             shared=use.shared,
             claimed=use.claimed,
             parts=use.parts,
+            own=use.own,
+            holders=use.holders,
             static=self._static,
             memory=self._memory,
             nodes=self._nodes(),

@@ -5,7 +5,8 @@ refuses the write where the preconditions do not hold any more.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -47,6 +48,7 @@ from controller.ledger.store import Entry, LedgerStore
 from controller.ledger.sweep import DriftKind
 from controller.policy import DEFAULT_POLICY
 from controller.scheduling.scenes import Scenes
+from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import Document, admitted, documents
 from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
@@ -205,7 +207,7 @@ class Replica:
         self._name = name
         self._calls = 0
         self.reports = UseReports(lambda: world.fleet)
-        self.scenes = Scenes(world, lambda: DEFAULT_POLICY, world.clock)
+        self.scenes = Scenes(world, lambda: world.policy, world.clock)
         self.use = LedgerUse(store.snapshot)
         self.footing = FootingKeeper(
             FootingPorts(
@@ -325,6 +327,7 @@ class BindingWorld:
             f"gpu-{n}": KnownNode(f"uid-gpu-{n}") for n in range(1, len(gpus or (8,)) + 1)
         }
         self.fleet = FleetSnapshot({}, {}, 0)
+        self.policy = DEFAULT_POLICY
         self._gpus = gpus or (8,)
         self.store = store or MemoryLedgerStore()
         self.report()
@@ -332,7 +335,13 @@ class BindingWorld:
     def snapshot(self) -> FleetSnapshot:
         return self.fleet
 
-    def report(self, *processes: Any, after_s: float = 1, pods: tuple[str, ...] = ()) -> None:
+    def report(
+        self,
+        *processes: GpuProcess,
+        given: Iterable[Allocation] = (),
+        after_s: float = 1,
+        pods: tuple[str, ...] = (),
+    ) -> None:
         """New evidence of every node, asked for after a while; `pods` (UIDs) run there."""
         self.clock.advance(after_s)
         now_ns = self.clock.boottime_ns()
@@ -345,6 +354,8 @@ class BindingWorld:
                 challenge_issued_ns=now_ns,
                 fresh_until_ns=now_ns + 90 * 10**9,
                 processes=tuple(processes),
+                processes_by_gpu=Counter(x.gpu for x in processes),
+                allocations=tuple(given),
                 pods=pods,
             )
             nodes[view.name] = replace(view, acceptance=accepted)

@@ -56,7 +56,13 @@ def scene_of(pod: Document, view: GateView) -> tuple[Requirements, Scene]:
     assert isinstance(needs, Requirements)
     use = LedgerUse(lambda: view.ledger).use(UID, share_group(admitted, needs))
     scene = replace(
-        view.scene, busy=use.busy, shared=use.shared, claimed=use.claimed, parts=use.parts
+        view.scene,
+        busy=use.busy,
+        shared=use.shared,
+        own=use.own,
+        claimed=use.claimed,
+        parts=use.parts,
+        holders=use.holders,
     )
     return needs, scene
 

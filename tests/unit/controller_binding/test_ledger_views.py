@@ -31,7 +31,9 @@ def test_what_others_hold_is_busy() -> None:
 def test_a_pod_s_own_attempt_is_not() -> None:
     current = LedgerSnapshot.of([Entry(OWN, "1")])
     use = LedgerUse(lambda: current)
-    assert use.use("uid-0", None) == DeviceUse(claimed=frozenset({"GPU-a"}))
+    assert use.use("uid-0", None) == DeviceUse(
+        claimed=frozenset({"GPU-a"}), own=frozenset({"GPU-a"})
+    )
     assert use.use("uid-1", None).busy == {"GPU-a"}
     current = LedgerSnapshot()
     assert use.use("uid-1", None) == DeviceUse()

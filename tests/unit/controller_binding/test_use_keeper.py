@@ -69,6 +69,7 @@ class World:
         self.pods = SomeBoundPods([bound()])
         self.store = MemoryLedgerStore()
         self.evictor = Evictor()
+        self.woken: list[str] = []
         self.firm = self.evicts = self.fits = True
 
     def replica(
@@ -86,6 +87,7 @@ class World:
             is_firm=lambda: self.firm,
             may_evict=lambda: self.evicts,
             evictor=self.evictor,
+            wake=self.woken.extend,
             sink=sink,
             boottime_ns=self.clock.boottime_ns,
             draw_call=lambda: CALL,
@@ -271,3 +273,50 @@ async def test_a_pod_with_a_gpu_that_it_must_not_have_is_evicted_where_the_polic
     await world.rounds(keeper, "GPU-a", count=6)
     assert sink.evictions[1:] == ["train-0: evicted"]
     assert world.evictor.asked == [ref(), ref()]
+
+
+async def test_pods_are_tried_anew_where_what_had_no_record_has_ended() -> None:
+    world = World()
+    keeper, _ = world.replica()
+    world.says(users={"GPU-a": {"uid-x"}}, mode=NodeMode.ENV)
+    await keeper.round()
+    world.says(users={"GPU-a": {"uid-x"}, "GPU-b": {"uid-x"}}, mode=NodeMode.ENV)
+    await keeper.round()
+    assert world.woken == []
+    world.says(users={"GPU-b": {"uid-x"}}, mode=NodeMode.ENV)
+    await keeper.round()
+    assert world.woken == [NODE]
+    world.says("GPU-b", mode=NodeMode.ENV)
+    await keeper.round()
+    assert world.woken == [NODE]
+    world.says(mode=NodeMode.ENV)
+    await keeper.round()
+    assert world.woken == [NODE, NODE]
+
+
+async def test_what_had_a_record_or_was_kubelets_to_count_wakes_nobody() -> None:
+    world = World()
+    keeper, _ = world.replica()
+    part = record(holder("GPU-a"), gpu="GPU-a")
+    assert await world.store.compare_and_set(None, part)
+    world.says(users={"GPU-a": {"uid-0"}}, mode=NodeMode.ENV)
+    await keeper.round()
+    world.says(mode=NodeMode.ENV)
+    await keeper.round()
+    world.says(users={"GPU-b": {"uid-x"}})
+    await keeper.round()
+    world.says()
+    await keeper.round()
+    assert world.woken == []
+
+
+async def test_of_a_node_that_is_gone_nothing_is_remembered() -> None:
+    world = World()
+    keeper, _ = world.replica()
+    world.says(users={"GPU-a": {"uid-x"}}, mode=NodeMode.ENV)
+    await keeper.round()
+    world.show()
+    await keeper.round()
+    world.says(mode=NodeMode.ENV)
+    await keeper.round()
+    assert world.woken == []

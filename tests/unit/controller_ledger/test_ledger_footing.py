@@ -7,7 +7,6 @@ from controller.ledger.footing import (
     Known,
     grant_refusal,
     uncertainty,
-    used_without_record,
     went_back,
 )
 from controller.ledger.record import GpuRecord
@@ -86,15 +85,6 @@ def test_a_gpu_that_kubelet_has_given_away_is_not_granted(device: str) -> None:
     assert code(FIRM, replace(REPORT, given=given)) is ReasonCode.GPU_BUSY
     others = frozenset(GivenDevice("team-a", "train-0", x) for x in ("GPU-c", "mlx5_0", "GPU-b-1"))
     assert code(FIRM, replace(REPORT, given=others)) is None
-
-
-def test_use_that_no_record_explains_is_shown() -> None:
-    known = snapshot(record())
-    users = {"GPU-a": frozenset({"uid-0", None}), "GPU-b": frozenset({"uid-0"})}
-    assert used_without_record(replace(REPORT, users=users), known) == {"GPU-b"}
-    users = {"GPU-a": frozenset({"uid-0", "uid-1"}), "GPU-b": frozenset({None})}
-    assert used_without_record(replace(REPORT, users=users), known) == {"GPU-a"}
-    assert used_without_record(replace(REPORT, users=None), known) == frozenset()
 
 
 class TestHistory:

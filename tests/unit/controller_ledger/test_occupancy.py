@@ -5,6 +5,7 @@ from hypothesis import given as given_by
 from hypothesis import strategies as st
 
 from controller.ledger.occupancy import Occupancy
+from controller.ledger.pod_use import Holders
 from controller.ledger.record import GpuRecord, Holder, PodRef
 from controller.ledger.states import HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
@@ -98,3 +99,15 @@ class TestTheNextOne:
         assert after.claimed() is before.claimed() is before.busy()
         assert after.busy() is before.busy()
         assert after.busy_for("uid-0") is before.busy()
+
+    def test_it_says_when_a_gpu_passes_to_other_pods(self) -> None:
+        before = occupancy(A, B)
+        confirmed = Entry(in_state(HolderState.CONFIRMED), "9")
+        same = before.then(before.snapshot.with_entry("gpu-a", confirmed))
+        fewer = same.then(same.snapshot.with_entry("gpu-b", None))
+        assert before.holders() == same.holders() == fewer.holders() == Holders()
+        assert fewer.holders().entries is fewer.snapshot.entries
+        other = Entry(record(holder(pod=OTHER_POD)), "10")
+        passed = fewer.then(fewer.snapshot.with_entry("gpu-a", other))
+        assert passed.holders() != fewer.holders()
+        assert passed.busy() is fewer.busy()

@@ -13,7 +13,7 @@ from tests.weakened.shown_by import (
     SETTLEMENT,
     USE_FAULTS,
 )
-from tests.weakened.weakening import one
+from tests.weakened.weakening import Edit, Weakening, one
 
 ENTRIES: Final = (
     one(
@@ -52,14 +52,25 @@ ENTRIES: Final = (
         "return over",
         f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
     ),
-    one(
+    Weakening(
         "use-of-shared-gpus",
-        "controller/binding/decision.py",
-        "return over or view.grant_refusal(case.node, gpus)",
-        "alone = tuple(x for x in gpus if x not in case.scene.shared)\n"
-        "    return over or view.grant_refusal(case.node, alone)",
-        f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
-        f"{RESTORED_GROUP}::test_a_stranger_without_a_record_is_seen_on_a_shared_gpu",
+        (
+            Edit(
+                "controller/binding/decision.py",
+                "return over or view.grant_refusal(case.node, gpus)",
+                "alone = tuple(x for x in gpus if x not in case.scene.shared)\n"
+                "    return over or view.grant_refusal(case.node, alone)",
+            ),
+            Edit(
+                "controller/scheduling/device_use.py",
+                "if use.card not in busy and is_taken(use, holders)",
+                "if False",
+            ),
+        ),
+        (
+            f"{GATE_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
+            f"{RESTORED_GROUP}::test_a_stranger_without_a_record_is_seen_on_a_shared_gpu",
+        ),
     ),
     one(
         "gate-preconditions",

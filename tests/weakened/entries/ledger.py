@@ -10,17 +10,26 @@ from tests.weakened.shown_by import (
     RELEASE,
     RESTORED_GROUP,
     SETTLED,
+    WITHOUT_RECORD,
 )
 from tests.weakened.weakening import one
 
 ENTRIES: Final = (
     one(
         "claims-after-kubelet-gave",
-        "controller/ledger/footing.py",
-        "    if any(card_of(x.device) == gpu for x in report.given or ()):\n",
-        "    if False:\n",
+        "controller/ledger/pod_use.py",
+        "            card in by_kubelet,\n",
+        "            False,\n",
         "tests/unit/controller_ledger/test_ledger_footing.py"
         "::test_a_gpu_that_kubelet_has_given_away_is_not_granted",
+        f"{WITHOUT_RECORD}::test_where_none_is_left_both_say_why",
+    ),
+    one(
+        "claims-where-a-stranger-runs",
+        "controller/ledger/pod_use.py",
+        "    return use.is_given or has_stranger(use, holders)\n",
+        "    return use.is_given\n",
+        f"{WITHOUT_RECORD}::test_of_those_that_no_stranger_uses_one_is_given",
     ),
     one(
         "early-is-one-pod-s",

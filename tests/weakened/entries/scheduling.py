@@ -12,6 +12,7 @@ from tests.weakened.shown_by import (
     VERBS,
     VERDICTS,
     WEBHOOKS_HTTP,
+    WITHOUT_RECORD,
 )
 from tests.weakened.weakening import one
 
@@ -101,11 +102,20 @@ ENTRIES: Final = (
     ),
     one(
         "parts-that-are-not-shown",
-        "controller/scheduling/judge.py",
+        "controller/scheduling/device_demands.py",
         "if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):\n",
         "if True:\n",
         f"{GATE_DECISION}::test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown",
         f"{LIKE_THE_GATE}::test_both_say_the_same",
+    ),
+    one(
+        "chosen-by-what-is-used",
+        "controller/scheduling/device_use.py",
+        "if use.card not in busy and is_taken(use, holders)",
+        "if False",
+        f"{WITHOUT_RECORD}::test_of_the_others_one_is_given",
+        f"{WITHOUT_RECORD}::test_nobody_gets_early_what_a_stranger_has",
+        "tests/property/test_filter_and_gate.py::test_filter_and_gate_agree",
     ),
     one(
         "kubelet-gives-after-claims",
