@@ -73,10 +73,10 @@ class World:
         key: str = expression["key"]
         return key
 
-    def wait_hints(self, node: str, *keys: str) -> None:
+    def wait_unlabelled(self, node: str, key: str) -> None:
         until(
-            f"{node} is labelled {keys}",
-            lambda: self.hints(node) == dict.fromkeys(keys, "fits"),
+            f"{node} is not labelled {key}",
+            lambda: key not in self.hints(node),
             timeout_s=PATIENCE_S,
         )
 
@@ -120,12 +120,11 @@ def _is_pinned(world: World) -> bool:
 
 @pytest.fixture(autouse=True)
 def _free(world: World) -> Iterator[None]:
-    """Each test begins with a free node and no wishes."""
+    """Each test begins with a free node; labels of earlier wishes stay for a minute."""
     yield
     for each in world.api.get(f"{world.pods.path}/pods")["items"]:
         world.remove(each["metadata"]["name"])
     until("nothing is reserved", lambda: not world.api.get(OBJECTS)["items"], timeout_s=PATIENCE_S)
-    until("no label is left", lambda: not world.hints(GOOD), timeout_s=150)
 
 
 def test_pods_land_where_they_may_and_the_rest_waits_without_denials(world: World) -> None:
@@ -135,7 +134,9 @@ def test_pods_land_where_they_may_and_the_rest_waits_without_denials(world: Worl
     until("eight are bound", lambda: len(world.bound()) == 8, timeout_s=PATIENCE_S)
     assert set(world.bound().values()) == {GOOD}
     (first, second) = (name for name in names if name not in world.bound())
-    world.wait_hints(GOOD)
+    key = world.wanted(first)
+    assert world.wanted(second) == key
+    world.wait_unlabelled(GOOD, key)
     for name in (first, second):
         _waits_for_a_label(world, name)
     denied = [note for name in names for note in refusals(world.pods, name) if DENIED in note]
@@ -143,7 +144,7 @@ def test_pods_land_where_they_may_and_the_rest_waits_without_denials(world: Worl
     world.remove(next(iter(world.bound())))
     until("the next one lands", lambda: len(world.bound()) == 8, timeout_s=PATIENCE_S)
     (waits,) = (name for name in (first, second) if name not in world.bound())
-    world.wait_hints(GOOD)
+    world.wait_unlabelled(GOOD, key)
     _waits_for_a_label(world, waits)
     assert world.hints(EMPTY) == {}
     assert _has_counted(world, "changed")
@@ -168,12 +169,18 @@ def _has_counted(world: World, result: str) -> bool:
 def test_a_label_goes_with_the_evidence_and_comes_back(world: World) -> None:
     world.create("other", {"gpu-uuids": "GPU-00000000-0000-4000-8000-000000000000"})
     assert told(world.pods, "other", NO_NODE, timeout_s=PATIENCE_S)
+    world.create("early")
+    world.pods.node_of("early", timeout_s=PATIENCE_S)
+    key = world.wanted("early")
+    until("the label is there", lambda: key in world.hints(GOOD), timeout_s=PATIENCE_S)
     world.gpuwarden.agents.stop(GOOD)
+    world.wait_unlabelled(GOOD, key)
     world.create("late")
     assert told(world.pods, "late", NO_NODE, timeout_s=PATIENCE_S)
-    assert world.wanted("late") != world.wanted("other")
+    assert world.wanted("late") == key != world.wanted("other")
     world.gpuwarden.agents.start(h100_node(GOOD))
-    until("it lands", lambda: world.bound() == {"late": GOOD}, timeout_s=PATIENCE_S)
+    both = {"early": GOOD, "late": GOOD}
+    until("it lands", lambda: world.bound() == both, timeout_s=PATIENCE_S)
 
 
 def test_who_follows_an_old_label_meets_the_gate(world: World) -> None:

@@ -31,13 +31,16 @@ from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 pytestmark = pytest.mark.usefixtures("real_node")
 ENFORCED, PLAIN = "protected-team", "protected-plain"
-GPU: Final = "nvidia.com/gpu"
+GPU: Final = "nvidia.com/gpu.shared"
+"""As NVIDIA's device plugin calls shared cards. Not `nvidia.com/gpu`: what a plugin that is gone
+had under a name, kubelet takes off the node for minutes, whoever advertises it again."""
 ASSIGNED: Final = "gpuwarden.dev/gpu-uuids-assigned"
 GIVEN, LIMIT = "gpuwarden.dev/guarantee-given", "gpuwarden.dev/guarantee-limit"
 TAINT: Final = {"key": MANAGED_TAINT, "effect": "NoExecute"}
 TOLERATION: Final = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
 WILDCARD: Final = {"operator": "Exists"}
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
+MANAGED: Final = {"managedResources": f"nvidia.com/gpu,{GPU}"}
 POLICY: Final = {"defaultMode": "env", "pools": [{"pattern": "*", "honoursVariable": True}]}
 
 
@@ -64,7 +67,7 @@ class World:
 
     def set_protection(self, value: str) -> None:
         """Have the controller start anew with this setting."""
-        self.served.settings = {"protection": value}
+        self.served.settings = {**MANAGED, "protection": value}
         with Stage(self.lab, self.gpuwarden).without_controllers():
             pass
 
@@ -108,7 +111,7 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     served.id_keys = lab.folder / "protection-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
-    served.settings = {"protection": "cluster"}
+    served.settings = {**MANAGED, "protection": "cluster"}
     installation = Installation(lab, "protection", admission=served, policy=POLICY)
     webhooks = Webhooks(lab, served, PODS, BINDINGS)
     world = World(lab, installation, served)

@@ -6,7 +6,7 @@ from typing import Any
 from tests.e2e.lab.api import Api, ApiError, Document
 from tests.e2e.lab.fake_nodes import KIND_LABEL
 from tests.e2e.lab.images import Image
-from tests.e2e.lab.waiting import until
+from tests.e2e.lab.waiting import PATIENCE_S, until
 
 PROBE = "lab.gpuwarden.dev/probe:1"
 
@@ -51,7 +51,7 @@ class Namespace:
     def get(self, name: str) -> Document:
         return self.api.get(f"{self.path}/pods/{name}")
 
-    def node_of(self, name: str, timeout_s: float = 30) -> str:
+    def node_of(self, name: str, timeout_s: float = PATIENCE_S) -> str:
         """Where the pod was bound."""
         return until(
             f"pod {name} is bound",
@@ -59,7 +59,7 @@ class Namespace:
             timeout_s=timeout_s,
         )
 
-    def phase(self, name: str, *wanted: str, timeout_s: float = 30) -> str:
+    def phase(self, name: str, *wanted: str, timeout_s: float = PATIENCE_S) -> str:
         """The first of the wanted phases that the pod is in."""
         return until(
             f"pod {name} is {' or '.join(wanted)}",
@@ -71,7 +71,7 @@ class Namespace:
         """What the pod's only container has written."""
         return self.api.text(f"{self.path}/pods/{name}/log")
 
-    def says(self, name: str, text: str, timeout_s: float = 30) -> str:
+    def says(self, name: str, text: str, timeout_s: float = PATIENCE_S) -> str:
         """The pod's log as soon as it holds `text`."""
         return until(
             f"pod {name} says {text!r}", lambda: self._log_with(name, text), timeout_s=timeout_s

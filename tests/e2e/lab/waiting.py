@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+PATIENCE_S: Final = 90.0
+"""On a machine that does much else; nobody waits for it where all is well."""
 _POLL_S = 0.05
 
 
@@ -13,7 +15,11 @@ class NeverError(AssertionError):
 
 
 def until(
-    what: str, ask: Callable[[], T | None], *, timeout_s: float = 30.0, poll_s: float = _POLL_S
+    what: str,
+    ask: Callable[[], T | None],
+    *,
+    timeout_s: float = PATIENCE_S,
+    poll_s: float = _POLL_S,
 ) -> T:
     """The first answer of `ask` that is neither None nor false."""
     deadline = time.monotonic() + timeout_s

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.pods import Namespace, pod
-from tests.e2e.lab.waiting import until
+from tests.e2e.lab.waiting import PATIENCE_S, until
 
 GPU = "nvidia.com/gpu"
 
@@ -37,7 +37,7 @@ def refusals(pods: Namespace, name: str) -> list[str]:
     return [x["note"] for x in found if x["regarding"]["name"] == name]
 
 
-def told(pods: Namespace, name: str, *texts: str, timeout_s: float = 30) -> str:
+def told(pods: Namespace, name: str, *texts: str, timeout_s: float = PATIENCE_S) -> str:
     """The first note about the pod that holds all the texts."""
     return until(
         f"pod {name} is told {' and '.join(texts)}",
