@@ -40,7 +40,7 @@ TAINT: Final = {"key": MANAGED_TAINT, "effect": "NoExecute"}
 TOLERATION: Final = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
 WILDCARD: Final = {"operator": "Exists"}
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
-MANAGED: Final = {"managedResources": f"nvidia.com/gpu,{GPU}"}
+MANAGED: Final = {"managedResources": ["nvidia.com/gpu", GPU]}
 POLICY: Final = {"defaultMode": "env", "pools": [{"pattern": "*", "honoursVariable": True}]}
 
 
