@@ -78,6 +78,7 @@ class Between:
         self._folder = folder
         self._loop = asyncio.new_event_loop()
         self._runners: list[web.AppRunner] = []
+        self._connectors: list[TCPConnector] = []
         self._sessions: list[ClientSession] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="between", daemon=True)
         self._thread.start()
@@ -114,8 +115,10 @@ class Between:
         pki = self._lab.control_plane.identities.pki
         client = ssl.create_default_context(cafile=str(pki.ca))
         client.load_cert_chain(pair.certificate, pair.key)
+        connector = TCPConnector(ssl=client, limit=0)
+        self._connectors.append(connector)
         session = ClientSession(
-            connector=TCPConnector(ssl=client, limit=0),
+            connector=connector,
             timeout=ClientTimeout(total=None),
             auto_decompress=False,
         )
@@ -136,6 +139,8 @@ class Between:
 
     async def _closed(self) -> None:
         passing = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
+        for connector in self._connectors:  # while it knows those that are in use
+            await connector.close(abort_ssl=True)
         for task in passing:
             task.cancel()
         await asyncio.gather(*passing, return_exceptions=True)
