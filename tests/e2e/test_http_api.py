@@ -1,9 +1,6 @@
 """The HTTP API of a controller on a real API server: tokens that it made, pods that it binds."""
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -11,12 +8,12 @@ from typing import Any, Final
 import pytest
 
 from controller.kube.objects import ENFORCE_LABEL
-from sandbox.laptop import ROOT
 from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.place import Loopback
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.command_line import asked
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.http_api import Caller, http_api, svid_file, token_of
 from tests.e2e.product.installation import Installation
@@ -80,17 +77,7 @@ class World:
     def told(self, *arguments: str) -> tuple[int, Any]:
         """Exit code of the command line, and what it says for programs."""
         (controller,) = self.gpuwarden.controllers
-        server = ("--server", f"unix:{controller.data / 'fleet.sock'}", "--timeout", "60")
-        done = subprocess.run(
-            (sys.executable, "-m", "gpuwarden.cli", *arguments, "-o", "json", *server),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert done.returncode in {0, 3}, done.stderr
-        return done.returncode, json.loads(done.stdout)
+        return asked(controller, *arguments)
 
     def record_of(self, gpu: str) -> dict[str, Any]:
         found: dict[str, Any] = self.lab.api.get(f"{OBJECTS}/{gpu.lower()}")

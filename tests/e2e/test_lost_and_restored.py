@@ -4,8 +4,6 @@ Two replicas on a control plane of their own: who restores etcd restarts everyth
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from tests.e2e.lab.etcd import BUMP
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.command_line import decide
 from tests.e2e.product.controller import Controller
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation, apply
@@ -140,10 +139,7 @@ class World:
         self.api.patch(f"{RESERVATIONS}/{name}", {"metadata": {"finalizers": None}})
 
     def quarantine(self, node: str) -> None:
-        server = f"unix:{self.controllers[0].data / 'fleet.sock'}"
-        command = (sys.executable, "-m", "gpuwarden.cli", "node", "quarantine", node)
-        options = ("--reason", "smells", "--yes", "--server", server)
-        subprocess.run([*command, *options], check=True, capture_output=True, timeout=60)
+        decide(self.controllers[0], "quarantine", node)
 
     def is_denied(self, node: str) -> bool:
         return "denial" in self.api.get(f"{ENROLLMENTS}/{node}")["spec"]

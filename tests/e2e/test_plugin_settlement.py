@@ -21,6 +21,7 @@ from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.cards import forget_pins
+from tests.e2e.product.command_line import asked
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -106,6 +107,18 @@ class World:
 
         return until(f"{reason} about {about} says {text}", found, timeout_s=PATIENCE_S)
 
+    def way_of(self, name: str) -> list[tuple[str, str, list[str]]]:
+        """State and GPUs of each station, by `gpuwarden explain pod`, once kubelet's is known."""
+
+        def known() -> list[tuple[str, str, list[str]]] | None:
+            _, found = asked(self.gpuwarden.controllers[0], "explain", "pod", f"{ENFORCED}/{name}")
+            stations = {x["name"]: x for x in found["stations"]}
+            if stations["kubelet"]["state"] == "waiting":  # this replica has older evidence
+                return None
+            return [(key, x["state"], x.get("gpus", [])) for key, x in stations.items()]
+
+        return until(f"the way of {name} is known", known, timeout_s=PATIENCE_S)
+
     def set_policy(self, **more: Any) -> None:
         """Change the policy file of all replicas."""
         path = self.gpuwarden.site.folder / "policy.yaml"
@@ -172,6 +185,13 @@ def test_the_ledger_ends_equal_to_what_kubelet_gave(world: World) -> None:
     world.start(world.team, *names)
     cards = world.wait_settled(*names)
     assert len(set(cards.values())) == len(names)
+    assert world.way_of(names[0]) == [
+        ("wished", "reached", []),
+        ("reserved", "reached", [cards[names[0]]]),
+        ("bound", "reached", []),
+        ("kubelet", "reached", [cards[names[0]]]),
+        ("nvml", "waiting", []),
+    ]
     for name in names:
         annotations = world.team.get(name)["metadata"]["annotations"]
         assert annotations["gpuwarden.dev/node"] == world.node
