@@ -20,14 +20,15 @@ from controller.ledger.record import PodRef
 from controller.scheduling.wish_keys import WishRules
 from gpuwarden.clock import SystemClock
 from tests.builders.kube_access import api_client
-from tests.e2e.lab.api import ApiError
+from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
-from tests.e2e.lab.pods import Namespace
+from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.hardware import h100_node
+from tests.e2e.product.installation import NAMESPACE as OURS
 from tests.e2e.product.installation import Installation
-from tests.e2e.product.pods import guarded, told
+from tests.e2e.product.pods import GPU, guarded, told
 from tests.e2e.product.stage import Stage
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
@@ -441,10 +442,34 @@ def _binds(world: World, pod: str) -> bool:
     return True
 
 
-def test_while_the_gate_is_away_nothing_is_bound_there(world: World) -> None:
+def _free_pods() -> dict[str, Document]:
+    """Pods that are none of our business, one for each kind of namespace that is not enforced."""
+    plain = pod("gate-plain", kind="fake")
+    plain["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
+    system = pod("gate-system", kind="fake", priorityClassName="system-cluster-critical")
+    own = pod("gate-own", kind="fake", serviceAccountName="gpuwarden-controller")
+    own["metadata"]["labels"] = {
+        "app.kubernetes.io/name": "gpuwarden",
+        "app.kubernetes.io/component": "controller",
+    }
+    return {"default": plain, "kube-system": system, OURS: own}
+
+
+def test_while_the_gate_is_away_nothing_is_bound_there_and_everything_elsewhere(
+    world: World,
+) -> None:
     world.create("patient", where=NOWHERE)
     with world.stage.without_controllers():
         assert "failed calling webhook" in world.refused("patient")
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            world.create("late")
+        for name, document in _free_pods().items():
+            namespace = Namespace(world.api, name)
+            free = namespace.create(document)
+            try:
+                namespace.node_of(free, timeout_s=PATIENCE_S)
+            finally:
+                world.api.delete(f"{namespace.path}/pods/{free}", grace_s=0)
     until(
         "the replica that is asked has evidence again",
         lambda: _quietly(lambda: _binds(world, "patient")),
