@@ -7,6 +7,7 @@ own choice, read from its own account.
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -22,6 +23,7 @@ from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.cards import forget_pins
 from tests.e2e.product.command_line import asked
+from tests.e2e.product.controller import Controller
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -212,19 +214,21 @@ def test_a_later_pod_of_the_same_name_gets_a_record_of_its_own(world: World) -> 
     world.team.delete("again")
 
 
+def _has_logged_once(controller: Controller, kind: str) -> bool:
+    return [x["kind"] for x in controller.records()].count(kind) == 1
+
+
 def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
     world.start(world.plain, "unguarded", tolerations=[TOLERATION])
     note = world.told("GpuOffBook", world.node, f"pod {PLAIN}/unguarded")
     (card,) = world.given()
     assert card in note
     assert world.ledger() == {}
-    counts = [
-        x.metric('gpuwarden_gpu_use_faults{kind="off_book"}') for x in world.gpuwarden.controllers
-    ]
-    assert counts == [1, 1]
-    for one in world.gpuwarden.controllers:
-        kinds = [x["kind"] for x in one.records()]
-        assert kinds.count("reservation.offbook") == 1
+    metric = 'gpuwarden_gpu_use_faults{kind="off_book"}'
+    controllers = world.gpuwarden.controllers
+    until("both have seen it", lambda: [x.metric(metric) for x in controllers] == [1, 1])
+    for one in controllers:
+        until("it is on record", partial(_has_logged_once, one, "reservation.offbook"))
     world.plain.delete("unguarded")
 
 
