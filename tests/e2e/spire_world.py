@@ -26,8 +26,9 @@ from tests.e2e.lab.build import built
 from tests.e2e.lab.claim import Claim
 from tests.e2e.lab.place import Loopback
 from tests.e2e.lab.program import Program, Site
-from tests.e2e.lab.spire_agent import NodeCa, SpireAgent
-from tests.e2e.lab.spire_server import TRUST_DOMAIN, SpireServer
+from tests.e2e.lab.spire_agent import SpireAgent
+from tests.e2e.lab.spire_domain import SpireDomain
+from tests.e2e.lab.spire_server import TRUST_DOMAIN
 from tests.e2e.lab.waiting import until
 
 CONTROLLER = f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller"
@@ -234,15 +235,14 @@ class SpireWorld:
         programs = built(["spire"])
         self._claim = Claim.take()
         self.site = Site(self._claim.folder, programs, Loopback())
-        self.spire_agents: dict[str, SpireAgent] = {}
         self.agents: dict[str, OurAgent] = {}
-        self.parents: dict[str, str] = {}
-        """Node -> SPIFFE ID of its SPIRE agent."""
         self._spire = {"poll": "500ms", **(spire or {})}
         self._attestors = {"x509pop": {"selectors": [SELECTOR]}} if attestors is None else attestors
         try:
-            self.node_ca = NodeCa(self._claim.folder)
-            self.server = SpireServer(self.site, node_ca=self.node_ca.pem, **server)
+            self._domain = SpireDomain(self.site, **server)
+            self.server = self._domain.server
+            self.spire_agents = self._domain.agents
+            self.parents = self._domain.parents
             self.server.start()
         except BaseException:
             self.close()
@@ -283,16 +283,7 @@ class SpireWorld:
 
     def attest(self, node: str, *, join_token: bool = False) -> SpireAgent:
         """Start a SPIRE agent for the node; `parents` knows it afterwards."""
-        before = set(self.server.agents())
-        certificate = None if join_token else self.node_ca.issue(node, uid_of(node))
-        token = self.server.join_token() if join_token else ""
-        agent = SpireAgent(
-            self.site, self.server, f"spire-{node}", certificate=certificate, join_token=token
-        )
-        agent.start()
-        (self.parents[node],) = set(self.server.agents()) - before
-        self.spire_agents[node] = agent
-        return agent
+        return self._domain.attest(node, uid_of(node), join_token=join_token)
 
     def add(self, node: str, *selectors: str, join_token: bool = False) -> str:
         """A node with its SPIRE agent, its entry and our agent; returns the entry's id."""

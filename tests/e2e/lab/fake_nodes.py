@@ -57,6 +57,11 @@ class FakeNodes:
                 api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
                 self._names.append(name)
 
+    @property
+    def names(self) -> set[str]:
+        """Those that are there and beat."""
+        return set(self._names)
+
     def silence(self, name: str) -> None:
         """Renew this node's lease no longer."""
         self._names.remove(name)

@@ -95,9 +95,13 @@ class Lab:
         """The administrator's."""
         return self.control_plane.identities.admin_kubeconfig
 
-    def beside(self, name: str) -> Site:
-        """For programs that run on this machine's loopback and reach the cluster from there."""
-        site = Site(self.folder / name, self.site.programs, Loopback(), lab=self.folder)
+    def beside(self, name: str, programs: Mapping[str, Path] | None = None) -> Site:
+        """For programs that run on this machine's loopback and reach the cluster from there.
+
+        `programs`: more than the lab's own.
+        """
+        found = {**self.site.programs, **(programs or {})}
+        site = Site(self.folder / name, found, Loopback(), lab=self.folder)
         self._beside.append(site)
         return site
 

@@ -34,7 +34,7 @@ class Admission:
     id_keys: Path | None = None
     """Keys of reservation ids; without them nothing is reserved."""
     settings: dict[str, object] = field(default_factory=dict)
-    """More of the controller's settings; take effect at its next start."""
+    """More of the controller's settings, or others than ours; take effect at its next start."""
 
     def document(self) -> dict[str, object]:
         """Section `admission`."""
@@ -144,7 +144,6 @@ class Controller(Program):
         if self._http_api is not None:
             more = more | {"api": self._http_api.document()}
         return {
-            **more,
             "apiVersion": "config.gpuwarden.dev/v1alpha1",
             "kind": "ControllerConfig",
             "trustDomain": TRUST_DOMAIN,
@@ -152,9 +151,9 @@ class Controller(Program):
             "replica": self.name,
             "workloadApi": self._workload_api,
             "attestation": {
-                "interval": f"{self._pace.interval_s:g}s",
-                "challengeTtl": f"{self._pace.challenge_ttl_s:g}s",
-                "lease": f"{self._pace.lease_s:g}s",
+                "interval": _duration(self._pace.interval_s),
+                "challengeTtl": _duration(self._pace.challenge_ttl_s),
+                "lease": _duration(self._pace.lease_s),
             },
             "limits": {"rate": 600, "streamsPerPeer": 8},
             "listen": {
@@ -168,4 +167,10 @@ class Controller(Program):
             "extender": {"tls": {"cert": certificate, "key": key, "clientCa": client_ca}},
             "kubernetes": {"api": "kubeconfig", "kubeconfig": str(self._kubeconfig)},
             "audit": {"dir": str(self.data / "audit")},
+            **more,
         }
+
+
+def _duration(seconds: float) -> str:
+    """As settings have it: in whole units."""
+    return f"{seconds * 1000:.0f}ms"

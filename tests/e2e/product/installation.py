@@ -49,7 +49,7 @@ class Installation:
     ) -> None:
         """`admission`: the webhooks of all replicas, behind its address where there are several.
 
-        `between`: what all calls between API server and several replicas pass.
+        `between`: what all calls between API server and replicas pass.
         """
         self.lab = lab
         self.site = lab.beside(name)
@@ -76,7 +76,7 @@ class Installation:
                 else between.to_api(f"controller-{number}", kubeconfig),
                 tls=server,
                 pace=pace,
-                admission=self._own(admission, replicas),
+                admission=self._own(admission, is_alone=replicas == 1 and between is None),
                 policy=self._policy(policy),
                 http_api=http_api,
             )
@@ -103,9 +103,9 @@ class Installation:
             self._webhooks.close()
         self.workload_api.close()
 
-    def _own(self, admission: Admission | None, replicas: int) -> Admission | None:
-        """The webhooks of one replica."""
-        if admission is None or replicas == 1:
+    def _own(self, admission: Admission | None, *, is_alone: bool) -> Admission | None:
+        """The webhooks of one replica; `is_alone`: nothing stands before it."""
+        if admission is None or is_alone:
             return admission
         host = self.site.place.address
         return replace(admission, address=Address(host, self.site.place.port(0)))
@@ -114,7 +114,7 @@ class Installation:
         self, admission: Admission | None, between: Between | None
     ) -> ServiceAddress | None:
         endpoints = {one.name: x for one in self.controllers if (x := one.webhooks) is not None}
-        if admission is None or len(endpoints) < 2:
+        if admission is None or (len(endpoints) < 2 and between is None):
             return None
         if between is not None:
             host = admission.address.host

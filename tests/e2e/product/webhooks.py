@@ -46,8 +46,10 @@ class Webhooks:
         self._url = f"https://{admission.address}"
         self._ca = base64.b64encode(admission.client_ca.read_bytes()).decode()
 
-    def register(self, *kinds: str, failure_policy: str = "Fail") -> None:
-        """Register those of `kinds`, all where none is named."""
+    def register(
+        self, *kinds: str, failure_policy: str = "Fail", timeout_s: int | None = None
+    ) -> None:
+        """Register those of `kinds`, all where none is named; `timeout_s`: other than shipped."""
         for document in self._documents():
             plural = _KINDS[document["kind"]]
             if kinds and plural not in kinds:
@@ -56,6 +58,7 @@ class Webhooks:
                 path = webhook["clientConfig"]["service"]["path"]
                 webhook["clientConfig"] = {"url": self._url + path, "caBundle": self._ca}
                 webhook["failurePolicy"] = failure_policy
+                webhook["timeoutSeconds"] = timeout_s or webhook["timeoutSeconds"]
             self._api.post(f"{_API}/{plural}", document)
 
     def remove(self, *kinds: str) -> None:
