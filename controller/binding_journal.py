@@ -19,12 +19,14 @@ from controller.binding.records import (
     ledger_record,
     reservation_record,
 )
+from controller.binding.release_orders import ReleaseOrder
 from controller.ledger.adoption import LivePod
+from controller.ledger.record import key_of
 from controller.ledger.recovery import Grants, LoggedGrant
 from controller.ledger.states import HolderState
 from controller.ledger.store import LedgerSnapshot
 from controller.ledger.sweep import DriftKind
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -32,6 +34,7 @@ from gpuwarden.telemetry.names import Event
 
 _ADOPTED: Final = "Adopted"
 _HELD: Final = "Held"
+_RELEASE: Final = "release-gpu"
 _SHOWN_GPUS: Final = 16
 _SHOWN_CHARS: Final = 300
 
@@ -59,13 +62,14 @@ class BindingJournal:
         self._decisions = instruments.counter(names.BIND_DECISIONS)
         self._reservations = instruments.gauge(names.RESERVATIONS)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
+        self._acts = instruments.counter(names.OPERATOR_ACTS)
         self._early = instruments.counter(names.EARLY_RESERVATIONS)
         self._writes = instruments.counter(names.RESERVATION_WRITES)
         self._drift = instruments.gauge(names.RESERVATION_DRIFT)
         self._available = instruments.gauge(names.LEDGER_AVAILABLE)
         self._rewinds = instruments.counter(names.LEDGER_REWINDS)
-        self._logged: set[str] = set()
-        """Reservations that this replica's log has, and whose end it has not."""
+        self._logged: set[tuple[str, str]] = set()
+        """`key_of(gpu)` and reservation of what this replica's log has, without an end."""
         self._ledger_error: str | None = None
         """None before the first reading."""
         self._drifts: Mapping[DriftKind, int] = {}
@@ -79,7 +83,7 @@ class BindingJournal:
         for code in codes or (ReasonCode.ACCEPTED.value,):
             self._decisions.labels(code, decision.word).inc()
         if decision.reservation:
-            self._logged.add(decision.reservation)
+            self._logged |= _parts(decision.gpus, decision.reservation)
             self._changes.labels(HolderState.PROPOSED.value).inc()
         self._log.info(
             Event.BIND_DECIDED,
@@ -100,10 +104,8 @@ class BindingJournal:
     def changed(self, change: ReservationChange) -> None:
         """A reservation was moved."""
         self._audit.note(reservation_record(change))
-        if change.state.is_end:
-            self._logged.discard(change.reservation)
-        else:
-            self._logged.add(change.reservation)
+        parts = _parts(change.gpus, change.reservation)
+        self._logged = self._logged - parts if change.state.is_end else self._logged | parts
         self._changes.labels(change.state.value).inc()
         self._log.info(
             Event.RESERVATION_CHANGED,
@@ -112,6 +114,19 @@ class BindingJournal:
             state=change.state.value,
             cause=change.cause,
             gpus=change.gpus[:_SHOWN_GPUS],
+        )
+
+    def ordered(self, order: ReleaseOrder, refusal: Refusal | None) -> None:
+        """An operator's order about a GPU of a silent node; its records are written elsewhere."""
+        code = None if refusal is None else refusal.code.value
+        self._acts.labels(_RELEASE, code or "OK").inc()
+        self._log.info(
+            Event.RESERVATION_OPERATOR,
+            reservation=order.reservation,
+            gpus=(order.gpu,),
+            actor=order.actor,
+            reason=order.reason,
+            code=code,
         )
 
     def wrote(self, result: str) -> None:
@@ -142,7 +157,7 @@ class BindingJournal:
     def adopted(self, pod: LivePod, gpu: str) -> None:
         """A live pod's record was written again."""
         self._audit.note(adoption_record(pod, gpu))
-        self._logged.add(pod.reservation)
+        self._logged |= _parts((gpu,), pod.reservation)
         self._changes.labels(_ADOPTED).inc()
         self._log.warning(
             Event.RESERVATION_CHANGED,
@@ -162,16 +177,16 @@ class BindingJournal:
 
     def recalled(self, grants: Grants) -> None:
         """What the audit log has from before this start."""
-        self._logged |= {grant.reservation for grant in grants.values()}
+        self._logged |= grants.keys()
 
-    def logged(self, reservation: str) -> None:
+    def logged(self, gpu: str, reservation: str) -> None:
         """The audit log has the beginning of one more."""
-        self._logged.add(reservation)
+        self._logged |= _parts((gpu,), reservation)
 
     def held(self, grant: LoggedGrant) -> None:
         """A GPU that the ledger had lost is held on the word of the log."""
         self._audit.note(held_record(grant))
-        self._logged.add(grant.reservation)
+        self._logged |= _parts((grant.gpu,), grant.reservation)
         self._changes.labels(_HELD).inc()
         self._log.warning(
             Event.LEDGER_HELD,
@@ -183,9 +198,10 @@ class BindingJournal:
     def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
         """The ledger no longer has them; those are noted that this log has, and no end of."""
         for grant in grants:
-            if grant.reservation in self._logged:
+            part = (key_of(grant.gpu), grant.reservation)
+            if part in self._logged:
                 self._audit.note(ended_record(grant))
-        self._logged -= {grant.reservation for grant in grants}
+                self._logged.discard(part)
 
     def show(self, snapshot: LedgerSnapshot) -> None:
         """Set the gauge of what is held now."""
@@ -195,3 +211,7 @@ class BindingJournal:
         for state in HolderState:
             if not state.is_end:
                 self._reservations.labels(state.value).set(counts[state])
+
+
+def _parts(gpus: tuple[str, ...], reservation: str) -> set[tuple[str, str]]:
+    return {(key_of(gpu), reservation) for gpu in gpus}

@@ -35,7 +35,7 @@ class UseJournal:
         instruments: Instruments,
         audit: RecordLog,
         tell: Callable[[Iterable[UseFault]], None],
-        logged: Callable[[str], None] = lambda _reservation: None,
+        logged: Callable[[str, str], None] = lambda _gpu, _reservation: None,
     ) -> None:
         """`tell` says in Events what began; `logged` is told what the audit log has begun."""
         self._logged = logged
@@ -50,7 +50,7 @@ class UseJournal:
     def settled(self, given: GivenGpu, reservation: str) -> None:
         """This replica wrote a record for a GPU that kubelet gave away."""
         self._audit.note(settled_record(given, reservation))
-        self._logged(reservation)
+        self._logged(given.gpu, reservation)
         self._changes.labels(_SETTLED).inc()
         self._log.info(
             Event.RESERVATION_CHANGED,

@@ -703,6 +703,17 @@ EXPLANATIONS: Final[dict[ReasonCode, Explanation]] = {
         "Wait two minutes, as controllers do by themselves; look in the owner's events for what "
         "refuses its pods, such as a ResourceQuota.",
     ),
+    ReasonCode.RESERVATION_IN_FORCE: Explanation(
+        Stage.API,
+        "An operator wanted to release a GPU from a pod that has not ended.",
+        "Delete the pod first; an attempt that no pod is bound under expires by itself.",
+    ),
+    ReasonCode.RESERVATION_IN_USE: Explanation(
+        Stage.API,
+        "An operator wanted to release a GPU whose node shows that something of the pod is left.",
+        "End it on the node; the GPU is then free by itself. A report of before its end counts "
+        "until the next one, or for the lease.",
+    ),
     ReasonCode.TOKEN_INVALID: Explanation(
         Stage.API,
         "The HTTP API was called without a token or SVID that counts there.",

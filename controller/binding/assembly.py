@@ -21,6 +21,7 @@ from controller.binding.id_keys import read_ids
 from controller.binding.ledger_choice import ChosenLedger
 from controller.binding.ledger_use import LedgerUse
 from controller.binding.recent_denials import RecentDenials
+from controller.binding.release_desk import ReleaseDesk, ReleasePorts
 from controller.binding.use_keeper import UseKeeper, UsePorts
 from controller.binding.use_reports import UseReports
 from controller.binding.view import GateView
@@ -71,6 +72,7 @@ class BindingParts:
     journal: BindingJournal
     ledger: ChosenLedger
     ids: ReservationIds | None
+    releases: ReleaseDesk
     use_keeper: UseKeeper | None
     """None in report-only mode: nothing is reserved, so there is nothing to compare with."""
     uncertainty: Callable[[], str | None]
@@ -163,8 +165,24 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         sources.journal,
         sources.ledger,
         ids,
+        _release_desk(sources, reports),
         None if is_report_only(settings) else _use_keeper(sources, ids, reports, footing),
         lambda: footing.uncertainty,
+    )
+
+
+def _release_desk(sources: BindingSources, reports: UseReports) -> ReleaseDesk:
+    cluster, boottime_ns = sources.cluster, sources.clock.boottime_ns
+    return ReleaseDesk(
+        ReleasePorts(
+            store=sources.ledger.store,
+            pods=cluster.pods,
+            heard=lambda node: reports.heard(node, boottime_ns()),
+            not_ready=sources.not_ready,
+            audit=sources.audit,
+            sink=sources.journal,
+            wake=cluster.wake_nodes,
+        )
     )
 
 

@@ -152,8 +152,9 @@ class FootingKeeper:
         self._known = snapshot
         gone = lost_grants(grants_of(before.entries.values()), snapshot, ())
         unseen = [x for x in gone if back or (key_of(x.gpu), x.reservation) in replaced]
-        self._remembered = {**self._remembered, **_by_key(unseen)}
-        ports.sink.ended_elsewhere(tuple(x for x in gone if x not in unseen))
+        ended = tuple(x for x in gone if x not in unseen)
+        self._remembered = {**_without(self._remembered, ended), **_by_key(unseen)}
+        ports.sink.ended_elsewhere(ended)
         if back:
             self._footing = replace(Footing(ports.boottime_ns()), recalled=self._footing.recalled)
             ports.pods.reread()
@@ -281,6 +282,20 @@ def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
 def _grants_of(drift: Drift) -> tuple[LoggedGrant, ...]:
     """What a live pod lacks: its containers run on if it has gone before it is adopted."""
     return () if drift.adopt is None else (granted_to(drift.adopt, drift.gpu),)
+
+
+def _without(remembered: Grants, ended: tuple[LoggedGrant, ...]) -> Grants:
+    """What is to be remembered after ends that were seen: an operator's node shows none again.
+
+    An attempt's end is none of what a log has as bound: the store may have been put back.
+    """
+    gone = _by_key(ended)
+
+    def stays(key: tuple[str, str], grant: LoggedGrant) -> bool:
+        end = gone.get(key)
+        return end is None or end.node != grant.node or (grant.bound and not end.bound)
+
+    return {key: grant for key, grant in remembered.items() if stays(key, grant)}
 
 
 def _by_key(grants: Iterable[LoggedGrant]) -> Grants:

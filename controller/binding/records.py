@@ -73,6 +73,8 @@ class ReservationChange:
     """Those that it is about: all of them, where nothing came in between."""
     state: HolderState
     cause: str
+    actor: str = _CONTROLLER
+    """Who caused it."""
 
     def of(self, gpus: tuple[str, ...]) -> "ReservationChange":
         """The same, about some of the GPUs."""
@@ -151,7 +153,7 @@ def _about(
         "cause": change.cause,
     }
     subject = _subject(change.pod.namespace, change.pod.name or "-")
-    return _CONTROLLER, subject, change.state.value.lower(), (), refs
+    return change.actor, subject, change.state.value.lower(), (), refs
 
 
 def _subject(namespace: str, pod: str) -> str:

@@ -5,6 +5,7 @@ accepted evidence makes a newer report.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeMode
@@ -14,6 +15,15 @@ from controller.ledger.release import GivenDevice, UseReport
 SETTLES_NS: Final = 60 * 1_000_000_000
 """A kubelet that names no device at all may have just started: it names none until it has read
 its own state. So that counts once it has said so for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardUse:
+    """A report whose lease lasts."""
+
+    report: UseReport
+    evidence: str
+    """Digest of the evidence that it stands in."""
 
 
 class UseReports:
@@ -37,6 +47,14 @@ class UseReports:
             report = self._report(node, view.acceptance, view.mode)
             found = self._made[node] = (view.acceptance, report)
         return found[1]
+
+    def heard(self, node: str, now_ns: int) -> HeardUse | None:
+        """The node's last, while its lease lasts at `now_ns` (CLOCK_BOOTTIME)."""
+        report, view = self.of(node), self._fleet().nodes.get(node)
+        acceptance = None if view is None else view.acceptance
+        if report is None or acceptance is None or now_ns >= acceptance.fresh_until_ns:
+            return None
+        return HeardUse(report, acceptance.evidence_digest)
 
     def _report(self, node: str, acceptance: Acceptance, mode: NodeMode) -> UseReport:
         asked_ns = acceptance.challenge_issued_ns

@@ -138,7 +138,7 @@ def assemble(
             settings, conditions, verifier, intake, journal=journal, table=table, binding=binding
         ),
         fleet=fleet_service(conditions, known_fleet, desk, verbs, scenes),
-        operator=OperatorService(desk),
+        operator=OperatorService(desk, None if binding is None else binding.releases),
         placement=placement_service(
             settings, cluster, binding, verbs, fleet=known_fleet, clock=clock
         ),

@@ -29,6 +29,16 @@ def key_of(gpu: str) -> str:
     return gpu.lower()
 
 
+def is_gpu(text: str) -> bool:
+    """Whether a text has the form of a GPU's or MIG device's UUID."""
+    return _GPU.fullmatch(text) is not None
+
+
+def is_reservation(text: str) -> bool:
+    """Whether a text has the form of a reservation's id."""
+    return _ID.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class PodRef:
     """A pod, as far as it is known when it is reserved for."""
@@ -91,7 +101,7 @@ class Holder:
 
     def demand_valid(self) -> None:
         """Raise RecordInvalidError for values that nothing of ours makes."""
-        if not _ID.fullmatch(self.reservation):
+        if not is_reservation(self.reservation):
             raise RecordInvalidError("reservation: expected an id of ours")
         if not self.pod.namespace:
             raise RecordInvalidError("pod.namespace: expected a namespace")
@@ -196,7 +206,7 @@ def demand_gpus(gpus: tuple[str, ...]) -> None:
     """Raise RecordInvalidError unless `gpus` are UUIDs in claiming order, each once."""
     if not 1 <= len(gpus) <= MAX_GPUS:
         raise RecordInvalidError(f"gpus: {len(gpus)}, expected 1..{MAX_GPUS}")
-    if not all(_GPU.fullmatch(x) for x in gpus):
+    if not all(map(is_gpu, gpus)):
         raise RecordInvalidError("gpus: expected UUIDs such as GPU-… or MIG-…")
     keys = [key_of(x) for x in gpus]
     if keys != sorted(set(keys)):

@@ -57,6 +57,7 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_OPERATOR}/AcceptNode": _OPERATORS,
         f"{_OPERATOR}/QuarantineNode": _OPERATORS,
         f"{_OPERATOR}/ReleaseNode": _OPERATORS,
+        f"{_OPERATOR}/ReleaseGpu": _OPERATORS,
         f"{_PLACEMENT}/ListReservations": _READERS,
         f"{_PLACEMENT}/ExplainPod": _READERS,
         f"{_SUPPORT}/Collect": _READERS,

@@ -73,7 +73,14 @@ class RecordKind(StrEnum):
         "reservation.releasing",
         "the pod has ended; its GPUs are kept until the node shows that nothing of it is left",
     )
-    RESERVATION_RELEASED = "reservation.released", "the node says that the GPU is free"
+    RESERVATION_OPERATOR = (
+        "reservation.operator",
+        "an operator releases a GPU of a silent node, or was refused; durable before it is done",
+    )
+    RESERVATION_RELEASED = (
+        "reservation.released",
+        "the GPU is free: by its node, which may be gone for good, or by the operator in `actor`",
+    )
     RESERVATION_EXPIRED = "reservation.expired", "nobody came for the GPU"
     RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back"
     RESERVATION_ADOPTED = (

@@ -19,6 +19,7 @@ _HELP: Final = (
 )
 _GROUPS: Final = {
     "node": "One node.",
+    "reservation": "One reservation.",
     "class": "Attestation classes and the documents behind them.",
     "explain": "Why things are as they are.",
     "audit": "Audit logs; needs no controller.",
@@ -32,6 +33,10 @@ _LAZY: Final = {
     "node release": ("operate:release", "End the denial of a node; its pins stay."),
     "gpus": ("gpus:gpus", "List every GPU with its serial and UUID."),
     "reservations": ("reservations:reservations", "List who holds which GPU."),
+    "reservation release": (
+        "release:release",
+        "Release a GPU of a silent node from a pod that has ended.",
+    ),
     "class list": ("classes:list_", "List the classes that nodes have and that policy names."),
     "class show": ("classes:show", "Show the document behind a class."),
     "class diff": ("classes:diff_", "Show where two classes differ; exits with 3 if they do."),

@@ -121,6 +121,11 @@ class Asker:
         request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=expected)
         return await self._answer(self._operator.ReleaseNode, request)
 
+    async def release_gpu(self, gpu: str, reservation: str, reason: str) -> ops.ReleaseGpuResponse:
+        """End one reservation's part in one GPU."""
+        request = ops.ReleaseGpuRequest(gpu=gpu, reservation=reservation, reason=reason)
+        return await self._answer(self._operator.ReleaseGpu, request)
+
     async def reservations(self, node: str, namespace: str) -> list[place.Reservation]:
         """All reservations, or those on a node or of a namespace; page by page."""
         found: list[place.Reservation] = []

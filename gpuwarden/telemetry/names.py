@@ -345,7 +345,8 @@ STORE_AVAILABLE = _gauge(
 OPERATOR_ACTS = _counter(
     "operator_acts",
     _C,
-    "Acts of operators (accept, quarantine, release) by result: `OK` or the reason code.",
+    "Acts of operators (accept, quarantine, release; release-gpu) by result: `OK` or the reason"
+    " code.",
     "act",
     "code",
 )
@@ -545,6 +546,10 @@ class Event(StrEnum):
         "SPIRE agents were attested, banned, unbanned, evicted or attested otherwise",
     )
 
+    RESERVATION_OPERATOR = (
+        "reservation.operator",
+        "an operator released a GPU of a silent node, or was refused",
+    )
     NODE_OPERATOR = "node.operator", "an operator accepted, quarantined or released a node, or not"
     STORE_OPENED = "store.opened", "the store of pins and denials is open; a new one says so"
     STORE_UNAVAILABLE = (

@@ -31,6 +31,8 @@ from controller.binding.records import (
     held_record,
     reservation_record,
 )
+from controller.binding.release_desk import ReleaseDesk, ReleasePorts
+from controller.binding.release_orders import ReleaseOrder
 from controller.binding.stored_pod import PodsUnavailableError, StoredPod
 from controller.binding.use_reports import UseReports
 from controller.binding.view import GateView
@@ -49,7 +51,7 @@ from controller.ledger.sweep import DriftKind
 from controller.policy import DEFAULT_POLICY
 from controller.scheduling.scenes import Scenes
 from gpuwarden.evidence.model import Allocation, GpuProcess
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, admitted, documents
 from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
 from tests.builders.fleet_views import healthy
@@ -137,6 +139,8 @@ class Sink:
     log: list[Record] = field(default_factory=list)
     """What the audit log has of reservations, in order."""
     early: list[tuple[str, bool]] = field(default_factory=list)
+    orders: list[ReasonCode | None] = field(default_factory=list)
+    """How operators' orders ended; None where they were done."""
 
     def bound(self, decision: BindDecision) -> None:
         self.decisions.append(decision)
@@ -147,6 +151,10 @@ class Sink:
 
     def wrote(self, result: str) -> None:
         self.writes.append(result)
+
+    def ordered(self, order: ReleaseOrder, refusal: Refusal | None) -> None:
+        assert order.reason
+        self.orders.append(None if refusal is None else refusal.code)
 
     def ledger_read(self, error: str) -> None:
         self.errors.append(error)
@@ -275,6 +283,18 @@ class Replica:
             ),
             IDS,
         )
+        self.releases = ReleaseDesk(
+            ReleasePorts(
+                store=store,
+                pods=pods,
+                heard=lambda node: self.reports.heard(node, world.clock.boottime_ns()),
+                not_ready=lambda: self.not_ready,
+                audit=self.audit,
+                sink=self.sink,
+                wake=self.woken.extend,
+            )
+        )
+        self.not_ready: str | None = None
         self.changes: dict[str, Any] = {}
         """Of the view, made by tests."""
 

@@ -169,6 +169,15 @@ class FakeFleetServer(
         self._admit(request, context)
         return ops.ReleaseNodeResponse(enrollment=self.enrollments.get(request.name))
 
+    def ReleaseGpu(
+        self, request: ops.ReleaseGpuRequest, context: grpc.ServicerContext
+    ) -> ops.ReleaseGpuResponse:
+        self._admit(request, context)
+        one = next((x for x in self.reservations if x.id == request.reservation), None)
+        if one is None:
+            return ops.ReleaseGpuResponse(already=True)
+        return ops.ReleaseGpuResponse(node=one.node, namespace=one.namespace, pod=one.pod)
+
     def ListReservations(
         self, request: place.ListReservationsRequest, context: grpc.ServicerContext
     ) -> place.ListReservationsResponse:

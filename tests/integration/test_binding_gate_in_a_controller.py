@@ -65,11 +65,13 @@ class Node:
         self.processes: tuple[GpuProcess, ...] = ()
         self.allocations: tuple[Allocation, ...] | None = None
         self.pods: tuple[str, ...] = ()
+        self.silent = False
+        """Whether it answers nothing any more: the node is cut off."""
         self.rounds = 0
 
     async def answer_for_ever(self) -> None:
         challenge = await self._client.admitted()
-        while True:
+        while not self.silent:
             use = {"processes": self.processes, "allocations": self.allocations}
             await self._client.answer(challenge, CARDS, pods=self.pods, **use)
             await self._client.verdict()
@@ -146,15 +148,22 @@ async def stage(
     async with (
         asking(folder, api, workload_api, **values) as there,
         there.here.client() as client,
+        answering(client) as node,
     ):
-        node = Node(client)
-        answering = asyncio.create_task(node.answer_for_ever())
-        try:
-            yield Stage(there, node)
-        finally:
-            while not answering.done():  # gRPC can lose a cancellation that meets an answer
-                answering.cancel()
-                await asyncio.wait((answering,), timeout=0.2)
+        yield Stage(there, node)
+
+
+@asynccontextmanager
+async def answering(client: AttestClient) -> AsyncIterator[Node]:
+    """A node that answers as long as this lasts, or until it is silent."""
+    node = Node(client)
+    task = asyncio.create_task(node.answer_for_ever())
+    try:
+        yield node
+    finally:
+        while not task.done():  # gRPC can lose a cancellation that meets an answer
+            task.cancel()
+            await asyncio.wait((task,), timeout=0.2)
 
 
 async def test_from_evidence_to_release(

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from controller.binding.release_orders import ReleaseDone, ReleaseOrder
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
@@ -58,6 +59,20 @@ class FakeDesk:
         return self.answer
 
 
+@dataclass
+class FakeReleases:
+    """Likewise."""
+
+    answer: ReleaseDone | Refusal = field(
+        default_factory=lambda: ReleaseDone("gpu-1", "team-a", "train-0")
+    )
+    orders: list[ReleaseOrder] = field(default_factory=list)
+
+    async def release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
+        self.orders.append(order)
+        return self.answer
+
+
 class Unobserved:
     def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
         del method, caller, refusal
@@ -68,11 +83,14 @@ class World:
     desk: FakeDesk
     callers: list[Caller]
     stub: Any
+    releases: FakeReleases
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    desk, callers = FakeDesk(), [owner_of_socket(1000)]
+@pytest.fixture(params=[True])
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Parametrized indirectly with whether anything is reserved."""
+    desk, callers, releases = FakeDesk(), [owner_of_socket(1000)], FakeReleases()
+    service = OperatorService(desk, releases if request.param else None)
 
     def authenticate(_context: object, _now: datetime, /) -> Caller:
         return callers[0]
@@ -82,19 +100,22 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         interceptor=AuthorizationInterceptor(
             authenticate=authenticate, observer=Unobserved(), clock=FakeClock()
         ),
-        services=(
-            lambda s: pb_grpc.add_OperatorServiceServicer_to_server(OperatorService(desk), s),
-        ),
+        services=(lambda s: pb_grpc.add_OperatorServiceServicer_to_server(service, s),),
     )
     await server.start()
     async with aio.insecure_channel(server.address) as channel:
-        yield World(desk, callers, pb_grpc.OperatorServiceStub(channel))
+        yield World(desk, callers, pb_grpc.OperatorServiceStub(channel), releases)
     await server.stop(0)
 
 
 def accept(**changes: str) -> pb.AcceptNodeRequest:
     fields = {"name": "gpu-1", "reason": "ticket 7", "expected_version": "v1"}
     return pb.AcceptNodeRequest(**(fields | changes))
+
+
+def of_gpu(**changes: str) -> pb.ReleaseGpuRequest:
+    fields = {"gpu": "GPU-a", "reservation": "v1.k.x", "reason": "ticket 7"}
+    return pb.ReleaseGpuRequest(**(fields | changes))
 
 
 async def test_the_socket_acts_for_its_owner(world: World) -> None:
@@ -126,12 +147,14 @@ async def test_nobody_else_acts(world: World, kind: CallerKind) -> None:
         (world.stub.AcceptNode, accept()),
         (world.stub.QuarantineNode, pb.QuarantineNodeRequest(name="gpu-1", reason="x")),
         (world.stub.ReleaseNode, pb.ReleaseNodeRequest(name="gpu-1", reason="x")),
+        (world.stub.ReleaseGpu, of_gpu()),
     )
     for method, request in calls:
         with pytest.raises(aio.AioRpcError) as caught:
             await method(request, timeout=DEADLINE)
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert world.desk.orders == []
+    assert world.releases.orders == []
 
 
 @pytest.mark.parametrize(
@@ -158,6 +181,65 @@ async def test_bad_input_names_its_field(
     assert (metadata[REASON_KEY], metadata[FIELD_KEY]) == ("REQ_INVALID", field_name)
     assert text in (caught.value.details() or "")
     assert world.desk.orders == []
+
+
+async def test_a_gpu_is_released(world: World) -> None:
+    answer = await world.stub.ReleaseGpu(of_gpu(reason=" ticket 7 "), timeout=DEADLINE)
+    assert answer == pb.ReleaseGpuResponse(node="gpu-1", namespace="team-a", pod="train-0")
+    expected = ReleaseOrder("GPU-a", "v1.k.x", "ticket 7", "local uid 1000")
+    assert world.releases.orders == [expected]
+    world.releases.answer = ReleaseDone(already=True)
+    answer = await world.stub.ReleaseGpu(of_gpu(), timeout=DEADLINE)
+    assert answer == pb.ReleaseGpuResponse(already=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field_name", "text"),
+    [
+        ({"gpu": ""}, "gpu", "a UUID as GPU-… or MIG-…"),
+        ({"gpu": "../nodes/x"}, "gpu", "a UUID as GPU-… or MIG-…"),
+        ({"gpu": "GPU-" + "a" * 249}, "gpu", "a UUID as GPU-… or MIG-…"),
+        ({"reservation": ""}, "reservation", "the id of a reservation"),
+        ({"reservation": "v1\n"}, "reservation", "the id of a reservation"),
+        ({"reservation": "a" * 193}, "reservation", "the id of a reservation"),
+        ({"reason": ""}, "reason", "1 to 500 printable characters"),
+        ({"reason": "x" * (MAX_REASON + 1)}, "reason", "is 501 characters"),
+    ],
+)
+async def test_a_bad_order_about_a_gpu_names_its_field(
+    world: World, changes: dict[str, str], field_name: str, text: str
+) -> None:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await world.stub.ReleaseGpu(of_gpu(**changes), timeout=DEADLINE)
+    metadata = dict(caught.value.trailing_metadata() or ())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (metadata[REASON_KEY], metadata[FIELD_KEY]) == ("REQ_INVALID", field_name)
+    assert text in (caught.value.details() or "")
+    assert world.releases.orders == []
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ReasonCode.RESERVATION_IN_FORCE, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.RESERVATION_IN_USE, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.CONTROLLER_NOT_READY, grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_a_gpu_that_is_not_released(
+    world: World, code: ReasonCode, status: grpc.StatusCode
+) -> None:
+    world.releases.answer = Refusal(code, "because")
+    with pytest.raises(aio.AioRpcError) as caught:
+        await world.stub.ReleaseGpu(of_gpu(), timeout=DEADLINE)
+    assert (caught.value.code(), caught.value.details()) == (status, f"{code}: because")
+
+
+@pytest.mark.parametrize("world", [False], indirect=True)
+async def test_where_nothing_is_reserved_nothing_is_released(world: World) -> None:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await world.stub.ReleaseGpu(of_gpu(), timeout=DEADLINE)
+    assert "LEDGER_UNAVAILABLE: this controller reserves nothing" in (caught.value.details() or "")
 
 
 async def test_the_longest_reason_is_allowed(world: World) -> None:

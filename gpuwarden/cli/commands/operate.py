@@ -5,11 +5,9 @@ anything has changed since.
 """
 
 import sys
-from typing import Annotated, Final
-
-from cyclopts import Parameter
 
 from gpuwarden.cli.client import ask
+from gpuwarden.cli.confirmation import Yes, demand_yes
 from gpuwarden.cli.enrollment_text import enrollment_text
 from gpuwarden.cli.options import HERE, Connection, Output
 from gpuwarden.cli.outcome import CliError, ExitCode
@@ -18,10 +16,7 @@ from gpuwarden.cli.terminal import shown
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
 
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="")]
 Answer = ops.AcceptNodeResponse | ops.QuarantineNodeResponse | ops.ReleaseNodeResponse
-
-_AFFIRMATIVE: Final = frozenset({"y", "yes"})
 
 
 def accept(
@@ -58,7 +53,7 @@ def accept(
     if not found.HasField("candidate"):
         text = f"{shown(node)} shows no hardware that waits to be accepted; see `node release`"
         raise CliError(ExitCode.ERROR, text)
-    _confirm(f"Make this the hardware of {shown(node)}?", enrollment_text(found), yes=yes)
+    demand_yes(f"Make this the hardware of {shown(node)}?", enrollment_text(found), yes=yes)
     done = ask(connection, lambda asker: asker.accept(node, reason, found.version))
     count = len(done.enrollment.gpus)
     _print(node, done, output, f"{count} GPUs are pinned, its next evidence lets it back in")
@@ -98,7 +93,7 @@ def release(
     found = _look(node, if_version, connection)
     if not found.HasField("denial"):
         raise CliError(ExitCode.ERROR, f"{shown(node)} is not denied; see `explain node`")
-    _confirm(f"Let {shown(node)} try again?", enrollment_text(found), yes=yes)
+    demand_yes(f"Let {shown(node)} try again?", enrollment_text(found), yes=yes)
     done = ask(connection, lambda asker: asker.release(node, reason, found.version))
     _print(node, done, output, "the denial has ended, its next evidence decides")
 
@@ -128,7 +123,7 @@ def quarantine(
         How to reach the controller.
 
     """
-    _confirm(f"Take {shown(node)} out?", "", yes=yes)
+    demand_yes(f"Take {shown(node)} out?", "", yes=yes)
     done = ask(connection, lambda asker: asker.quarantine(node, reason))
     for warning in done.warnings:
         sys.stderr.write(f"warning: {shown(warning)}\n")
@@ -141,18 +136,6 @@ def _look(node: str, if_version: str, connection: Connection) -> pb.Enrollment:
         text = f"{shown(node)} has changed: its enrolment has version {shown(found.version)}"
         raise CliError(ExitCode.ERROR, text)
     return found
-
-
-def _confirm(question: str, text: str, *, yes: bool) -> None:
-    """Ask on the terminal; a program must have said so."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CliError(ExitCode.USAGE, "standard input is no terminal: give --yes")
-    sys.stderr.write(f"{text}\n{question} [y/N] " if text else f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in _AFFIRMATIVE:
-        raise CliError(ExitCode.ERROR, "not confirmed, nothing was done")
 
 
 def _print(node: str, done: Answer, output: Format, text: str) -> None:

@@ -173,3 +173,62 @@ class ReleaseNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseNodeResponse: _TypeAlias = ReleaseNodeResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseGpuRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    gpu: _builtins.str
+    """UUID of a GPU or MIG device."""
+    reservation: _builtins.str
+    """`Reservation.id`."""
+    reason: _builtins.str
+    """Why: 1 to 500 printable characters."""
+    def __init__(
+        self,
+        *,
+        gpu: _builtins.str = ...,
+        reservation: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu", b"gpu", "reason", b"reason", "reservation", b"reservation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseGpuRequest: _TypeAlias = ReleaseGpuRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseGpuResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """The reservation has no part in the GPU, any more or at all: nothing was done."""
+    node: _builtins.str
+    """Whose it was; empty where nothing was done."""
+    namespace: _builtins.str
+    pod: _builtins.str
+    """Empty where the pod never had a name."""
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        node: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        pod: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "namespace", b"namespace", "node", b"node", "pod", b"pod"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseGpuResponse: _TypeAlias = ReleaseGpuResponse  # noqa: Y015

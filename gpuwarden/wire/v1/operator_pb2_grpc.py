@@ -26,9 +26,10 @@ if _version_not_supported:
 
 
 class OperatorServiceStub:
-    """The way back from quarantine, and into it. Callers: role operator, and anyone who can
-    open the controller's unix socket (mode 0600). Every act needs a reason and is in the
-    audit log; none makes a node eligible: its next accepted evidence does.
+    """The way back from quarantine, and into it; and the end of what a silent node still holds.
+    Callers: role operator, and anyone who can open the controller's unix socket (mode 0600).
+    Every act needs a reason and is in the audit log; none makes a node eligible: its next
+    accepted evidence does.
     """
 
     def __init__(self, channel):
@@ -52,12 +53,18 @@ class OperatorServiceStub:
                 request_serializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseNodeRequest.SerializeToString,
                 response_deserializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseNodeResponse.FromString,
                 _registered_method=True)
+        self.ReleaseGpu = channel.unary_unary(
+                '/gpuwarden.wire.v1.OperatorService/ReleaseGpu',
+                request_serializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseGpuRequest.SerializeToString,
+                response_deserializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseGpuResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
-    """The way back from quarantine, and into it. Callers: role operator, and anyone who can
-    open the controller's unix socket (mode 0600). Every act needs a reason and is in the
-    audit log; none makes a node eligible: its next accepted evidence does.
+    """The way back from quarantine, and into it; and the end of what a silent node still holds.
+    Callers: role operator, and anyone who can open the controller's unix socket (mode 0600).
+    Every act needs a reason and is in the audit log; none makes a node eligible: its next
+    accepted evidence does.
     """
 
     def AcceptNode(self, request, context):
@@ -81,6 +88,15 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseGpu(self, request, context):
+        """End one reservation's part in one GPU whose pod has ended and whose node does not say that
+        nothing of it is left. RESERVATION_IN_FORCE while the pod has not ended, RESERVATION_IN_USE
+        while the node shows that something of it is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,6 +115,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     request_deserializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseNodeRequest.FromString,
                     response_serializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseNodeResponse.SerializeToString,
             ),
+            'ReleaseGpu': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseGpu,
+                    request_deserializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseGpuRequest.FromString,
+                    response_serializer=gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseGpuResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'gpuwarden.wire.v1.OperatorService', rpc_method_handlers)
@@ -108,9 +129,10 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """The way back from quarantine, and into it. Callers: role operator, and anyone who can
-    open the controller's unix socket (mode 0600). Every act needs a reason and is in the
-    audit log; none makes a node eligible: its next accepted evidence does.
+    """The way back from quarantine, and into it; and the end of what a silent node still holds.
+    Callers: role operator, and anyone who can open the controller's unix socket (mode 0600).
+    Every act needs a reason and is in the audit log; none makes a node eligible: its next
+    accepted evidence does.
     """
 
     @staticmethod
@@ -184,6 +206,33 @@ class OperatorService:
             '/gpuwarden.wire.v1.OperatorService/ReleaseNode',
             gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseNodeRequest.SerializeToString,
             gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseGpu(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuwarden.wire.v1.OperatorService/ReleaseGpu',
+            gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseGpuRequest.SerializeToString,
+            gpuwarden_dot_wire_dot_v1_dot_operator__pb2.ReleaseGpuResponse.FromString,
             options,
             channel_credentials,
             insecure,

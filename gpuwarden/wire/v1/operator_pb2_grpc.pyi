@@ -27,9 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OperatorServiceStub:
-    """The way back from quarantine, and into it. Callers: role operator, and anyone who can
-    open the controller's unix socket (mode 0600). Every act needs a reason and is in the
-    audit log; none makes a node eligible: its next accepted evidence does.
+    """The way back from quarantine, and into it; and the end of what a silent node still holds.
+    Callers: role operator, and anyone who can open the controller's unix socket (mode 0600).
+    Every act needs a reason and is in the audit log; none makes a node eligible: its next
+    accepted evidence does.
     """
 
     @_typing.overload
@@ -42,12 +43,18 @@ class OperatorServiceStub:
     """Take the node out until an operator lets it back in."""
     ReleaseNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseNodeRequest, _operator_pb2.ReleaseNodeResponse]
     """End the denial of a node; its pins stay."""
+    ReleaseGpu: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseGpuRequest, _operator_pb2.ReleaseGpuResponse]
+    """End one reservation's part in one GPU whose pod has ended and whose node does not say that
+    nothing of it is left. RESERVATION_IN_FORCE while the pod has not ended, RESERVATION_IN_USE
+    while the node shows that something of it is left.
+    """
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
-    """The way back from quarantine, and into it. Callers: role operator, and anyone who can
-    open the controller's unix socket (mode 0600). Every act needs a reason and is in the
-    audit log; none makes a node eligible: its next accepted evidence does.
+    """The way back from quarantine, and into it; and the end of what a silent node still holds.
+    Callers: role operator, and anyone who can open the controller's unix socket (mode 0600).
+    Every act needs a reason and is in the audit log; none makes a node eligible: its next
+    accepted evidence does.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -57,11 +64,17 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Take the node out until an operator lets it back in."""
     ReleaseNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseNodeRequest, _operator_pb2.ReleaseNodeResponse]  # type: ignore[assignment]
     """End the denial of a node; its pins stay."""
+    ReleaseGpu: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseGpuRequest, _operator_pb2.ReleaseGpuResponse]  # type: ignore[assignment]
+    """End one reservation's part in one GPU whose pod has ended and whose node does not say that
+    nothing of it is left. RESERVATION_IN_FORCE while the pod has not ended, RESERVATION_IN_USE
+    while the node shows that something of it is left.
+    """
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The way back from quarantine, and into it. Callers: role operator, and anyone who can
-    open the controller's unix socket (mode 0600). Every act needs a reason and is in the
-    audit log; none makes a node eligible: its next accepted evidence does.
+    """The way back from quarantine, and into it; and the end of what a silent node still holds.
+    Callers: role operator, and anyone who can open the controller's unix socket (mode 0600).
+    Every act needs a reason and is in the audit log; none makes a node eligible: its next
+    accepted evidence does.
     """
 
     @_abc_1.abstractmethod
@@ -87,5 +100,16 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ReleaseNodeResponse, _abc.Awaitable[_operator_pb2.ReleaseNodeResponse]]:
         """End the denial of a node; its pins stay."""
+
+    @_abc_1.abstractmethod
+    def ReleaseGpu(
+        self,
+        request: _operator_pb2.ReleaseGpuRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ReleaseGpuResponse, _abc.Awaitable[_operator_pb2.ReleaseGpuResponse]]:
+        """End one reservation's part in one GPU whose pod has ended and whose node does not say that
+        nothing of it is left. RESERVATION_IN_FORCE while the pod has not ended, RESERVATION_IN_USE
+        while the node shows that something of it is left.
+        """
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,8 +25,11 @@ class Told:
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.audit = RecordingAudit()
         self.heard: list[UseFault] = []
-        self.logged: list[str] = []
-        self.journal = UseJournal(self.instruments, self.audit, self.hear, self.logged.append)
+        self.logged: list[tuple[str, str]] = []
+        self.journal = UseJournal(self.instruments, self.audit, self.hear, self.begun)
+
+    def begun(self, gpu: str, reservation: str) -> None:
+        self.logged.append((gpu, reservation))
 
     def hear(self, faults: Iterable[UseFault]) -> None:
         self.heard += faults
@@ -43,7 +46,7 @@ def test_a_settlement() -> None:
     told = Told()
     told.journal.settled(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
     told.journal.wrote("written")
-    assert told.logged == ["v1.k.x"]
+    assert told.logged == [("GPU-a", "v1.k.x")]
     (record,) = told.audit.noted
     assert (record.kind, record.decision) == (RecordKind.RESERVATION_SETTLED, "settled")
     assert record.subject == "pod/team-a/train-0"

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.binding.records import BindDecision, ReservationChange
+from controller.binding.release_orders import ReleaseOrder
 from controller.binding_journal import BindingJournal
 from controller.ledger.adoption import LivePod
 from controller.ledger.record import PodRef
@@ -153,7 +154,7 @@ def begun(told: Told, how: str) -> None:
         case "held":
             told.journal.held(GRANT)
         case "settled":
-            told.journal.logged("v1.k.x")
+            told.journal.logged("GPU-a", "v1.k.x")
         case _:
             told.journal.recalled({("gpu-a", "v1.k.x"): GRANT})
 
@@ -171,6 +172,31 @@ def test_what_this_log_has_gets_an_end_there_also_where_another_replica_saw_to_i
     assert (record.subject, record.refs["reservation"]) == ("pod/team-a/train-0", "v1.k.x")
     told.journal.ended_elsewhere((GRANT,))
     assert len(told.audit.noted) == before + 1
+
+
+def test_each_gpu_of_a_reservation_gets_its_own_end() -> None:
+    """An operator releases one of them, the node shows the other one later."""
+    told, both = Told(), ("GPU-a", "GPU-b")
+    told.journal.changed(ReservationChange(POD, "v1.k.x", "gpu-1", both, HolderState.RELEASING, ""))
+    told.journal.changed(
+        ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.RELEASED, "", "ann")
+    )
+    told.journal.ended_elsewhere((replace(GRANT, gpus=both),))
+    told.journal.ended_elsewhere((replace(GRANT, gpu="GPU-b", gpus=both),))
+    assert [(x.decision, x.actor, x.refs["gpus"]) for x in told.audit.noted[1:]] == [
+        ("released", "ann", ["GPU-a"]),
+        ("ended", "controller", ["GPU-b"]),
+    ]
+
+
+def test_an_order_of_an_operator_is_counted() -> None:
+    told = Told()
+    order = ReleaseOrder("GPU-a", "v1.k.x", "burnt", "ann")
+    told.journal.ordered(order, None)
+    told.journal.ordered(order, Refusal(ReasonCode.RESERVATION_IN_USE, "no"))
+    for code in ("OK", "RESERVATION_IN_USE"):
+        assert told.metric("operator_acts_total", act="release-gpu", code=code) == 1
+    assert told.audit.noted == []
 
 
 def test_what_this_replica_ended_itself_has_its_end() -> None:

@@ -51,6 +51,7 @@ _EXPECTED = {
     "gpuwarden.wire.v1.OperatorService/AcceptNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/QuarantineNode": _OPERATORS,
     "gpuwarden.wire.v1.OperatorService/ReleaseNode": _OPERATORS,
+    "gpuwarden.wire.v1.OperatorService/ReleaseGpu": _OPERATORS,
     "gpuwarden.wire.v1.PlacementService/ListReservations": _READERS,
     "gpuwarden.wire.v1.PlacementService/ExplainPod": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,

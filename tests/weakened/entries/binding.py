@@ -8,6 +8,7 @@ from tests.weakened.shown_by import (
     GATE,
     GATE_DECISION,
     LOST,
+    RELEASE_DESK,
     RESTORED_GROUP,
     SEEN_THROUGH,
     SETTLEMENT,
@@ -219,5 +220,35 @@ ENTRIES: Final = (
         "            elif not case.pods.with_uid(uid):\n",
         f"{USE_FAULTS}::test_a_reserved_pod_with_another_gpu",
         f"{USE_FAULTS}::test_a_settled_pod_that_uses_more_than_it_was_given",
+    ),
+    one(
+        "operator-release-audited",
+        "controller/binding/release_desk.py",
+        "        await ports.audit.grant("
+        "order_record(order, found.entry, found.holder, found.evidence))\n",
+        "",
+        f"{RELEASE_DESK}::test_nothing_happens_before_the_record_is_durable",
+        f"{RELEASE_DESK}::test_without_its_record_it_is_not_done",
+    ),
+    one(
+        "operator-release-first-round",
+        "controller/binding/release_desk.py",
+        "        if (why := ports.not_ready()) is not None:",
+        "        if (why := ports.not_ready()) is not None and False:",
+        f"{RELEASE_DESK}::test_a_controller_that_has_not_heard_every_node_yet_releases_nothing",
+    ),
+    one(
+        "operator-release-decided-once",
+        "controller/binding/release_desk.py",
+        "        for _ in range(_MAX_RACES):\n            found = await self._decided(order)\n",
+        "        for _ in range(_MAX_RACES):\n",
+        f"{RELEASE_DESK}::test_a_pod_that_is_there_again_when_the_record_is_durable_keeps_its_gpu",
+    ),
+    one(
+        "an-attempts-end-forgets-what-was-bound",
+        "controller/binding/footing_keeper.py",
+        " or (grant.bound and not end.bound)",
+        "",
+        f"{RELEASE_DESK}::test_an_attempt_s_end_is_none_of_what_the_log_has_as_bound",
     ),
 )

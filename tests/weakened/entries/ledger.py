@@ -8,8 +8,10 @@ from tests.weakened.shown_by import (
     ELSEWHERE,
     LOST,
     RELEASE,
+    RELEASE_DESK,
     RESTORED_GROUP,
     SETTLED,
+    SPOKEN_FOR,
     WITHOUT_RECORD,
 )
 from tests.weakened.weakening import one
@@ -189,5 +191,42 @@ ENTRIES: Final = (
         "        if self.users is None or self.pods is None or uid in self.pods:\n",
         "        if self.users is None:\n",
         f"{RELEASE}::test_use_and_what_cannot_be_read_begin_the_count_anew",
+    ),
+    one(
+        "operator-only-releasing",
+        "controller/ledger/operator_release.py",
+        "    if holder.state is not HolderState.RELEASING:",
+        "    if False:",
+        f"{SPOKEN_FOR}::test_only_what_is_being_released_is",
+    ),
+    one(
+        "operator-pod-lives",
+        "controller/ledger/operator_release.py",
+        "    if not is_over(known.pod):",
+        "    if False:",
+        f"{SPOKEN_FOR}::test_a_pod_that_may_live_keeps_its_gpu",
+        f"{RELEASE_DESK}::test_a_pod_that_lives_keeps_its_gpu_and_so_while_nobody_can_say",
+    ),
+    one(
+        "operator-contradicts-the-node",
+        "controller/ledger/operator_release.py",
+        "    if shown is not None:",
+        "    if False:",
+        f"{SPOKEN_FOR}::test_a_node_that_shows_the_pod_is_not_contradicted",
+        f"{RELEASE_DESK}::test_a_node_that_shows_the_pod_is_not_contradicted",
+    ),
+    one(
+        "operator-process-elsewhere",
+        "controller/ledger/operator_release.py",
+        "    if pod.uid is not None and pod.uid in (report.pods or ()):",
+        "    if False:",
+        f"{SPOKEN_FOR}::test_a_node_that_shows_the_pod_is_not_contradicted",
+    ),
+    one(
+        "operator-given-by-kubelet",
+        "controller/ledger/operator_release.py",
+        "    if not succeeded and any(card_of(x.device) == gpu for x in given):",
+        "    if False:",
+        f"{SPOKEN_FOR}::test_a_node_that_shows_the_pod_is_not_contradicted",
     ),
 )

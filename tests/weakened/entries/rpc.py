@@ -7,6 +7,14 @@ from tests.weakened.weakening import Edit, Weakening, one
 
 ENTRIES: Final = (
     one(
+        "operator-release-of-gpus",
+        "controller/rpc/authorization.py",
+        '        f"{_OPERATOR}/ReleaseGpu": _OPERATORS,\n',
+        '        f"{_OPERATOR}/ReleaseGpu": _READERS,\n',
+        "tests/integration/test_operator_rpc.py::test_nobody_else_acts",
+        "tests/unit/rpc/test_authorization.py::test_matrix",
+    ),
+    one(
         "roles",
         "controller/rpc/authorization.py",
         "if caller in ALLOWED_CALLERS.get(method, frozenset()):",

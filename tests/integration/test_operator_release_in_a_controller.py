@@ -1,0 +1,86 @@
+"""A whole controller: a GPU whose node fell silent is released by command, and given away again."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.cli.app import run
+from gpuwarden.evidence.model import GpuProcess
+from sandbox.spiffe.workload_api import InsecureWorkloadApi
+from tests.fakes.api_server import FakeApiServer
+from tests.fakes.eventually import eventually
+from tests.integration.test_binding_gate_in_a_controller import (
+    Stage,
+    _restored_logging,
+    answering,
+    api,
+    stage,
+    workload_api,
+)
+
+__all__ = ["_restored_logging", "api", "workload_api"]
+"""Fixtures of the module where they stand."""
+
+TIMES = {"attestation__lease": "3s"}
+
+
+class Shell:
+    """The command line against a controller's socket."""
+
+    def __init__(self, here: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+        self._socket = f"unix:{here.there.here.controller.addresses.local}"
+        self._capsys = capsys
+
+    async def release(self, gpu: str, *options: str) -> tuple[int, str]:
+        """Exit code, and what was printed."""
+        whose = ("--pod", "team-a/train-0", "--reason", "the rack burnt down", "--yes")
+        words = ("reservation", "release", gpu, *whose, "--server", self._socket, *options)
+        code = await asyncio.to_thread(run, words)
+        written = self._capsys.readouterr()
+        return int(code), written.out + written.err
+
+
+async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
+    tmp_path: Path,
+    api: FakeApiServer,
+    workload_api: InsecureWorkloadApi,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with stage(tmp_path, api, workload_api, **TIMES) as here:
+        uid = here.create("train-0")["metadata"]["uid"]
+        given = await here.bound("train-0")
+        await here.state_of(given, "Confirmed")
+        shell = Shell(here, capsys)
+        code, text = await shell.release(given)
+        assert "RESERVATION_IN_FORCE: it is Confirmed" in text
+        assert code == 1
+        here.node.processes = (GpuProcess(given, 7, uid),)
+        await here.node.some_rounds()
+        api.delete("pods", "team-a/train-0")
+        await here.state_of(given, "Releasing")
+        code, text = await shell.release(given)
+        assert f"RESERVATION_IN_USE: node-1 shows a process of the pod on {given}" in text
+        assert code == 1
+        here.node.silent = True
+
+        async def released() -> str | None:
+            code, text = await shell.release(given, "-o", "json")
+            return text if code == 0 else None
+
+        text = await eventually(released, "the lease is over, and the node spoken for")
+        assert json.loads(text)["already"] is False
+        await here.state_of(given, None)
+        assert (await shell.release(given))[0] == 0
+        records = here.there.here.controller.records()
+        done = [x for x in records if x["kind"] == "reservation.released"]
+        assert [(x["actor"].split()[0], x["refs"]["cause"]) for x in done] == [
+            ("local", "an operator said so: the rack burnt down")
+        ]
+        orders: list[Any] = [x for x in records if x["kind"] == "reservation.operator"]
+        assert {x["decision"] for x in orders} == {"refused", "released"}
+        names = [here.create(f"next-{n}")["metadata"]["name"] for n in range(3)]
+        async with here.there.here.client() as again, answering(again):
+            assert given in [await here.bound(name) for name in names]
