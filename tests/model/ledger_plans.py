@@ -30,6 +30,7 @@ _P_TWICE_BOTH: Final = (Call(0, 0, "n1", (0, 1)), Call(1, 0, "n1", (0, 1)))
 _KUBELET_IN_TURN: Final = (Call(KUBELET, 0, "n1", (0,)), Call(KUBELET, 1, "n1", (0,)))
 
 PUT_BACK: Final = "a share group and a stranger, the store is put back to an old copy"
+ORDERED: Final = "an operator releases, the replica crashes"
 WHOLE: Final = {
     "two pods want one GPU, two replicas claim": Plan(_N, 2, _P_AND_Q, keepers=(1,)),
     "two replicas see to one attempt, one crashes": Plan(
@@ -67,6 +68,10 @@ WHOLE: Final = {
         begins=_P_HAS_IT,
         replicas=1,
     ),
+    ORDERED: Plan(_N, 2, _P_THEN_Q, crashes=1, orders=1, replicas=1),
+    "an operator releases, two replicas see to it": Plan(
+        _N, 1, (Call(0, 0, "n1", (0,)),), orders=1
+    ),
     "two replicas settle what kubelet gave, one crashes": Plan(
         _N, 1, _KUBELET_IN_TURN[:1], crashes=1
     ),
@@ -88,6 +93,9 @@ WHOLE: Final = {
 
 LARGE: Final = {
     "a share group and a stranger, pods are deleted": replace(WHOLE[PUT_BACK], deletions=True),
+    "an operator releases, the store is put back to an old copy": Plan(
+        _N, 2, _P_THEN_Q, restores=1, orders=1, replicas=1
+    ),
     "kubelet gives a GPU to two pods in turn, two replicas settle": Plan(
         _N, 2, _KUBELET_IN_TURN, overlooked=1
     ),

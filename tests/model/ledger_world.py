@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from controller.ledger import adoption, attempt, claim, release, settlement
+from controller.ledger import (
+    adoption,
+    attempt,
+    claim,
+    operator_release,
+    release,
+    settlement,
+)
 from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
 from controller.ledger.pods import PodGone, PodSeen, PodSight
 from controller.ledger.record import GpuRecord, Holder, PodRef, ShareGroup
@@ -51,12 +58,15 @@ class Rules:
     release_step: Callable[..., Any] = release.release_step
     adopted_on: Callable[..., Any] = adoption.adopted_on
     settled_on: Callable[..., Any] = settlement.settled_on
+    released_by_operator: Callable[..., Any] = operator_release.released_by_operator
     compares: bool = True
     """Whether the store refuses a write that was decided on something old."""
     waits_for_footing: bool = True
     """Whether a replica grants nothing before live pods have their records again."""
     looks_at_shared: bool = True
     """Whether a node's report of use counts for GPUs that a share group has, too."""
+    truthful: bool = True
+    """Whether an operator speaks for a silent node only where nothing of the pod runs."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,8 @@ class Plan:
     """Whether a report may be on its way while other things happen."""
     overlooked: int = 0
     """Samples that overlook every process."""
+    orders: int = 0
+    """An operator's releases that may be decided on."""
     deletions: bool = True
     same_name: bool = False
     """Whether each pod comes after the one before, with its name."""
@@ -164,6 +176,9 @@ class World(NamedTuple):
     removals: int = 0
     restores: int = 0
     overlooked: int = 0
+    orders: int = 0
+    order: tuple[int, int, bool] | None = None
+    """A release that was decided on: GPU, record, and whether what it was decided on stands."""
     settled: int = 0
     """Pods that have had a record because kubelet gave them a GPU (bits, by GPU and pod)."""
 
@@ -316,6 +331,7 @@ class Steps:
                     )
             else:
                 yield f"restart {index}", _at(world, index, self._restarted(world))
+        yield from self._operator(world)
         yield from self._damage(world)
 
     def _pods(self, world: World) -> Iterator[tuple[str, World]]:
@@ -619,6 +635,40 @@ class Steps:
                     releases = _set(releases, at, self.interned.number(counted))
         return me._replace(report=None, releases=releases)
 
+    def _operator(self, world: World) -> Iterator[tuple[str, World]]:
+        """Speaks for a silent node where nothing of the pod runs; a node that shows it is heard.
+
+        What a desk reads is newest, and other steps may come before it writes.
+        """
+        if world.order is not None:
+            gpu, new, stands = world.order
+            done = world._replace(order=None)
+            is_written = stands or not self.rules.compares
+            yield f"an operator releases {gpu}", self._put(done, gpu, new) if is_written else done
+        elif world.orders < self.plan.orders:
+            for gpu, number in enumerate(world.store):
+                record: GpuRecord | None = self.interned.values[number]
+                for holder in () if record is None else record.holders:
+                    new = self._ordered(world, number, holder)
+                    if new:
+                        ordered = world._replace(order=(gpu, new, True), orders=world.orders + 1)
+                        yield f"an operator decides on {gpu} of {holder.reservation}", ordered
+
+    def _ordered(self, world: World, number: int, holder: Holder) -> int:
+        pod = int(str(holder.pod.uid)[4:])
+        running = sum(1 << n for n, x in enumerate(world.pods) if x.runs)
+        seen = self._sight_of(pod, Sight(world.pods[pod].api, world.pods[pod].call))
+        speaks = world.pods[pod].runs and self.rules.truthful
+
+        def decide() -> int:
+            known = operator_release.Known(seen, self._report(running, 2) if speaks else None)
+            record = self.interned.values[number]
+            found = self.rules.released_by_operator(record, holder.reservation, known)
+            return self.interned.number(found) if isinstance(found, GpuRecord) else 0
+
+        key = ("ordered", number, holder, self.interned.number(seen), running, speaks)
+        return int(self._remembered(key, decide))
+
     def _repairing(self, here: Here) -> Iterator[tuple[str, World]]:
         """Records that somebody removed are written again; live pods get theirs."""
         world, index, me = here
@@ -704,7 +754,7 @@ class Steps:
                 )
                 yield (
                     "the copy is put back",
-                    back._replace(replicas=replicas, late=None, bindings=()),
+                    back._replace(replicas=replicas, late=None, bindings=(), order=None),
                 )
 
     def _bit(self, gpu: int, pod: int) -> int:
@@ -749,6 +799,7 @@ class Steps:
             store=_set(world.store, gpu, number),
             replicas=replicas,
             forced=_set(world.forced, gpu, False),
+            order=_overtaken(world.order, gpu),
         )
 
     # --- decisions, remembered ---
@@ -898,6 +949,11 @@ class Steps:
 
         found: PodSeen | PodGone = self._remembered(("sight", pod, seen), decide)
         return found
+
+
+def _overtaken(order: tuple[int, int, bool] | None, gpu: int) -> tuple[int, int, bool] | None:
+    """An order about a record that is another one now."""
+    return order if order is None or order[0] != gpu else (*order[:2], False)
 
 
 def _at(world: World, index: int, replica: Replica) -> World:

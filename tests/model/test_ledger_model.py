@@ -12,12 +12,13 @@ import pytest
 
 from controller.ledger.attempt import AttemptWatch, Move, Touch, Wait, attempt_step
 from controller.ledger.claim import Claim, Taken, Write, claim_on
+from controller.ledger.operator_release import Known, released_by_operator
 from controller.ledger.record import GpuRecord, Holder
 from controller.ledger.release import ReleaseWatch, UseReport, after_report
 from controller.ledger.settlement import settled_on
 from controller.ledger.states import HolderState
 from tests.model.explorer import FoundError, explore
-from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, PUT_BACK, WHOLE
+from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, ORDERED, PUT_BACK, WHOLE
 from tests.model.ledger_world import Plan, Rules, Steps
 
 LEAST = 100_000
@@ -32,6 +33,8 @@ SIZES = {
     "a retry at the other replica": 8_000,
     "a share group": 38_000,
     PUT_BACK: 16_000,
+    ORDERED: 27_000,
+    "an operator releases, two replicas see to it": 8_000,
     "two replicas settle what kubelet gave, one crashes": 6_000,
     "kubelet gives a GPU to two pods in turn": 22_000,
     "kubelet gives a GPU to a later pod of the same name, the replica crashes": 38_000,
@@ -126,7 +129,24 @@ def settles_in_the_place_of_others(record: GpuRecord | None, *given: Any) -> Gpu
     return replace(found, version=record.version + 1)
 
 
+def releases_attempts(record: GpuRecord | None, reservation: str, known: Known) -> Any:
+    mine = None if record is None else record.holder(reservation)
+    if record is not None and mine is not None and mine.state is HolderState.PROPOSED:
+        return record.moved(reservation, HolderState.REVOKED)
+    return released_by_operator(record, reservation, known)
+
+
+def contradicts(record: GpuRecord | None, reservation: str, known: Known) -> Any:
+    return released_by_operator(record, reservation, replace(known, report=None))
+
+
 FAULTS: dict[str, tuple[Plan, Rules]] = {
+    "an operator releases an attempt": (
+        WHOLE[ORDERED],
+        Rules(released_by_operator=releases_attempts),
+    ),
+    "an operator contradicts the node": (WHOLE[ORDERED], Rules(released_by_operator=contradicts)),
+    "an operator is wrong about a silent node": (WHOLE[ORDERED], Rules(truthful=False)),
     "an attempt expires without a touch": (
         WHOLE["two replicas see to one attempt, one crashes"],
         Rules(attempt_step=expires_untouched),
