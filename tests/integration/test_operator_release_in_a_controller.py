@@ -2,12 +2,10 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from gpuwarden.cli.app import run
 from gpuwarden.evidence.model import GpuProcess
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.api_server import FakeApiServer
@@ -28,32 +26,37 @@ TIMES = {"attestation__lease": "3s"}
 
 
 class Shell:
-    """The command line against a controller's socket."""
+    """The command line against a controller's socket, in a process of its own."""
 
-    def __init__(self, here: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, here: Stage) -> None:
         self._socket = f"unix:{here.there.here.controller.addresses.local}"
-        self._capsys = capsys
 
     async def release(self, gpu: str, *options: str) -> tuple[int, str]:
         """Exit code, and what was printed."""
         whose = ("--pod", "team-a/train-0", "--reason", "the rack burnt down", "--yes")
         words = ("reservation", "release", gpu, *whose, "--server", self._socket, *options)
-        code = await asyncio.to_thread(run, words)
-        written = self._capsys.readouterr()
-        return int(code), written.out + written.err
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gpuwarden.cli",
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        written, _ = await process.communicate()
+        return process.returncode or 0, written.decode()
 
 
 async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
     tmp_path: Path,
     api: FakeApiServer,
     workload_api: InsecureWorkloadApi,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with stage(tmp_path, api, workload_api, **TIMES) as here:
         uid = here.create("train-0")["metadata"]["uid"]
         given = await here.bound("train-0")
         await here.state_of(given, "Confirmed")
-        shell = Shell(here, capsys)
+        shell = Shell(here)
         code, text = await shell.release(given)
         assert "RESERVATION_IN_FORCE: it is Confirmed" in text
         assert code == 1
