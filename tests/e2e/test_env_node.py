@@ -15,7 +15,7 @@ from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
-from tests.e2e.product.cards import PATIENCE_S, Cards, Seen, forget_pins, greedy, seen
+from tests.e2e.product.cards import PATIENCE_S, Cards, Seen, forget_cards, greedy, seen
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.policies import binding
@@ -69,7 +69,7 @@ def world(lab: Lab) -> Iterator[World]:
     try:
         create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
         create_namespace(lab, PLAIN)
-        world.cards.forget_pins()
+        world.cards.forget_cards()
         installation.start()
         installation.agents.start(world.cards.hardware)
         installation.agents.hash_of(lab.node.name)
@@ -82,7 +82,7 @@ def world(lab: Lab) -> Iterator[World]:
         for name in (ENFORCED, PLAIN):
             remove_namespace(lab, name)
         installation.close()
-        forget_pins(lab)
+        forget_cards(lab)
 
 
 @pytest.fixture(autouse=True)

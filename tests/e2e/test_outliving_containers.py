@@ -21,7 +21,7 @@ from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
-from tests.e2e.product.cards import forget_pins
+from tests.e2e.product.cards import forget_cards
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.pod_processes import process_of
@@ -126,7 +126,7 @@ def world(lab: Lab) -> Iterator[World]:
     made = World(lab, installation, Webhooks(lab, served, PODS, BINDINGS))
     try:
         create_namespace(lab, NAMESPACE, {ENFORCE_LABEL: "true"})
-        forget_pins(lab)
+        forget_cards(lab)
         installation.start()
         made.agent.start()
         (one,) = installation.controllers
@@ -138,7 +138,7 @@ def world(lab: Lab) -> Iterator[World]:
         made.webhooks.remove()
         remove_namespace(lab, NAMESPACE)
         installation.close()
-        forget_pins(lab)
+        forget_cards(lab)
 
 
 @pytest.fixture

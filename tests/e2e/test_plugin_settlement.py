@@ -21,7 +21,7 @@ from tests.e2e.lab.device_plugin import RESOURCE, DevicePlugin
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.lab.waiting import until
-from tests.e2e.product.cards import forget_pins
+from tests.e2e.product.cards import forget_cards
 from tests.e2e.product.command_line import asked
 from tests.e2e.product.controller import Controller
 from tests.e2e.product.hardware import h100_node
@@ -145,7 +145,7 @@ def world(lab: Lab) -> Iterator[World]:
             create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
             create_namespace(lab, PLAIN)
             world.taint(TAINT)
-            forget_pins(lab)
+            forget_cards(lab)
             installation.start()
             installation.agents.start(hardware, world.use)
             installation.agents.hash_of(lab.node.name)
@@ -160,7 +160,7 @@ def world(lab: Lab) -> Iterator[World]:
         for name in (ENFORCED, PLAIN):
             remove_namespace(lab, name)
         installation.close()
-        forget_pins(lab)
+        forget_cards(lab)
 
 
 @pytest.fixture(autouse=True)

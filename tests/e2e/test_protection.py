@@ -20,7 +20,7 @@ from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
-from tests.e2e.product.cards import PATIENCE_S, Cards, forget_pins, greedy, seen
+from tests.e2e.product.cards import PATIENCE_S, Cards, forget_cards, greedy, seen
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.installation import Installation, apply
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -118,7 +118,7 @@ def world(lab: Lab) -> Iterator[World]:
     try:
         create_namespace(lab, ENFORCED, {ENFORCE_LABEL: "true"})
         create_namespace(lab, PLAIN)
-        world.cards.forget_pins()
+        world.cards.forget_cards()
         installation.start()
         installation.agents.start(world.cards.hardware)
         installation.agents.hash_of(lab.node.name)
@@ -133,7 +133,7 @@ def world(lab: Lab) -> Iterator[World]:
             remove_namespace(lab, name)
         world.offer(None)
         installation.close()
-        forget_pins(lab)
+        forget_cards(lab)
 
 
 def _is_injected(world: World) -> bool:

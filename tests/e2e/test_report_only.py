@@ -24,6 +24,7 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
+from tests.e2e.product.ledger import forget_records
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
 from tests.e2e.product.pods import guarded, told
 from tests.e2e.product.policies import Policies, binding, people
@@ -165,6 +166,7 @@ def world(lab: Lab) -> Iterator[World]:
         lab.fake_nodes.add(name, gpus=0, labels={"report": name})
     lab.fake_nodes.add(KUBELETS, gpus=8, labels={"report": KUBELETS})
     lab.api.post(RUNTIME_CLASSES, {"metadata": {"name": KATA}, "handler": "kata"})
+    forget_records(lab.api)
     installation = Installation(lab, "report", admission=served, policy=POLICY)
     made = World(lab, installation, served)
     try:

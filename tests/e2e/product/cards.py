@@ -16,6 +16,7 @@ from tests.e2e.lab.images import Image
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod
 from tests.e2e.product.hardware import h100_node
+from tests.e2e.product.ledger import forget_records
 
 GREEDY: Final = "lab.gpuwarden.dev/greedy:1"
 """Asks for every card by itself, as CUDA's images do."""
@@ -33,8 +34,12 @@ class Seen:
     files: tuple[str, ...]
 
 
-def forget_pins(lab: Lab) -> None:
-    """The real node may have shown other cards to other tests; no controller runs now."""
+def forget_cards(lab: Lab) -> None:
+    """The real node may have shown other cards, and given them, to other tests.
+
+    No controller runs now.
+    """
+    forget_records(lab.api)
     path = f"{_ENROLLMENTS}/{lab.node.name}"
     if lab.api.found(path) is not None:
         lab.api.patch(path, {"metadata": {"finalizers": None}})
@@ -50,9 +55,9 @@ class Cards:
         cards = self.hardware.scenario.gpus
         self.files = {card.uuid: f"/dev/nvidia{number}" for number, card in enumerate(cards)}
 
-    def forget_pins(self) -> None:
+    def forget_cards(self) -> None:
         """As the function."""
-        forget_pins(self._lab)
+        forget_cards(self._lab)
 
     @contextmanager
     def given(self) -> Iterator[None]:

@@ -44,7 +44,7 @@ def live(api: Api) -> list[Held]:
 
 def forget_records(api: Api) -> None:
     """Remove what is left by force; no controller runs now."""
-    for item in api.get(OBJECTS)["items"]:
+    for item in (api.found(OBJECTS) or {"items": []})["items"]:
         path = f"{OBJECTS}/{item['metadata']['name']}"
         api.patch(path, {"metadata": {"finalizers": None}})
         api.delete(path)
