@@ -6,10 +6,11 @@ real one would, after the controller manager's grace period.
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from http.client import HTTPException
 
-from tests.e2e.lab.api import Api, ApiError, Document
+from tests.e2e.lab.api import STRATEGIC, Api, ApiError, Document
 
 KIND_LABEL = "lab.gpuwarden.dev/node"
 """`fake` or `real`."""
@@ -84,10 +85,20 @@ class FakeNodes:
                 for name in tuple(self._names):
                     if self._stopped.is_set():
                         return
-                    try:
+                    # Where the API server is down, tests do that; the next round comes.
+                    with suppress(OSError, HTTPException, ApiError):
                         api.patch(f"{_LEASES}/{name}", {"spec": {"renewTime": _now()}})
-                    except (OSError, HTTPException, ApiError):
-                        continue  # the API server is down: tests do that; the next round comes
+                with suppress(OSError, HTTPException, ApiError):
+                    self._return(api)
+
+    def _return(self, api: Api) -> None:
+        """Say of nodes that were given up that they are there, as a kubelet does that was slow."""
+        for node in api.get(f"/api/v1/nodes?labelSelector={KIND_LABEL}%3Dfake")["items"]:
+            name = node["metadata"]["name"]
+            states = {x["type"]: x["status"] for x in node["status"].get("conditions", [])}
+            if states.get("Ready") == "Unknown" and name in self._names:
+                path = f"/api/v1/nodes/{name}/status"
+                api.patch(path, {"status": {"conditions": [_ready(_now())]}}, STRATEGIC)
 
 
 def node_object(name: str, labels: dict[str, str]) -> Document:
@@ -104,7 +115,13 @@ def node_status(now: str, *, gpus: int, pods: int) -> Document:
     capacity = {"cpu": "64", "memory": "512Gi", "pods": str(pods)}
     if gpus:
         capacity["nvidia.com/gpu"] = str(gpus)
-    ready = {
+    conditions = [_ready(now)]
+    return {"status": {"capacity": capacity, "allocatable": capacity, "conditions": conditions}}
+
+
+def _ready(now: str) -> Document:
+    """The condition, as a kubelet writes it."""
+    return {
         "type": "Ready",
         "status": "True",
         "reason": "KubeletReady",
@@ -112,7 +129,6 @@ def node_status(now: str, *, gpus: int, pods: int) -> Document:
         "lastHeartbeatTime": now[:19] + "Z",
         "lastTransitionTime": now[:19] + "Z",
     }
-    return {"status": {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}}
 
 
 def lease_object(name: str, now: str) -> Document:
