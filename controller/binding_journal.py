@@ -105,7 +105,10 @@ class BindingJournal:
         """A reservation was moved."""
         self._audit.note(reservation_record(change))
         parts = _parts(change.gpus, change.reservation)
-        self._logged = self._logged - parts if change.state.is_end else self._logged | parts
+        if change.state.is_end:
+            self._logged -= parts
+        else:
+            self._logged |= parts
         self._changes.labels(change.state.value).inc()
         self._log.info(
             Event.RESERVATION_CHANGED,

@@ -37,8 +37,8 @@ class Occupancy:
         made.snapshot = snapshot
         was, held = frozenset(x.gpu for x in old), frozenset(x.gpu for x in new)
         made._all = self._all if was == held else (self._all - was) | held  # noqa: SLF001 - a new one of our own
-        made._claimed = self._claimed_after(old, new, made._all)  # noqa: SLF001 - same
-        made._edition = self._edition + _changes_hands(old, new)  # noqa: SLF001 - same
+        made._claimed = self._claimed_after(old, new, made._all)  # noqa: SLF001 - a new one of our own
+        made._edition = self._edition + _changes_hands(old, new)  # noqa: SLF001 - a new one of our own
         made._by_group = self._by_group  # noqa: SLF001 - same
         if any(x.share is not None for x in old | new):
             made._by_group = _grouped(x.record for x in now.values())  # noqa: SLF001 - same

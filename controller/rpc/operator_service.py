@@ -65,7 +65,7 @@ class OperatorService(pb_grpc.OperatorServiceServicer):
             enrollment=enrollment_message(done.shown), changes=change_messages(done.changes)
         )
 
-    async def QuarantineNode(  # noqa: N802 - same
+    async def QuarantineNode(  # noqa: N802 - the method's name in the protocol
         self, request: pb.QuarantineNodeRequest, context: Context
     ) -> pb.QuarantineNodeResponse:
         """Take the node out until an operator lets it back in."""
@@ -75,7 +75,7 @@ class OperatorService(pb_grpc.OperatorServiceServicer):
             enrollment=enrollment_message(done.shown), warnings=done.warnings
         )
 
-    async def ReleaseNode(  # noqa: N802 - same
+    async def ReleaseNode(  # noqa: N802 - the method's name in the protocol
         self, request: pb.ReleaseNodeRequest, context: Context
     ) -> pb.ReleaseNodeResponse:
         """End the denial of a node; its pins stay."""
@@ -84,7 +84,7 @@ class OperatorService(pb_grpc.OperatorServiceServicer):
         done = await _done(await self._desk.release(order, expected), context)
         return pb.ReleaseNodeResponse(enrollment=enrollment_message(done.shown))
 
-    async def ReleaseGpu(  # noqa: N802 - same
+    async def ReleaseGpu(  # noqa: N802 - the method's name in the protocol
         self, request: pb.ReleaseGpuRequest, context: Context
     ) -> pb.ReleaseGpuResponse:
         """End one reservation's part in one GPU whose node is silent."""
