@@ -1,57 +1,357 @@
-"""The life of a controller: start, serve, drain. The composition root of the process.
+"""App.
 
-Start: audit log, store, SVID, then the listeners, the agents' last, so that whoever can
-reach us finds everything behind it. Drain, within 5 s of SIGTERM and in this order:
-
-1. say so (`/readyz`, health), take no new calls or connections;
-2. end streams and watches with a clear status, let running answers end;
-3. stop what runs by itself;
-4. write what the audit log still holds, and its `log.stop`;
-5. close the rest.
-
-Must not decide anything about evidence or pods.
+Holds: supervision, listeners, ticks, exposition, app.
 """
 
 import asyncio
+import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NoReturn
 
-from controller.binding.id_keys import IdKeysError
-from controller.composition.assembly import assemble
-from controller.composition.parts import Parts
-from controller.composition.surroundings import NodesUnknownError
-from controller.denial_follower import LOOK_SECONDS
-from controller.effective_settings import announce_settings, record_settings
-from controller.exposition import Exposition
-from controller.fleet.directory import NodeDirectory
-from controller.fleet.enrollment import EnrollmentUnavailableError
-from controller.kube.api import Exchange
-from controller.listeners import Addresses, Listeners
-from controller.ops import OpsServer, ops_app
-from controller.policy_file import PolicyInvalidError
-from controller.rpc.local_socket import SocketInUseError
-from controller.rpc.server import ListenError
-from controller.rpc.support_service import SupportService
-from controller.scheduling.extender import ListenRefusedError
-from controller.scheduling.serving_tls import TlsFilesError
+from controller.access import owner_of_socket
+from controller.fleet.enrollment import EnrollmentUnavailableError, NodeDirectory
+from controller.kube.client import Exchange
+from controller.operations.fleet import LOOK_SECONDS
+from controller.placement.snapshot import StaticHashesError
+from controller.policies.file import PolicyInvalidError
+from controller.recorders.gauges import FleetGauges, SvidFacts, count_fleet
+from controller.recorders.trust import CONTROLLER
+from controller.rpc.server import (
+    AddService,
+    AuthorizationInterceptor,
+    ListenError,
+    RpcServer,
+    SocketInUseError,
+    agents_server,
+    local_caller,
+    local_server,
+    set_serving,
+    tls_caller,
+)
+from controller.rpc.services import SupportService
 from controller.settings import ControllerSettings
-from controller.static_hashes import StaticHashesError
-from controller.store.opening import StoreMissingError
-from controller.supervision import Supervisor
-from controller.support.desk import SupportDesk
-from controller.support.ports import SupportPorts
-from controller.ticks import Ticks
+from controller.web.extender import ListenRefusedError
+from controller.web.server import HttpServer, OpsServer, TlsFilesError, ops_app
+from controller.wiring.binding import IdKeysError
+from controller.wiring.controller import announce_settings, assemble, record_settings
+from controller.wiring.parts import NodesUnknownError, Parts
+from controller.wiring.serving import SupportDesk, SupportPorts
+from controller.wiring.stores import StoreMissingError
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
+from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import controller_id
 from gpuwarden.settings.loader import Loaded
-from gpuwarden.telemetry import logs, tracing
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import logs, names, tracing
+from gpuwarden.telemetry.logs import EventLogger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
+from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
+from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
+from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
+from gpuwarden.wire.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
+from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_server
+
+# --- supervision
+# Runs the parts of a process that never end, and notices when one of them does.
+#
+# Every long-lived task is made here, so that none fails unseen: an unexpected end is
+# logged once and ends the process, because half a controller is worse than a restarted
+# one. Must not know what the tasks do.
+
+Fault = Callable[[str, BaseException | None], None]
+"""Told which task ended and why; None where it returned although it never should."""
+
+
+class Supervisor:
+    """Owns tasks from `watch` to `stop`; one event loop."""
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def watch(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run `coroutine` until `stop`; its end before that is a fault."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait until they are gone."""
+        self._stopping = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if not self._stopping:
+            self._fault(task.get_name(), error)
+
+
+# --- listeners
+# The listeners of a controller, opened in order and closed together.
+#
+# First what is asked from inside (probes, the unix socket), then scheduler, webhooks and
+# HTTP API, the agents' last: evidence that arrives finds everything behind it open. The
+# port of the probes closes last. Must not know what is answered on any of them.
+
+_CALLS_BESIDE_STREAMS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """What the listeners were bound to; ports are never 0 here."""
+
+    agents: str
+    extender: str
+    ops: str
+    local: str
+    admission: str = ""
+    """Empty without webhooks."""
+    api: str = ""
+    """Empty without the HTTP API."""
+
+
+class Listeners:
+    """One for the process: `open` once, `close`, and `close_ops` at the very end."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        ops: OpsServer,
+        support: SupportService,
+        instruments: Instruments,
+        log: EventLogger,
+    ) -> None:
+        self._parts = parts
+        self._ops = ops
+        self._support = support
+        self._instruments = instruments
+        self._log = log
+        self._rpc: list[RpcServer] = []
+
+    async def open(self, before_agents: Callable[[], Awaitable[None]]) -> Addresses:
+        """Open all of them; no agent is heard before `before_agents` is over.
+
+        Raises OSError or SocketInUseError for an address that cannot be had; `close` closes
+        what was opened until then.
+        """
+        parts = self._parts
+        ops = await self._ops.start()
+        await self._serve(self._local_server())
+        extender = await parts.extender.start()
+        admission = await _started(parts.admission)
+        api = await _started(parts.api)
+        await before_agents()
+        agents = self._agents_server()
+        await self._serve(agents)
+        return Addresses(
+            agents.address,
+            str(Address(*extender)),
+            str(ops),
+            str(parts.settings.listen.local),
+            admission,
+            api,
+        )
+
+    def announce(self, addresses: Addresses) -> None:
+        """A line in the log for each listener that is open."""
+        for listener, address in asdict(addresses).items():
+            if address:
+                self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """What has to run, each once: certificate files that change are taken into use."""
+        parts, tasks = self._parts, {}
+        if parts.settings.extender.tls.cert is not None:
+            tasks["certificates"] = parts.extender.watch_certificates()
+        if parts.admission is not None:
+            tasks["admission certificates"] = parts.admission.watch_certificates()
+        if parts.api is not None:
+            tasks["api certificates"] = parts.api.watch_certificates()
+        return tasks
+
+    async def set_serving(self, *, ready: bool) -> None:
+        """Publish readiness to who asks over gRPC."""
+        for server in self._rpc:
+            await set_serving(server, ready=ready)
+
+    def close(self, grace_s: float) -> Sequence[asyncio.Future[None]]:
+        """Begin to close all but the port of the probes; running answers may end in time."""
+        parts = self._parts
+        closing = [one.stop(grace_s) for one in self._rpc]
+        others = (parts.extender, parts.admission, parts.api)
+        closing.extend(one.stop(grace_s) for one in others if one is not None)
+        return [asyncio.ensure_future(one) for one in closing]
+
+    async def close_ops(self) -> None:
+        """Close the port of the probes."""
+        await self._ops.stop()
+
+    def _local_server(self) -> RpcServer:
+        parts, path = self._parts, self._parts.settings.listen.local
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return local_server(
+            path=path,
+            interceptor=AuthorizationInterceptor(
+                authenticate=local_caller(owner_of_socket(os.geteuid())),
+                observer=parts.journal,
+                clock=parts.clock,
+            ),
+            services=self._services(),
+        )
+
+    def _agents_server(self) -> RpcServer:
+        parts, settings = self._parts, self._parts.settings
+        return agents_server(
+            address=str(settings.listen.agents),
+            credentials=server_credentials(
+                parts.svids, self._handshake_failed, on_offer=self._handshake_begun
+            ),
+            interceptor=AuthorizationInterceptor(
+                authenticate=tls_caller(
+                    lambda: parts.conditions.known().roots,
+                    trust_domain=settings.trust_domain,
+                    path_prefix=settings.path_prefix,
+                ),
+                observer=parts.journal,
+                clock=parts.clock,
+            ),
+            services=(
+                lambda server: add_AttestationServiceServicer_to_server(parts.attestation, server),
+                *self._services(),
+            ),
+            max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
+        )
+
+    def _services(self) -> tuple[AddService, ...]:
+        """What both gRPC servers serve."""
+        parts = self._parts
+        return (
+            lambda server: add_FleetServiceServicer_to_server(parts.fleet, server),
+            lambda server: add_OperatorServiceServicer_to_server(parts.operator, server),
+            lambda server: add_PlacementServiceServicer_to_server(parts.placement, server),
+            lambda server: add_SupportServiceServicer_to_server(self._support, server),
+        )
+
+    async def _serve(self, server: RpcServer) -> None:
+        self._rpc.append(server)
+        await set_serving(server, ready=False)
+        await server.start()
+
+    def _handshake_begun(self) -> None:
+        """Called on gRPC's threads; how the handshake ends, gRPC tells nobody."""
+        self._instruments.counter(names.HANDSHAKES).labels("svid").inc()
+
+    def _handshake_failed(self, text: str) -> None:
+        """Called on gRPC's threads, once per handshake without usable material of ours."""
+        self._instruments.counter(names.TLS_MATERIAL_REFUSED).labels("agents").inc()
+        self._instruments.counter(names.HANDSHAKES).labels("no-svid").inc()
+        self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
+
+
+async def _started(server: HttpServer | None) -> str:
+    """The address that it was bound to; empty where there is no such listener."""
+    return "" if server is None else str(Address(*await server.start()))
+
+
+# --- ticks
+# What time alone brings about: leases that end, readiness, the clock's honesty.
+#
+# Decides none of it: the registry, the conditions and the clock's anchor do.
+
+
+class Ticks:
+    """One for the process; `follow` once."""
+
+    def __init__(
+        self, parts: Parts, listeners: Listeners, instruments: Instruments, log: EventLogger
+    ) -> None:
+        self._parts = parts
+        self._listeners = listeners
+        self._instruments = instruments
+        self._log = log
+
+    async def follow(self, seconds: float) -> NoReturn:
+        """Look around every so many seconds; ends by cancellation only."""
+        ready = False
+        while True:
+            await asyncio.sleep(seconds)
+            parts = self._parts
+            changes = parts.registry.tick(parts.clock.boottime_ns())
+            parts.journal.changed(changes, CONTROLLER)
+            self._look_at_clock()
+            if ready is not parts.conditions.readiness().ready:
+                ready = not ready
+                await self._listeners.set_serving(ready=ready)
+
+    def _look_at_clock(self) -> None:
+        state, clock = self._parts.conditions.state, self._parts.clock
+        boottime_ns, wall_ns = clock.boottime_ns(), clock.wall_ns()
+        suspect = state.anchor.suspect(boottime_ns, wall_ns)
+        if suspect is not state.clock_suspect:
+            state.clock_suspect = suspect
+            offset_ms = state.anchor.offset_ns(boottime_ns, wall_ns) // 1_000_000
+            self._log.error(Event.CLOCK_SUSPECT, suspect=suspect, offset_ms=offset_ms)
+        self._instruments.gauge(names.CLOCK_SUSPECT).set(suspect)
+
+
+# --- exposition
+# What Prometheus reads of a controller: gauges set as it asks, then everything rendered.
+#
+# Reads the parts only. Counters are moved where things happen, not here.
+
+
+class Exposition:
+    """One for the process; `render` for each request."""
+
+    def __init__(
+        self, parts: Parts, instruments: Instruments, svid_facts: Callable[[], SvidFacts]
+    ) -> None:
+        self._parts = parts
+        self._instruments = instruments
+        self._svid_facts = svid_facts
+        self._gauges = FleetGauges(instruments)
+
+    def render(self) -> bytes:
+        """The page in Prometheus' text format."""
+        parts = self._parts
+        self._gauges.set_fleet(count_fleet(parts.registry.snapshot(), parts.clock.boottime_ns()))
+        self._gauges.set_svid(self._svid_facts())
+        if parts.cluster is not None:
+            parts.cluster.set_gauges()
+        if parts.binding is not None:
+            parts.binding.set_gauges()
+        self._instruments.gauge(names.READY).set(parts.conditions.readiness().ready)
+        self._instruments.gauge(names.SPIRE_AGE).set(parts.spire.age_s(parts.clock.boottime_ns()))
+        self._instruments.gauge(names.AUDIT_QUEUE).set(parts.audit.waiting)
+        certified = parts.audit.published
+        self._instruments.gauge(names.AUDIT_CHECKPOINT).set(certified.head.size if certified else 0)
+        return self._instruments.render()
+
+
+# --- app
+# The life of a controller: start, serve, drain. The composition root of the process.
+#
+# Start: audit log, store, SVID, then the listeners, the agents' last, so that whoever can
+# reach us finds everything behind it. Drain, within 5 s of SIGTERM and in this order:
+#
+# 1. say so (`/readyz`, health), take no new calls or connections;
+# 2. end streams and watches with a clear status, let running answers end;
+# 3. stop what runs by itself;
+# 4. write what the audit log still holds, and its `log.stop`;
+# 5. close the rest.
+#
+# Must not decide anything about evidence or pods.
 
 SERVICE: Final = "controller"
 EXIT_OK: Final = 0

@@ -1,6 +1,6 @@
 """Cluster policy as values: acceptable classes, levels and versions, and names for things.
 
-The model only; `controller/policy_file.py` decodes it. A policy narrows: nothing
+The model only; `controller/policies/file.py` decodes it. A policy narrows: nothing
 in it makes a node trusted. No IO, no clock.
 """
 
@@ -10,8 +10,34 @@ from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
+from typing import Final
 
-from controller.fleet.view import Level, NodeMode
+
+class Level(StrEnum):
+    """Evidence level (architecture, section 8); `none` is for static hashes only."""
+
+    NONE = "none"
+    L0 = "L0"
+    L1 = "L1"
+    L2 = "L2"
+    L3 = "L3"
+
+    @property
+    def rank(self) -> int:
+        """Position from weakest to strongest, for comparisons."""
+        return _RANKS[self]
+
+
+_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
+
+
+class NodeMode(StrEnum):
+    """Who gives a pod its device (placement, section 6)."""
+
+    ENV = "env"
+    PLUGIN = "plugin"
+    PER_GPU = "per-gpu"
+    DRA = "dra"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from controller.http_api.openapi import openapi_json
-from controller.rpc.authorization import authorization_document
+from controller.access import authorization_document
+from controller.web.documents import openapi_json
 from gpuwarden.audit.page import audit_page
 from gpuwarden.cli.page import cli_page
 from gpuwarden.reasons_page import reasons_page

@@ -1,14 +1,16 @@
-"""A pod as admission sees it: what placement reads, and whatever can open a GPU. Pure.
+"""Pod view.
 
-Unknown fields are skipped: the API server has decoded the object with its own schema and
-written it again, so names and types are the API's, each key once.
+Holds: pod view, supply, rules, registration.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
 
 import msgspec
 
-from controller.scheduling.pod import (
+from controller.placement.pod import (
     Container,
     Metadata,
     OwnerReference,
@@ -17,7 +19,17 @@ from controller.scheduling.pod import (
     PodSpec,
     ResourceClaim,
     Resources,
+    requested,
+    reserved_keys,
 )
+from controller.placement.requirements import Requirements
+from controller.placement.texts import ASSIGNED_UUIDS, HINT_ANNOTATIONS, WishRules
+
+# --- pod view
+# A pod as admission sees it: what placement reads, and whatever can open a GPU. Pure.
+#
+# Unknown fields are skipped: the API server has decoded the object with its own schema and
+# written it again, so names and types are the API's, each key once.
 
 
 class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -208,3 +220,158 @@ def decode_admitted(data: bytes | msgspec.Raw) -> AdmittedPod:
         return _POD.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PodDecodeError(f"not a Pod: {error}") from None
+
+
+# --- supply
+# Who gives a container its GPUs, and so which variables are ours (placement design, section 6).
+#
+# Decided per container at the pod's creation, from the pod alone. Pure.
+
+CUDA: Final = "CUDA_VISIBLE_DEVICES"
+NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
+VOID: Final = "void"
+"""The container toolkit gives such a container nothing, whatever its image says."""
+ASSIGNED_PATH: Final = f"metadata.annotations['{ASSIGNED_UUIDS}']"
+
+
+class Supply(Enum):
+    """Where a container's GPUs come from."""
+
+    KUBELET = auto()
+    """A device plugin or DRA driver: nothing from us, a UUID that is not the chosen one would
+    leave CUDA without a device."""
+    REFERENCE = auto()
+    """What the gate writes into the pod's annotation: an `env` node."""
+    NONE = auto()
+    """Nobody may give it any: the image's default would show every card."""
+    UNTOUCHED = auto()
+    """Not guarded by us: another container of a pod outside enforced namespaces."""
+
+
+def is_env_pod(needs: Requirements) -> bool:
+    """Whether the pod's GPUs come from nobody but us."""
+    return needs.count > 0 and not needs.requests and not needs.claims
+
+
+def supply_of(
+    container: AdmittedContainer,
+    needs: Requirements,
+    resources: Iterable[str],
+    *,
+    enforced: bool,
+) -> Supply:
+    """Where this container's GPUs come from; `resources` are the managed ones.
+
+    An amount that is no number makes the pod's wishes invalid before anybody asks here.
+    """
+    asked = container.resources
+    if asked is not None:
+        if asked.claims:
+            return Supply.KUBELET
+        for each in resources:
+            if requested(asked, each):
+                return Supply.KUBELET
+    return supply_without_request(needs, enforced=enforced)
+
+
+def supply_without_request(needs: Requirements, *, enforced: bool) -> Supply:
+    """The same for a container that requests none, such as every ephemeral one (core/v1)."""
+    if is_env_pod(needs):
+        return Supply.REFERENCE
+    return Supply.NONE if enforced else Supply.UNTOUCHED
+
+
+def wanted_variables(supply: Supply) -> tuple[str, ...]:
+    """Names of the variables that such a container has from us."""
+    if supply is Supply.REFERENCE:
+        return (CUDA, NVIDIA)
+    return (NVIDIA,) if supply is Supply.NONE else ()
+
+
+def is_ours(entry: Variable, supply: Supply) -> bool:
+    """Whether an entry is what we write, with or without what the API server adds."""
+    source = entry.value_from
+    if supply is Supply.NONE:
+        return source is None and entry.value == VOID
+    if source is None or source.field_ref is None or entry.value:
+        return False
+    reference = source.field_ref
+    return reference.field_path == ASSIGNED_PATH and reference.api_version in {None, "", "v1"}
+
+
+# --- rules
+# What an installation configures about admission. Pure.
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""What the API server writes where a pod names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """One value for mutation, validation and the gate, so that they cannot disagree."""
+
+    wishes: WishRules = WishRules()  # noqa: RUF009 -- frozen
+    scheduler_name: str = "gpuwarden"
+    """The scheduler that asks our extender (`schedulerName`)."""
+    runtime_classes: tuple[str, ...] = ("nvidia",)
+    """Runtime classes that guarded pods, and pods of enforced namespaces, may name."""
+    by_affinity: bool = False
+    """No scheduler asks the extender: pods are sent to nodes by a hint (`scheduling: affinity`)."""
+
+    host_paths: frozenset[str] = frozenset()
+    """Host paths that such pods may mount, as they are written."""
+
+    @property
+    def only_enforced(self) -> bool:
+        """Whether the gate sees bindings in enforced namespaces alone.
+
+        Elsewhere it is asked about those of our own scheduler, and there is none.
+        """
+        return self.by_affinity or self.scheduler_name == DEFAULT_SCHEDULER
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The managed resources."""
+        return self.wishes.managed_resources
+
+
+# --- registration
+# For which pods the API server asks us outside enforced namespaces: a CEL expression. Pure.
+#
+# Made from the keys that the parser reads, so that no key can make a pod guarded without a call.
+# Hints are not among them: they never block. Expressions over tens of thousands of keys take the
+# API
+# server seconds, so it looks at the number first. Source: admissionregistration.k8s.io/v1,
+# `matchConditions`.
+
+MOST_KEYS: Final = 1000
+"""Annotations and labels whose names the API server reads by itself."""
+_FIELDS: Final = ("annotations", "labels")
+
+
+def asks_condition(rules: WishRules) -> str:
+    """Whether a pod has an annotation or label that is ours and no hint, or very many of them."""
+    keys = reserved_keys(rules)
+    ours = " || ".join(
+        (
+            *(f"k.startsWith({_text(prefix)})" for prefix in keys.prefixes),
+            f"k in {_list(keys.names)}",
+        )
+    )
+    each = f"({ours}) && !(k in {_list(sorted(HINT_ANNOTATIONS))})"
+    found = (f"{_keys(field)}.exists(k, {each})" for field in _FIELDS)
+    sizes = " + ".join(f"{_keys(field)}.size()" for field in _FIELDS)
+    return " || ".join((f"{sizes} > {MOST_KEYS}", *found))
+
+
+def _keys(field: str) -> str:
+    return f"object.metadata.?{field}.orValue({{}})"
+
+
+def _list(texts: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, texts))}]"
+
+
+def _text(text: str) -> str:
+    """A key has no quote and no backslash in it."""
+    return f"'{text}'"

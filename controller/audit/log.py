@@ -1,24 +1,381 @@
-"""The audit log as the rest of the controller sees it: `grant` waits, `note` never does."""
+"""Log.
 
-from typing import Protocol
+Holds: durable log, copies, reporting, key changes.
+"""
 
-from controller.audit.record import Record
+import asyncio
+import contextlib
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from controller.audit.writer import (
+    Letter,
+    LogIdentity,
+    Losses,
+    Mailbox,
+    Observer,
+    Opened,
+    Published,
+    Rounds,
+    SealedLine,
+    Sealer,
+    Sources,
+    Ticket,
+    Writer,
+)
+from controller.record import AuditUnavailableError, Record
+from gpuwarden.audit.exhibit import Exhibit
+from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange
+from gpuwarden.audit.note import NoteError
+from gpuwarden.clock import Clock
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+# --- durable log
+# The audit log on this replica's disk: `AuditLog` for the event loop, a thread behind it.
+#
+# Opening never fails: where the log cannot be written, grants are refused until it can,
+# and `condition` says why.
+
+QUEUE_RECORDS = 8192
+GRANT_SECONDS = 2.0
+"""Longest wait of a grant."""
+LAG_NS = 1_000_000_000
+"""Age of the oldest waiting record from which on grants are refused at once."""
+CLOSE_SECONDS = 2.0
 
 
-class AuditUnavailableError(Exception):
-    """The record cannot be made durable now; the grant that wanted it must be refused."""
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How the log is doing."""
+
+    available: bool
+    low: bool
+    """Space has run out; only the reserve is left."""
+    reason: str
+    """Why it is not available."""
 
 
-class AuditLog(Protocol):
-    """Append-only log of one replica."""
+class DurableLog:
+    """Implements `AuditLog`; used from one event loop."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Opened],
+        identity: LogIdentity,
+        clock: Clock,
+        observer: Observer,
+        *,
+        rotate_bytes: int,
+        keep: Callable[[Exhibit], None] = lambda _exhibit: None,
+        queue_records: int = QUEUE_RECORDS,
+        grant_seconds: float = GRANT_SECONDS,
+    ) -> None:
+        self._clock = clock
+        self._keep = keep
+        self._grant_seconds = grant_seconds
+        self._mailbox = Mailbox(queue_records)
+        self._rounds = Rounds()
+        self._rounds_lock = threading.Lock()
+        self._losses = Losses()
+        self._writer = Writer(
+            self._mailbox,
+            open_store,
+            sealer=Sealer(identity),
+            clock=clock,
+            observer=observer,
+            sources=Sources(self._due_rounds, self._all_rounds),
+            losses=self._losses,
+            rotate_bytes=rotate_bytes,
+        )
+        self._thread = threading.Thread(target=self._writer.run, name="audit-writer", daemon=True)
+
+    async def open(self) -> Self:
+        """Start writing; returns after the first attempt to open the log."""
+        self._thread.start()
+        await asyncio.to_thread(self._writer.attempted.wait)
+        return self
+
+    async def close(self, timeout: float = CLOSE_SECONDS) -> bool:  # noqa: ASYNC109 -- the thread's own deadline, not the task's
+        """Write what waits and a `log.stop`; False if the disk was too slow for that."""
+        self._writer.stop()
+        await asyncio.to_thread(self._thread.join, timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def condition(self) -> Condition:
+        """How the log is doing right now, for readiness and for people."""
+        reason = self._writer.down or self._lag()
+        return Condition(not reason, self._writer.low, reason)
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait to be written."""
+        return len(self._mailbox)
+
+    @property
+    def published(self) -> Published | None:
+        """The last checkpoint and its proofs."""
+        return self._writer.published
+
+    def want_proof(self, size: int) -> None:
+        """Ask for a proof from the checkpoint of this size; it is published within two seconds."""
+        self._writer.want_proof(size)
 
     async def grant(self, record: Record) -> None:
-        """Return when the record is durable.
+        """Return when the record is durable; see `AuditLog.grant`."""
+        reason = self._writer.down or self._lag()
+        if reason:
+            raise AuditUnavailableError(reason)
+        record, exhibit = _parted(record)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[str | None] = loop.create_future()
 
-        Raises:
-            AuditUnavailableError: it is not, or the log lags behind; refuse with AUDIT_UNAVAILABLE.
+        def resolve(failure: str | None) -> None:
+            if not done.done():
+                done.set_result(failure)
 
-        """
+        ticket = Ticket(lambda failure: _call(loop, resolve, failure))
+        with self._rounds_lock:
+            self._rounds.absorb(record, self._clock.wall_ns())
+        if not self._mailbox.put(self._letter(record, ticket)):
+            raise AuditUnavailableError("too many records are waiting")
+        try:
+            failure = await asyncio.wait_for(done, self._grant_seconds)
+        except TimeoutError:
+            raise AuditUnavailableError(
+                f"the record was not durable within {self._grant_seconds:g} s"
+            ) from None
+        finally:
+            ticket.abandoned = True
+        if failure is not None:
+            raise AuditUnavailableError(failure)
+        self._keep_exhibit(exhibit)
 
     def note(self, record: Record) -> None:
-        """Take the record without waiting; written with the next group commit. Never raises."""
+        """Take the record without waiting; see `AuditLog.note`.
+
+        Unchanged rounds and repeated refusals are counted, see `rounds`.
+        """
+        record, exhibit = _parted(record)
+        with self._rounds_lock:
+            absorbed = self._rounds.absorb(record, self._clock.wall_ns())
+        if absorbed:
+            return
+        self._keep_exhibit(exhibit)
+        if not self._mailbox.put(self._letter(record, None)):
+            self._losses.add(1)
+
+    def _keep_exhibit(self, exhibit: Exhibit | None) -> None:
+        """Where space is short, the log needs it more."""
+        if exhibit is not None and not self._writer.low:
+            self._keep(exhibit)
+
+    def _letter(self, record: Record, ticket: Ticket | None) -> Letter:
+        return Letter(record, self._clock.wall_ns(), self._clock.boottime_ns(), ticket)
+
+    def _lag(self) -> str:
+        oldest = self._mailbox.oldest_ns()
+        if oldest is not None and self._clock.boottime_ns() - oldest > LAG_NS:
+            return "the log lags behind"
+        return ""
+
+    def _due_rounds(self, wall_ns: int) -> list[Record]:
+        with self._rounds_lock:
+            return self._rounds.due(wall_ns)
+
+    def _all_rounds(self) -> list[Record]:
+        with self._rounds_lock:
+            return self._rounds.flush()
+
+
+def _parted(record: Record) -> tuple[Record, Exhibit | None]:
+    """Nothing that waits or is counted holds evidence in memory."""
+    if record.exhibit is None:
+        return record, None
+    return replace(record, exhibit=None), record.exhibit
+
+
+def _call(
+    loop: asyncio.AbstractEventLoop, resolve: Callable[[str | None], None], failure: str | None
+) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is gone, and with it the waiter
+        loop.call_soon_threadsafe(resolve, failure)
+
+
+# --- copies
+# Copies of durable records on standard output, for log collectors.
+#
+# A collector that reads slowly, or not at all, must not hold up the log: copies wait in
+# a bounded queue of their own, and what does not fit is counted as lost.
+
+MAX_WAITING = 4 << 20
+"""Bytes of copies that may wait."""
+
+
+class Copies:
+    """Writes blocks of whole lines to a file descriptor from a thread of its own."""
+
+    def __init__(self, descriptor: int, lost: Callable[[int], None]) -> None:
+        self._descriptor = descriptor
+        self._lost = lost
+        self._blocks: deque[tuple[bytes, int]] = deque()
+        self._waiting = 0
+        self._closing = False
+        self._torn = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="audit-copies", daemon=True)
+        self._thread.start()
+
+    def put(self, block: bytes, records: int) -> None:
+        """Queue a block of `records` lines; never waits."""
+        with self._changed:
+            if self._waiting + len(block) > MAX_WAITING or self._closing:
+                self._lost(records)
+                return
+            self._blocks.append((block, records))
+            self._waiting += len(block)
+            self._changed.notify()
+
+    def close(self, timeout: float) -> None:
+        """Write what waits, for at most `timeout` seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (item := self._next()) is not None:
+            block, records = item
+            if not self._write(block):
+                self._lost(records)
+            with self._changed:
+                self._waiting -= len(block)
+
+    def _next(self) -> tuple[bytes, int] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._blocks or self._closing)
+            return self._blocks.popleft() if self._blocks else None
+
+    def _write(self, block: bytes) -> bool:
+        view = memoryview(b"\n" + block if self._torn else block)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            self._torn = True
+            return False
+        self._torn = False
+        return True
+
+
+# --- reporting
+# What the log says about itself: metrics, log events, and the copies on standard output.
+
+COPIES_CLOSE_SECONDS = 1.0
+
+
+class Reporting:
+    """Implements the writer's `Observer`."""
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        copies: Callable[[Callable[[int], None]], Copies] | None,
+        also_close: Callable[[float], None] = lambda _timeout: None,
+    ) -> None:
+        self._also_close = also_close
+        self._log = logger("audit")
+        self._records = instruments.counter(names.AUDIT_RECORDS)
+        self._lost = instruments.counter(names.AUDIT_LOST)
+        self._copies_lost = instruments.counter(names.AUDIT_COPIES_LOST)
+        self._seconds = instruments.histogram(names.AUDIT_COMMIT_SECONDS)
+        self._available = instruments.gauge(names.AUDIT_AVAILABLE)
+        self._sequence = instruments.gauge(names.AUDIT_SEQUENCE)
+        self._copies = copies(self._copies_lost.inc) if copies else None
+        self._low = False
+
+    def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
+        """Count a durable group and copy it."""
+        for kind in kinds:
+            self._records.labels(kind).inc()
+        self._seconds.observe(seconds)
+        self._sequence.set(lines[-1].head.seq)
+        if self._copies is not None:
+            self._copies.put(b"".join(line.line + b"\n" for line in lines), len(lines))
+
+    def lost(self, records: int) -> None:
+        """Count records that could not be kept."""
+        self._lost.inc(records)
+
+    def state(self, down: str, *, low: bool) -> None:
+        """Show the new state."""
+        self._available.set(0 if down else 1)
+        if down:
+            self._log.error(Event.AUDIT_UNAVAILABLE, reason=down)
+        elif low and not self._low:
+            self._log.error(Event.AUDIT_LOW_SPACE)
+        else:
+            self._log.info(Event.AUDIT_AVAILABLE)
+        self._low = low
+
+    def close(self) -> None:
+        """Write the copies that wait."""
+        self._available.set(0)
+        if self._copies is not None:
+            self._copies.close(COPIES_CLOSE_SECONDS)
+        self._also_close(COPIES_CLOSE_SECONDS)
+
+
+# --- key changes
+# Statements that the log's key changed, kept beside the log: the file `key-changes`.
+#
+# They also stand in `log.key` records; but those may be past retention when a witness comes
+# back that has pinned an old key.
+
+NAME = "key-changes"
+_MAX_BYTES = 64 * 1024
+
+
+class KeyChanges:
+    """Oldest first. What is not a statement is passed over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self.statements = self._read()
+
+    def add(self, statement: str) -> None:
+        """Keep one more; raises OSError."""
+        if statement in self.statements:
+            return
+        self.statements = (*self.statements, statement)[-MAX_CHANGES:]
+        fresh = self._path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
+            json.dump(self.statements, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+
+    def _read(self) -> tuple[str, ...]:
+        found: object = ()
+        with suppress(OSError, ValueError), self._path.open("rb") as file:
+            found = json.loads(file.read(_MAX_BYTES))
+        return tuple(note for note in found if _is_change(note)) if isinstance(found, list) else ()
+
+
+def _is_change(note: object) -> bool:
+    try:
+        KeyChange.open(note if isinstance(note, str) else "")
+    except NoteError:
+        return False
+    return True

@@ -1,38 +1,193 @@
-"""The decision about a Binding: untouched, refused, or let through with what is written. Pure.
+"""Decision.
 
-A pod is judged on its node by the very same code as in /filter, against this moment's
-evidence and ledger; GPUs are chosen only then. Nothing here claims: a `Reserve` says what to
-claim, and counts once it is claimed and its audit record is durable.
+Holds: view, decision, recent denials, early choice.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.admission.early import Granted, granted_early
-from controller.admission.judgement import validated
-from controller.admission.pod_view import AdmittedPod
-from controller.binding.forgery import forged_key
-from controller.binding.request import BindingRequest
-from controller.binding.results import Result, result_annotations
-from controller.binding.stored_pod import StoredPod, stale_binding
-from controller.binding.view import (
-    GateView,
-    asked_before,
-    held_by_namespace,
-    scene_on,
+from controller.admission.mutation import (
+    EarlyAsk,
+    Granted,
+    granted_early,
+    is_kept,
+    our_toleration,
+    suits,
 )
-from controller.fleet.view import NodeMode
-from controller.ledger.early import held_early
-from controller.ledger.record import PodRef, ShareGroup, in_claiming_order
-from controller.ledger.reservation_id import ReservationSubject
-from controller.scheduling.judge import Judge
-from controller.scheduling.promise import promise_to
-from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.scheduling.reserved_keys import reserved_keys
-from controller.scheduling.scene import Scene
-from controller.scheduling.share_group import controlling_owner, share_group
+from controller.admission.pod_view import AdmissionRules, AdmittedPod
+from controller.admission.validation import validated
+from controller.binding.request import (
+    BindingRequest,
+    Result,
+    StoredPod,
+    forged_key,
+    result_annotations,
+    stale_binding,
+)
+from controller.fleet.enrollment import KnownNode
+from controller.ledger.claim import held_early, open_attempt
+from controller.ledger.occupancy import Holders
+from controller.ledger.record import (
+    Holder,
+    HolderState,
+    PodRef,
+    ReservationIds,
+    ReservationSubject,
+    ShareGroup,
+    in_claiming_order,
+    request_nonce,
+)
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.node_verdict import Judge, promise_to
+from controller.placement.pod import MANAGED_TAINT, reserved_keys
+from controller.placement.requirements import (
+    Requirements,
+    RequirementsInvalid,
+    controlling_owner,
+    parse_requirements,
+    share_group,
+)
+from controller.placement.selector import Device
+from controller.placement.snapshot import DeviceUse, Scene
+from controller.placement.verbs import filter_nodes, prioritize_nodes
+from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- view
+# What the gate decides by, besides the Binding and the pod: one moment's snapshots. Pure.
+
+GrantRefusal = Callable[[str, tuple[str, ...]], Refusal | None]
+"""What is against granting GPUs of a node now, besides their records (`ledger.footing`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Whom a claim that is on its way is for."""
+
+    pod: PodRef
+    share: ShareGroup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """Made anew for every decision."""
+
+    scene: Scene
+    """As /filter has it, without what is busy."""
+    ledger: LedgerSnapshot
+    claiming: Mapping[str, InFlight]
+    """GPUs that claims of this very moment are about, and for whom."""
+    ids: ReservationIds | None
+    """None where `admission.idKeys` is not set: then nothing can be reserved."""
+    rules: AdmissionRules
+    not_ready: str | None
+    """Why nothing may be decided about guarded pods yet, or None."""
+    grant_refusal: GrantRefusal
+    quota: int | None = None
+    """GPUs of one namespace at most (`reservation.quotaPerNamespace`)."""
+    report: bool = False
+    """Report-only mode: pods are not injected, and nothing is claimed."""
+
+
+def scene_on(
+    view: GateView, node: str, pod_uid: str, share: ShareGroup | None, own: str = ""
+) -> Scene:
+    """The scene with what is busy for the pod, as `Occupancy` has it, of one node only.
+
+    `pod_uid` is empty, and so nobody's, for a pod that is not there yet; `own`: a reservation
+    that may become its own.
+    """
+    uuids = _uuids_on(view, node) | view.ledger.parts_on(node)
+    shared = frozenset(x for x in uuids if _is_shared(view.ledger.get(x), share))
+    busy = frozenset(
+        x
+        for x in uuids
+        if _is_claimed(view.claiming.get(x), pod_uid, share)
+        or (x not in shared and _is_held(view.ledger.get(x), pod_uid, own))
+    )
+    held = {x: entry for x in uuids if (entry := view.ledger.get(x)) is not None}
+    claimed = frozenset(x for x, entry in held.items() if entry.record.is_claimed)
+    return replace(
+        view.scene,
+        busy=busy,
+        shared=shared,
+        own=frozenset(held) - busy - shared,
+        claimed=claimed,
+        parts=view.ledger.parts_on,
+        holders=Holders(view.ledger.entries),
+    )
+
+
+def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
+    """GPUs that count against a namespace's quota; the pod's own open attempts do not."""
+    held = sum(
+        holder.pod.namespace == namespace and not _is_own_attempt(entry, pod_uid)
+        for entry in view.ledger.entries.values()
+        for holder in entry.record.holders
+    )
+    return held + sum(
+        claim.pod.namespace == namespace and claim.pod.uid != pod_uid
+        for claim in view.claiming.values()
+    )
+
+
+def asked_before(view: GateView, node: str, pod_uid: str) -> tuple[str, ...]:
+    """The GPUs of the pod's open attempt on a node, or of a claim that is on its way."""
+    attempt = open_attempt(view.ledger, pod_uid, node)
+    if attempt is not None:
+        return attempt.gpus
+    own = (gpu for gpu, claim in view.claiming.items() if claim.pod.uid == pod_uid)
+    there = {x.uuid for x in _devices_of(view, node)}
+    return tuple(gpu for gpu in own if gpu in there)
+
+
+def _is_claimed(claim: InFlight | None, pod_uid: str, share: ShareGroup | None) -> bool:
+    """Pods of one share group claim side by side: the ledger joins them."""
+    if claim is None or claim.pod.uid == pod_uid:
+        return False
+    return share is None or claim.share != share
+
+
+def _is_shared(entry: Entry | None, share: ShareGroup | None) -> bool:
+    return entry is not None and entry.record.is_shared_by(share)
+
+
+def _is_held(entry: Entry | None, pod_uid: str, own: str = "") -> bool:
+    return entry is not None and not _is_own_attempt(entry, pod_uid, own)
+
+
+def _is_own_attempt(entry: Entry, pod_uid: str, own: str = "") -> bool:
+    """A record with others in it stays taken."""
+    holders = entry.record.holders
+    return (
+        len(holders) == 1
+        and (holders[0].pod.uid == pod_uid or holders[0].reservation == own)
+        and holders[0].state is HolderState.PROPOSED
+    )
+
+
+def _uuids_on(view: GateView, node: str) -> frozenset[str]:
+    """Of all GPUs that a node shows, and of their parts."""
+    found = view.scene.fleet.nodes.get(node)
+    gpus = () if found is None or found.acceptance is None else found.acceptance.gpus
+    return frozenset(x for gpu in gpus for x in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)))
+
+
+def _devices_of(view: GateView, node: str) -> tuple[Device, ...]:
+    found = view.scene.fleet.nodes.get(node)
+    if found is None or found.acceptance is None:
+        return ()
+    return view.scene.memory.pool(node, found.acceptance).devices
+
+
+# --- decision
+# The decision about a Binding: untouched, refused, or let through with what is written. Pure.
+#
+# A pod is judged on its node by the very same code as in /filter, against this moment's
+# evidence and ledger; GPUs are chosen only then. Nothing here claims: a `Reserve` says what to
+# claim, and counts once it is claimed and its audit record is durable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,3 +404,192 @@ def _hash_of(node: str, view: GateView) -> str | None:
 
 def _refused(code: ReasonCode, text: str) -> Refused:
     return Refused((Refusal(code, text),))
+
+
+# --- recent denials
+# Which pods the gate has just turned away from which nodes. Pure, bounded.
+#
+# /filter asks here, so that it sends a pod elsewhere instead of to the same denial again. What
+# is forgotten is told, so that a pod which has nowhere else to go is tried anew.
+
+KEPT_NS: Final = 5 * 1_000_000_000
+MOST: Final = 4096
+"""Denials that are remembered; beyond, the oldest is forgotten first."""
+NONE: Final[frozenset[str]] = frozenset()
+
+
+class RecentDenials:
+    """One per process; used from one event loop."""
+
+    def __init__(self, *, kept_ns: int = KEPT_NS, most: int = MOST) -> None:
+        self._kept_ns = kept_ns
+        self._most = most
+        self._until: dict[tuple[str, str], int] = {}
+        """By pod UID and node, the oldest first: all are kept equally long."""
+        self._by_pod: dict[str, frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, pod_uid: str, node: str, now_ns: int) -> None:
+        """The gate has denied the pod the node."""
+        self._forget((pod_uid, node))
+        while len(self._until) >= self._most:
+            self._forget(next(iter(self._until)))
+        self._until[pod_uid, node] = now_ns + self._kept_ns
+        self._by_pod[pod_uid] = self._by_pod.get(pod_uid, NONE) | {node}
+
+    def nodes(self, pod_uid: str, now_ns: int) -> frozenset[str]:
+        """Nodes that the pod is not to be sent to now."""
+        found = self._by_pod.get(pod_uid, NONE)
+        return frozenset(x for x in found if self._until[pod_uid, x] > now_ns) if found else NONE
+
+    def ended(self, now_ns: int) -> frozenset[str]:
+        """Forget what is over; the nodes that it was about."""
+        over = []
+        for key, until_ns in self._until.items():
+            if until_ns > now_ns:
+                break
+            over.append(key)
+        for key in over:
+            self._forget(key)
+        return frozenset(node for _, node in over)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        if self._until.pop(key, None) is None:
+            return
+        uid, node = key
+        left = self._by_pod[uid] - {node}
+        if left:
+            self._by_pod[uid] = left
+        else:
+            del self._by_pod[uid]
+
+
+# --- early choice
+# Which node and GPUs a pod gets that is not there yet: by /filter's and the gate's code. Pure.
+#
+# Among the nodes that pass, the one that /prioritize would score highest. Of what the scheduler
+# looks at besides, selectors, required affinity and taints count; resources other than GPUs and
+# spreading do not. Nothing here claims.
+
+MOST_NODES: Final = 16
+"""Of those that pass, how many are tried: what the copy shows as free may be on its way."""
+_LAST: Final = frozenset(
+    {ReasonCode.MAP_ELSEWHERE, ReasonCode.NODE_MODE, ReasonCode.NODE_NO_EVIDENCE}
+)
+"""Codes that say little where others do, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyPlace:
+    """What to claim, and where."""
+
+    node: str
+    reserve: Reserve
+
+
+def reference_of(ask: EarlyAsk) -> PodRef:
+    """The pod as far as it is known."""
+    return PodRef(ask.namespace, ask.pod.metadata.name or None, None, controlling_owner(ask.pod))
+
+
+def choose_early(
+    ask: EarlyAsk,
+    view: GateView,
+    use: Callable[[str | None, ShareGroup | None], DeviceUse],
+    nodes: Mapping[str, KnownNode],
+) -> EarlyPlace | Refusal:
+    """Choose a node and GPUs on it; where none can be had, why.
+
+    `nodes`: the cluster's. A pod that names its node goes there, or nowhere.
+    """
+    if view.not_ready is not None:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, view.not_ready)
+    share = share_group(ask.pod, ask.needs)
+    used = use(None, share)
+    claimed = {x for x, each in view.claiming.items() if share is None or each.share != share}
+    busy = used.busy | claimed if claimed else used.busy
+    scene = replace(
+        view.scene,
+        busy=busy,
+        shared=used.shared,
+        own=used.own,
+        parts=used.parts,
+        holders=used.holders,
+    )
+    names = tuple(_candidates(ask, view, nodes))
+    if not names:
+        return _nowhere(ask, nodes)
+    outcome = filter_nodes(names, ask.needs, scene)
+    refused = Counter(outcome.totals().rejected)
+    for name in _ranked(outcome.passed, ask.needs, scene)[:MOST_NODES]:
+        found = _on(ask, view, name)
+        if isinstance(found, EarlyPlace):
+            return found
+        refused[found.code] += 1
+        if len(names) == 1:
+            return found
+    return _of_all(refused, outcome.reasons, names)
+
+
+def taken_up(ask: EarlyAsk, view: GateView, held: Holder, node: str) -> EarlyPlace | Refusal:
+    """The same reservation for a further pod like it, where it still serves."""
+    return _on(ask, view, node, Early(held.reservation, held.gpus))
+
+
+def _on(
+    ask: EarlyAsk, view: GateView, node: str, early: Early | None = None
+) -> EarlyPlace | Refusal:
+    nonce = request_nonce(ask.namespace, ask.request)
+    case = case_of(view, node, reference_of(ask), ask.pod, ask.needs, early=early, nonce=nonce)
+    match on_node(case):
+        case Reserve() as reserve:
+            return EarlyPlace(node, reserve)
+        case Refused(refusals):
+            return refusals[0]
+        case Placed():
+            text = "kubelet chooses the GPUs there: none can be reserved before"
+            return Refusal(ReasonCode.EXACT_UNAVAILABLE, text)
+
+
+def _candidates(ask: EarlyAsk, view: GateView, nodes: Mapping[str, KnownNode]) -> Iterable[str]:
+    pod, named = ask.pod, ask.pod.spec.node_name
+    ours = our_toleration(enforced=ask.enforced, protected=view.scene.protected)
+    takes = is_kept if named else suits
+    for name in (named,) if named else sorted(view.scene.fleet.nodes):
+        known = nodes.get(name)
+        if known is not None and takes(pod, name, known, ours):
+            yield name
+
+
+def _nowhere(ask: EarlyAsk, nodes: Mapping[str, KnownNode]) -> Refusal:
+    if ask.pod.spec.node_name in nodes:
+        text = "spec.nodeName: kubelet would reject the pod there for its selectors or tolerations"
+        return Refusal(ReasonCode.DOOR_NODE_NAME, text)
+    text = "no node that the pod could go to is known by its evidence"
+    if not ask.enforced:
+        text += f"; those with the taint {MANAGED_TAINT} are for pods of enforced namespaces"
+    return Refusal(ReasonCode.NODE_NO_EVIDENCE, text)
+
+
+def _ranked(passed: Sequence[str], needs: Requirements, scene: Scene) -> list[str]:
+    scores = prioritize_nodes(passed, needs, scene)
+    return sorted(passed, key=lambda name: (-scores[name], name))
+
+
+def _of_all(
+    refused: Mapping[ReasonCode, int], reasons: Mapping[str, Refusal], names: Sequence[str]
+) -> Refusal:
+    """One refusal for all nodes: that of the only one, else what says most."""
+    if len(names) == 1:
+        return reasons[names[0]]
+    first = min(refused, key=lambda code: (_rank(code), -refused[code], code))
+    counts = ", ".join(f"{count} {code.value}" for code, count in sorted(refused.items()))
+    return Refusal(first, f"no node has what the pod asks for: {counts}")
+
+
+def _rank(code: ReasonCode) -> int:
+    if code is ReasonCode.GPU_BUSY:
+        return 0
+    return 2 if code in _LAST else 1

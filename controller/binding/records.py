@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.audit.record import Json, Record
-from controller.ledger.adoption import LivePod
-from controller.ledger.record import PodRef
-from controller.ledger.recovery import LoggedGrant
-from controller.ledger.states import HolderState
+from controller.ledger.claim import LivePod
+from controller.ledger.occupancy import LoggedGrant
+from controller.ledger.record import HolderState, PodRef
+from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import Refusal
 

@@ -1,16 +1,41 @@
-"""A Binding as the API server hands it to the gate: `pods/binding`, or the old `bindings`. Pure.
+"""Request.
 
-Source: core/v1 Binding. A Binding has neither the pod's spec nor, when made by hand, its UID;
-its annotations and labels land on the pod together with the node's name.
+Holds: request, stored pod, results, forgery, bound pod.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
+from controller.admission.mutation import Operation, Value, Verb, cdi_names, pointer
+from controller.admission.pod_view import AdmittedPod
 from controller.admission.review import AdmissionRequest
+from controller.ledger.record import PodRef
+from controller.placement.node_verdict import Promise
+from controller.placement.pod import RUNTIME_DEVICE_PREFIXES, ReservedKeys
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.texts import (
+    ASSIGNED_UUIDS,
+    ATTESTATION_HASH,
+    CDI_ASSIGNMENT,
+    GIVEN_GUARANTEE,
+    GIVEN_NODE,
+    GUARANTEE_LIMIT,
+    RESERVATION_ID,
+    RESULT_TWINS,
+    SEED_ASSIGN,
+    SEED_LABEL_PREFIX,
+    shown,
+)
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- request
+# A Binding as the API server hands it to the gate: `pods/binding`, or the old `bindings`. Pure.
+#
+# Source: core/v1 Binding. A Binding has neither the pod's spec nor, when made by hand, its UID;
+# its annotations and labels land on the pod together with the node's name.
 
 _MAX_CHARS: Final = 253
 _Name = Annotated[str, msgspec.Meta(max_length=_MAX_CHARS)]
@@ -97,3 +122,151 @@ def _decoded(raw: msgspec.Raw | None) -> _Binding:
         return _BINDING.decode(b"null" if raw is None else raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BindingDecodeError(f"not a Binding: {error}") from None
+
+
+# --- stored pod
+# The pod of a Binding as it is stored, and whether the Binding is about just this one. Pure.
+
+
+class PodsUnavailableError(Exception):
+    """The API server did not say whether there is such a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPod:
+    """One version of a pod."""
+
+    uid: str
+    version: str
+    """Its resourceVersion: what is decided about it holds for no other one."""
+    node: str
+    """Empty while it is not bound."""
+    has_ended: bool
+    pod: AdmittedPod | None
+    """None where it is bound or has ended: then nothing is decided about it."""
+
+
+def stale_binding(request: BindingRequest, stored: StoredPod) -> Refusal | None:
+    """Why the Binding cannot be about the pod as it is stored."""
+    if request.uid not in {None, stored.uid}:
+        return _stale("the pod is another one by now")
+    if stored.has_ended:
+        return _stale("the pod has ended")
+    if stored.node:
+        return _stale("the pod is bound already")
+    if request.version not in {None, stored.version}:
+        return _stale("the pod has changed since")
+    return None
+
+
+def _stale(text: str) -> Refusal:
+    return Refusal(ReasonCode.BINDING_STALE, text)
+
+
+# --- results
+# What the gate writes into a Binding, and so onto the pod, in one write with its node. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a pod is told about its place."""
+
+    node: str
+    attestation_hash: str | None
+    promise: Promise
+    gpus: tuple[str, ...] = ()
+    """In the order in which the container sees them; none where kubelet chooses, or none are
+    asked for."""
+    reservation: str | None = None
+
+
+def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
+    """Our annotations, and their twins where the pod used the seeds' spelling."""
+    found = {GIVEN_NODE: result.node, GIVEN_GUARANTEE: result.promise.guarantee.value}
+    if result.promise.limit is not None:
+        found[GUARANTEE_LIMIT] = result.promise.limit.value
+    if result.attestation_hash is not None:
+        found[ATTESTATION_HASH] = result.attestation_hash
+    if result.reservation is not None:
+        found |= {ASSIGNED_UUIDS: ",".join(result.gpus), RESERVATION_ID: result.reservation}
+    if any(label.startswith(SEED_LABEL_PREFIX) for label in pod.labels):
+        found |= {twin: found[key] for twin, key in RESULT_TWINS.items() if key in found}
+    if result.gpus and _wants_cdi(pod):
+        found[CDI_ASSIGNMENT] = cdi_names(result.gpus)
+    return found
+
+
+def same_pod_patch(stored: StoredPod) -> tuple[Operation, ...]:
+    """The precondition that the pod is no other one than the one that was judged."""
+    return (Operation(Verb.ADD, pointer("metadata", "uid"), stored.uid),)
+
+
+def binding_patch(
+    request: BindingRequest, stored: StoredPod, annotations: Mapping[str, str]
+) -> tuple[Operation, ...]:
+    """Annotations, and the preconditions that the pod is still the one that was judged."""
+    preconditions = (
+        *same_pod_patch(stored),
+        Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),
+    )
+    place = pointer("metadata", "annotations")
+    if not request.annotations:
+        made: Value = dict(sorted(annotations.items()))
+        return (*preconditions, Operation(Verb.ADD, place, made))
+    return (
+        *preconditions,
+        *(
+            Operation(Verb.ADD, place + pointer(key), text)
+            for key, text in sorted(annotations.items())
+        ),
+    )
+
+
+def _wants_cdi(pod: AdmittedPod) -> bool:
+    return pod.labels.get(SEED_ASSIGN) in {"", "true"}
+
+
+# --- forgery
+# Keys in a Binding that are not for its caller to say: they would land on the pod. Pure.
+
+
+def forged_key(request: BindingRequest, keys: ReservedKeys) -> Refusal | None:
+    """What the caller put in of ours, of a map's ordinals, or for a container runtime."""
+    for key in _given(request):
+        is_device = key.startswith(RUNTIME_DEVICE_PREFIXES)
+        if keys.is_ours(key) or key in keys.ordinals or is_device:
+            text = f"{shown(key)} is not for a Binding to say"
+            return Refusal(ReasonCode.BINDING_FORGED, text)
+    return None
+
+
+def _given(request: BindingRequest) -> Iterable[str]:
+    return sorted({*(request.annotations or ()), *request.labels})
+
+
+# --- bound pod
+# A pod that is bound and has not ended, as the comparison with its node needs it. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """From the copy of the pods."""
+
+    pod: PodRef
+    """With name and UID."""
+    node: str
+    needs: Requirements | RequirementsInvalid | None
+    """None for a pod that asks for nothing of ours."""
+
+
+class BoundPods(Protocol):
+    """The bound pods of the cluster that have not ended, from the copy."""
+
+    def named(self, namespace: str, name: str) -> BoundPod | None:
+        """The pod of that name."""
+
+    def with_uid(self, uid: str) -> BoundPod | None:
+        """The pod of that UID."""
+
+    def guarded(self, node: str) -> Iterable[BoundPod]:
+        """Those of a node that ask for something of ours."""

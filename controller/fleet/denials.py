@@ -1,22 +1,35 @@
-"""Denials on their way into the store: none is dropped because the store cannot take it now.
+"""Denials.
 
-A denial that stands is never replaced by a later one: whoever looks for the cause wants the
-first. That it still stands is confirmed by the store, because what is known here may be older
-than an operator's act elsewhere. Must not decide who is denied, nor lift a denial.
+Holds: denials, operator decisions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from controller.fleet.enrollment import (
+    Candidate,
     Denial,
     EnrollmentRecord,
+    EnrollmentSnapshot,
     EnrollmentStore,
     EnrollmentUnavailableError,
+    PinnedGpu,
+    rival,
     write,
 )
+from controller.fleet.view import NodeState, NodeView
+from gpuwarden.evidence.canonical import tagged_digest
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- denials
+# Denials on their way into the store: none is dropped because the store cannot take it now.
+#
+# A denial that stands is never replaced by a later one: whoever looks for the cause wants the
+# first. That it still stands is confirmed by the store, because what is known here may be older
+# than an operator's act elsewhere. Must not decide who is denied, nor lift a denial.
 
 _MAX_RACES: Final = 8
 
@@ -109,3 +122,198 @@ class Denials:
 
 def _denied(old: EnrollmentRecord | None, node: str, denial: Denial) -> EnrollmentRecord:
     return (old or EnrollmentRecord(node)).denied(denial)
+
+
+# --- operator decisions
+# What an operator is shown of a node's enrolment, and what an operator's act makes of it. Pure.
+#
+# An act counts only for exactly what was shown: `version` stands for all of it, and an act
+# that expects another version is refused. Accepting makes the candidate the pins, releasing
+# leaves the pins; both end the denial and neither makes a node eligible: its next evidence does.
+
+PINS_TAG: Final = "gpuwarden.dev/pins/v1"
+VERSION_TAG: Final = "gpuwarden.dev/enrollment/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The enrolment of one node as an operator sees it."""
+
+    record: EnrollmentRecord
+    """Empty where nothing is remembered about the node."""
+    known: bool
+    """Whether there is a record at all."""
+    unwritten: Denial | None
+    """A denial of this controller that the store could not take yet."""
+    candidate: Candidate | None
+
+    @property
+    def denial(self) -> Denial | None:
+        """Why the node may not come back."""
+        return self.record.denial or self.unwritten
+
+    @property
+    def version(self) -> str:
+        """`v1:sha256:<hex>`: changes with everything that an operator judges by."""
+        denial, candidate = self.denial, self.candidate
+        return tagged_digest(
+            VERSION_TAG,
+            {
+                "node": self.record.node,
+                "pins": pins_digest(self.record),
+                "denial": None
+                if denial is None
+                else [denial.code, denial.reason, denial.actor, str(denial.wall_ns)],
+                "candidate": None if candidate is None else pins_digest(candidate),
+            },
+        )
+
+
+class Change(StrEnum):
+    """How a pin would change."""
+
+    REMOVED = "removed"
+    ADDED = "added"
+    CHANGED = "changed"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class PinChange:
+    """One line of the difference between pins and candidate."""
+
+    change: Change
+    subject: str
+    """A GPU's UUID, `node UID` or `SPIRE agent`."""
+    pinned: str
+    """Serial or id; empty where there is none."""
+    offered: str
+
+
+def show(
+    node: str,
+    record: EnrollmentRecord | None,
+    view: NodeView | None,
+    *,
+    unwritten: Denial | None,
+    now_ns: int,
+) -> Shown:
+    """What is to be shown of a node at `now_ns` (CLOCK_BOOTTIME)."""
+    present = record or EnrollmentRecord(node)
+    candidate = _candidate(present, present.denial or unwritten, view, now_ns)
+    return Shown(present, record is not None, unwritten, candidate)
+
+
+def pins_digest(pins: EnrollmentRecord | Candidate) -> str:
+    """`v1:sha256:<hex>` over what is compared: UID, SPIRE agent, and each GPU's identity."""
+    gpus = [{"uuid": x.uuid, "serial": x.serial, "identityKey": x.identity_key} for x in pins.gpus]
+    document = {"nodeUid": pins.node_uid, "spireAgent": pins.spire_agent, "gpus": gpus}
+    return tagged_digest(PINS_TAG, document)
+
+
+def pin_changes(shown: Shown) -> tuple[PinChange, ...]:
+    """What accepting would change, removed pins first; empty without a candidate."""
+    if shown.candidate is None:
+        return ()
+    lines = (*_gpu_changes(shown.record, shown.candidate), *_ids(shown.record, shown.candidate))
+    return tuple(sorted(lines, key=lambda x: list(Change).index(x.change)))
+
+
+def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> EnrollmentRecord | Refusal:
+    """The record in which the candidate is pinned, or why not."""
+    if refusal := _unexpected(shown, expected):
+        return refusal
+    candidate, node = shown.candidate, shown.record.node
+    if candidate is None:
+        detail = f"{node} has shown no hardware that waits to be accepted; see `node release`"
+        return Refusal(ReasonCode.CANDIDATE_UNKNOWN, detail)
+    for gpu in candidate.gpus:
+        if claim := rival(node, known.claims.get(gpu.uuid, ()), enrolled=False):
+            return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{gpu.uuid} is pinned for {claim.node}")
+    return replace(
+        shown.record,
+        node_uid=candidate.node_uid,
+        spire_agent=candidate.spire_agent,
+        gpus=tuple(_enrolled(shown.record.pin(x.uuid), x) for x in candidate.gpus),
+    ).lifted(shown.denial)
+
+
+def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
+    """The record without its denial, or why not."""
+    if refusal := _unexpected(shown, expected):
+        return refusal
+    if shown.denial is None:
+        return Refusal(ReasonCode.DENIAL_UNKNOWN, f"{shown.record.node} is not denied")
+    return shown.record.lifted(shown.denial)
+
+
+def _enrolled(pin: PinnedGpu | None, gpu: PinnedGpu) -> PinnedGpu:
+    """A key that was proven once stays pinned, although this evidence did not show it."""
+    kept = pin.identity_key if pin is not None and pin.serial == gpu.serial else None
+    return replace(gpu, identity_key=gpu.identity_key or kept, enrolled=True)
+
+
+def _unexpected(shown: Shown, expected: str) -> Refusal | None:
+    if expected == shown.version:
+        return None
+    return Refusal(
+        ReasonCode.ENROLLMENT_CONFLICT,
+        f"pins, denial or hardware of {shown.record.node} are not what was shown; look again",
+    )
+
+
+def _candidate(
+    record: EnrollmentRecord, denial: Denial | None, view: NodeView | None, now_ns: int
+) -> Candidate | None:
+    """Of the denial, else of the last evidence, else the pins without GPUs that are lost."""
+    if denial is not None and denial.candidate is not None:
+        return denial.candidate
+    if view is None or view.candidate is not None:
+        return None if view is None else view.candidate
+    return _without_lost(record, view) if view.state(now_ns) is NodeState.ELIGIBLE else None
+
+
+def _without_lost(record: EnrollmentRecord, view: NodeView) -> Candidate | None:
+    accepted_now = view.acceptance
+    lost = {x.uuid for x in accepted_now.gpus if x.lost is not None} if accepted_now else set()
+    left = tuple(x for x in record.gpus if x.uuid not in lost)
+    if accepted_now is None or not left or len(left) == len(record.gpus):
+        return None
+    return Candidate(
+        ReasonCode.GPU_LOST,
+        record.node_uid,
+        record.spire_agent,
+        left,
+        accepted_now.evidence_digest,
+    )
+
+
+def _gpu_changes(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:
+    pinned = {x.uuid: x for x in record.gpus}
+    offered = {x.uuid: x for x in candidate.gpus}
+    for uuid in sorted(pinned.keys() | offered.keys()):
+        before, after = pinned.get(uuid), offered.get(uuid)
+        yield PinChange(_change(before, after), uuid, _serial(before), _serial(after))
+
+
+def _change(before: PinnedGpu | None, after: PinnedGpu | None) -> Change:
+    if before is None:
+        return Change.ADDED
+    if after is None:
+        return Change.REMOVED
+    keys = {before.identity_key, after.identity_key} - {None}
+    same = before.serial == after.serial and len(keys) <= 1
+    return Change.KEPT if same or not before.complete else Change.CHANGED
+
+
+def _serial(pin: PinnedGpu | None) -> str:
+    return "" if pin is None else pin.serial or ""
+
+
+def _ids(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:
+    for subject, before, after in (
+        ("node UID", record.node_uid, candidate.node_uid),
+        ("SPIRE agent", record.spire_agent, candidate.spire_agent),
+    ):
+        if before != after:
+            yield PinChange(Change.CHANGED, subject, before or "", after or "")

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from controller.fleet.enrollment import Candidate
+from controller.policy import Level, NodeMode
 from gpuwarden.evidence.model import (
     Allocation,
     GpuProcess,
@@ -23,32 +24,7 @@ from gpuwarden.evidence.model import (
 )
 from gpuwarden.reasons import Effect, ReasonCode
 
-
-class Level(StrEnum):
-    """Evidence level (architecture, section 8); `none` is for static hashes only."""
-
-    NONE = "none"
-    L0 = "L0"
-    L1 = "L1"
-    L2 = "L2"
-    L3 = "L3"
-
-    @property
-    def rank(self) -> int:
-        """Position from weakest to strongest, for comparisons."""
-        return _RANKS[self]
-
-
 _RANKS: Final = {level: rank for rank, level in enumerate(Level)}
-
-
-class NodeMode(StrEnum):
-    """Who gives a pod its device (placement, section 6)."""
-
-    ENV = "env"
-    PLUGIN = "plugin"
-    PER_GPU = "per-gpu"
-    DRA = "dra"
 
 
 class NodeState(StrEnum):

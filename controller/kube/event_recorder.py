@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn
 
-from controller.kube.api import ApiClient
-from controller.kube.errors import ApiError
-from controller.kube.event_series import EventSeries, Notice, Writing
-from controller.kube.resources import EVENTS, GROUP
+from controller.kube.client import ApiClient
+from controller.kube.events import EventSeries, Notice, Writing
+from controller.kube.resources import EVENTS, GROUP, ApiError
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger

@@ -9,10 +9,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from controller.kube.api import ApiClient
-from controller.kube.errors import ApiError
+from controller.kube.client import ApiClient
 from controller.kube.lease import DEFAULT_TERMS, Candidate, Create, Lease, Terms, Update
-from controller.kube.resources import LEASE_NAME, LEASES
+from controller.kube.resources import LEASE_NAME, LEASES, ApiError
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.kube.errors import ApiError
-from controller.kube.micro_time import micro_time
+from controller.kube.resources import ApiError
+from controller.placement.texts import micro_time
 
 _SECOND: Final = 1_000_000_000
 _LONGEST_S: Final = 3600

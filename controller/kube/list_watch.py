@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, NoReturn, TypeVar
 
-from controller.kube.api import ApiClient
-from controller.kube.errors import ApiError
-from controller.kube.objects import Kind
-from controller.kube.reflection import Change, Entry, Reflection, WantWatch
+from controller.kube.client import ApiClient
+from controller.kube.reflection import Change, Entry, Kind, Reflection, WantWatch
+from controller.kube.resources import ApiError
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger

@@ -14,13 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.kube.objects import Kind, Metadata
-from controller.kube.reflection import Entry
+from controller.kube.reflection import Entry, Kind, Metadata
 from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES, GROUP
+from controller.policies.file import (
+    API_VERSION,
+    KIND,
+    MAX_BYTES,
+    PolicyFinding,
+    PolicyInvalidError,
+    policy_of,
+    shown,
+)
 from controller.policy import Policy
-from controller.policy_document import API_VERSION, KIND
-from controller.policy_file import MAX_BYTES, PolicyInvalidError, policy_of
-from controller.policy_findings import PolicyFinding, shown
 
 OBJECT_VERSION: Final = f"{GROUP}/{ATTESTATION_POLICIES.version}"
 POLICY, CLASS = "AttestationPolicy", "AttestationClass"

@@ -1,24 +1,267 @@
-"""What one claim may do with one GPU's record, and how it is undone. Pure.
+"""Claim.
 
-All-or-nothing over several GPUs comes from three rules: everybody claims in one order,
-whoever meets somebody else takes back what this very call added, and nothing else. A claim
-that finds its reservation made by another call (a retry, another replica) counts itself in
-(`Holder.answers`), so that whoever made it no longer takes it back.
+Holds: attempt, adoption, confirm, claim, claimant, early.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from controller.ledger.record import (
     MAX_HOLDERS,
     GpuRecord,
     Holder,
+    HolderState,
+    Origin,
+    PodGone,
     PodRef,
+    PodSeen,
+    PodSight,
     ShareGroup,
     demand_gpus,
+    is_over,
+    nonce_of,
 )
-from controller.ledger.states import HolderState, Origin
-from controller.ledger.store import LedgerSnapshot
+from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- attempt
+# The next step of an attempt: what becomes of a reservation while it is Proposed. Pure.
+#
+# An answer is no binding: a later admission step may refuse it, two Bindings may be in flight,
+# and one may land a minute late. So an attempt is given up only when none can land any more: its
+# time is over, the pod was touched since (a Binding carries the resourceVersion it was made
+# from), and the answer to that very touch shows it unbound. A pod that was reserved for at its
+# creation may come into being a minute after its UID was told: that there is none proves nothing
+# earlier, and nobody asks. Time runs by this replica's CLOCK_BOOTTIME since it first saw the
+# attempt as it is; no timestamp of anybody else's is believed.
+
+_SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """How long an attempt is left alone, in nanoseconds."""
+
+    gate_ns: int = 90 * _SECOND
+    """Longer than a request of the API server may take (60 s)."""
+    unborn_ns: int = 120 * _SECOND
+    """For a pod that nobody has seen yet."""
+    pending_ns: int = 600 * _SECOND
+    """`reservation.maxPending`: for a pod that waits with a reservation from its admission."""
+
+
+DEFAULT_LIMITS: Final = AttemptLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptWatch:
+    """What this replica remembers of one attempt: since when, and the answer to its touch."""
+
+    parts: tuple[Holder, ...]
+    """The reservation's part in each GPU, as first seen `since_ns`."""
+    since_ns: int
+    touched: PodSeen | PodGone | None = None
+    """The pod in the answer to the last touch."""
+    touched_ns: int = 0
+    """When that was asked."""
+
+
+def watch_attempt(
+    watch: AttemptWatch | None, parts: tuple[Holder, ...], now_ns: int
+) -> AttemptWatch:
+    """Go on watching, or anew where anything about the attempt has changed."""
+    if watch is not None and watch.parts == parts:
+        return watch
+    return AttemptWatch(parts, now_ns)
+
+
+def after_touch(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
+    """Remember what a touch showed; a touch that was not answered shows nothing."""
+    return replace(watch, touched=answer, touched_ns=asked_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before `until_ns`, unless something is seen."""
+
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Change the pod's metadata, by UID, so that older Bindings fail; then `after_touch`.
+
+    The answer is the pod as stored. A pod that is not there, or has another UID, is gone.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Write the state into each of the reservation's records, each by compare-and-set."""
+
+    to: HolderState
+    cause: str
+
+
+Step = Wait | Touch | Move
+
+
+def attempt_step(
+    watch: AttemptWatch, node: str, pod: PodSight, now_ns: int, limits: AttemptLimits
+) -> Step:
+    """What to do about an attempt on `node`; the pod's sight is of the holder's UID.
+
+    The write that follows replaces exactly the records that `watch` holds the parts of: a
+    claim that took the attempt up meanwhile has changed them, and wins.
+    """
+    sight = watch.touched or pod
+    if is_over(sight) or is_over(pod):
+        return Move(HolderState.RELEASING, "its pod has ended")
+    holder = watch.parts[0]
+    if isinstance(pod, PodSeen) and pod.node:
+        sight = pod
+    if isinstance(sight, PodSeen) and sight.node:
+        return _bound(holder, node, sight)
+    until_ns = watch.since_ns + _patience_ns(holder, sight, limits)
+    if now_ns < until_ns:
+        return Wait(until_ns)
+    if holder.pod.uid is None:
+        return Move(HolderState.EXPIRED, "its pod never came")
+    if watch.touched is None or watch.touched_ns < until_ns:
+        return Touch()
+    return Move(HolderState.EXPIRED, "it was never bound")
+
+
+def _bound(holder: Holder, node: str, pod: PodSeen) -> Move:
+    if pod.node != node:
+        return Move(HolderState.REVOKED, "its pod was bound to another node")
+    if pod.reservation == holder.reservation:
+        return Move(HolderState.CONFIRMED, "its pod is bound")
+    # On this very node nobody but the node can tell which GPUs the pod uses.
+    return Move(HolderState.RELEASING, "its pod is bound under another reservation")
+
+
+def _patience_ns(holder: Holder, pod: PodSight, limits: AttemptLimits) -> int:
+    if holder.origin is Origin.GATE:
+        return limits.gate_ns
+    return limits.pending_ns if isinstance(pod, PodSeen) else limits.unborn_ns
+
+
+# --- adoption
+# Re-adoption: what is written for a pod that runs on a GPU which the ledger does not give it.
+#
+# After a start, and when records were lost or put back (deleted by hand, a store restored from
+# a backup), live pods with reservation ids of ours get their records again before anything is
+# granted. Only a bound, living pod is adopted, as the API server has it now, whose id was
+# found authentic for exactly this pod, node and GPUs; a record that is there is never taken
+# away from its holder, so a GPU may end with two holders: then nobody else gets it until both
+# have gone. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class LivePod:
+    """A bound pod that has not ended, by a quorum read or the first list, with its own word."""
+
+    pod: PodRef
+    node: str
+    reservation: str
+    gpus: tuple[str, ...]
+    """In claiming order; authentic together with the id."""
+    origin: Origin = Origin.GATE
+    share: ShareGroup | None = None
+
+
+def adopted_on(record: GpuRecord | None, live: LivePod, gpu: str, call: str) -> GpuRecord | None:
+    """The record to write so that `gpu` is held for the pod; None where there is none to write.
+
+    It is held already, or recorded on another node: by that node's reports a part in it would end
+    while the pod runs. Then the pod goes without until that record has ended. `call` as in a
+    claim. Raises RecordInvalidError.
+    """
+    if record is None:
+        return GpuRecord(gpu, live.node, (_part(live, call, HolderState.CONFIRMED),), live.share)
+    if record.node != live.node:
+        return None
+    mine = record.holder(live.reservation)
+    if mine is None:
+        part = _part(live, call, HolderState.CONFIRMED)
+        return record.with_holder(part if live.share == record.share else part.as_stranger())
+    if mine.state is HolderState.PROPOSED:
+        return record.moved(live.reservation, HolderState.CONFIRMED)
+    return None
+
+
+def _part(live: LivePod, call: str, state: HolderState) -> Holder:
+    demand_gpus(live.gpus)
+    return Holder(
+        live.reservation, live.pod, live.gpus, live.origin, call, state=state, adopted=True
+    )
+
+
+# --- confirm
+# Confirmation: the pod is bound under its reservation. Pure.
+#
+# By the watch (`attempt.attempt_step`) or by the pod's own word (`POST /finalize`), which
+# counts only together with a live pod that is bound. Nothing is confirmed without a claim.
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Confirmed already: the same again is no error."""
+
+
+def finalize_on(
+    record: GpuRecord | None, reservation: str, pod: PodSight, pod_uid: str, *, authentic: bool
+) -> GpuRecord | Confirmed | Refusal:
+    """What a finalize call for one GPU does: the record to write, or why not.
+
+    `authentic`: the id is one of ours for this pod, node and GPUs (`reservation_id`).
+    RESERVATION_UNKNOWN is HTTP 404; RESERVATION_CONFLICT and RESERVATION_EXPIRED are 409.
+    """
+    holder = None if record is None else record.holder(reservation)
+    if record is None or holder is None:
+        return _without_part(record, authentic=authentic)
+    refusal = _against(holder, pod) or _against_place(record, holder, pod)
+    if refusal is not None:
+        return refusal
+    if holder.pod.uid != pod_uid:
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, "the reservation is another pod's")
+    if holder.state is HolderState.CONFIRMED:
+        return Confirmed()
+    return record.moved(reservation, HolderState.CONFIRMED)
+
+
+def _without_part(record: GpuRecord | None, *, authentic: bool) -> Refusal:
+    if authentic:
+        return Refusal(ReasonCode.RESERVATION_EXPIRED, "the reservation is over")
+    if record is None:
+        return Refusal(ReasonCode.RESERVATION_UNKNOWN, "no such reservation")
+    return Refusal(ReasonCode.RESERVATION_CONFLICT, "the GPU is reserved for another pod")
+
+
+def _against(holder: Holder, pod: PodSight) -> Refusal | None:
+    if holder.state is HolderState.RELEASING or is_over(pod):
+        return Refusal(ReasonCode.RESERVATION_EXPIRED, "the pod has ended")
+    return None
+
+
+def _against_place(record: GpuRecord, holder: Holder, pod: PodSight) -> Refusal | None:
+    if not isinstance(pod, PodSeen) or pod.uid != holder.pod.uid or pod.node != record.node:
+        text = "the pod is not bound to the GPU's node"
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, text)
+    if pod.reservation != holder.reservation:
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, "the pod is bound under another one")
+    return None
+
+
+# --- claim
+# What one claim may do with one GPU's record, and how it is undone. Pure.
+#
+# All-or-nothing over several GPUs comes from three rules: everybody claims in one order,
+# whoever meets somebody else takes back what this very call added, and nothing else. A claim
+# that finds its reservation made by another call (a retry, another replica) counts itself in
+# (`Holder.answers`), so that whoever made it no longer takes it back.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +392,153 @@ def _is_same_pod(a: PodRef, b: PodRef) -> bool:
 
 def _refusal(text: str) -> Refusal:
     return Refusal(ReasonCode.LEDGER_CONFLICT, text)
+
+
+# --- claimant
+# Claims several GPUs for one pod over a store: all of them, or none that stays.
+#
+# GPUs are claimed one after the other in one order, each by compare-and-set. Whoever meets
+# somebody else's takes back what it added. Nothing is concluded from an error of the store:
+# the record is read again, and what this call wrote is known by its `call`. What a crash or a
+# dead store leaves behind is an attempt that expires.
+
+MOST_RACES: Final = 8
+"""Times that others may be faster at one GPU, before the claim is given up."""
+MOST_ERRORS: Final = 2
+"""Answers in a row that may get lost at one GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """All GPUs of the claim are held by its reservation, and were at one moment together."""
+
+    claim: Claim
+
+
+class Claimant:
+    """One per process; claims may run side by side."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+
+    async def claim(self, claim: Claim) -> Claimed | Refusal:
+        """Reserve all GPUs, or none.
+
+        Refused with LEDGER_CONFLICT, LEDGER_UNAVAILABLE, or RESERVATION_EXPIRED where its pod
+        has ended. The same reservation for the same pod again succeeds. Raises
+        RecordInvalidError for a claim that cannot be one.
+        """
+        claim.part().demand_valid()
+        for position, gpu in enumerate(claim.gpus):
+            refusal = await self._claim_one(claim, gpu)
+            if refusal is not None:
+                await self._take_back(claim, reversed(claim.gpus[: position + 1]))
+                return refusal
+        return Claimed(claim)
+
+    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
+        """Take back what `claim` added, after its answer was not given after all.
+
+        The GPUs that were taken back. What somebody else relies on stays, and so does what
+        cannot be reached: it expires.
+        """
+        return await self._take_back(claim, reversed(claim.gpus))
+
+    async def _claim_one(self, claim: Claim, gpu: str) -> Refusal | None:
+        errors = 0
+        for _ in range(MOST_RACES):
+            entry = self._store.snapshot().get(gpu)
+            verdict = claim_on(None if entry is None else entry.record, claim, gpu)
+            match verdict:
+                case Held():
+                    return None
+                case Taken():
+                    return verdict.refusal
+                case Write():
+                    pass
+            try:
+                if await self._store.compare_and_set(entry, verdict.record):
+                    return None
+                errors = 0
+            except LedgerUnavailableError as error:
+                errors += 1
+                if errors > MOST_ERRORS or not await self._is_read(gpu):
+                    return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
+        return Refusal(ReasonCode.LEDGER_CONFLICT, f"{gpu}: too many others claim it")
+
+    async def _take_back(self, claim: Claim, gpus: Iterable[str]) -> tuple[str, ...]:
+        return tuple([gpu for gpu in gpus if await self._take_one_back(claim, gpu)])
+
+    async def _take_one_back(self, claim: Claim, gpu: str) -> bool:
+        for _ in range(MOST_RACES):
+            entry = self._store.snapshot().get(gpu)
+            less = rolled_back(None if entry is None else entry.record, claim)
+            if entry is None or less is None:
+                return False
+            try:
+                if await self._store.compare_and_set(entry, less):
+                    return True
+            except LedgerUnavailableError:
+                if not await self._is_read(gpu):
+                    return False
+        return False
+
+    async def _is_read(self, gpu: str) -> bool:
+        """Whether the store told what is there now."""
+        try:
+            await self._store.read(gpu)
+        except LedgerUnavailableError:
+            return False
+        return True
+
+
+# --- early
+# Reservations made at a pod's creation, as whoever reserves for the next pod finds them. Pure.
+#
+# An API server that is refused by a later admission step asks again for what looks like another
+# pod. So an owner has one proposal at a time whose pod nobody has seen: the next pod of that
+# owner gets that one, or waits.
+
+
+def held_early(snapshot: LedgerSnapshot, reservation: str, pod_uid: str | None) -> Holder | None:
+    """The part of a whole reservation that is an attempt, or confirmed, for just this pod."""
+    parts = tuple(
+        holder
+        for entry in snapshot.holding(reservation)
+        if (holder := entry.record.holder(reservation)) is not None
+    )
+    if not parts or len(parts) != len(parts[0].gpus):
+        return None
+    live = {HolderState.PROPOSED, HolderState.CONFIRMED}
+    fits = all(x.pod.uid == pod_uid and x.state in live for x in parts)
+    return parts[0] if fits else None
+
+
+def answered_before(snapshot: LedgerSnapshot, namespace: str, nonce: str) -> Holder | None:
+    """What was reserved for the very same request."""
+    found = (x for x in _attempts(snapshot, namespace) if nonce_of(x.reservation) == nonce)
+    return min(found, key=lambda x: x.reservation, default=None)
+
+
+def open_proposals(snapshot: LedgerSnapshot, pod: PodRef) -> tuple[Holder, ...]:
+    """The attempts made at their creation for pods of the same owner, the unborn ones first.
+
+    Without an owner: for pods of the same name, where that is known.
+    """
+    found = {x.reservation: x for x in _attempts(snapshot, pod.namespace) if _is_akin(x.pod, pod)}
+    return tuple(sorted(found.values(), key=lambda x: (x.pod.uid is not None, x.reservation)))
+
+
+def _is_akin(one: PodRef, other: PodRef) -> bool:
+    if one.owner is not None or other.owner is not None:
+        return one.owner == other.owner
+    return one.name is not None and one.name == other.name
+
+
+def _attempts(snapshot: LedgerSnapshot, namespace: str) -> Iterator[Holder]:
+    for entry in snapshot.entries.values():
+        for holder in entry.record.holders:
+            is_early = holder.origin is Origin.ADMISSION
+            is_open = holder.state is HolderState.PROPOSED
+            if is_early and is_open and holder.pod.namespace == namespace:
+                yield holder

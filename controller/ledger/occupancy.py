@@ -1,16 +1,134 @@
-"""Which GPUs are taken as one pod sees it: for /filter, the gate and the lists. Pure.
+"""Occupancy.
 
-A pod's own open attempt does not stand in its way, and neither does a GPU that its share
-group holds. One snapshot is worked through once; the same answer is the same object, so
-that whoever remembers verdicts by it recognises it.
+Holds: pod use, occupancy, footing, recovery.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from controller.ledger.pod_use import Holders
-from controller.ledger.record import GpuRecord, PodRef, ShareGroup
-from controller.ledger.states import HolderState
-from controller.ledger.store import LedgerSnapshot
+from controller.fleet.enrollment import ShardedMap
+from controller.fleet.view import Acceptance
+from controller.ledger.claim import LivePod
+from controller.ledger.record import (
+    GpuRecord,
+    Holder,
+    HolderState,
+    Origin,
+    PodRef,
+    ShareGroup,
+    demand_gpus,
+    key_of,
+)
+from controller.ledger.release import GivenDevice, UseReport, card_of
+from controller.ledger.store import Entry, LedgerSnapshot
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- pod use
+# Which GPUs a node shows in the hands of pods, and whether the ledger explains that. Pure.
+#
+# One rule for whoever chooses GPUs and for whoever grants them: a GPU is nobody else's while the
+# node's last report shows that kubelet has given it to a pod, or that a process of a pod uses it
+# for which the ledger does not hold it. Kubelet tells pods by their names, which an earlier pod may
+# have had: so nothing explains what it has given. Processes of no pod are not this rule's business.
+
+Users = Mapping[str, frozenset[str | None]]
+"""As of `UseReport`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Whom GPUs are held for at one moment."""
+
+    entries: ShardedMap[Entry] = field(default_factory=ShardedMap, compare=False)
+    """Of the ledger's snapshot."""
+    edition: int = 0
+    """Another one where a GPU that stays held has other pods than before."""
+
+
+class CardUse(NamedTuple):
+    """What the node shows of pods on one GPU or MIG device; of none of them there is none."""
+
+    card: str
+    """UUID, as driver and kubelet name it."""
+    keys: tuple[str, ...]
+    """`key_of` the card and, since the driver names the whole GPU for their processes, of its MIG
+    devices: a pod that holds one of these explains its process."""
+    uids: frozenset[str]
+    """Of the pods whose processes use it."""
+    is_given: bool
+    """Whether kubelet has given it to a pod."""
+
+
+def users_of(acceptance: Acceptance) -> Users | None:
+    """Whose processes the evidence shows; None where they could not be read."""
+    if acceptance.processes is None:
+        return None
+    found: dict[str, set[str | None]] = {}
+    for process in acceptance.processes:
+        found.setdefault(process.gpu, set()).add(process.pod_uid)
+    return {gpu: frozenset(users) for gpu, users in found.items()}
+
+
+def given_in(acceptance: Acceptance) -> frozenset[GivenDevice]:
+    """What the evidence shows as given by kubelet."""
+    allocations = acceptance.allocations or ()
+    return frozenset(GivenDevice(x.namespace, x.pod, x.device) for x in allocations)
+
+
+def uses_in(acceptance: Acceptance) -> tuple[CardUse, ...]:
+    """What the evidence shows of pods."""
+    return _uses(users_of(acceptance), given_in(acceptance), acceptance.with_parts)
+
+
+def use_of(report: UseReport, card: str) -> CardUse | None:
+    """What the report shows of pods on one GPU that has no parts."""
+    users = {card: (report.users or {}).get(card, frozenset())}
+    given = (x for x in report.given or () if card_of(x.device) == card)
+    return next(iter(_uses(users, given, lambda gpu: (gpu,))), None)
+
+
+def is_taken(use: CardUse, holders: Holders) -> bool:
+    """Whether the card is in the hands of a pod that the ledger does not hold it for."""
+    return use.is_given or has_stranger(use, holders)
+
+
+def has_stranger(use: CardUse, holders: Holders) -> bool:
+    """Whether a pod uses the card that the ledger holds nothing of it for."""
+    if not use.uids:
+        return False
+    entries = [x for key in use.keys if (x := holders.entries.get(key)) is not None]
+    return not use.uids <= {holder.pod.uid for x in entries for holder in x.record.holders}
+
+
+def _uses(
+    users: Users | None,
+    given: Iterable[GivenDevice],
+    with_parts: Callable[[str], tuple[str, ...]],
+) -> tuple[CardUse, ...]:
+    by_process = {
+        gpu: uids
+        for gpu, pods in (users or {}).items()
+        if (uids := frozenset(uid for uid in pods if uid is not None))
+    }
+    by_kubelet = {card for x in given if (card := card_of(x.device)) is not None}
+    return tuple(
+        CardUse(
+            card,
+            tuple(key_of(x) for x in with_parts(card)),
+            by_process.get(card, frozenset()),
+            card in by_kubelet,
+        )
+        for card in by_process.keys() | by_kubelet
+    )
+
+
+# --- occupancy
+# Which GPUs are taken as one pod sees it: for /filter, the gate and the lists. Pure.
+#
+# A pod's own open attempt does not stand in its way, and neither does a GPU that its share
+# group holds. One snapshot is worked through once; the same answer is the same object, so
+# that whoever remembers verdicts by it recognises it.
 
 
 class Occupancy:
@@ -100,3 +218,233 @@ def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]
         if record.share is not None and record.is_shared_by(record.share):
             found.setdefault(record.share, set()).add(record.gpu)
     return {group: frozenset(gpus) for group, gpus in found.items()}
+
+
+# --- footing
+# Whether this replica may grant GPUs yet: at its start, and after history went backwards. Pure.
+#
+# A store that was put back to an old copy, or records that somebody removed by force, may say
+# that a GPU is free which a pod runs on. So nothing is granted before the ledger and the pods
+# were read anew, every live pod with an id of ours has its record again, and the node itself
+# was heard about use. What a report shows of pods on GPUs without a record blocks those.
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """What this replica stands on; begun anew when history is found to have gone backwards."""
+
+    since_ns: int
+    """CLOCK_BOOTTIME at which it began."""
+    ledger_read_ns: int | None = None
+    """When the last reading of all records that succeeded was asked for."""
+    pods_read_ns: int | None = None
+    """The same of the pods."""
+    unrecorded: frozenset[str] = frozenset()
+    """Nodes with a live pod of ours that the ledger lacks (`sweep`), or with a reservation that
+    only a log has (`lost_grants`)."""
+    owed: frozenset[str] = frozenset()
+    """`key_of` the GPUs of those, whatever node shows them now."""
+    recalled: bool = True
+    """Whether the audit log from before the start was read."""
+
+
+def uncertainty(footing: Footing) -> str | None:
+    """What is not known yet, for people; None where grants have nothing but nodes to wait for."""
+    reads = (footing.ledger_read_ns, footing.pods_read_ns)
+    if not footing.recalled:
+        return "the audit log from before the start was not read yet"
+    if any(x is None or x < footing.since_ns for x in reads):
+        return "the ledger and the pods are being read"
+    if footing.unrecorded:
+        return f"{len(footing.unrecorded)} nodes wait for records that the ledger had lost"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What use is judged by."""
+
+    ledger: LedgerSnapshot
+    report: UseReport | None
+    """The node's last, whose freshness whoever judges the node's evidence demands."""
+    now_ns: int
+
+
+def grant_refusal(
+    footing: Footing, node: str, gpus: tuple[str, ...], known: Known
+) -> Refusal | None:
+    """What is against granting GPUs of a node now, besides their records.
+
+    A pod that has a record of the GPU may use it: who may share it with that pod is the ledger's
+    to say (`claim_on`). Whoever chooses goes by the same rule about use (`pod_use`), so this
+    refuses only what was not to be chosen.
+    """
+    report, now_ns = known.report, known.now_ns
+    reads = (footing.ledger_read_ns, footing.pods_read_ns)
+    if any(x is None or not footing.since_ns <= x <= now_ns for x in reads):
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
+    if not footing.recalled:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the audit log was not read yet")
+    if report is None or report.asked_ns <= footing.since_ns or report.users is None:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
+    if node in footing.unrecorded:
+        return Refusal(ReasonCode.CONTROLLER_NOT_READY, "a pod of the node has no record yet")
+    if any(key_of(gpu) in footing.owed for gpu in gpus):
+        return Refusal(ReasonCode.GPU_BUSY, "a reservation that the ledger has lost has the GPU")
+    found = (_taken(gpu, report, known.ledger) for gpu in gpus)
+    return next((x for x in found if x is not None), None)
+
+
+def _taken(gpu: str, report: UseReport, ledger: LedgerSnapshot) -> Refusal | None:
+    """What the node itself says against granting a GPU: a use that no record of it explains."""
+    use = use_of(report, gpu)
+    if use is None:
+        return None
+    if has_stranger(use, Holders(ledger.entries)):
+        return Refusal(ReasonCode.GPU_BUSY, f"a pod without a reservation uses {gpu}")
+    if use.is_given:
+        return Refusal(ReasonCode.GPU_BUSY, f"kubelet has given {gpu} to a pod")
+    return None
+
+
+def went_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
+    """GPUs whose record is an earlier version of the one that was known: history went back.
+
+    A record that was made anew in between has parts of other calls, whatever its version.
+    """
+    return frozenset(
+        entry.record.gpu
+        for key, entry in known.entries.items()
+        if (found := now.entries.get(key)) is not None
+        and found.record.version < entry.record.version
+        and _calls(found) & _calls(entry)
+    )
+
+
+def _calls(entry: Entry) -> frozenset[str]:
+    return frozenset(x.call for x in entry.record.holders)
+
+
+# --- recovery
+# What a log knows of reservations and the ledger does not: found, and held again. Pure.
+#
+# A store that was put back to an old copy may say that a GPU is free which was given away
+# since, to a pod that the API server has forgotten as well. Its containers may run on, idle, so
+# that no report shows them. Whoever gave the GPU has it in its audit log: it is held again,
+# as Releasing, until the node itself shows that nothing of the pod is left. The same holds where
+# the old copy has it as an attempt, and the pod was bound after the copy: an attempt expires,
+# however much still runs.
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedGrant:
+    """One GPU of a reservation that was made and whose end is not known."""
+
+    gpu: str
+    node: str
+    reservation: str
+    pod: PodRef
+    """With its UID."""
+    gpus: tuple[str, ...]
+    """All of the reservation, in claiming order."""
+    bound: bool = False
+    """Whether it was more than an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The GPU is recorded on another node: what is to be held waits until that record has ended.
+
+    A part in it would be let go by that node's reports, whatever runs on this one.
+    """
+
+    node: str
+
+
+Grants = Mapping[tuple[str, str], LoggedGrant]
+"""By `key_of(gpu)` and reservation."""
+
+
+def grants_of(entries: Iterable[Entry]) -> Grants:
+    """What the ledger has, in the same words; a pod without a UID was never born."""
+    return {
+        (entry.record.key, holder.reservation): LoggedGrant(
+            entry.record.gpu,
+            entry.record.node,
+            holder.reservation,
+            holder.pod,
+            holder.gpus,
+            bound=holder.state is not HolderState.PROPOSED,
+        )
+        for entry in entries
+        for holder in entry.record.holders
+        if holder.pod.uid is not None
+    }
+
+
+def granted_to(pod: LivePod, gpu: str) -> LoggedGrant:
+    """What a live pod says that it has, in the same words."""
+    return LoggedGrant(gpu, pod.node, pod.reservation, pod.pod, pod.gpus, bound=True)
+
+
+def lost_grants(
+    grants: Grants, snapshot: LedgerSnapshot, live: Iterable[LivePod]
+) -> tuple[LoggedGrant, ...]:
+    """Those that the ledger lacks, or has as attempts again, by GPU.
+
+    Live pods get their records by adoption, or are confirmed.
+    """
+    adopted = {(key_of(gpu), pod.reservation) for pod in live for gpu in pod.gpus}
+    found = (
+        grant
+        for (key, reservation), grant in grants.items()
+        if (key, reservation) not in adopted and not _is_held(snapshot, key, grant)
+    )
+    return tuple(sorted(found, key=lambda x: (key_of(x.gpu), x.reservation)))
+
+
+def held_again(
+    record: GpuRecord | None, grant: LoggedGrant, call: str
+) -> GpuRecord | Elsewhere | None:
+    """The record to write so that `grant`'s GPU is held for it; None where it is already.
+
+    Beside others it is a stranger, for nobody knows which share group it was of. `call` as in a
+    claim. Raises RecordInvalidError.
+    """
+    demand_gpus(grant.gpus)
+    if record is None:
+        made = GpuRecord(grant.gpu, grant.node, (_released_again(grant, call),))
+    elif record.node != grant.node:
+        return Elsewhere(record.node)
+    elif (held := record.holder(grant.reservation)) is None:
+        made = record.with_holder(_released_again(grant, call).as_stranger())
+    elif _is_attempt_again(held, grant):
+        made = record.moved(grant.reservation, HolderState.RELEASING)
+    else:
+        return None
+    made.demand_valid()
+    return made
+
+
+def _released_again(grant: LoggedGrant, call: str) -> Holder:
+    return Holder(
+        grant.reservation,
+        grant.pod,
+        grant.gpus,
+        Origin.GATE,
+        call,
+        state=HolderState.RELEASING,
+        adopted=True,
+    )
+
+
+def _is_held(snapshot: LedgerSnapshot, key: str, grant: LoggedGrant) -> bool:
+    entry = snapshot.entries.get(key)
+    if entry is None or entry.record.node != grant.node:
+        return False
+    held = entry.record.holder(grant.reservation)
+    return held is not None and not _is_attempt_again(held, grant)
+
+
+def _is_attempt_again(held: Holder, grant: LoggedGrant) -> bool:
+    return grant.bound and held.state is HolderState.PROPOSED

@@ -1,15 +1,94 @@
-"""What the ledger keeps about one GPU: its holders, each with a state of its own. Pure.
+"""Record.
 
-A record exists while the GPU has a holder; the last one's end closes it. Records are
-values: a change makes a new one with the next version, and goes to the store by
-compare-and-set. There is no time in a record: moments are each replica's own business.
+Holds: states, record, reservation id, pods.
 """
 
+import hashlib
+import hmac
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
-from controller.ledger.states import HolderState, Origin, demand_move
+from gpuwarden.evidence.canonical import canonical_json
+
+# --- states
+# The states of a reservation and the only moves between them. Pure.
+#
+#     Proposed ─┬─> Confirmed ──> Releasing ──> Released
+#               ├──────────────────^
+#               ├─> Expired
+#               └─> Revoked
+#
+# Proposed is an attempt: an answer was given, nothing is known to run. Confirmed: the pod is
+# bound under this reservation. Releasing: the pod has ended, its processes may not have.
+# Released, Expired and Revoked are ends: the GPU is free of this holder. A move that is not
+# listed is refused; there is no way back into an earlier state. A record begins as Proposed, or
+# as Confirmed where a pod runs on the GPU already: one whose record was lost (`adoption`), and one
+# that kubelet gave the GPU to by itself (`settlement`).
+
+
+class HolderState(StrEnum):
+    """Where one reservation of one GPU stands."""
+
+    PROPOSED = "Proposed"
+    CONFIRMED = "Confirmed"
+    RELEASING = "Releasing"
+    RELEASED = "Released"
+    """The node showed that nothing of the pod is left, or is gone for good."""
+    EXPIRED = "Expired"
+    """The attempt came to nothing, and can no longer come to anything."""
+    REVOKED = "Revoked"
+    """The attempt was withdrawn: rolled back, or its pod runs elsewhere."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the GPU is free of this holder."""
+        return self in ENDS
+
+
+class Origin(StrEnum):
+    """Who made the reservation."""
+
+    GATE = "gate"
+    """The webhook on bindings: the pod exists and is about to be bound."""
+    ADMISSION = "admission"
+    """The webhook on pods: the pod may not exist yet, and may never."""
+    SETTLEMENT = "settlement"
+    """Kubelet, which gave the GPU to a bound pod by its own choice."""
+
+
+ENDS: Final = frozenset({HolderState.RELEASED, HolderState.EXPIRED, HolderState.REVOKED})
+
+MOVES: Final = frozenset(
+    {
+        (HolderState.PROPOSED, HolderState.CONFIRMED),
+        (HolderState.PROPOSED, HolderState.RELEASING),
+        (HolderState.PROPOSED, HolderState.EXPIRED),
+        (HolderState.PROPOSED, HolderState.REVOKED),
+        (HolderState.CONFIRMED, HolderState.RELEASING),
+        (HolderState.RELEASING, HolderState.RELEASED),
+    }
+)
+"""Every move there is."""
+
+
+class MoveRefusedError(ValueError):
+    """A move that is not in `MOVES`: whoever asked for it decided on something old."""
+
+
+def demand_move(state: HolderState, to: HolderState) -> None:
+    """Raise MoveRefusedError unless a holder may go from `state` to `to`."""
+    if (state, to) not in MOVES:
+        raise MoveRefusedError(f"a reservation does not go from {state} to {to}")
+
+
+# --- record
+# What the ledger keeps about one GPU: its holders, each with a state of its own. Pure.
+#
+# A record exists while the GPU has a holder; the last one's end closes it. Records are
+# values: a change makes a new one with the next version, and goes to the store by
+# compare-and-set. There is no time in a record: moments are each replica's own business.
 
 MAX_GPUS: Final = 64
 """Of one reservation."""
@@ -216,3 +295,149 @@ def demand_gpus(gpus: tuple[str, ...]) -> None:
 def in_claiming_order(gpus: tuple[str, ...]) -> tuple[str, ...]:
     """The one order in which everybody claims, so that two claims cannot take turns for ever."""
     return tuple(sorted(gpus, key=key_of))
+
+
+# --- reservation id
+# Reservation ids: any replica can tell ours from a forgery or a copy without asking. Pure.
+#
+#     v1.<key id>.<mac>             of a pod that exists: the MAC covers its UID
+#     v1.<key id>.<nonce>.<mac>     of an early reservation: the MAC covers the nonce
+#
+# MAC = lower-hex HMAC-SHA-256 over `gpuwarden.dev/reservation/v1`, a line feed and the
+# canonical JSON (RFC 8785) of cluster, namespace, pod, nonce, node and gpus. The id of a pod
+# on a node with certain GPUs is always the same while the key is, so a retry finds it again.
+# The key is shared by all replicas; old ones are kept for reading.
+
+TAG: Final = b"gpuwarden.dev/reservation/v1"
+MIN_SECRET_BYTES: Final = 32
+_KEY_ID: Final = re.compile(r"[a-z0-9]{1,16}")
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
+_FORM: Final = re.compile(r"v1\.([a-z0-9]{1,16})\.(?:([0-9a-f]{32})\.)?([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationKey:
+    """One HMAC key; raises ValueError for one that is too short or has no fit name."""
+
+    key_id: str
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not _KEY_ID.fullmatch(self.key_id):
+            raise ValueError(f"key id: {self.key_id!a}, expected 1 to 16 of a-z and 0-9")
+        if len(self.secret) < MIN_SECRET_BYTES:
+            raise ValueError(f"key {self.key_id}: expected {MIN_SECRET_BYTES} bytes or more")
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSubject:
+    """What an id stands for."""
+
+    namespace: str
+    node: str
+    gpus: tuple[str, ...]
+    """In claiming order."""
+    pod_uid: str | None = None
+    """None for an early reservation, whose id holds a nonce."""
+
+
+class ReservationIds:
+    """Makes ids with the first key and knows those of all keys; one cluster's."""
+
+    def __init__(self, cluster: str, keys: tuple[ReservationKey, ...]) -> None:
+        self._cluster = cluster
+        self._keys = {x.key_id: x for x in reversed(keys)}
+        if not keys or len(self._keys) != len(keys):
+            raise ValueError("keys: expected one or more, each with a name of its own")
+        self._writing = keys[0]
+
+    def make(self, subject: ReservationSubject, nonce: str | None = None) -> str:
+        """The id of a subject; `nonce` (32 hex digits) where and only where it has no pod UID."""
+        demand_gpus(subject.gpus)
+        if (nonce is None) == (subject.pod_uid is None) or (nonce and not _NONCE.fullmatch(nonce)):
+            raise ValueError("expected either a pod UID or a nonce of 32 hex digits")
+        parts = ["v1", self._writing.key_id, *([nonce] if nonce else [])]
+        return ".".join([*parts, _mac(self._writing, self._cluster, subject, nonce)])
+
+    def is_authentic(self, text: str, subject: ReservationSubject) -> bool:
+        """Whether one of our keys made `text` for this very subject.
+
+        A pod's UID does not count for an id with a nonce: which pod it belongs to stands in the
+        ledger alone. Takes equally long for every wrong MAC.
+        """
+        found = _FORM.fullmatch(text)
+        key = None if found is None else self._keys.get(found[1])
+        if found is None or key is None:
+            return False
+        nonce = found[2]
+        if nonce is None and subject.pod_uid is None:
+            return False
+        return hmac.compare_digest(_mac(key, self._cluster, subject, nonce), found[3])
+
+
+def is_early_id(text: str) -> bool:
+    """Whether an id has the form of an early reservation's; says nothing of who made it."""
+    found = _FORM.fullmatch(text)
+    return found is not None and found[2] is not None
+
+
+def request_nonce(namespace: str, request_uid: str) -> str:
+    """The nonce for a pod's creation: the same request asked twice has the same one.
+
+    It stands in the id for all to see; nothing rests on its being hard to guess.
+    """
+    return hashlib.sha256(b"%b\n%b" % (namespace.encode(), request_uid.encode())).hexdigest()[:32]
+
+
+def nonce_of(text: str) -> str | None:
+    """The nonce in an early reservation's id."""
+    found = _FORM.fullmatch(text)
+    return None if found is None else found[2]
+
+
+def _mac(key: ReservationKey, cluster: str, subject: ReservationSubject, nonce: str | None) -> str:
+    document = canonical_json(
+        {
+            "cluster": cluster,
+            "namespace": subject.namespace,
+            "pod": subject.pod_uid if nonce is None else None,
+            "nonce": nonce,
+            "node": subject.node,
+            "gpus": subject.gpus,
+        }
+    )
+    return hmac.new(key.secret, b"%b\n%b" % (TAG, document), hashlib.sha256).hexdigest()
+
+
+# --- pods
+# What is known of one pod, as far as reservations depend on it. Pure.
+#
+# Bound and ended are final for a UID: neither is ever taken back, so an old sight of either
+# counts. That a pod is not bound, or not there, is true of one moment only.
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """The pod as the API server had it."""
+
+    uid: str
+    node: str
+    """Empty while it is not bound."""
+    reservation: str | None
+    """The reservation id in its annotations, as it stands there."""
+    has_ended: bool
+    """Succeeded or Failed; its processes may still run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """Proven not to be there: its deletion was watched, or a quorum read found no such UID."""
+
+
+PodSight = PodSeen | PodGone | None
+"""None: nothing is known, which proves nothing."""
+
+
+def is_over(pod: PodSight) -> bool:
+    """Whether the pod has proven to be at its end, whatever still runs of it."""
+    return isinstance(pod, PodGone) or (isinstance(pod, PodSeen) and pod.has_ended)

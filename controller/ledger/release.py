@@ -1,30 +1,43 @@
-"""When a GPU is free again: not when its pod is gone, but when its node has shown it. Pure.
+"""Release.
 
-A pod that was force-deleted can outlive its object by seconds, or with kubelet down for as
-long as it likes. So a holder is Releasing from its pod's end until the node's agent has
-reported twice in a row, both asked for after the end was known here, that no process of
-the pod uses a GPU, that none is in its cgroup, and that kubelet has not given it this one. A
-reboot after the end does as much as the first of them. A node that is gone is waited for, then
-let go; a node that is merely silent or terminating keeps what it has.
-
-Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
-answers, and a replica that starts begins to count anew.
+Holds: release, operator release, settlement, sweep.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
-from controller.ledger.attempt import Move
-from controller.ledger.pods import PodSight, is_over
+from controller.ledger.claim import LivePod, Move
 from controller.ledger.record import (
+    MAX_HOLDERS,
     GpuRecord,
     Holder,
+    HolderState,
+    Origin,
     PodRef,
+    PodSeen,
+    PodSight,
     RecordInvalidError,
     demand_gpus,
+    is_over,
+    key_of,
 )
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.store import Entry, LedgerSnapshot
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- release
+# When a GPU is free again: not when its pod is gone, but when its node has shown it. Pure.
+#
+# A pod that was force-deleted can outlive its object by seconds, or with kubelet down for as
+# long as it likes. So a holder is Releasing from its pod's end until the node's agent has
+# reported twice in a row, both asked for after the end was known here, that no process of
+# the pod uses a GPU, that none is in its cgroup, and that kubelet has not given it this one. A
+# reboot after the end does as much as the first of them. A node that is gone is waited for, then
+# let go; a node that is merely silent or terminating keeps what it has.
+#
+# Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
+# answers, and a replica that starts begins to count anew.
 
 DEFAULT_GRACE_NS: Final = 300 * 1_000_000_000
 """`reservation.nodeGoneGrace`."""
@@ -183,3 +196,237 @@ def _gone(gone: NodeGone | None, last_asked_ns: int, now_ns: int, grace_ns: int)
     if now_ns - silent_since_ns < grace_ns:
         return None
     return Move(HolderState.RELEASED, "its node is gone for good")
+
+
+# --- operator release
+# An operator's word that nothing is left of a pod: one holder's end without its node's. Pure.
+#
+# It replaces what a silent node does not say, and never what a node says or the API server: refused
+# while the pod lives, and while the node's last report, not older than its lease, shows use by it.
+
+_INSTEAD: Final = {
+    HolderState.PROPOSED: "an attempt expires by itself",
+    HolderState.CONFIRMED: "delete its pod first",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an operator's word is judged by."""
+
+    pod: PodSight
+    """At its newest; PodGone for one that was never born."""
+    report: UseReport | None
+    """The node's last; None where its lease is over, or nothing was heard."""
+
+
+def released_by_operator(
+    record: GpuRecord | None, reservation: str, known: Known
+) -> GpuRecord | Refusal | None:
+    """The record without that holder, or why not; None where the GPU is free of it already.
+
+    Other holders keep the GPU. RESERVATION_IN_FORCE: its pod has not ended, as far as is known.
+    RESERVATION_IN_USE: the node shows something of it.
+    """
+    holder = None if record is None else record.holder(reservation)
+    if record is None or holder is None:
+        return None
+    if holder.state is not HolderState.RELEASING:
+        instead = _INSTEAD.get(holder.state, "it has ended")
+        return Refusal(ReasonCode.RESERVATION_IN_FORCE, f"it is {holder.state}: {instead}")
+    if not is_over(known.pod):
+        return Refusal(ReasonCode.RESERVATION_IN_FORCE, "its pod has not ended: delete it first")
+    succeeded = has_successor(record, holder)
+    shown = shown_use(known.report, holder.pod, record.gpu, succeeded=succeeded)
+    if shown is not None:
+        return Refusal(ReasonCode.RESERVATION_IN_USE, f"{record.node} shows {shown}")
+    return record.moved(reservation, HolderState.RELEASED)
+
+
+def shown_use(
+    report: UseReport | None, pod: PodRef, gpu: str, *, succeeded: bool = False
+) -> str | None:
+    """What a report positively shows of the pod, in words; what was not read shows nothing.
+
+    A process of it counts wherever it runs, as in `is_quiet`, and so does `succeeded`.
+    """
+    if report is None:
+        return None
+    users = report.users or {}
+    used = sorted(uuid for uuid, uids in users.items() if pod.uid is not None and pod.uid in uids)
+    if used:
+        return f"a process of the pod on {used[0]}"
+    if pod.uid is not None and pod.uid in (report.pods or ()):
+        return "a process of the pod"
+    name = (pod.namespace, pod.name)
+    given = (x for x in report.given or () if (x.namespace, x.pod) == name)
+    if not succeeded and any(card_of(x.device) == gpu for x in given):
+        return "that kubelet gives it to a pod of that name"
+    return None
+
+
+# --- settlement
+# Settlement: what is written for a GPU that kubelet gave to a pod by its own choice. Pure.
+#
+# On a node with a stock device plugin nothing can be claimed before kubelet has chosen. The
+# record is made from what the node's agent then shows in signed evidence: which pod has which
+# GPU. It begins as Confirmed, since there is nothing left that could come to nothing: the pod is
+# bound and has the GPU. Each GPU is a reservation of its own, so a report that says more only
+# adds. As in `adoption`, a record that is there is never taken away from its holder.
+#
+# Kubelet tells pods by their names alone. A pod that has the name of one that is still being
+# released may be shown with what the other had, so it waits until nothing of that one runs.
+
+
+@dataclass(frozen=True, slots=True)
+class GivenGpu:
+    """A GPU that kubelet has given to a bound pod that has not ended."""
+
+    pod: PodRef
+    """With its UID."""
+    node: str
+    gpu: str
+
+
+def settled_on(
+    record: GpuRecord | None, given: GivenGpu, reservation: str, call: str, report: UseReport
+) -> GpuRecord | None:
+    """The record to write so that the GPU is held for the pod; None where there is none to write.
+
+    `report`: the one that shows it. `call` as in a claim. Raises RecordInvalidError.
+    """
+    part = Holder(
+        reservation,
+        given.pod,
+        (given.gpu,),
+        Origin.SETTLEMENT,
+        call,
+        HolderState.CONFIRMED,
+        adopted=True,
+    )
+    if record is None:
+        return GpuRecord(given.gpu, given.node, (part,))
+    if record.node != given.node or record.of_pod(given.pod.uid or "") is not None:
+        return None
+    if len(record.holders) >= MAX_HOLDERS or any(
+        _may_be_meant(x, given.pod, report) for x in record.holders
+    ):
+        return None
+    return record.with_holder(part)
+
+
+def _may_be_meant(holder: Holder, pod: PodRef, report: UseReport) -> bool:
+    """Whether the holder is an earlier pod of that name of which something may run."""
+    if (holder.pod.namespace, holder.pod.name) != (pod.namespace, pod.name):
+        return False
+    return report.may_run(holder.pod.uid)
+
+
+# --- sweep
+# Drift: where the ledger and the world disagree, and what is written about it. Pure.
+#
+# Every replica sweeps: none grants anything on a node before it has compared by itself. What it
+# finds is counted and shown; the one thing that it repairs is a live pod without its record, after
+# a quorum read of that pod, and the store lets one of equal writes through. Attempts and ended
+# pods are no drift: `binding.followup` sees to those.
+
+
+class DriftKind(StrEnum):
+    """What does not agree; a metric's label."""
+
+    POD_UNRECORDED = "pod_unrecorded"
+    """A live pod's GPU is not held for it: adopted after a quorum read."""
+    HELD_TWICE = "held_twice"
+    """Several holders that are not of one share group, since one of them was adopted."""
+    POD_MISMATCH = "pod_mismatch"
+    """A confirmed holder's pod is bound elsewhere or under another reservation."""
+    POD_ALIVE = "pod_alive"
+    """A holder is being released, but its pod lives: it is kept."""
+    GPU_MOVED = "gpu_moved"
+    """The GPU was shown by another node than it is reserved on."""
+    TORN = "torn"
+    """A confirmed reservation lacks some of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One disagreement."""
+
+    kind: DriftKind
+    gpu: str
+    node: str
+    reservation: str
+    adopt: LivePod | None = None
+    """To be written by `adopted_on`, once a quorum read shows the pod still so; held again by
+    `held_again` where the pod has gone before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The world as this replica knows it."""
+
+    pods: Mapping[str, PodSeen]
+    """By UID."""
+    live: tuple[LivePod, ...]
+    """Bound pods that have not ended and whose reservation ids are authentic."""
+    gpu_nodes: Mapping[str, str]
+    """`key_of(gpu)` -> the node that showed it in accepted evidence."""
+
+
+def sweep(snapshot: LedgerSnapshot, world: Surroundings) -> tuple[Drift, ...]:
+    """All disagreements, by GPU."""
+    found = [*_unrecorded(snapshot, world)]
+    for entry in snapshot.entries.values():
+        found += _in_record(entry.record, snapshot, world)
+    return tuple(sorted(found, key=lambda x: (key_of(x.gpu), x.kind, x.reservation)))
+
+
+def unrecorded_nodes(drifts: tuple[Drift, ...]) -> frozenset[str]:
+    """Nodes on which nothing is granted before their pods have their records again."""
+    return frozenset(x.node for x in drifts if x.kind is DriftKind.POD_UNRECORDED)
+
+
+def _unrecorded(snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
+    for pod in world.live:
+        for gpu in pod.gpus:
+            if not _is_recorded(snapshot.get(gpu), pod):
+                yield Drift(DriftKind.POD_UNRECORDED, gpu, pod.node, pod.reservation, pod)
+
+
+def _is_recorded(entry: Entry | None, pod: LivePod) -> bool:
+    if entry is None or entry.record.node != pod.node:
+        return False
+    return entry.record.holder(pod.reservation) is not None
+
+
+def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
+    first = record.holders[0].reservation
+    is_shared = record.is_shared_by(record.share)
+    if len(record.holders) > 1 and not is_shared and not _kubelet_gave(record):
+        yield Drift(DriftKind.HELD_TWICE, record.gpu, record.node, first)
+    if world.gpu_nodes.get(record.key, record.node) != record.node:
+        yield Drift(DriftKind.GPU_MOVED, record.gpu, record.node, first)
+    for holder in record.holders:
+        kind = _of_holder(record, holder, snapshot, world)
+        if kind is not None:
+            yield Drift(kind, record.gpu, record.node, holder.reservation)
+
+
+def _kubelet_gave(record: GpuRecord) -> bool:
+    """Whether all have it by kubelet's choice: one after the other, or as slices of time."""
+    return all(x.origin is Origin.SETTLEMENT for x in record.holders)
+
+
+def _of_holder(
+    record: GpuRecord, holder: Holder, snapshot: LedgerSnapshot, world: Surroundings
+) -> DriftKind | None:
+    pod = world.pods.get(holder.pod.uid or "")
+    if holder.state is HolderState.RELEASING:
+        lives = pod is not None and not pod.has_ended and pod.node == record.node
+        return DriftKind.POD_ALIVE if lives else None
+    if holder.state is not HolderState.CONFIRMED:
+        return None
+    if pod is not None and (pod.node, pod.reservation) != (record.node, holder.reservation):
+        return DriftKind.POD_MISMATCH
+    held = {x.record.key for x in snapshot.holding(holder.reservation)}
+    return DriftKind.TORN if {key_of(x) for x in holder.gpus} - held else None

@@ -1,8 +1,6 @@
-"""Keeps the snapshot: asks the SPIRE server at the set interval, and in between about newcomers.
+"""Poller.
 
-A poll that fails changes nothing: the last snapshot gets older until it no longer counts.
-After a failure the connection is made anew and the next poll follows sooner, with jitter,
-at the interval at the latest. A new SVID is a new connection. It judges nothing.
+Holds: poller, revocation, facts.
 """
 
 import asyncio
@@ -11,12 +9,35 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from controller.spire.judgement import ENTRIES_AGE_NS
-from controller.spire.listing import Moment
-from controller.spire.server_client import SpireFailure, SpireServerError
-from controller.spire.snapshot import Entries, SpireAgent, SpireEntry, SpireSnapshot
-from gpuwarden.identity.spiffe_id import SpiffeId
+from controller.fleet.appraisal import Refused, refused
+from controller.fleet.enrollment import NodeDirectory
+from controller.fleet.view import FleetSnapshot
+from controller.policy import Policy
+from controller.spire.client import SpireFailure, SpireServerError
+from controller.spire.judgement import (
+    ADMIN_WARNING,
+    ENTRIES_AGE_NS,
+    NEVER,
+    SpireCondition,
+    SpireLimits,
+    agent_standing,
+    entry_refusal,
+    image_refusal,
+    own_standing,
+    stale,
+)
+from controller.spire.snapshot import Entries, Moment, SpireAgent, SpireEntry, SpireSnapshot
+from controller.verifier.context import SpireFacts, SpireQuestion, Standing
+from gpuwarden.identity.spiffe_id import SpiffeId, agent_id
 from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.reasons import Effect, ReasonCode, Refusal
+
+# --- poller
+# Keeps the snapshot: asks the SPIRE server at the set interval, and in between about newcomers.
+#
+# A poll that fails changes nothing: the last snapshot gets older until it no longer counts.
+# After a failure the connection is made anew and the next poll follows sooner, with jitter,
+# at the interval at the latest. A new SVID is a new connection. It judges nothing.
 
 FIRST_RETRY_S: Final = 0.25
 LISTING_S: Final = 30.0
@@ -219,3 +240,143 @@ class SpirePoller:
             return False
         self._wake.clear()
         return True
+
+
+# --- revocation
+# Carries out what a new snapshot takes away, without waiting for the next evidence.
+#
+# Each node that is trusted now is judged again by steps 7 to 9; a refusal that revokes ends
+# its trust and its streams. One that is transient is left to the node's next evidence.
+
+SLICE: Final = 200
+"""Nodes judged before others get their turn: about a millisecond."""
+
+
+class Fleet(Protocol):
+    """The nodes that are trusted."""
+
+    def snapshot(self) -> FleetSnapshot:
+        """The fleet now."""
+
+
+class Refuser(Protocol):
+    """Carries a refusal out: registry, audit, metrics."""
+
+    async def refuse(self, refusal: Refused, peer: str, /) -> None:
+        """Trust is gone when this returns."""
+
+
+class OpenStreams(Protocol):
+    """The open streams."""
+
+    def end_node(self, node: str, refusal: Refusal, /) -> None:
+        """End every stream of a node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """One for the process."""
+
+    trust_domain: str
+    path_prefix: str
+    spire: SpireFacts
+    fleet: Fleet
+    directory: NodeDirectory
+    policy: Callable[[], Policy]
+    boottime_ns: Callable[[], int]
+    refuser: Refuser
+    streams: OpenStreams
+
+    async def carry_out(self) -> None:
+        """Judge every node that is trusted now."""
+        for number, (name, view) in enumerate(self.fleet.snapshot().nodes.items(), 1):
+            if view.acceptance is not None and view.blocked is None:
+                await self._judge(name)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+
+    async def _judge(self, name: str) -> None:
+        node = self.directory.snapshot().nodes.get(name)
+        if node is None:
+            return  # step 6 refuses it
+        peer = agent_id(self.trust_domain, self.path_prefix, name)
+        question = SpireQuestion(peer, name, node, self.policy(), self.boottime_ns())
+        refusal = self._refusal(question)
+        if refusal is None:
+            return
+        found = refused(refusal, name)
+        if found.effect is Effect.TRANSIENT:
+            return
+        await self.refuser.refuse(found, str(peer))
+        self.streams.end_node(name, refusal)
+
+    def _refusal(self, question: SpireQuestion) -> Refusal | None:
+        if refusal := self.spire.entry(question):
+            return refusal
+        found = self.spire.agent(question)
+        return found if isinstance(found, Refusal) else self.spire.image(question)
+
+
+# --- facts
+# Steps 7 to 9 for the Verifier, from the poller's snapshot; and readiness from the same.
+#
+# Each question is answered from memory. What is missing in the snapshot is asked for
+# afterwards, so that a node that has just been registered need not wait for the next poll.
+
+ABSENT: Final = frozenset(
+    {
+        ReasonCode.SPIRE_ENTRY_NOT_FOUND,
+        ReasonCode.SPIRE_AGENT_NOT_FOUND,
+        ReasonCode.SPIRE_AGENT_EXPIRED,
+    }
+)
+"""Refusals that a newer answer about the one node may lift."""
+
+
+class LiveSpireFacts:
+    """A `SpireFacts` over the snapshot of now."""
+
+    def __init__(self, poller: SpirePoller, limits: SpireLimits, own_id: str) -> None:
+        self._poller = poller
+        self._limits = limits
+        self._own_id = own_id
+
+    def entry(self, question: SpireQuestion) -> Refusal | None:
+        """Step 7."""
+        snapshot = self._poller.snapshot
+        if snapshot is None:
+            return NEVER
+        return self._asking(question, entry_refusal(snapshot, self._limits, question))
+
+    def agent(self, question: SpireQuestion) -> Standing | Refusal:
+        """Step 8."""
+        snapshot = self._poller.snapshot
+        if snapshot is None:
+            return NEVER
+        found = agent_standing(snapshot, self._limits, question)
+        if isinstance(found, Refusal):
+            self._asking(question, found)
+        return found
+
+    def image(self, question: SpireQuestion) -> Refusal | None:
+        """Step 9."""
+        snapshot = self._poller.snapshot
+        return NEVER if snapshot is None else image_refusal(snapshot, self._limits, question)
+
+    def condition(self, now_ns: int) -> SpireCondition:
+        """How the SPIRE server answers, and how this controller itself stands with it."""
+        snapshot, trouble = self._poller.snapshot, self._poller.trouble
+        if snapshot is None:
+            return SpireCondition(str(trouble or "the SPIRE server was not asked yet"))
+        if old := stale(snapshot, self._limits, now_ns):
+            return SpireCondition(f"{old.detail}: {trouble}" if trouble else old.detail)
+        own = own_standing(snapshot, self._limits, now_ns, self._own_id)
+        failing = (f"SPIRE server: {trouble}; its last answer counts for now",) if trouble else ()
+        excessive = (ADMIN_WARNING,) if self._poller.excessive else ()
+        warnings = dict.fromkeys((*failing, *own.warnings, *excessive))
+        return SpireCondition(own.error, tuple(warnings))
+
+    def _asking(self, question: SpireQuestion, refusal: Refusal | None) -> Refusal | None:
+        if refusal is not None and refusal.code in ABSENT:
+            self._poller.ask_about(question.peer)
+        return refusal

@@ -1,15 +1,22 @@
-"""What the SPIRE server said at one moment, as an immutable value. Judges nothing.
+"""Snapshot.
 
-Times are the controller's CLOCK_BOOTTIME: whoever takes the snapshot converts the
-server's dates, so that no step of a wall clock can move what was taken already.
+Holds: snapshot, node names, listing.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from controller.fleet.directory import FOREVER_NS
+from controller.fleet.enrollment import FOREVER_NS
+from gpuwarden.wire.spire import types_pb2 as pb
+
+# --- snapshot
+# What the SPIRE server said at one moment, as an immutable value. Judges nothing.
+#
+# Times are the controller's CLOCK_BOOTTIME: whoever takes the snapshot converts the
+# server's dates, so that no step of a wall clock can move what was taken already.
 
 V = TypeVar("V")
 
@@ -80,3 +87,131 @@ def _merged(known: Mapping[str, V], news: Iterable[tuple[str, V | None]]) -> Map
         else:
             after[key] = value
     return MappingProxyType(after)
+
+
+# --- node names
+# How a SPIRE agent's selectors name its node, per node attestor. Pure.
+#
+# Only attestors whose selectors hold the node's name are known here: any other proves
+# some machine, but not which node it is (a join token proves nothing about the machine).
+# Sources: the SPIRE server's node attestors `k8s_psat` and `x509pop`.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelectors:
+    """Prefixes of the selectors that hold the node's name and UID."""
+
+    name: str
+    uid: str
+    uid_in_path: bool = False
+    """Whether the agent's SPIFFE ID ends with the UID as well."""
+
+
+ATTESTORS: Final[Mapping[str, NodeSelectors]] = MappingProxyType(
+    {
+        "k8s_psat": NodeSelectors(
+            "k8s_psat:agent_node_name:", "k8s_psat:agent_node_uid:", uid_in_path=True
+        ),
+        "x509pop": NodeSelectors("x509pop:san:node-name:", "x509pop:san:node-uid:"),
+    }
+)
+"""Node attestors that say which node it is."""
+
+
+def mismatch(agent: SpireAgent, name: str, uid: str | None) -> str | None:
+    """What of the agent does not belong to the node of this name and UID; None if all does.
+
+    A UID of None is not compared: then the directory has none.
+    """
+    selectors = ATTESTORS[agent.attestor]
+    found = _values(agent, selectors.name)
+    if found != {name}:
+        return f"the SPIRE agent attested as node {_shown(found)}"
+    uids = _values(agent, selectors.uid)
+    if selectors.uid_in_path and uids != {agent.agent_id.rpartition("/")[2]}:
+        return f"the SPIRE agent's ID does not end with its node UID {_shown(uids)}"
+    if uid is not None and uids != {uid}:
+        return f"the SPIRE agent attested for Node UID {_shown(uids)}, the node has {uid}"
+    return None
+
+
+def _values(agent: SpireAgent, prefix: str) -> set[str]:
+    return {x.removeprefix(prefix) for x in agent.selectors if x.startswith(prefix)}
+
+
+def _shown(values: set[str]) -> str:
+    return ", ".join(sorted(values))[:300] or "without a name"
+
+
+# --- listing
+# Decodes what the SPIRE server answers into `snapshot` values; bounded, judges nothing.
+#
+# Only what is looked at later is kept: of an agent the selectors that name its node, of the
+# entries those of our own SPIFFE IDs. IDs stay text: one that is malformed equals no peer's.
+
+MAX_SELECTORS: Final = 256
+"""Of one record; SPIRE's own attestors make a dozen and one per label."""
+MAX_TEXT: Final = 2048
+_NS: Final = 1_000_000_000
+_NAMING: Final = tuple(
+    prefix for selectors in ATTESTORS.values() for prefix in (selectors.name, selectors.uid)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Both clocks when the server was asked; turns its dates into our boot time."""
+
+    boottime_ns: int
+    wall_ns: int
+
+    def boottime_of(self, unix_seconds: int) -> int:
+        """CLOCK_BOOTTIME of a date."""
+        return self.boottime_ns + unix_seconds * _NS - self.wall_ns
+
+
+def spiffe_text(message: pb.SPIFFEID) -> str:
+    """The SPIFFE ID as text."""
+    return f"spiffe://{message.trust_domain}{message.path}"
+
+
+def read_agent(message: pb.Agent, moment: Moment) -> SpireAgent:
+    """One agent; too many or too long selectors name no node."""
+    texts = _selectors(message.selectors)
+    return SpireAgent(
+        agent_id=spiffe_text(message.id),
+        attestor=message.attestation_type[:MAX_TEXT],
+        serial=message.x509svid_serial_number[:MAX_TEXT],
+        expires_ns=moment.boottime_of(message.x509svid_expires_at),
+        banned=message.banned,
+        selectors=frozenset(x for x in texts if x.startswith(_NAMING)),
+    )
+
+
+def read_entries(messages: Iterable[pb.Entry], beginning: str, moment: Moment) -> Entries:
+    """Entries by SPIFFE ID, of the SPIFFE IDs with that beginning."""
+    found: dict[str, list[SpireEntry]] = defaultdict(list)
+    for message in messages:
+        spiffe_id = spiffe_text(message.spiffe_id)
+        if spiffe_id.startswith(beginning):
+            found[spiffe_id].append(_entry(message, moment))
+    return {spiffe_id: tuple(entries) for spiffe_id, entries in found.items()}
+
+
+def _entry(message: pb.Entry, moment: Moment) -> SpireEntry:
+    expires = message.expires_at
+    return SpireEntry(
+        entry_id=message.id[:MAX_TEXT],
+        parent_id=spiffe_text(message.parent_id),
+        selectors=_selectors(message.selectors),
+        admin=message.admin,
+        downstream=message.downstream,
+        expires_ns=moment.boottime_of(expires) if expires else FOREVER_NS,
+    )
+
+
+def _selectors(messages: Iterable[pb.Selector]) -> frozenset[str]:
+    texts = [f"{x.type}:{x.value}" for x in messages]
+    if len(texts) > MAX_SELECTORS:
+        return frozenset()
+    return frozenset(x for x in texts if len(x) <= MAX_TEXT)

@@ -11,12 +11,8 @@ from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Final
 
-from controller.verifier.context import (
-    WANT_INVENTORY,
-    ReceivedMessage,
-    StreamState,
-    VerifierSettings,
-)
+from controller.fleet.appraisal import StreamState
+from controller.verifier.context import WANT_INVENTORY, ReceivedMessage, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import PROTOCOL, TYPE_BAD_NEWS, Challenge
 from gpuwarden.reasons import ReasonCode, Refusal

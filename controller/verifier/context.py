@@ -1,18 +1,25 @@
-"""What the Verifier is told: settings, facts about a session, snapshots, received bytes, time."""
+"""Context.
 
+Holds: context, seams.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from cryptography import x509
 
-from controller.fleet.directory import DirectorySnapshot
-from controller.fleet.enrollment import EnrollmentSnapshot
-from controller.policy import DEFAULT_POLICY, Policy
-from controller.verifier.judged import JudgedInventory
-from gpuwarden.evidence.model import ZERO_DIGEST, Hello, WitnessedCheckpoint
-from gpuwarden.identity.chain import ChainProof
+from controller.fleet.appraisal import StreamState
+from controller.fleet.enrollment import DirectorySnapshot, EnrollmentSnapshot, KnownNode, PinnedGpu
+from controller.policy import DEFAULT_POLICY, Level, Policy
+from gpuwarden.evidence.model import Evidence
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
+from gpuwarden.reasons import Refusal
+
+# --- context
+# What the Verifier is told: settings, facts about a session, snapshots, received bytes, time.
 
 SECOND_NS: Final = 1_000_000_000
 WANT_INVENTORY: Final = "inventory"
@@ -104,31 +111,91 @@ class ReceivedMessage:
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """One admitted stream: its session, and how far its evidence has come."""
+# --- seams
+# Steps 7 to 9 and 17 as questions: what a SPIRE server and the hardware itself confirm.
+#
+# An implementation answers from memory (facts at most 5 minutes old for the entry, from
+# the last poll for the agent) and raises nothing. Where none is configured the answer
+# is level L0, never more.
 
-    stream_id: str
-    """32 lower-case hex digits, drawn by the shell."""
-    node: str
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How strongly a node's evidence is confirmed, and by what."""
+
+    level: Level
+    attestor: str | None = None
+    """SPIRE node attestor, None at L0."""
+    spire_agent: str | None = None
+    spdm: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """GPU UUID -> digest of its verified measurements."""
+    identity_keys: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """GPU UUID -> digest of its device identity key."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpireQuestion:
+    """Whose standing is asked for."""
+
     peer: SpiffeId
-    chain: tuple[bytes, ...]
-    leaf: x509.Certificate
-    """The only certificate that may sign on this stream."""
-    leaf_sha256: str
-    hello: Hello
-    hello_sha256: str
-    proof: ChainProof
-    """That `chain` was verified when the stream was opened."""
-    superseded_at_open: bool
-    """Another process had taken over before: whatever this one answers makes it a duplicate."""
-    seq: int = 0
-    """Of the last message that got through step 15."""
-    prev: str = ZERO_DIGEST
-    """Its evidence digest."""
-    boottime_ms: int | None = None
-    """The node's CLOCK_BOOTTIME in it."""
-    judged: JudgedInventory | None = None
-    """Of the last evidence that passed."""
-    witnessed: tuple[WitnessedCheckpoint, ...] = ()
-    """Audit checkpoints that the agent last said it knows."""
+    node_name: str
+    node: KnownNode
+    policy: Policy
+    now_ns: int
+
+
+class SpireFacts(Protocol):
+    """Steps 7, 8 and 9."""
+
+    def entry(self, question: SpireQuestion) -> Refusal | None:
+        """Step 7: the registration entries of the peer."""
+
+    def agent(self, question: SpireQuestion) -> Standing | Refusal:
+        """Step 8: the SPIRE agent that is their parent."""
+
+    def image(self, question: SpireQuestion) -> Refusal | None:
+        """Step 9: the image of our agent, and the age of these facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareQuestion:
+    """Evidence whose hardware reports are to be judged."""
+
+    evidence: Evidence
+    stream: StreamState
+    pins: Mapping[str, PinnedGpu]
+    standing: Standing
+    now_ns: int
+
+
+class HardwareAppraisal(Protocol):
+    """Step 17."""
+
+    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
+        """The standing with what the reports add to it."""
+
+
+class NoSpire:
+    """No SPIRE server is configured: nothing is confirmed beyond the SVID."""
+
+    def entry(self, question: SpireQuestion) -> Refusal | None:  # noqa: ARG002 - the Protocol's
+        """Nothing to ask."""
+        return None
+
+    def agent(self, question: SpireQuestion) -> Standing | Refusal:  # noqa: ARG002 - the Protocol's
+        """L0."""
+        return Standing(Level.L0)
+
+    def image(self, question: SpireQuestion) -> Refusal | None:  # noqa: ARG002 - the Protocol's
+        """Nothing to ask."""
+        return None
+
+
+class NoHardware:
+    """No hardware evidence is configured: the standing stays what it was."""
+
+    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
+        """As it was."""
+        return question.standing

@@ -6,21 +6,24 @@ part of a payload's shape (11), and that a superseded process lives (10) is prov
 only by its signed answer, after step 15.
 """
 
-from controller.verifier import hello, peer, standing
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
+from controller.verifier import stream as hello
+from controller.verifier import stream as peer
+from controller.verifier import stream as standing
 from controller.verifier.challenge import IssuedChallenge
 from controller.verifier.context import (
+    HardwareAppraisal,
+    NoHardware,
+    NoSpire,
     Now,
     ReceivedMessage,
     Snapshots,
+    SpireFacts,
     StreamFacts,
-    StreamState,
     VerifierSettings,
 )
-from controller.verifier.envelope import Unreadable
-from controller.verifier.judging import Judge, unreadable
-from controller.verifier.opening import Arrival, open_message, still_welcome
-from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
-from controller.verifier.seams import HardwareAppraisal, NoHardware, NoSpire, SpireFacts
+from controller.verifier.message import Judge, unreadable
+from controller.verifier.stream import Arrival, Unreadable, open_message, still_welcome
 from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.evidence.model import BadNews
 from gpuwarden.identity.chain import ChainProof, parse_chain

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.policy_file import decode_policy
+from controller.policies.file import decode_policy
 from gpuwarden.identity.spiffe_id import Role, parse_spiffe_id, peer_name
 from gpuwarden.wire.spire import agents_pb2, entries_pb2
 from tests.architecture.test_names import ROOT

@@ -12,15 +12,13 @@ import sys
 from pathlib import Path
 
 from controller.__main__ import run_to_end
-from controller.admission.decision import AdmissionDecision
-from controller.admission.pods import PodPorts, pod_handlers
-from controller.admission.rules import AdmissionRules
-from controller.admission.webhook import AdmissionLimits, AdmissionWebhooks
-from controller.admission_journal import AdmissionJournal
-from controller.audit.opening import audit_log
-from controller.audit.sealing import LogIdentity
-from controller.http_server import HttpServer
-from controller.scheduling.serving_tls import TlsFiles
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.review import AdmissionDecision, PodPorts, pod_handlers
+from controller.audit.writer import LogIdentity
+from controller.recorders.http import AdmissionJournal
+from controller.web.server import HttpServer, TlsFiles
+from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
+from controller.wiring.stores import audit_log
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.controller import AuditSettings

@@ -7,11 +7,10 @@ from statistics import median
 
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import FleetSnapshot, NodeView
+from controller.placement.requirements import Requirements
+from controller.placement.snapshot import Moment, PlacementMemory, Scene, placement_policy
+from controller.placement.verbs import filter_nodes
 from controller.policy import DEFAULT_POLICY
-from controller.scheduling.filter import filter_nodes
-from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.scene import Moment, Scene, placement_policy
 from gpuwarden.clock import SystemClock
 from tests.bench.fleet_of import node_name, registry_of
 from tests.bench.results import Bound, Goal, Row

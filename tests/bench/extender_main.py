@@ -13,16 +13,16 @@ from pathlib import Path
 
 import uvloop
 
-from controller.audit.opening import audit_log
-from controller.audit.sealing import LogIdentity
-from controller.extender_journal import ExtenderJournal
+from controller.audit.writer import LogIdentity
+from controller.placement.snapshot import Scenes
+from controller.placement.texts import WishRules
+from controller.placement.verbs import DecisionSink, FilterDecision, NotedDecisions
 from controller.policy import DEFAULT_POLICY
-from controller.scheduling.decision import DecisionSink, FilterDecision, NotedDecisions
-from controller.scheduling.extender import Extender, ExtenderLimits, ExtenderServer
-from controller.scheduling.scenes import Scenes
-from controller.scheduling.serving_tls import TlsFiles
-from controller.scheduling.verbs import ExtenderVerbs, NoGpuUse, Surroundings
-from controller.scheduling.wish_keys import WishRules
+from controller.recorders.http import ExtenderJournal
+from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.server import TlsFiles
+from controller.web.verbs import ExtenderVerbs, NoGpuUse, Surroundings
+from controller.wiring.stores import audit_log
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.controller import AuditSettings

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from controller.fleet.appraisal import Accepted
 from controller.fleet.registry import FleetRegistry
-from controller.verifier.result import Accepted
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.node_identity import identity_digest, node_identity

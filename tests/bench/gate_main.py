@@ -18,28 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from controller.__main__ import run_to_end
-from controller.admission.rules import AdmissionRules
-from controller.admission.webhook import AdmissionLimits, AdmissionWebhooks
-from controller.admission_journal import AdmissionJournal
-from controller.audit.log import AuditLog
-from controller.audit.opening import audit_log
-from controller.audit.record import Record
-from controller.audit.sealing import LogIdentity
-from controller.binding.gate import GATE, BindingGate, GatePorts
-from controller.binding.granting import Granting, GrantPorts
-from controller.binding.recent_denials import RecentDenials
-from controller.binding.stored_pod import StoredPod
-from controller.binding.view import GateView
-from controller.binding_journal import BindingJournal
-from controller.fleet.view import NodeMode
-from controller.http_server import HttpServer
-from controller.ledger.claim import Claim
-from controller.ledger.claimant import Claimant, Claimed
-from controller.ledger.reservation_id import ReservationIds, ReservationKey
-from controller.policy import Policy
-from controller.scheduling.scenes import Scenes
-from controller.scheduling.serving_tls import TlsFiles
-from controller.store.sqlite_ledger import SqliteLedgerStore
+from controller.admission.pod_view import AdmissionRules
+from controller.audit.writer import LogIdentity
+from controller.binding.decision import GateView, RecentDenials
+from controller.binding.request import StoredPod
+from controller.binding.webhook import GATE, BindingGate, GatePorts, Granting, GrantPorts
+from controller.ledger.claim import Claim, Claimant, Claimed
+from controller.ledger.record import ReservationIds, ReservationKey
+from controller.placement.snapshot import Scenes
+from controller.policy import NodeMode, Policy
+from controller.record import AuditLog, Record
+from controller.recorders.binding import BindingJournal
+from controller.recorders.http import AdmissionJournal
+from controller.store.ledger import SqliteLedgerStore
+from controller.web.server import HttpServer, TlsFiles
+from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
+from controller.wiring.stores import audit_log
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
 from gpuwarden.reasons import Refusal

@@ -5,17 +5,16 @@ from typing import Any
 
 import msgspec
 
-from controller.audit.recent import Recent
-from controller.custody.account import Account, Asked, account_of
-from controller.fleet.view import NodeMode, NodeView
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.states import HolderState
+from controller.audit.reading import Recent
+from controller.explain.pod import Account, Asked, account_of
+from controller.fleet.view import NodeView
+from controller.ledger.record import GpuRecord, HolderState, PodRef, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.scheduling.explanation import explain_bound, explain_waiting
-from controller.scheduling.pod import decode_pod
-from controller.scheduling.requirements import parse_requirements
-from controller.scheduling.wish_keys import WishRules
+from controller.placement.pod import decode_pod
+from controller.placement.requirements import parse_requirements
+from controller.placement.texts import WishRules
+from controller.placement.verbs import explain_bound, explain_waiting
+from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.bindings import IDS
 from tests.builders.fleet_views import NOW_NS, fleet, healthy, mig_slice

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from controller.audit.durable_log import DurableLog
-from controller.audit.opening import open_files
-from controller.audit.record import Record
-from controller.audit.reporting import Reporting
-from controller.audit.sealing import LogIdentity
+from controller.audit.log import DurableLog, Reporting
+from controller.audit.writer import LogIdentity
+from controller.record import Record
+from controller.wiring.stores import open_files
 from gpuwarden.audit.chain import Verified
 from gpuwarden.audit.files import log_files, verify_files
 from gpuwarden.audit.record import RecordKind

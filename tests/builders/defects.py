@@ -10,19 +10,15 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import (
     Denial,
+    DirectorySnapshot,
     EnrollmentRecord,
+    KnownNode,
     PinnedGpu,
 )
-from controller.fleet.view import Level
-from controller.policy import NodePool
-from controller.verifier.seams import (
-    HardwareQuestion,
-    SpireQuestion,
-    Standing,
-)
+from controller.policy import Level, NodePool
+from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing
 from gpuwarden.evidence.model import FailedRead, Inventory
 from gpuwarden.reasons import STEP_OF, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa

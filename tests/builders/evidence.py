@@ -12,8 +12,8 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import EnrollmentSnapshot
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
+from controller.fleet.enrollment import DirectorySnapshot, EnrollmentSnapshot, KnownNode
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.verifier.challenge import (
     ChallengeStore,
@@ -25,15 +25,14 @@ from controller.verifier.challenge import (
 from controller.verifier.context import (
     SECOND_NS,
     WANT_INVENTORY,
+    HardwareAppraisal,
     Now,
     ReceivedMessage,
     Snapshots,
+    SpireFacts,
     StreamFacts,
-    StreamState,
     VerifierSettings,
 )
-from controller.verifier.result import Accepted, BadNewsAccepted, Refused
-from controller.verifier.seams import HardwareAppraisal, SpireFacts
 from controller.verifier.verifier import Verifier
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.envelope import sign

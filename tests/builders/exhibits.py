@@ -1,7 +1,7 @@
 """Evidence as it goes to the store: signed by an agent of a small CA."""
 
+from controller.fleet.appraisal import StreamState
 from controller.verifier.challenge import milliseconds
-from controller.verifier.context import StreamState
 from gpuwarden.audit.exhibit import Exhibit
 from tests.builders.evidence import Scene
 

@@ -4,15 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from controller.fleet.view import (
-    Acceptance,
-    FleetSnapshot,
-    GpuView,
-    Level,
-    NodeMode,
-    NodeView,
-    PastRefusal,
-)
+from controller.fleet.view import Acceptance, FleetSnapshot, GpuView, NodeView, PastRefusal
+from controller.policy import Level, NodeMode
 from gpuwarden.evidence.model import Host, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from controller.ledger.claim import Claim
-from controller.ledger.record import GpuRecord, Holder, PodRef, ShareGroup
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef, ShareGroup
 
 CALL = "0123456789abcdef"
 POD = PodRef("team-a", "train-0", "uid-0", "owner-a")

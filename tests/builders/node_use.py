@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.binding.bound_pod import BoundPod
-from controller.fleet.view import NodeMode, NodeView
+from controller.binding.request import BoundPod
+from controller.fleet.view import NodeView
 from controller.ledger.record import PodRef
 from controller.ledger.release import GivenDevice, UseReport
-from controller.scheduling.requirements import Requirements
+from controller.placement.requirements import Requirements
+from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.fleet_views import NOW_NS, acceptance, gpu, hash_of, node
 

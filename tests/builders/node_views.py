@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from controller.fleet.view import (
-    Acceptance,
-    FleetSnapshot,
-    GpuView,
-    Level,
-    NodeMode,
-    NodeView,
-    PastRefusal,
-)
+from controller.fleet.view import Acceptance, FleetSnapshot, GpuView, NodeView, PastRefusal
+from controller.policy import Level, NodeMode
 from gpuwarden.evidence.model import Host
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, ReasonCode
 

@@ -5,13 +5,9 @@ from typing import Any
 
 import msgspec
 
-from controller.scheduling.pod import Pod, decode_pod
-from controller.scheduling.requirements import (
-    Requirements,
-    RequirementsInvalid,
-    parse_requirements,
-)
-from controller.scheduling.wish_keys import WishRules
+from controller.placement.pod import Pod, decode_pod
+from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.placement.texts import WishRules
 
 GPU_RESOURCE = "nvidia.com/gpu"
 

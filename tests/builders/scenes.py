@@ -3,10 +3,16 @@
 from datetime import UTC, datetime
 
 from controller.fleet.view import FleetSnapshot, NodeView
+from controller.placement.snapshot import (
+    NO_STATIC_HASHES,
+    InsecureStaticHashes,
+    Moment,
+    PlacementMemory,
+    PlacementPolicy,
+    Scene,
+    placement_policy,
+)
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.scene import Moment, PlacementPolicy, Scene, placement_policy
-from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from tests.builders.fleet_views import NOW_NS, fleet
 
 WALL = datetime(2026, 6, 1, tzinfo=UTC)

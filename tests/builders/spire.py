@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from controller.fleet.directory import KnownNode
+from controller.fleet.enrollment import KnownNode
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.spire.judgement import SpireLimits
 from controller.spire.snapshot import SpireAgent, SpireEntry, SpireSnapshot
-from controller.verifier.seams import SpireQuestion
+from controller.verifier.context import SpireQuestion
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 
 S = 1_000_000_000

@@ -5,25 +5,23 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, cast
 
-from controller.audit.durable_log import Condition, DurableLog
-from controller.audit.notary import Published
-from controller.clock_guard import ClockAnchor
-from controller.conditions import Conditions, ProcessState
-from controller.fleet.directory import DirectorySnapshot
+from controller.audit.log import Condition, DurableLog
+from controller.audit.writer import Published
+from controller.explain.node import RecentRefusals
 from controller.fleet.enrollment import (
     Candidate,
     Denial,
+    DirectorySnapshot,
     EnrollmentRecord,
     MemoryEnrollmentStore,
     PinnedGpu,
 )
 from controller.fleet.view import FleetSnapshot
-from controller.policy_in_force import PolicyInForce
-from controller.rpc.stream_table import StreamTable
-from controller.support.desk import SupportDesk
-from controller.support.ports import SupportPorts
-from controller.support.recent_refusals import RecentRefusals
-from controller.witness_alarms import WitnessAlarms
+from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
+from controller.policies.in_force import PolicyInForce
+from controller.recorders.gauges import WitnessAlarms
+from controller.rpc.attestation import StreamTable
+from controller.wiring.serving import SupportDesk, SupportPorts
 from gpuwarden.audit.checkpoint import TreeHead
 from gpuwarden.evidence.model import Host, LogAlarm
 from gpuwarden.reasons import ReasonCode

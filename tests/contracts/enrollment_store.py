@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.claims import Claim
 from controller.fleet.enrollment import (
     Candidate,
+    Claim,
     Denial,
     EnrollmentRecord,
     EnrollmentStore,

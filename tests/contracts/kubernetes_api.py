@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from controller.kube.api import JSON_PATCH, ApiClient
-from controller.kube.errors import ApiError
-from controller.kube.resources import LEASES, NAMESPACES, TOKEN_REVIEWS, Resource
-from controller.kube.token_reviewer import KubeTokenReviewer, reviewed_identity
+from controller.kube.calls import KubeTokenReviewer, reviewed_identity
+from controller.kube.client import JSON_PATCH, ApiClient
+from controller.kube.resources import LEASES, NAMESPACES, TOKEN_REVIEWS, ApiError, Resource
 
 NAMESPACE = "default"
 

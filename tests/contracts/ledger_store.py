@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.claimant import Claimant, Claimed
-from controller.ledger.record import PodRef, RecordInvalidError
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.claim import Claimant, Claimed
+from controller.ledger.record import HolderState, Origin, PodRef, RecordInvalidError
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore
 from tests.builders.ledger import OTHER_POD, POD, SHARE, claim, holder, record
 

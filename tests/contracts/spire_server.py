@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from controller.spire.listing import Moment
-from controller.spire.server_client import (
+from controller.spire.client import (
     CallLimits,
     SpireFailure,
     SpireServerClient,
     SpireServerError,
     connected,
 )
+from controller.spire.snapshot import Moment
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid

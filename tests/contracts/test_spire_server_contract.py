@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.spire.server_client import (
-    CallLimits,
-    SpireFailure,
-    SpireServerError,
-    connected,
-)
+from controller.spire.client import CallLimits, SpireFailure, SpireServerError, connected
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.settings.values import Address
 from sandbox.spiffe.ca import InsecureCa

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.admission.pods import ENFORCED, pod_handlers
-from controller.admission.registration import asks_condition
-from controller.admission.webhook import AdmissionLimits
-from controller.binding import gate
-from controller.kube.objects import ENFORCE_LABEL
-from controller.scheduling.wish_keys import WishRules
+from controller.admission.pod_view import asks_condition
+from controller.admission.review import ENFORCED, pod_handlers
+from controller.binding import webhook as gate
+from controller.kube.reflection import ENFORCE_LABEL
+from controller.placement.texts import WishRules
+from controller.web.webhook import AdmissionLimits
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.deploy.manifests import BASE, KUSTOMIZE, Object, container_of, objects, one, rendered
 from tests.fakes.admission import AdmissionWorld

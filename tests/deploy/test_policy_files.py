@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.objects import ENFORCE_LABEL
-from controller.scheduling.reserved_keys import (
-    MANAGED_TAINT,
-    RUNTIME_DEVICE_PREFIXES,
-    reserved_keys,
-)
-from controller.scheduling.wish_keys import (
+from controller.kube.reflection import ENFORCE_LABEL
+from controller.placement.pod import MANAGED_TAINT, RUNTIME_DEVICE_PREFIXES, reserved_keys
+from controller.placement.texts import (
     LABEL_PREFIXES,
     MAP,
     RESULT_ANNOTATIONS,

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from controller.kube.enrollment_object import API_VERSION, KIND
+from controller.kube.enrollments import API_VERSION, KIND
 from controller.kube.resources import CALLS, ENROLLMENTS
 
 BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "base"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.reservation_object import (
+from controller.kube.reservations import (
     API_VERSION,
     KIND,
     reservation_object,
@@ -15,8 +15,7 @@ from controller.kube.reservation_object import (
     reservation_status,
 )
 from controller.kube.resources import RESERVATIONS
-from controller.ledger.record import MAX_GPUS, MAX_HOLDERS
-from controller.ledger.states import ENDS, MOVES, HolderState, Origin
+from controller.ledger.record import ENDS, MAX_GPUS, MAX_HOLDERS, MOVES, HolderState, Origin
 from tests.contracts.ledger_store import FULL
 
 FILE = Path(__file__).resolve().parents[2] / "deploy/kustomize/base/gpureservations.yaml"

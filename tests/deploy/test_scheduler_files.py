@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.scheduling.extender import ExtenderLimits
+from controller.web.extender import ExtenderLimits
 from gpuwarden.settings.controller import ControllerSettings
 from gpuwarden.settings.values import Duration
 

@@ -9,10 +9,10 @@ import yaml
 from agent.app import STOP_S
 from agent.ops import Ops
 from controller.app import DRAIN_SECONDS
-from controller.ops import ops_app
-from controller.policy_file import decode_policy
-from controller.readiness import Readiness
+from controller.operations.conditions import Readiness
+from controller.policies.file import decode_policy
 from controller.settings import ControllerSettings
+from controller.web.server import ops_app
 from gpuwarden import __version__
 from gpuwarden.settings.agent import AgentSettings
 from gpuwarden.settings.finding import SettingsError

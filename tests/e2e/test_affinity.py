@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from controller.kube.objects import ENFORCE_LABEL
-from controller.scheduling.wish_keys import HINT_LABEL_PREFIX
+from controller.kube.reflection import ENFORCE_LABEL
+from controller.placement.texts import HINT_LABEL_PREFIX
 from sandbox.fleet.watch import metrics_of
 from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab

@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from controller.kube.access import Kubeconfig
-from controller.kube.cluster_pods import TOUCHED, ClusterPods
-from controller.kube.objects import ENFORCE_LABEL, Kind, KnownPod, pod_kind
-from controller.kube.reflection import Reflection
-from controller.ledger.pods import PodGone, PodSeen
-from controller.ledger.record import PodRef
-from controller.scheduling.wish_keys import WishRules
+from controller.kube.pods import TOUCHED, ClusterPods
+from controller.kube.reflection import ENFORCE_LABEL, Kind, KnownPod, Reflection, pod_kind
+from controller.kube.transport import Kubeconfig
+from controller.ledger.record import PodGone, PodRef, PodSeen
+from controller.placement.texts import WishRules
 from gpuwarden.clock import SystemClock
 from tests.builders.kube_access import api_client
 from tests.e2e.lab.api import ApiError, Document

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.kube.cluster_policy import ClusterPolicy
 from controller.kube.list_watch import Pace
+from controller.kube.policies import ClusterPolicy
 from controller.kube.policy_objects import CLASS, OBJECT_VERSION, POLICY
+from controller.policies.file import PolicyChange, decode_policy
 from controller.policy import Policy
-from controller.policy_file import PolicyChange, decode_policy
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

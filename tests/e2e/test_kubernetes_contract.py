@@ -15,20 +15,21 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.directory import KnownNode
-from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
-from controller.kube.access import InCluster, Kubeconfig
-from controller.kube.api import ApiClient
-from controller.kube.cluster_nodes import ClusterNodes
-from controller.kube.enrollment_object import enrollment_object, enrollment_spec
-from controller.kube.enrollment_store import KubernetesEnrollmentStore
-from controller.kube.errors import ApiError
+from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore, KnownNode
+from controller.kube.client import ApiClient
+from controller.kube.enrollments import (
+    KubernetesEnrollmentStore,
+    enrollment_object,
+    enrollment_spec,
+)
 from controller.kube.event_recorder import EventRecorder
-from controller.kube.event_series import REPEAT_NS, Notice, Regarding, Severity
+from controller.kube.events import REPEAT_NS, Notice, Regarding, Severity
 from controller.kube.leadership import Leadership
 from controller.kube.list_watch import ListWatch, Pace
-from controller.kube.objects import NODE_KIND
-from controller.kube.resources import LEASE_NAME, NAMESPACES, NODES, Resource
+from controller.kube.pods import ClusterNodes
+from controller.kube.reflection import NODE_KIND
+from controller.kube.resources import LEASE_NAME, NAMESPACES, NODES, ApiError, Resource
+from controller.kube.transport import InCluster, Kubeconfig
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from controller.kube.objects import ENFORCE_LABEL
-from controller.scheduling.reserved_keys import MANAGED_TAINT
+from controller.kube.reflection import ENFORCE_LABEL
+from controller.placement.pod import MANAGED_TAINT
 from gpuwarden.evidence.model import GpuProcess
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.device_plugin import RESOURCE, DevicePlugin

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from controller.kube.objects import ENFORCE_LABEL
-from controller.scheduling.reserved_keys import MANAGED_TAINT
+from controller.kube.reflection import ENFORCE_LABEL
+from controller.placement.pod import MANAGED_TAINT
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace

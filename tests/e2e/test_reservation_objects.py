@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from controller.kube.access import Kubeconfig
-from controller.kube.api import ApiClient
+from controller.kube.client import ApiClient
 from controller.kube.list_watch import Pace
-from controller.kube.reservation_object import (
+from controller.kube.reservations import (
     FINALIZER,
+    KubernetesLedgerStore,
     reservation_object,
     reservation_spec,
     reservation_status,
 )
-from controller.kube.reservation_store import KubernetesLedgerStore
-from controller.ledger.record import MAX_GPUS, MAX_HOLDERS, GpuRecord
-from controller.ledger.states import MOVES, HolderState
+from controller.kube.transport import Kubeconfig
+from controller.ledger.record import MAX_GPUS, MAX_HOLDERS, MOVES, GpuRecord, HolderState
 from controller.ledger.store import LedgerStore
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments

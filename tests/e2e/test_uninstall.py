@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.enrollment_object import enrollment_object
-from controller.kube.objects import ENFORCE_LABEL
+from controller.kube.enrollments import enrollment_object
+from controller.kube.reflection import ENFORCE_LABEL
 from tests.contracts.enrollment_store import FULL
 from tests.e2e.lab.fake_nodes import KIND_LABEL
 from tests.e2e.lab.lab import Lab

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from controller.admission.decision import AdmissionDecision
-from controller.admission.pods import PodPorts
-from controller.admission.rules import AdmissionRules
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.review import AdmissionDecision, PodPorts
 
 
 @dataclass

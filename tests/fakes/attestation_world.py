@@ -8,26 +8,32 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from controller.access import PeerUsage, Rate
+from controller.fleet.appraisal import StreamState
 from controller.fleet.denials import Denials
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnrollmentStore
+from controller.fleet.enrollment import (
+    DirectorySnapshot,
+    EnrollmentUnavailableError,
+    KnownNode,
+    MemoryEnrollmentStore,
+)
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
-from controller.operator_desk import Act, DeskPorts, OperatorDesk, Order
+from controller.operations.fleet import Act, DeskPorts, OperatorDesk, Order
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.rpc.attest_session import SessionPorts, SessionTiming
-from controller.rpc.attestation_service import AttestationService
-from controller.rpc.challenger import Challenger
-from controller.rpc.evidence_intake import Changes, EvidenceIntake, IntakePorts, Result
-from controller.rpc.interceptor import AuthorizationInterceptor, tls_caller
-from controller.rpc.operator_service import OperatorService
-from controller.rpc.peer_usage import PeerUsage, Rate
-from controller.rpc.server import RpcServer, agents_server
-from controller.rpc.stream_table import StreamTable
-from controller.rpc.support_service import SupportService
-from controller.support.desk import SupportDesk
-from controller.verifier.context import Now, Snapshots, StreamState, VerifierSettings
+from controller.rpc.attestation import (
+    AttestationService,
+    Challenger,
+    SessionPorts,
+    SessionTiming,
+    StreamTable,
+)
+from controller.rpc.intake import Changes, EvidenceIntake, IntakePorts, Result
+from controller.rpc.server import AuthorizationInterceptor, RpcServer, agents_server, tls_caller
+from controller.rpc.services import OperatorService, SupportService
+from controller.verifier.context import Now, Snapshots, VerifierSettings
 from controller.verifier.verifier import Verifier
+from controller.wiring.serving import SupportDesk
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.reasons import Refusal

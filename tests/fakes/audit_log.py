@@ -1,7 +1,6 @@
 """An audit log in memory that can be made unavailable; for tests of those who write records."""
 
-from controller.audit.log import AuditUnavailableError
-from controller.audit.record import Record
+from controller.record import AuditUnavailableError, Record
 
 
 class MemoryAuditLog:

@@ -12,18 +12,19 @@ from typing import Any, Protocol
 
 import msgspec
 
+from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionRequest, Verdict
-from controller.admission.rules import AdmissionRules
-from controller.audit.record import Record
-from controller.binding.early import EarlyDesk, EarlyPorts
-from controller.binding.follower import FollowerPorts, PodSource, ReservationFollower
-from controller.binding.followup import Followup
-from controller.binding.footing_keeper import FootingKeeper, FootingPorts, PodIndex
-from controller.binding.gate import BindingGate, GatePorts, Pods
-from controller.binding.granting import Granting, GrantPorts
-from controller.binding.granting import Grants as GrantLog
-from controller.binding.ledger_use import LedgerUse
-from controller.binding.recent_denials import RecentDenials
+from controller.binding.decision import GateView, RecentDenials
+from controller.binding.operator_release import ReleaseDesk, ReleasePorts
+from controller.binding.reconciler import (
+    FollowerPorts,
+    FootingKeeper,
+    FootingPorts,
+    PodIndex,
+    PodSource,
+    ReservationFollower,
+)
+from controller.binding.reconciliation import Followup, ReleaseOrder
 from controller.binding.records import (
     BindDecision,
     ReservationChange,
@@ -31,25 +32,29 @@ from controller.binding.records import (
     held_record,
     reservation_record,
 )
-from controller.binding.release_desk import ReleaseDesk, ReleasePorts
-from controller.binding.release_orders import ReleaseOrder
-from controller.binding.stored_pod import PodsUnavailableError, StoredPod
-from controller.binding.use_reports import UseReports
-from controller.binding.view import GateView
-from controller.fleet.directory import KnownNode
+from controller.binding.request import PodsUnavailableError, StoredPod
+from controller.binding.use import LedgerUse, UseReports
+from controller.binding.webhook import (
+    BindingGate,
+    EarlyDesk,
+    EarlyPorts,
+    GatePorts,
+    Granting,
+    GrantPorts,
+)
+from controller.binding.webhook import GatePods as Pods
+from controller.binding.webhook import Grants as GrantLog
+from controller.fleet.enrollment import KnownNode
 from controller.fleet.view import FleetSnapshot
-from controller.kube.objects import pod_kind
-from controller.ledger.adoption import LivePod
-from controller.ledger.claimant import Claimant
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import PodRef
-from controller.ledger.recovery import Grants, LoggedGrant
-from controller.ledger.release import NodeGone
-from controller.ledger.store import Entry, LedgerStore
-from controller.ledger.sweep import DriftKind
+from controller.kube.reflection import pod_kind
+from controller.ledger.claim import Claimant, LivePod
+from controller.ledger.occupancy import Grants, LoggedGrant
+from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight
+from controller.ledger.release import DriftKind, NodeGone
+from controller.ledger.store import Entry, LedgerStore, MemoryLedgerStore
+from controller.placement.snapshot import Scenes
 from controller.policy import DEFAULT_POLICY
-from controller.scheduling.scenes import Scenes
+from controller.record import Record
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, admitted, documents

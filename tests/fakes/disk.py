@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.audit.disk import SystemDisk
+from controller.audit.files import SystemDisk
 
 
 @dataclass

@@ -10,23 +10,16 @@ from typing import Any
 import aiohttp
 from cryptography import x509
 
+from controller.access import BoundPod, FoundPod, TokenIdentity
 from controller.binding.records import ReservationChange
 from controller.fleet.view import FleetSnapshot
-from controller.http_api.authentication import Authentication, AuthenticationPorts
-from controller.http_api.callers import BoundPod, TokenIdentity
-from controller.http_api.documents import FinalizeRequest
-from controller.http_api.endpoint import ApiLimits, ApiPorts, Endpoint
-from controller.http_api.finalizing import FinalizePorts, Finalizer, FoundPod
-from controller.http_api.listing import Moment
-from controller.http_api.operations import Operation
-from controller.http_api.token_reviews import TokenReviews
-from controller.http_server import HttpServer
-from controller.ledger.adoption import LivePod
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.pods import PodGone, PodSeen
-from controller.ledger.record import PodRef
-from controller.ledger.reservation_id import ReservationSubject
-from controller.scheduling.serving_tls import TlsFiles
+from controller.ledger.claim import LivePod
+from controller.ledger.record import PodGone, PodRef, PodSeen, ReservationSubject
+from controller.ledger.store import MemoryLedgerStore
+from controller.web.api import ApiLimits, ApiPorts, Endpoint, FinalizePorts, Finalizer
+from controller.web.authentication import Authentication, AuthenticationPorts, TokenReviews
+from controller.web.documents import FinalizeRequest, Moment, Operation
+from controller.web.server import HttpServer, TlsFiles
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.values import Address
 from sandbox.spiffe.ca import InsecureCa

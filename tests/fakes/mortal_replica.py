@@ -10,12 +10,11 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from controller.admission.review import Verdict
-from controller.audit.record import Record
-from controller.binding.granting import Grants
-from controller.binding.stored_pod import StoredPod
-from controller.ledger.pods import PodGone, PodSeen
-from controller.ledger.record import GpuRecord, PodRef
+from controller.binding.request import StoredPod
+from controller.binding.webhook import Grants
+from controller.ledger.record import GpuRecord, PodGone, PodRef, PodSeen
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore
+from controller.record import Record
 from tests.builders.bindings import NODE
 from tests.fakes.binding_world import BindingWorld, FakePods, Replica
 from tests.fakes.recording_audit import RecordingAudit

@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.audit.record import Record
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot
 from controller.ledger.record import ShareGroup
+from controller.placement.snapshot import NO_STATIC_HASHES, DeviceUse, InsecureStaticHashes, Scenes
+from controller.placement.texts import WishRules
+from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.scheduling.decision import FilterDecision
-from controller.scheduling.scenes import DeviceUse, Scenes
-from controller.scheduling.verbs import ExtenderVerbs, Surroundings
-from controller.scheduling.wish_keys import WishRules
-from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from controller.record import Record
+from controller.web.verbs import ExtenderVerbs, Surroundings
 from tests.builders.fleet_views import NOW_NS
 from tests.builders.scenes import WALL
 

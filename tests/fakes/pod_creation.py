@@ -7,9 +7,8 @@ after all of them. The pods are those of a `BindingWorld`.
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.admission.pods import MUTATE, VALIDATE, PodPorts, pod_handlers
-from controller.admission.review import Verdict
-from controller.admission.rules import AdmissionRules
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.review import MUTATE, VALIDATE, PodPorts, Verdict, pod_handlers
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import Document, documents, new_pod
 from tests.fakes.admission import AdmissionWorld

@@ -3,8 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from controller.audit.log import AuditUnavailableError
-from controller.audit.record import Record
+from controller.record import AuditUnavailableError, Record
 from gpuwarden.audit.record import RecordKind
 
 

@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.store import LedgerStore
-from controller.store.sqlite_ledger import SqliteLedgerStore
+from controller.ledger.store import LedgerStore, MemoryLedgerStore
+from controller.store.ledger import SqliteLedgerStore
 from gpuwarden.clock import Clock
 
 KINDS: Final = ("memory", "sqlite")

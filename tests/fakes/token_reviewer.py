@@ -3,8 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from controller.http_api.callers import BoundPod, TokenIdentity
-from controller.http_api.token_reviews import TokenReviewUnavailableError
+from controller.access import BoundPod, TokenIdentity, TokenReviewUnavailableError
 
 
 def token_of(namespace: str, name: str, uid: str) -> TokenIdentity:

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from controller.admission.json_patch import encode_patch
-from controller.admission.pods import pod_handlers
+from controller.admission.mutation import encode_patch
 from controller.admission.review import (
     AdmissionHandler,
     AdmissionRequest,
@@ -22,14 +21,15 @@ from controller.admission.review import (
     Verdict,
     decode_review,
     encode_answer,
+    pod_handlers,
 )
-from controller.policy_file import PolicyInvalidError, decode_policy
-from controller.scheduling.pod import PodDecodeError, find_pod
-from controller.scheduling.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.scheduling.wire import ArgsError, decode_args
-from controller.scheduling.wish_keys import WishRules
-from controller.verifier.hello import read_hello
-from controller.verifier.result import Accepted, BadNewsAccepted
+from controller.fleet.appraisal import Accepted, BadNewsAccepted
+from controller.placement.pod import PodDecodeError, find_pod
+from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.placement.texts import WishRules
+from controller.policies.file import PolicyInvalidError, decode_policy
+from controller.verifier.stream import read_hello
+from controller.web.verbs import ArgsError, decode_args
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import attestation_hash, class_document
 from gpuwarden.evidence.class_document import decode_class_document as read_class

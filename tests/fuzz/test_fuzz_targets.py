@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from controller.policy_file import decode_policy
-from controller.scheduling.requirements import Requirements, parse_requirements
-from controller.scheduling.wire import decode_args
-from controller.scheduling.wish_keys import WishRules
-from controller.verifier.result import Accepted, BadNewsAccepted
+from controller.fleet.appraisal import Accepted, BadNewsAccepted
+from controller.placement.requirements import Requirements, parse_requirements
+from controller.placement.texts import WishRules
+from controller.policies.file import decode_policy
+from controller.web.verbs import decode_args
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
 from tests.architecture.test_names import ROOT
 from tests.fuzz.seeds import CORPUS, seeds

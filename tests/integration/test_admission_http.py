@@ -13,11 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.admission.pods import pod_handlers
-from controller.admission.review import AdmissionHandler, AdmissionRequest, Verdict
-from controller.admission.webhook import AdmissionLimits, AdmissionWebhooks
-from controller.http_server import HttpServer
-from controller.scheduling.serving_tls import Reload, TlsFiles
+from controller.admission.review import AdmissionHandler, AdmissionRequest, Verdict, pod_handlers
+from controller.web.server import HttpServer, Reload, TlsFiles
+from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden.settings.values import Address
 from tests.builders.admission_reviews import patch_of, review_json
 from tests.builders.admitted_pods import UUIDS, mutate, new_pod, patched

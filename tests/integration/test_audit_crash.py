@@ -15,10 +15,10 @@ from gpuwarden.audit.files import log_files, verify_files
 PROGRAM = """
 import asyncio, resource, signal, sys
 from pathlib import Path
-from controller.audit.log import AuditUnavailableError
-from controller.audit.opening import audit_log
-from controller.audit.record import Record
-from controller.audit.sealing import LogIdentity
+from controller.record import AuditUnavailableError
+from controller.wiring.stores import audit_log
+from controller.record import Record
+from controller.audit.writer import LogIdentity
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.controller import AuditSettings

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from controller.fleet.enrollment import Denial
-from controller.kube.enrollment_object import enrollment_spec, read_enrollment
+from controller.kube.enrollments import enrollment_spec, read_enrollment
 from controller.kube.resources import CALLS, LEASE_NAME
 from controller.kube.transport import Transport
 from gpuwarden.clock import SystemClock

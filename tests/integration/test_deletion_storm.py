@@ -9,13 +9,10 @@ from typing import Final
 
 import pytest
 
-from controller.ledger.claim import Claim
-from controller.ledger.claimant import Claimant
-from controller.ledger.record import PodRef
+from controller.ledger.claim import Claim, Claimant
+from controller.ledger.record import Origin, PodRef, ReservationSubject
 from controller.ledger.release import NodeGone
-from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.states import Origin
-from controller.scheduling.wish_keys import RESERVATION_ID
+from controller.placement.texts import RESERVATION_ID
 from tests.builders.bindings import IDS, env_pod
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.clock import FakeClock

@@ -36,7 +36,7 @@ class Weakening:
 
 WEAKENINGS = (
     Weakening(
-        "inventory", "controller/fleet/acceptance.py", "serial=serial(gpu.serial),", "serial=None,"
+        "inventory", "controller/fleet/registry.py", "serial=serial(gpu.serial),", "serial=None,"
     ),
     Weakening(
         "class-hash",
@@ -46,25 +46,25 @@ WEAKENINGS = (
     ),
     Weakening(
         "filter",
-        "controller/scheduling/judge.py",
+        "controller/placement/node_verdict.py",
         "if self.accepted is not None and own not in self.accepted:",
         "if not own:",
     ),
     Weakening(
         "malformed-wish",
-        "controller/scheduling/requirements.py",
+        "controller/placement/requirements.py",
         "return RequirementsInvalid(tuple(findings)) if findings else wishes",
         "return wishes",
     ),
     Weakening(
         "unguarded",
-        "controller/scheduling/requirements.py",
+        "controller/placement/requirements.py",
         "    guarded: bool = False",
         "    guarded: bool = True",
     ),
     Weakening(
         "prioritize",
-        "controller/scheduling/prioritize.py",
+        "controller/placement/verbs.py",
         "return 2 * tight + thrift(",
         "return 0 * tight + thrift(",
     ),
@@ -88,11 +88,11 @@ WEAKENINGS = (
         "if False:",
     ),
     Weakening(
-        "impersonation", "controller/verifier/hello.py", "if hello.node_name != node:", "if False:"
+        "impersonation", "controller/verifier/stream.py", "if hello.node_name != node:", "if False:"
     ),
     Weakening(
         "claim",
-        "controller/verifier/judging.py",
+        "controller/verifier/message.py",
         "contested = contested_claims(question)",
         "contested = ()",
     ),
@@ -107,13 +107,13 @@ WEAKENINGS = (
     ),
     Weakening(
         "swap",
-        "controller/verifier/inventory.py",
+        "controller/verifier/message.py",
         "return tuple(changes(question.evidence.inventory, question.pins))",
         "return ()",
     ),
     Weakening(
         "way-back",
-        "controller/fleet/operator_decisions.py",
+        "controller/fleet/denials.py",
         "    if expected == shown.version:",
         "    if True:",
         needs=("swap",),
@@ -126,7 +126,7 @@ WEAKENINGS = (
     ),
     Weakening(
         "log",
-        "controller/audit/sealing.py",
+        "controller/audit/writer.py",
         '"prev":"{after.digest}"',
         '"prev":"{after.digest[::-1]}"',
     ),

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.scheduling.body_buffer import LARGE
-from controller.scheduling.extender import (
+from controller.placement.snapshot import InsecureStaticHashes
+from controller.web.extender import (
     INSECURE_HEADER,
     Extender,
     ExtenderLimits,
@@ -20,9 +20,8 @@ from controller.scheduling.extender import (
     ListenRefusedError,
     check_listener,
 )
-from controller.scheduling.serving_tls import Reload
-from controller.scheduling.verbs import ExtenderVerbs
-from controller.static_hashes import InsecureStaticHashes
+from controller.web.server import LARGE, Reload
+from controller.web.verbs import ExtenderVerbs
 from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json

@@ -11,14 +11,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from controller.scheduling.extender import (
+from controller.web.extender import (
     Extender,
     ExtenderLimits,
     ExtenderServer,
     ListenRefusedError,
     check_listener,
 )
-from controller.scheduling.serving_tls import Reload, ServingTls, TlsFiles, TlsFilesError
+from controller.web.server import Reload, ServingTls, TlsFiles, TlsFilesError
 from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json

@@ -15,17 +15,22 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from controller.access import LOCAL, Caller, CallerKind
+from controller.fleet.denials import Shown, show
 from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
-from controller.fleet.operator_decisions import Shown, show
+from controller.messages import no_labels
+from controller.operations.conditions import Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
-from controller.readiness import Readiness
-from controller.rpc.authorization import CallerKind
-from controller.rpc.caller import LOCAL, Caller
-from controller.rpc.fleet_messages import no_labels
-from controller.rpc.fleet_service import FleetReader, FleetService
-from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
-from controller.rpc.local_socket import SocketInUseError
-from controller.rpc.server import ListenError, RpcServer, local_server, set_serving
+from controller.rpc.server import (
+    AuthorizationInterceptor,
+    ListenError,
+    RpcServer,
+    SocketInUseError,
+    local_caller,
+    local_server,
+    set_serving,
+)
+from controller.rpc.services import FleetReader, FleetService
 from gpuwarden.evidence.model import LostGpu
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth
 
-from controller.http_api.operations import OPERATIONS, Operation
-from controller.rpc.peer_usage import Rate
+from controller.access import Rate
+from controller.web.documents import OPERATIONS, Operation
 from tests.fakes.http_api import TD, ApiWorld, api_world
 
 EXAMPLES: Final = 25

@@ -13,11 +13,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from controller.access import FoundPod, Rate
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.http_api.finalizing import FoundPod
-from controller.http_api.operations import OPERATIONS, Operation
-from controller.ledger.pods import PodGone
-from controller.rpc.peer_usage import Rate
+from controller.ledger.record import PodGone
+from controller.web.documents import OPERATIONS, Operation
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.eventually import eventually
 from tests.fakes.http_api import BODY, GPUS, ApiWorld, api_world

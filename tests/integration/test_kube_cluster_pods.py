@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from controller.binding.stored_pod import PodsUnavailableError
-from controller.kube.api import ApiClient
-from controller.kube.cluster_pods import TOUCHED, ClusterPods
+from controller.binding.request import PodsUnavailableError
+from controller.kube.client import ApiClient
 from controller.kube.list_watch import ListWatch, Observe
-from controller.kube.objects import KnownPod, pod_kind
-from controller.kube.reflection import Change
+from controller.kube.pods import TOUCHED, ClusterPods
+from controller.kube.reflection import Change, KnownPod, pod_kind
 from controller.kube.transport import Transport
-from controller.ledger.pods import PodGone, PodSeen
-from controller.ledger.record import PodRef
-from controller.scheduling.wish_keys import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
+from controller.ledger.record import PodGone, PodRef, PodSeen
+from controller.placement.texts import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

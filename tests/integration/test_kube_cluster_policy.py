@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.view import Level
-from controller.kube.api import ApiClient
-from controller.kube.cluster_policy import ClusterPolicy
+from controller.kube.client import ApiClient
 from controller.kube.list_watch import Pace
-from controller.policy_file import PolicyChange
+from controller.kube.policies import ClusterPolicy
+from controller.policies.file import PolicyChange
+from controller.policy import Level
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.access import InCluster
-from controller.kube.api import Answer, ApiClient, Request
+from controller.kube.client import Answer, ApiClient, Request
 from controller.kube.list_watch import ListWatch, Pace
-from controller.kube.objects import NODE_KIND
+from controller.kube.reflection import NODE_KIND
 from controller.kube.resources import NODES
-from controller.kube.transport import Transport
+from controller.kube.transport import InCluster, Transport
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

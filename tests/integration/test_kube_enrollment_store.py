@@ -16,8 +16,7 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     PinnedGpu,
 )
-from controller.kube.enrollment_object import FINALIZER, enrollment_object
-from controller.kube.enrollment_store import KubernetesEnrollmentStore
+from controller.kube.enrollments import FINALIZER, KubernetesEnrollmentStore, enrollment_object
 from controller.kube.list_watch import Pace
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments

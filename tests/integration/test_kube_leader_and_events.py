@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.kube.api import ApiClient
+from controller.kube.client import ApiClient
 from controller.kube.event_recorder import EventRecorder
-from controller.kube.event_series import REPEAT_NS, Notice, Regarding, Severity
+from controller.kube.events import REPEAT_NS, Notice, Regarding, Severity
 from controller.kube.leadership import Leadership
 from controller.kube.lease import Terms
 from gpuwarden.telemetry.metrics import Instruments

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from controller.kube.list_watch import Pace
-from controller.kube.reservation_object import FINALIZER, reservation_object
-from controller.kube.reservation_store import KubernetesLedgerStore, Mended
-from controller.ledger.record import GpuRecord
-from controller.ledger.states import HolderState
+from controller.kube.reservations import (
+    FINALIZER,
+    KubernetesLedgerStore,
+    Mended,
+    reservation_object,
+)
+from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import LedgerStore, LedgerUnavailableError
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments

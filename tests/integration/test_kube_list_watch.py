@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.fleet.directory import KnownNode
-from controller.kube.cluster_nodes import ClusterNodes
-from controller.kube.errors import ApiError
+from controller.fleet.enrollment import KnownNode
 from controller.kube.list_watch import ListWatch, Pace
-from controller.kube.objects import NODE_KIND
-from controller.kube.resources import NODES
+from controller.kube.pods import ClusterNodes
+from controller.kube.reflection import NODE_KIND
+from controller.kube.resources import NODES, ApiError
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

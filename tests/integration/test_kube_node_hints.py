@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from controller.admission.hint import hint
+from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
-from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
 from controller.kube.node_hints import MOST_PER_LOOK, HintPorts, NodeHints
-from controller.scheduling.wish_keys import WishRules
+from controller.placement.texts import WishRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.admitted_pods import admitted, new_pod

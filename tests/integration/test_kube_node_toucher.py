@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.fleet.node_trust import ChangeKind, TrustChange
-from controller.kube.node_toucher import ANNOTATION, NodeToucher
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.kube.node_hints import ANNOTATION, NodeToucher
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from controller.audit.record import Record
-from controller.binding.release_orders import ReleaseDone
-from controller.ledger.recovery import Grants
-from controller.recovery.logged_reservations import open_grants
+from controller.binding.reconciliation import ReleaseDone
+from controller.ledger.occupancy import Grants
+from controller.operations.logged import open_grants
+from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from tests.builders.bindings import NODE
 from tests.builders.logged import logged

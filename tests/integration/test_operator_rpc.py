@@ -10,21 +10,13 @@ import grpc
 import pytest
 from grpc import aio
 
-from controller.binding.release_orders import ReleaseDone, ReleaseOrder
-from controller.fleet.enrollment import (
-    AUTOMATIC,
-    Candidate,
-    Denial,
-    EnrollmentRecord,
-    PinnedGpu,
-)
-from controller.fleet.operator_decisions import show
-from controller.operator_desk import Done, Order
-from controller.rpc.authorization import CallerKind
-from controller.rpc.caller import Caller, owner_of_socket, present_caller
-from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
-from controller.rpc.operator_service import MAX_REASON, OperatorService
-from controller.rpc.server import local_server
+from controller.access import Caller, CallerKind, owner_of_socket, present_caller
+from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
+from controller.fleet.denials import show
+from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial, EnrollmentRecord, PinnedGpu
+from controller.operations.fleet import Done, Order
+from controller.rpc.server import AuthorizationInterceptor, local_caller, local_server
+from controller.rpc.services import MAX_REASON, OperatorService
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY
 from gpuwarden.wire.v1 import operator_pb2 as pb

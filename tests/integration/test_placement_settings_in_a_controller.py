@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.admission.json_patch import encode_patch
-from controller.admission.judgement import mutated
-from controller.admission.rules import AdmissionRules
-from controller.scheduling.wish_keys import HINT_LABEL_PREFIX
+from controller.admission.mutation import encode_patch
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.validation import mutated
+from controller.placement.texts import HINT_LABEL_PREFIX
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.admitted_pods import admitted, new_pod
 from tests.builders.bindings import WISH

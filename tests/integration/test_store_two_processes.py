@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.fleet.enrollment import Denial, EnrollmentRecord
-from controller.store.sqlite_enrollment import SqliteEnrollmentStore
+from controller.store.enrollments import SqliteEnrollmentStore
 from gpuwarden.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ import asyncio, sys
 from dataclasses import replace
 from pathlib import Path
 from controller.fleet.enrollment import EnrollmentRecord, write
-from controller.store.sqlite_enrollment import SqliteEnrollmentStore
+from controller.store.enrollments import SqliteEnrollmentStore
 from gpuwarden.clock import SystemClock
 
 async def main(path, mark, times):

@@ -15,12 +15,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from controller.ledger import attempt, claim, early
-from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch
-from controller.ledger.claim import Claim, Write
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.states import HolderState, Origin
+from controller.ledger import claim
+from controller.ledger import claim as attempt
+from controller.ledger import claim as early
+from controller.ledger.claim import DEFAULT_LIMITS, AttemptWatch, Claim, Move, Touch, Write
+from controller.ledger.record import (
+    GpuRecord,
+    HolderState,
+    Origin,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+)
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import Refusal
 from tests.model.ledger_world import BrokenError

@@ -17,25 +17,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from controller.ledger import (
-    adoption,
-    attempt,
-    claim,
-    operator_release,
-    release,
-    settlement,
+from controller.ledger import claim, release
+from controller.ledger import claim as adoption
+from controller.ledger import claim as attempt
+from controller.ledger import release as operator_release
+from controller.ledger import release as settlement
+from controller.ledger.claim import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
+from controller.ledger.record import (
+    GpuRecord,
+    Holder,
+    HolderState,
+    Origin,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+    ShareGroup,
 )
-from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import GpuRecord, Holder, PodRef, ShareGroup
 from controller.ledger.release import (
     DEFAULT_GRACE_NS,
     GivenDevice,
+    GivenGpu,
     ReleaseWatch,
     UseReport,
 )
-from controller.ledger.settlement import GivenGpu
-from controller.ledger.states import HolderState, Origin
 
 UNBOUND, BOUND, ENDED, GONE = range(4)
 AGES = 10**18

@@ -10,13 +10,26 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.attempt import AttemptWatch, Move, Touch, Wait, attempt_step
-from controller.ledger.claim import Claim, Taken, Write, claim_on
-from controller.ledger.operator_release import Known, released_by_operator
-from controller.ledger.record import GpuRecord, Holder
-from controller.ledger.release import ReleaseWatch, UseReport, after_report
-from controller.ledger.settlement import settled_on
-from controller.ledger.states import HolderState
+from controller.ledger.claim import (
+    AttemptWatch,
+    Claim,
+    Move,
+    Taken,
+    Touch,
+    Wait,
+    Write,
+    attempt_step,
+    claim_on,
+)
+from controller.ledger.record import GpuRecord, Holder, HolderState
+from controller.ledger.release import (
+    Known,
+    ReleaseWatch,
+    UseReport,
+    after_report,
+    released_by_operator,
+    settled_on,
+)
 from tests.model.explorer import FoundError, explore
 from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, ORDERED, PUT_BACK, WHOLE
 from tests.model.ledger_world import Plan, Rules, Steps

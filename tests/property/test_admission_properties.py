@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.admission.supply import CUDA, NVIDIA
-from controller.scheduling.requirements import RequirementsInvalid, parse_requirements
-from controller.scheduling.wish_keys import WISH_ANNOTATIONS, WishRules
+from controller.admission.pod_view import CUDA, NVIDIA
+from controller.placement.requirements import RequirementsInvalid, parse_requirements
+from controller.placement.texts import WISH_ANNOTATIONS, WishRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import admitted, documents, mutate, new_pod, patched, validate
 from tests.builders.pods import GPU_RESOURCE

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.admission.review import Verdict
-from controller.ledger.memory_store import MemoryLedgerStore
 from controller.ledger.record import GpuRecord
-from controller.ledger.store import Entry, LedgerSnapshot, LedgerUnavailableError
+from controller.ledger.store import Entry, LedgerSnapshot, LedgerUnavailableError, MemoryLedgerStore
 from gpuwarden.evidence.model import GpuProcess
 from tests.fakes.binding_world import BindingWorld, Replica
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.ledger.memory_store import MemoryLedgerStore
+from controller.ledger.store import MemoryLedgerStore
 from tests.builders.admitted_pods import Document
 from tests.fakes.binding_world import BindingWorld
 from tests.fakes.pod_creation import Creation, early_pod, owned

@@ -10,19 +10,15 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.binding.decision import Refused, Reserve, decide_binding
-from controller.binding.ledger_use import LedgerUse
-from controller.binding.use_reports import UseReports
-from controller.binding.view import GateView
+from controller.binding.decision import GateView, Refused, Reserve, decide_binding
+from controller.binding.use import LedgerUse, UseReports
 from controller.fleet.view import Acceptance, NodeView
-from controller.ledger.footing import Footing, Known, grant_refusal
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.states import HolderState
+from controller.ledger.occupancy import Footing, Known, grant_refusal
+from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.placement.requirements import Requirements, parse_requirements, share_group
+from controller.placement.snapshot import Scenes
+from controller.placement.verbs import filter_nodes
 from controller.policy import Policy
-from controller.scheduling.filter import filter_nodes
-from controller.scheduling.requirements import Requirements, parse_requirements
-from controller.scheduling.scenes import Scenes
-from controller.scheduling.share_group import share_group
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import Refusal
 from tests.builders.admitted_pods import Document

@@ -9,19 +9,21 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet.view import GpuView, Level, NodeMode, NodeView
-from controller.policy import AttestationClass, ClassHash, Policy
-from controller.scheduling.filter import MAX_REASONS, filter_nodes
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee
-from controller.scheduling.judge import Judge
-from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.prioritize import MAX_SCORE, prioritize_nodes
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.scene import placement_policy
-from controller.scheduling.selector import parse_selector
-from controller.scheduling.wire import decode_args, encode_filter_result
-from controller.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from controller.fleet.view import GpuView, NodeView
+from controller.placement.node_verdict import Judge
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements
+from controller.placement.selector import parse_selector
+from controller.placement.snapshot import (
+    NO_STATIC_HASHES,
+    InsecureStaticHashes,
+    PlacementMemory,
+    placement_policy,
+)
+from controller.placement.texts import Guarantee
+from controller.placement.verbs import MAX_REASONS, MAX_SCORE, filter_nodes, prioritize_nodes
+from controller.policy import AttestationClass, ClassHash, Level, NodeMode, Policy
+from controller.web.verbs import decode_args, encode_filter_result
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
     LEASE_NS,

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.fleet.node_trust import (
+from controller.fleet.trust import (
     MAX_REFUSALS,
     ChangeKind,
     Event,
@@ -21,7 +21,8 @@ from controller.fleet.node_trust import (
     needs_grant,
     new_record,
 )
-from controller.fleet.view import NodeMode, NodeState
+from controller.fleet.view import NodeState
+from controller.policy import NodeMode
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode
 from tests.builders.node_views import acceptance, gpu_view
 

@@ -26,16 +26,17 @@ from hypothesis.stateful import (
 )
 
 from controller.kube.list_watch import Pace
-from controller.kube.reservation_store import KubernetesLedgerStore
-from controller.ledger.claim import Claim
-from controller.ledger.claimant import Claimant, Claimed
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import PodRef, ShareGroup
-from controller.ledger.release import UseReport
-from controller.ledger.settlement import GivenGpu, settled_on
-from controller.ledger.states import MOVES, HolderState, Origin
-from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
-from controller.store.sqlite_ledger import SqliteLedgerStore
+from controller.kube.reservations import KubernetesLedgerStore
+from controller.ledger.claim import Claim, Claimant, Claimed
+from controller.ledger.record import MOVES, HolderState, Origin, PodRef, ShareGroup
+from controller.ledger.release import GivenGpu, UseReport, settled_on
+from controller.ledger.store import (
+    LedgerSnapshot,
+    LedgerStore,
+    LedgerUnavailableError,
+    MemoryLedgerStore,
+)
+from controller.store.ledger import SqliteLedgerStore
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.audit.record import Record
 from controller.binding.records import ReservationChange, ended_record, reservation_record
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.recovery import Elsewhere, LoggedGrant, held_again, lost_grants
-from controller.ledger.states import HolderState
+from controller.ledger.occupancy import Elsewhere, LoggedGrant, held_again, lost_grants
+from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.recovery.logged_reservations import open_grants
+from controller.operations.logged import open_grants
+from controller.record import Record
 from tests.builders.ledger import CALL, holder
 from tests.builders.logged import logged
 

@@ -14,8 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.denial_follower import DenialFollower
-from controller.fleet.denials import DenialFate, Denials
+from controller.fleet.denials import DenialFate, Denials, Shown
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
@@ -26,11 +25,10 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
-from controller.fleet.node_trust import TrustChange
-from controller.fleet.operator_decisions import Shown
 from controller.fleet.registry import FleetRegistry
+from controller.fleet.trust import TrustChange
 from controller.fleet.view import NodeState
-from controller.operator_desk import Act, DeskPorts, Done, OperatorDesk, Order
+from controller.operations.fleet import Act, DenialFollower, DeskPorts, Done, OperatorDesk, Order
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -8,7 +8,6 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.kube.errors import ApiError
 from controller.kube.reflection import (
     Change,
     Entry,
@@ -18,6 +17,7 @@ from controller.kube.reflection import (
     WantList,
     WantWatch,
 )
+from controller.kube.resources import ApiError
 from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
 
 NAMES = st.sampled_from(["a", "b", "c"])

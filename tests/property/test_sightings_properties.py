@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.kube.reflection import Change, Entry
-from controller.kube.sightings import Inquiry, Sightings
+from controller.kube.reflection import Change, Entry, Inquiry, Sightings
 from tests.fakes.api_objects import version_of
 
 KEYS = st.sampled_from(["a", "a", "b"])

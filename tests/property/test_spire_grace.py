@@ -3,14 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.spire.judgement import (
-    SpireLimits,
-    agent_standing,
-    entry_refusal,
-    image_refusal,
-)
+from controller.spire.judgement import SpireLimits, agent_standing, entry_refusal, image_refusal
 from controller.spire.snapshot import SpireSnapshot
-from controller.verifier.seams import Standing
+from controller.verifier.context import Standing
 from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode, Refusal
 from tests.builders.spire import PEER, TD, S, spire_agent, spire_entry, spire_question
 

@@ -6,13 +6,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.scheduling.filter import filter_nodes
-from controller.scheduling.finding import WishTextError
-from controller.scheduling.gpu_map import parse_gpu_map
-from controller.scheduling.quantity import parse_dotted, parse_quantity
-from controller.scheduling.requirements import UNGUARDED, Requirements, RequirementsInvalid
-from controller.scheduling.selector import parse_selector
-from controller.scheduling.wish_keys import REQUIRED_HASH, SEED_REQUIRED_HASH, WISH_ANNOTATIONS
+from controller.placement.pod import parse_gpu_map
+from controller.placement.requirements import UNGUARDED, Requirements, RequirementsInvalid
+from controller.placement.selector import parse_selector
+from controller.placement.texts import (
+    REQUIRED_HASH,
+    SEED_REQUIRED_HASH,
+    WISH_ANNOTATIONS,
+    WishTextError,
+    parse_dotted,
+    parse_quantity,
+)
+from controller.placement.verbs import filter_nodes
 from tests.builders.fleet_views import hash_of, healthy
 from tests.builders.pods import wishes
 from tests.builders.scenes import scene

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     encode_dss_signature,
 )
 
+from controller.access import ALLOWED_CALLERS
 from controller.fleet.view import NodeState
-from controller.rpc.attest_session import SessionTiming
-from controller.rpc.authorization import ALLOWED_CALLERS
+from controller.rpc.attestation import SessionTiming
 from gpuwarden.evidence.model import Challenge
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid

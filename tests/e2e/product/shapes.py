@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from controller.scheduling.ordinal import ORDINAL_KEYS
-from controller.scheduling.wish_keys import MAP
+from controller.placement.pod import ORDINAL_KEYS
+from controller.placement.texts import MAP
 from tests.builders.admitted_pods import LEVEL, UUIDS, container, new_pod
 from tests.builders.hostile_pods import ALL, HOSTILE
 from tests.e2e.lab.api import STRATEGIC, Api, Document

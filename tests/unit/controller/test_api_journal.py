@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from controller.api_journal import ApiJournal
-from controller.audit.record import Record
-from controller.http_api.documents import FinalizeRequest
-from controller.http_api.operations import Operation
+from controller.record import Record
+from controller.recorders.http import ApiJournal
+from controller.web.documents import FinalizeRequest, Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments

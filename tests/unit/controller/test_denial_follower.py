@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.denial_follower import Changes, DenialFollower, Recall, code_of, reason_of
 from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
@@ -17,9 +16,10 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     write,
 )
-from controller.fleet.node_trust import ChangeKind
 from controller.fleet.registry import FleetRegistry
+from controller.fleet.trust import ChangeKind
 from controller.fleet.view import NodeState, NodeView
+from controller.operations.fleet import Changes, DenialFollower, Recall, code_of, reason_of
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments

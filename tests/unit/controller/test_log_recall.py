@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from controller.audit.record import Record
-from controller.audit.sealing import LogIdentity, Sealer
+from controller.audit.writer import LogIdentity, Sealer
 from controller.binding.records import held_record
 from controller.fleet.denials import DenialFate
 from controller.fleet.enrollment import Denial
+from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import PodRef
-from controller.ledger.recovery import LoggedGrant
-from controller.recovery.logged_denials import denial_record
-from controller.recovery.recall import LogRecall
+from controller.operations.logged import denial_record
+from controller.operations.recall import LogRecall
+from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.files import file_name
 from gpuwarden.audit.record import RecordKind

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from controller.audit.record import Record
 from controller.binding.records import (
     ReservationChange,
     adoption_record,
@@ -13,13 +12,13 @@ from controller.binding.records import (
     held_record,
     reservation_record,
 )
-from controller.binding.use_records import settled_record
-from controller.ledger.adoption import LivePod
-from controller.ledger.record import PodRef
-from controller.ledger.recovery import LoggedGrant
-from controller.ledger.settlement import GivenGpu
-from controller.ledger.states import HolderState
-from controller.recovery.logged_reservations import open_grants
+from controller.binding.use import settled_record
+from controller.ledger.claim import LivePod
+from controller.ledger.occupancy import LoggedGrant
+from controller.ledger.record import HolderState, PodRef
+from controller.ledger.release import GivenGpu
+from controller.operations.logged import open_grants
+from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from tests.builders.logged import logged
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.fleet.denials import Denials
+from controller.fleet.denials import Change, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
@@ -15,11 +15,10 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
-from controller.fleet.node_trust import ChangeKind, TrustChange
-from controller.fleet.operator_decisions import Change
 from controller.fleet.registry import FleetRegistry
+from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import NodeState
-from controller.operator_desk import Act, DeskPorts, Done, OperatorDesk, Order
+from controller.operations.fleet import Act, DeskPorts, Done, OperatorDesk, Order
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.fakes.clock import FakeClock

@@ -1,7 +1,7 @@
 from aiohttp.test_utils import TestClient, TestServer
 
-from controller.ops import ops_app
-from controller.readiness import Readiness
+from controller.operations.conditions import Readiness
+from controller.web.server import ops_app
 
 
 def _client(readiness: Readiness) -> TestClient:  # type: ignore[type-arg]  # aiohttp's own default

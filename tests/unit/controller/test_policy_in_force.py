@@ -4,11 +4,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.fleet.view import Level
-from controller.policy import DEFAULT_POLICY, Policy
-from controller.policy_file import PolicyChange
-from controller.policy_findings import PolicyFinding
-from controller.policy_in_force import PolicyInForce
+from controller.policies.file import PolicyChange, PolicyFinding
+from controller.policies.in_force import PolicyInForce
+from controller.policy import DEFAULT_POLICY, Level, Policy
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from sandbox.spiffe.ca import InsecureCa

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from controller.clock_guard import ClockAnchor
-from controller.fleet_gauges import FleetGauges, count_fleet
-from controller.supervision import Supervisor
+from controller.app import Supervisor
+from controller.operations.conditions import ClockAnchor
+from controller.recorders.gauges import FleetGauges, count_fleet
 from gpuwarden.evidence.model import LostGpu
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry.metrics import Instruments

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.readiness import ReadinessFacts, first_round, readiness, window_ns
+from controller.operations.conditions import ReadinessFacts, first_round, readiness, window_ns
 
 MS = 1_000_000
 S = 1000 * MS

@@ -1,6 +1,6 @@
 """The last refusals: counted while they repeat, newest first, and bounded."""
 
-from controller.support.recent_refusals import RecentRefusals
+from controller.explain.node import RecentRefusals
 from gpuwarden.reasons import ReasonCode
 from tests.fakes.clock import FakeClock
 

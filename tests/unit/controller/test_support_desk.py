@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from controller.support import desk, states
-from controller.support.desk import SupportDesk
+from controller.wiring import serving as desk
+from controller.wiring import serving as states
+from controller.wiring.serving import SupportDesk
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.support.part import CONTROLLER_PARTS, Part
 from sandbox.spiffe.ca import InsecureCa

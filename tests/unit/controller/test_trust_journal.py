@@ -6,13 +6,12 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from controller.extender_journal import ExtenderJournal
-from controller.fleet.node_trust import ChangeKind, TrustChange
-from controller.rpc.authorization import CallerKind
-from controller.rpc.caller import Caller
-from controller.support.recent_refusals import RecentRefusals
-from controller.trust_journal import TrustJournal
-from controller.verifier.result import BadNewsAccepted, refused
+from controller.access import Caller, CallerKind
+from controller.explain.node import RecentRefusals
+from controller.fleet.appraisal import BadNewsAccepted, refused
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.recorders.http import ExtenderJournal
+from controller.recorders.trust import TrustJournal
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments

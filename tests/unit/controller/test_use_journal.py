@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.binding.fault_watch import FaultChanges
-from controller.binding.use_faults import UseFault, UseFaultKind
-from controller.ledger.settlement import GivenGpu
-from controller.use_journal import UseJournal
+from controller.binding.use import FaultChanges, UseFault, UseFaultKind
+from controller.ledger.release import GivenGpu
+from controller.recorders.binding import UseJournal
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

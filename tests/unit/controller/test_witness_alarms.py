@@ -2,9 +2,9 @@
 
 import structlog
 
-from controller.support.recent_refusals import RecentRefusals
-from controller.trust_journal import TrustJournal
-from controller.witness_alarms import MAX_LOGS, MAX_RECORDS, WitnessAlarms
+from controller.explain.node import RecentRefusals
+from controller.recorders.gauges import MAX_LOGS, MAX_RECORDS, WitnessAlarms
+from controller.recorders.trust import TrustJournal
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.telemetry.metrics import Instruments

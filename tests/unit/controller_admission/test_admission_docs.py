@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.admission.doors.privileges import AS_GOOD_AS
-from controller.admission.supply import CUDA, NVIDIA
-from controller.kube.admission_notices import (
-    BINDING_REASON,
-    PLACEMENT_REASON,
-    REASON,
-)
+from controller.admission.bypass_checks import AS_GOOD_AS
+from controller.admission.pod_view import CUDA, NVIDIA
+from controller.kube.events import BINDING_REASON, PLACEMENT_REASON, REASON
 from gpuwarden.reasons import ReasonCode
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text()

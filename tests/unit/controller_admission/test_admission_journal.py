@@ -4,8 +4,8 @@ from typing import Any
 
 import structlog
 
-from controller.admission.decision import AdmissionDecision
-from controller.admission_journal import AdmissionJournal
+from controller.admission.review import AdmissionDecision
+from controller.recorders.http import AdmissionJournal
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from controller.admission.assembly import admission_rules
-from controller.admission.doors.paths import is_device_list
-from controller.admission.judgement import validated, validated_ephemeral
-from controller.admission.rules import AdmissionRules
-from controller.scheduling.wish_keys import WishRules
+from controller.admission.bypass_checks import is_device_list
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.validation import validated, validated_ephemeral
+from controller.placement.texts import WishRules
+from controller.wiring.binding import admission_rules
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.builders.admitted_pods import (

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from controller.admission.hint import hint, hinted
-from controller.admission.json_patch import encode_patch
-from controller.admission.judgement import Judged, mutated, validated
-from controller.admission.rules import AdmissionRules
-from controller.scheduling.wish_keys import HINT_LABEL_PREFIX, WishRules
+from controller.admission.mutation import encode_patch, hint, hinted
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.validation import Judged, mutated, validated
+from controller.placement.texts import HINT_LABEL_PREFIX, WishRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import UUIDS, Document, admitted, container, new_pod
 from tests.fakes.json_patch import applied

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from controller.admission.json_patch import Operation, Verb, encode_patch, pointer
-from controller.admission.judgement import mutated, mutated_ephemeral
-from controller.admission.rules import AdmissionRules
-from controller.scheduling.wish_keys import WishRules
+from controller.admission.mutation import Operation, Verb, encode_patch, pointer
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.validation import mutated, mutated_ephemeral
+from controller.placement.texts import WishRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import (
     LEVEL,

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.admission.json_patch import encode_patch
-from controller.admission.node_affinity import NodeDemand, demanding, on_node
+from controller.admission.mutation import NodeDemand, demanding, encode_patch, on_node
 from controller.admission.pod_view import decode_admitted
 from tests.fakes.json_patch import applied
 

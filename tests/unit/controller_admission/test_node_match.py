@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from controller.admission.node_match import OurToleration, is_kept, our_toleration, suits
+from controller.admission.mutation import OurToleration, is_kept, our_toleration, suits
 from controller.admission.pod_view import AdmittedPod, decode_admitted
-from controller.fleet.directory import KnownNode, Taint
+from controller.fleet.enrollment import KnownNode, Taint
 
 NODE = KnownNode("u", labels={"zone": "a", "gpus": "8", "empty": ""})
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

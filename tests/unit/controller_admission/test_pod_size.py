@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
-from controller.admission.judgement import MOST_OF_A_DOOR, mutated_ephemeral, validated_ephemeral
-from controller.admission.rules import AdmissionRules
-from controller.admission.size import CONTAINER_PARTS, MOST_PARTS, parts
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.validation import (
+    CONTAINER_PARTS,
+    MOST_OF_A_DOOR,
+    MOST_PARTS,
+    mutated_ephemeral,
+    parts,
+    validated_ephemeral,
+)
 from tests.builders.admitted_pods import (
     LEVEL,
     Document,

@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.admission.decision import Owner, admission_record
-from controller.admission.pods import pod_handlers
-from controller.admission.review import Verdict
-from controller.kube.admission_notices import admission_notice
-from controller.kube.event_series import Regarding
+from controller.admission.review import Owner, Verdict, admission_record, pod_handlers
+from controller.kube.events import Regarding, admission_notice
 from gpuwarden.audit.record import RecordKind
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import UUIDS, container, documents, new_pod, patched, variable

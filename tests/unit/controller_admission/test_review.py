@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.admission.json_patch import Operation, Verb
+from controller.admission.mutation import Operation, Verb
 from controller.admission.review import ReviewError, Verdict, decode_review, encode_answer
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admission_reviews import patch_of, review_json, review_of

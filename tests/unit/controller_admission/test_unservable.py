@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.admission.pods import VALIDATE, pod_handlers
-from controller.admission.review import Verdict
-from controller.fleet.view import NodeMode
-from controller.policy import NodePool, Policy
+from controller.admission.review import VALIDATE, Verdict, pod_handlers
+from controller.policy import NodeMode, NodePool, Policy
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import UUIDS, Document, container, new_pod, patched
 from tests.fakes.admission import AdmissionWorld

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.audit.record import Record
-from controller.audit.sealing import LogIdentity, Sealer
-from controller.audit.tail import recent_records
+from controller.audit.files import recent_records
+from controller.audit.writer import LogIdentity, Sealer
+from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.files import file_name
 from gpuwarden.audit.record import RecordKind

@@ -1,7 +1,7 @@
 import os
 import threading
 
-from controller.audit.copies import Copies
+from controller.audit.log import Copies
 
 
 def test_blocks_come_out_whole_and_in_order() -> None:

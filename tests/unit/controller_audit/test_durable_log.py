@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.audit.durable_log import Condition, DurableLog
-from controller.audit.log import AuditUnavailableError
-from controller.audit.opening import audit_log
-from controller.audit.rounds import HOUR_NS
+from controller.audit.log import Condition, DurableLog
+from controller.audit.writer import HOUR_NS
+from controller.record import AuditUnavailableError
+from controller.wiring.stores import audit_log
 from gpuwarden.audit.collected import verify_collected
 from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.clock import SystemClock

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from controller.audit.evidence_store import EvidenceStore
-from controller.audit.opening import audit_log
-from controller.audit.record import Record
+from controller.audit.evidence import EvidenceStore
+from controller.record import Record
+from controller.wiring.stores import audit_log
 from gpuwarden.audit.exhibit import Exhibit, read_exhibit
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry import names

@@ -21,14 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from controller.audit.disk import SystemDisk
-from controller.audit.durable_log import DurableLog
-from controller.audit.key_changes import KeyChanges
-from controller.audit.key_file import LogKeyError, log_keys
-from controller.audit.notary import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
-from controller.audit.opening import open_files
-from controller.audit.scan import LogBrokenError
-from controller.audit.tree_file import MAX_WAITING, NoNodeError, TreeFile
+from controller.audit.files import MAX_WAITING, LogBrokenError, NoNodeError, SystemDisk, TreeFile
+from controller.audit.key import LogKeyError, log_keys
+from controller.audit.log import DurableLog, KeyChanges
+from controller.audit.writer import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
+from controller.wiring.stores import open_files
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.audit.key_change import KeyChange, sign_change, successor

@@ -1,7 +1,7 @@
 import threading
 
-from controller.audit.mailbox import Letter, Mailbox, Ticket
-from controller.audit.record import Record
+from controller.audit.writer import Letter, Mailbox, Ticket
+from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 
 

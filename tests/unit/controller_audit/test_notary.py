@@ -5,10 +5,10 @@ from collections import deque
 
 import pytest
 
-from controller.audit.notary import Draft, Notary, Published, Signed, key_record
-from controller.audit.record import Record
-from controller.audit.replay import LogState
-from controller.audit.tree_file import NoNodeError
+from controller.audit.files import NoNodeError
+from controller.audit.reading import LogState
+from controller.audit.writer import Draft, Notary, Published, Signed, key_record
+from controller.record import Record
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, open_checkpoint
 from gpuwarden.audit.merkle import Frontier, leaf_hash, stored_index, verify_consistency
 from gpuwarden.audit.record import RecordKind

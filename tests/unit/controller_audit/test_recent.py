@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from controller.audit.recent import MOST_RECORDS, Recent, records_about
+from controller.audit.reading import MOST_RECORDS, Recent, records_about
 from tests.builders.audit_log import log
 
 POD = "pod/team-a/train-0"

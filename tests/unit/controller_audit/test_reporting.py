@@ -6,9 +6,8 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from controller.audit.copies import Copies
-from controller.audit.reporting import Reporting
-from controller.audit.sealing import SealedLine
+from controller.audit.log import Copies, Reporting
+from controller.audit.writer import SealedLine
 from gpuwarden.audit.chain import Head
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.audit.record import Record
-from controller.audit.rounds import Rounds
+from controller.audit.writer import Rounds
+from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 
 NOW = 1_772_366_400_000_000_000

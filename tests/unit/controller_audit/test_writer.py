@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from controller.audit.disk import SystemDisk
-from controller.audit.mailbox import Letter, Mailbox, Ticket
-from controller.audit.opening import open_files
-from controller.audit.record import Record
-from controller.audit.sealing import LogIdentity, SealedLine, Sealer
-from controller.audit.writer import Losses, Sources, Writer
+from controller.audit.files import SystemDisk
+from controller.audit.writer import (
+    Letter,
+    LogIdentity,
+    Losses,
+    Mailbox,
+    SealedLine,
+    Sealer,
+    Sources,
+    Ticket,
+    Writer,
+)
+from controller.record import Record
+from controller.wiring.stores import open_files
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.settings.controller import AuditSettings
 from tests.fakes.clock import FakeClock

@@ -8,13 +8,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from controller.audit.mailbox import Letter, Mailbox, Ticket
-from controller.audit.notary import Published
-from controller.audit.opening import open_files
-from controller.audit.record import Record
-from controller.audit.scan import LogBrokenError
-from controller.audit.sealing import LogIdentity, SealedLine, Sealer
-from controller.audit.writer import Losses, Opened, Sources, Writer
+from controller.audit.files import LogBrokenError
+from controller.audit.writer import (
+    Letter,
+    LogIdentity,
+    Losses,
+    Mailbox,
+    Opened,
+    Published,
+    SealedLine,
+    Sealer,
+    Sources,
+    Ticket,
+    Writer,
+)
+from controller.record import Record
+from controller.wiring.stores import open_files
 from gpuwarden.audit.files import log_files
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.settings.controller import AuditSettings

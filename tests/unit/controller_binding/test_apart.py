@@ -2,9 +2,8 @@
 
 import pytest
 
-from controller.binding.apart import APART_NS, Apart
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.states import HolderState
+from controller.binding.reconciliation import APART_NS, Apart
+from controller.ledger.record import HolderState, PodGone, PodSeen, PodSight
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import holder, in_state
 

@@ -9,22 +9,18 @@ import pytest
 from controller.binding.decision import (
     UNTOUCHED,
     Decision,
+    GateView,
+    InFlight,
     Placed,
     Refused,
     Reserve,
     decide_binding,
 )
-from controller.binding.request import BindingRequest
-from controller.binding.stored_pod import StoredPod
-from controller.binding.view import GateView, InFlight
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import Level, NodeMode
-from controller.ledger.record import PodRef, ShareGroup
-from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.states import HolderState, Origin
-from controller.policy import NodePool, Policy
-from controller.scheduling.scene import Scene
-from controller.static_hashes import InsecureStaticHashes
+from controller.binding.request import BindingRequest, StoredPod
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject, ShareGroup
+from controller.placement.snapshot import InsecureStaticHashes, Scene
+from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, container, new_pod, variable
 from tests.builders.bindings import IDS, NODE, UID, asked, binding, env_pod, gate_view, stored
@@ -228,7 +224,7 @@ def test_a_node_with_a_static_hash() -> None:
 
 
 def _opaque() -> Any:
-    from controller.scheduling.wish_keys import WishRules  # noqa: PLC0415 -- one test's
+    from controller.placement.texts import WishRules  # noqa: PLC0415 -- one test's
 
     return WishRules(opaque_hashes=True)
 

@@ -5,15 +5,14 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.binding.reconciliation import ReleaseOrder
 from controller.binding.records import BindDecision, ReservationChange
-from controller.binding.release_orders import ReleaseOrder
-from controller.binding_journal import BindingJournal
-from controller.ledger.adoption import LivePod
-from controller.ledger.record import PodRef
-from controller.ledger.recovery import LoggedGrant
-from controller.ledger.states import HolderState
+from controller.ledger.claim import LivePod
+from controller.ledger.occupancy import LoggedGrant
+from controller.ledger.record import HolderState, PodRef
+from controller.ledger.release import DriftKind
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.ledger.sweep import DriftKind
+from controller.recorders.binding import BindingJournal
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments

@@ -5,8 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.binding.request import BindingDecodeError, BindingRequest, read_binding
-from controller.binding.results import binding_patch
+from controller.binding.request import (
+    BindingDecodeError,
+    BindingRequest,
+    binding_patch,
+    read_binding,
+)
 from tests.builders.admission_reviews import request_of
 from tests.builders.admitted_pods import documents
 from tests.builders.bindings import SCHEDULER, UID, binding, binding_review, review_request, stored

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from controller.admission.pods import MUTATE, VALIDATE, PodPorts, pod_handlers
-from controller.admission.review import encode_answer
-from controller.admission.rules import AdmissionRules
-from controller.fleet.directory import KnownNode, Taint
-from controller.fleet.view import NodeMode
-from controller.ledger.memory_store import MemoryLedgerStore
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.review import MUTATE, VALIDATE, PodPorts, encode_answer, pod_handlers
+from controller.fleet.enrollment import KnownNode, Taint
+from controller.ledger.store import MemoryLedgerStore
+from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admission_reviews import request_of, review_json, review_of

@@ -1,7 +1,6 @@
 """Whom to evict, and when to ask again."""
 
-from controller.binding.evictions import AGAIN_NS, AT_ONCE, Evictions
-from controller.binding.use_faults import UseFault, UseFaultKind
+from controller.binding.use import AGAIN_NS, AT_ONCE, Evictions, UseFault, UseFaultKind
 from tests.builders.node_use import NODE, ref
 
 

@@ -1,7 +1,6 @@
 """A disagreement is told when it has come to stand, and when it is over."""
 
-from controller.binding.fault_watch import MAX_PER_NODE, FaultWatch
-from controller.binding.use_faults import UseFault, UseFaultKind
+from controller.binding.use import MAX_PER_NODE, FaultWatch, UseFault, UseFaultKind
 from tests.builders.node_use import NODE, ref
 
 ONE = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-a", ref())

@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from controller.binding.decision import Refused, decide_binding
-from controller.binding.ledger_use import LedgerUse
-from controller.binding.view import GateView
-from controller.fleet.view import NodeMode, NodeView
-from controller.ledger.record import GpuRecord
-from controller.ledger.states import HolderState, Origin
-from controller.scheduling.filter import filter_nodes
-from controller.scheduling.prioritize import prioritize_nodes
-from controller.scheduling.requirements import Requirements, parse_requirements
-from controller.scheduling.scene import Scene
-from controller.scheduling.share_group import share_group
+from controller.binding.decision import GateView, Refused, decide_binding
+from controller.binding.use import LedgerUse
+from controller.fleet.view import NodeView
+from controller.ledger.record import GpuRecord, HolderState, Origin
+from controller.placement.requirements import Requirements, parse_requirements, share_group
+from controller.placement.snapshot import Scene
+from controller.placement.verbs import filter_nodes, prioritize_nodes
+from controller.policy import NodeMode
 from gpuwarden.reasons import Refusal
 from tests.builders.admitted_pods import Document
 from tests.builders.bindings import NODE, UID, asked, binding, env_pod, gate_view, stored

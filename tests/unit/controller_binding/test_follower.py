@@ -1,11 +1,9 @@
 """Reservations are seen through: by the watch, by touches, by reports, against a failing world."""
 
-from controller.binding.footing_keeper import FootingKeeper
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.release import NodeGone
-from controller.ledger.states import HolderState
-from controller.ledger.store import LedgerSnapshot, LedgerUnavailableError
-from controller.ledger.sweep import DriftKind
+from controller.binding.reconciler import FootingKeeper
+from controller.ledger.record import HolderState
+from controller.ledger.release import DriftKind, NodeGone
+from controller.ledger.store import LedgerSnapshot, LedgerUnavailableError, MemoryLedgerStore
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.bindings import NODE

@@ -3,11 +3,17 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.binding.followup import Action, Around, Followup, LookFor, Rewrite, TouchPod
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import GpuRecord, Holder, PodRef
+from controller.binding.reconciliation import Action, Around, Followup, LookFor, Rewrite, TouchPod
+from controller.ledger.record import (
+    GpuRecord,
+    Holder,
+    HolderState,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+)
 from controller.ledger.release import GivenDevice, NodeGone, UseReport
-from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import OTHER_POD, POD, holder, record
 

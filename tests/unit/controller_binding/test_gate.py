@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.binding.gate import GatePorts
-from controller.ledger.claim import Claim
-from controller.ledger.claimant import Claimant
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import PodRef
-from controller.ledger.states import HolderState, Origin
+from controller.binding.webhook import GatePorts
+from controller.ledger.claim import Claim, Claimant
+from controller.ledger.record import HolderState, Origin, PodRef
+from controller.ledger.store import MemoryLedgerStore
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import documents

@@ -4,12 +4,11 @@ The record of the copy is of a pod that nobody knows any more, on a node that sh
 for a while. What runs on the card's new node is remembered until that record has ended.
 """
 
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.recovery import Grants
-from controller.ledger.states import HolderState
-from controller.ledger.sweep import DriftKind
-from controller.recovery.logged_reservations import open_grants
+from controller.ledger.occupancy import Grants
+from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.release import DriftKind
+from controller.ledger.store import MemoryLedgerStore
+from controller.operations.logged import open_grants
 from gpuwarden.reasons import ReasonCode
 from tests.builders.bindings import NODE, WISH
 from tests.builders.ledger import holder

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.binding.id_keys import IdKeysError, read_ids
-from controller.ledger.reservation_id import ReservationSubject
+from controller.ledger.record import ReservationSubject
+from controller.wiring.binding import IdKeysError, read_ids
 
 OLD, NEW = "ab" * 32, "cd" * 40
 SUBJECT = ReservationSubject("team-a", "gpu-1", ("GPU-a",), "uid-1")

@@ -4,11 +4,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from controller.binding.ledger_choice import choose_ledger
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.store import Entry
+from controller.ledger.store import Entry, MemoryLedgerStore
 from controller.settings import StoreKind, StoreSettings
-from controller.store.sqlite_ledger import SqliteLedgerStore
+from controller.store.ledger import SqliteLedgerStore
+from controller.wiring.binding import choose_ledger
 from tests.fakes.clock import FakeClock
 
 

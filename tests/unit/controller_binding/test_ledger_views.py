@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from controller.binding.absent_nodes import AbsentNodes
-from controller.binding.ledger_use import LedgerUse
-from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.binding.reconciliation import AbsentNodes
+from controller.binding.use import LedgerUse
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
 from controller.ledger.release import NodeGone
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.scheduling.scenes import DeviceUse
+from controller.placement.snapshot import DeviceUse
 from tests.builders.ledger import SHARE, holder, record
 
 OWN, SHARED, OTHER = (

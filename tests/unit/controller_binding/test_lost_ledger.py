@@ -2,15 +2,13 @@
 
 import pytest
 
-from controller.audit.record import Record
-from controller.binding.use_records import settled_record
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.recovery import Grants
-from controller.ledger.settlement import GivenGpu
-from controller.ledger.states import HolderState
-from controller.ledger.store import Entry
-from controller.recovery.logged_reservations import open_grants
+from controller.binding.use import settled_record
+from controller.ledger.occupancy import Grants
+from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.release import GivenGpu
+from controller.ledger.store import Entry, MemoryLedgerStore
+from controller.operations.logged import open_grants
+from controller.record import Record
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.bindings import NODE, env_pod

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from controller.ledger.record import PodRef
+from controller.placement.requirements import Requirements, parse_requirements, share_group
+from controller.placement.texts import WITHOUT_RECORD, WishRules
+from controller.placement.verbs import FilterOutcome, filter_nodes
 from controller.policy import Policy
-from controller.scheduling.filter import FilterOutcome, filter_nodes
-from controller.scheduling.refusal_texts import WITHOUT_RECORD
-from controller.scheduling.requirements import Requirements, parse_requirements
-from controller.scheduling.share_group import share_group
-from controller.scheduling.wish_keys import WishRules
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document

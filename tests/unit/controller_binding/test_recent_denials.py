@@ -1,6 +1,6 @@
 """Denials are remembered for a while, and not too many of them."""
 
-from controller.binding.recent_denials import RecentDenials
+from controller.binding.decision import RecentDenials
 
 S = 1_000_000_000
 

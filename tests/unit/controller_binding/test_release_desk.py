@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.binding.release_orders import ReleaseDone, ReleaseOrder
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import GpuRecord
-from controller.ledger.recovery import Grants
-from controller.ledger.states import HolderState
-from controller.ledger.store import Entry, LedgerUnavailableError
-from controller.recovery.logged_reservations import open_grants
+from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
+from controller.ledger.occupancy import Grants
+from controller.ledger.record import GpuRecord, HolderState
+from controller.ledger.store import Entry, LedgerUnavailableError, MemoryLedgerStore
+from controller.operations.logged import open_grants
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import GpuRecord
-from controller.ledger.recovery import Grants
-from controller.ledger.states import HolderState
-from controller.ledger.sweep import DriftKind
-from controller.recovery.logged_reservations import open_grants
+from controller.ledger.occupancy import Grants
+from controller.ledger.record import GpuRecord, HolderState
+from controller.ledger.release import DriftKind
+from controller.ledger.store import MemoryLedgerStore
+from controller.operations.logged import open_grants
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.bindings import NODE

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from controller.binding.settlement import Settlement, Showing
-from controller.ledger.settlement import GivenGpu
+from controller.binding.reconciliation import Settlement, Showing
+from controller.ledger.release import GivenGpu
 from tests.builders.fleet_views import acceptance, gpu, hash_of, mig_slice
 from tests.builders.node_use import CARDS, NODE, SomeBoundPods, bound, device, ref, use_report
 

@@ -11,9 +11,8 @@ import pytest
 
 from controller.admission.review import Verdict
 from controller.ledger.claim import open_attempt
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.store import LedgerSnapshot
+from controller.ledger.record import ReservationSubject
+from controller.ledger.store import LedgerSnapshot, MemoryLedgerStore
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import documents
 from tests.builders.bindings import IDS, NODE, binding

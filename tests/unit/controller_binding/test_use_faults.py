@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from controller.binding.bound_pod import BoundPod
-from controller.binding.use_faults import UseCase, UseFaultKind, use_faults
-from controller.fleet.view import NodeMode
-from controller.ledger.record import GpuRecord, Holder
-from controller.ledger.states import HolderState, Origin
+from controller.binding.request import BoundPod
+from controller.binding.use import UseCase, UseFaultKind, use_faults
+from controller.ledger.record import GpuRecord, Holder, HolderState, Origin
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.scheduling.requirements import Requirements, RequirementsInvalid
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.policy import NodeMode
 from tests.builders.fleet_views import acceptance, gpu, hash_of, mig_slice
 from tests.builders.ledger import CALL
 from tests.builders.node_use import (

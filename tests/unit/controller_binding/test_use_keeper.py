@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.binding.fault_watch import FaultChanges
-from controller.binding.use_faults import UseFaultKind
-from controller.binding.use_keeper import UseKeeper, UsePorts
-from controller.binding.use_reports import UseReports
-from controller.fleet.view import FleetSnapshot, NodeMode, NodeView
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import PodRef
-from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.settlement import GivenGpu
-from controller.ledger.states import HolderState
-from controller.ledger.store import LedgerStore
+from controller.binding.use import FaultChanges, UseFaultKind, UseReports
+from controller.binding.use_reconciler import UseKeeper, UsePorts
+from controller.fleet.view import FleetSnapshot, NodeView
+from controller.ledger.record import HolderState, PodRef, ReservationSubject
+from controller.ledger.release import GivenGpu
+from controller.ledger.store import LedgerStore, MemoryLedgerStore
+from controller.policy import NodeMode
 from tests.builders.bindings import IDS
 from tests.builders.fleet_views import fleet
 from tests.builders.ledger import CALL, OTHER_POD, holder, record

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from controller.binding.use_reports import SETTLES_NS, UseReports
-from controller.fleet.view import FleetSnapshot, NodeMode
+from controller.binding.use import SETTLES_NS, UseReports
+from controller.fleet.view import FleetSnapshot
 from controller.ledger.release import GivenDevice, UseReport
+from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.fleet_views import NOW_NS, acceptance, fleet, gpu, hash_of, node
 

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.audit.recent import Recent
-from controller.custody.pod_document import read_pod
-from controller.custody.station import State
-from controller.ledger.record import PodRef
-from controller.ledger.states import HolderState
-from controller.scheduling.pod import PodDecodeError
+from controller.audit.reading import Recent
+from controller.explain.pod import State, read_pod
+from controller.ledger.record import HolderState, PodRef
+from controller.placement.pod import PodDecodeError
 from gpuwarden.audit.record import LogRecord, decode_record
 from tests.builders.accounts import (
     GPU,

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import msgspec
 
-from controller.audit.recent import Recent
-from controller.binding.stored_pod import PodsUnavailableError
-from controller.custody.account import Account
-from controller.custody.inquiry import InquiryPorts, PodInquiry
+from controller.audit.reading import Recent
+from controller.binding.request import PodsUnavailableError
+from controller.explain.inquiry import InquiryPorts, PodInquiry
+from controller.explain.pod import Account
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.scheduling.explanation import PodExplanation
-from controller.scheduling.pod import decode_pod
+from controller.placement.pod import decode_pod
+from controller.placement.verbs import PodExplanation
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.accounts import GPU, UID, held, node_of, pod_document
 from tests.builders.bindings import IDS

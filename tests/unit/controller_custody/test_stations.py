@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from controller.custody.account import Account
-from controller.custody.station import Name, State, Station
-from controller.fleet.view import NodeMode
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.states import HolderState
+from controller.explain.pod import Account, Name, State, Station
+from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.accounts import (

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from controller.fleet.acceptance import acceptance_of
+from controller.fleet.appraisal import Accepted
+from controller.fleet.registry import acceptance_of
 from controller.fleet.view import Acceptance
-from controller.verifier.result import Accepted
 from gpuwarden.evidence.model import Fabric, GpuProcess
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import BOOT, INSTANCE, WALL, Scene

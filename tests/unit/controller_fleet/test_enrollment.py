@@ -1,13 +1,14 @@
 import pytest
 
-from controller.fleet.claims import Claim, rival
-from controller.fleet.directory import FOREVER_NS
 from controller.fleet.enrollment import (
+    FOREVER_NS,
     MAX_SUPERSEDED,
+    Claim,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentStore,
     MemoryEnrollmentStore,
+    rival,
 )
 from tests.contracts.enrollment_store import FULL, EnrollmentStoreContract
 

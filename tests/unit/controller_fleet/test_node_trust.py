@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.fleet.enrollment import Candidate, PinnedGpu
-from controller.fleet.node_trust import (
+from controller.fleet.trust import (
     MAX_REFUSALS,
     ChangeKind,
     Event,
@@ -21,7 +21,8 @@ from controller.fleet.node_trust import (
     needs_grant,
     new_record,
 )
-from controller.fleet.view import Acceptance, NodeMode, NodeState
+from controller.fleet.view import Acceptance, NodeState
+from controller.policy import NodeMode
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode
 from tests.builders.inventory import lost_gpu
 from tests.builders.node_views import HASH_B, acceptance, gpu_view

@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.enrollment import (
-    AUTOMATIC,
-    Candidate,
-    Denial,
-    EnrollmentRecord,
-    EnrollmentSnapshot,
-    PinnedGpu,
-)
-from controller.fleet.operator_decisions import (
+from controller.fleet.denials import (
     Change,
     PinChange,
     Shown,
@@ -22,6 +14,14 @@ from controller.fleet.operator_decisions import (
     pins_digest,
     released,
     show,
+)
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Candidate,
+    Denial,
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    PinnedGpu,
 )
 from controller.fleet.view import NodeView
 from gpuwarden.evidence.model import LostGpu

@@ -2,13 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.claims import ContestedClaim
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.node_trust import ChangeKind, TrustChange
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, refused
+from controller.fleet.enrollment import ContestedClaim, DirectorySnapshot, KnownNode
 from controller.fleet.registry import FleetRegistry
-from controller.fleet.view import EMPTY_FLEET, NodeMode, NodeState
-from controller.policy import NodePool, Policy
-from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.fleet.view import EMPTY_FLEET, NodeState
+from controller.policy import NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import WALL, Scene

@@ -2,19 +2,16 @@
 
 import pytest
 
-from controller.http_api.callers import (
+from controller.access import BoundPod, Caller, CallerKind, TokenIdentity
+from controller.web.documents import (
     Access,
     ApiCaller,
-    BoundPod,
-    TokenIdentity,
+    FinalizeRequest,
     access_refusal,
     holder_refusal,
     svid_caller,
     token_caller,
 )
-from controller.http_api.documents import FinalizeRequest
-from controller.rpc.authorization import CallerKind
-from controller.rpc.caller import Caller
 from gpuwarden.reasons import ReasonCode
 from tests.fakes.token_reviewer import token_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.http_api.finalize_request import FIELDS, FinalizeRequestError, read_finalize
+from controller.web.documents import FIELDS, FinalizeRequestError, read_finalize
 
 GOOD = {
     "namespace": "team-a",

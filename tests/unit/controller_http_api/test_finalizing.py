@@ -4,23 +4,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from controller.access import FoundPod
 from controller.binding.records import ReservationChange
-from controller.binding.stored_pod import PodsUnavailableError
-from controller.http_api.documents import FinalizeRequest
-from controller.http_api.finalizing import (
-    FinalizePorts,
-    Finalizer,
-    FinalizeUnavailableError,
-    FoundPod,
+from controller.binding.request import PodsUnavailableError
+from controller.ledger.claim import Confirmed, LivePod
+from controller.ledger.record import (
+    GpuRecord,
+    HolderState,
+    PodGone,
+    PodRef,
+    PodSeen,
+    ReservationSubject,
 )
-from controller.ledger.adoption import LivePod
-from controller.ledger.confirm import Confirmed
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.pods import PodGone, PodSeen
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.reservation_id import ReservationSubject
-from controller.ledger.states import HolderState
-from controller.ledger.store import LedgerStore
+from controller.ledger.store import LedgerStore, MemoryLedgerStore
+from controller.web.api import FinalizePorts, Finalizer, FinalizeUnavailableError
+from controller.web.documents import FinalizeRequest
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.bindings import IDS
 from tests.builders.ledger import OTHER_POD, POD, holder, record

@@ -8,19 +8,19 @@ import msgspec
 import pytest
 
 from controller.fleet.view import NodeView
-from controller.http_api.documents import Devices
-from controller.http_api.listing import (
+from controller.ledger.record import GpuRecord, HolderState
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.selector import compile_labels
+from controller.web.documents import (
     Asked,
+    Devices,
     Moment,
+    QueryError,
     device_page,
     node_page,
+    read_query,
     reservation_page,
 )
-from controller.http_api.query import QueryError, read_query
-from controller.ledger.record import GpuRecord
-from controller.ledger.states import HolderState
-from controller.ledger.store import Entry, LedgerSnapshot
-from controller.scheduling.device_labels import compile_labels
 from gpuwarden.evidence.model import Allocation
 from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, mig_slice, node
 from tests.builders.ledger import OTHER_POD, SHARE, holder

@@ -4,12 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.http_api.callers import TokenIdentity
-from controller.http_api.token_reviews import (
-    ReviewLimits,
-    TokenReviews,
-    TokenReviewUnavailableError,
-)
+from controller.access import TokenIdentity, TokenReviewUnavailableError
+from controller.web.authentication import ReviewLimits, TokenReviews
 from tests.fakes.clock import FakeClock
 from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
 

@@ -3,14 +3,12 @@
 import json
 from typing import Any
 
-from controller.binding.bound_pod import BoundPod
-from controller.kube.bound_pods import REMADE_NS, ClusterBoundPods
-from controller.kube.objects import KnownPod, pod_kind
-from controller.kube.pods_by_node import PodsByNode
-from controller.kube.reflection import Change, Reflection
+from controller.binding.request import BoundPod
+from controller.kube.pods import REMADE_NS, ClusterBoundPods, PodsByNode
+from controller.kube.reflection import Change, KnownPod, Reflection, pod_kind
 from controller.ledger.record import PodRef
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.wish_keys import WishRules
+from controller.placement.requirements import Requirements
+from controller.placement.texts import WishRules
 from tests.fakes.clock import FakeClock
 
 KIND = pod_kind(WishRules())

@@ -11,17 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from controller.kube.enrollment_object import ENROLLMENT_KIND, enrollment_object
-from controller.kube.objects import NAMESPACE_KIND, NODE_KIND, Kind, pod_kind
+from controller.kube.enrollments import ENROLLMENT_KIND, enrollment_object
 from controller.kube.policy_objects import ACCEPTED, CLASS_KIND, POLICY_KIND
-from controller.kube.reflection import Reflection
-from controller.kube.reservation_object import (
-    RESERVATION_KIND,
-    reservation_object,
-    reservation_status,
-)
+from controller.kube.reflection import NAMESPACE_KIND, NODE_KIND, Kind, Reflection, pod_kind
+from controller.kube.reservations import RESERVATION_KIND, reservation_object, reservation_status
 from controller.kube.resources import CALLS, Verb
-from controller.scheduling.wish_keys import WishRules
+from controller.placement.texts import WishRules
 from tests.builders.ledger import record
 from tests.contracts.enrollment_store import FULL
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.kube.event_series import (
+from controller.kube.events import (
     BURST,
     FORGET_NS,
     MAX_KINDS,

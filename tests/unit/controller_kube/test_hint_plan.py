@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from controller.admission.hint import hint
+from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
-from controller.fleet.directory import KnownNode
-from controller.kube.hint_plan import KEPT_NS, MOST_WISHES, HintPlan, LabelChange
-from controller.scheduling.wish_keys import WishRules
+from controller.fleet.enrollment import KnownNode
+from controller.kube.hint_plan import KEPT_NS_HINT_PLAN as KEPT_NS
+from controller.kube.hint_plan import MOST_WISHES, HintPlan, LabelChange
+from controller.placement.texts import WishRules
 from tests.builders.admitted_pods import admitted, new_pod
 
 NONE: frozenset[str] = frozenset()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from controller.kube.errors import ApiError
 from controller.kube.lease import Candidate, Create, Lease, Update
+from controller.kube.resources import ApiError
 
 _SECOND = 1_000_000_000
 NOW = 5_000 * _SECOND

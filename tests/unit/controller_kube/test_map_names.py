@@ -1,7 +1,7 @@
 """Which node a map means by the label `gpu-node-name`."""
 
-from controller.fleet.directory import KnownNode
-from controller.kube.cluster_nodes import MapNames
+from controller.fleet.enrollment import KnownNode
+from controller.kube.pods import MapNames
 from controller.kube.reflection import Change, Entry
 
 

@@ -5,19 +5,20 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.directory import KnownNode, Taint
-from controller.kube.errors import ApiError, error_from_answer
-from controller.kube.objects import (
+from controller.fleet.enrollment import KnownNode, Taint
+from controller.kube.reflection import (
     NAMESPACE_KIND,
     NODE_KIND,
+    Entry,
+    EventKind,
     KnownNamespace,
     KnownPod,
     pod_kind,
 )
-from controller.kube.reflection import Entry, EventKind
-from controller.ledger.adoption import LivePod
+from controller.kube.resources import ApiError, error_from_answer
+from controller.ledger.claim import LivePod
 from controller.ledger.record import PodRef
-from controller.scheduling.wish_keys import WishRules
+from controller.placement.texts import WishRules
 
 METADATA = {"name": "n", "uid": "u", "resourceVersion": "v", "annotations": {"x": "y" * 9}}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from controller.kube.errors import ApiError
 from controller.kube.policy_objects import (
     CLASS,
     CLASS_KIND,
@@ -21,8 +20,8 @@ from controller.kube.policy_objects import (
     verdict,
 )
 from controller.kube.reflection import Entry
-from controller.policy_file import MAX_BYTES, PolicyInvalidError, decode_policy
-from controller.policy_findings import PolicyFinding
+from controller.kube.resources import ApiError
+from controller.policies.file import MAX_BYTES, PolicyFinding, PolicyInvalidError, decode_policy
 
 HASH = "v1:sha256:" + "a" * 64
 MINE = PartKey(POLICY, NAME)

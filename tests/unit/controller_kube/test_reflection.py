@@ -2,7 +2,6 @@
 
 import pytest
 
-from controller.kube.errors import ApiError
 from controller.kube.reflection import (
     LONGEST_PAUSE_S,
     Change,
@@ -13,6 +12,7 @@ from controller.kube.reflection import (
     WantList,
     WantWatch,
 )
+from controller.kube.resources import ApiError
 
 A1 = Entry("v1", "uid-a", "first")
 A2 = Entry("v2", "uid-a", "second")

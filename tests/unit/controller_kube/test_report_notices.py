@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 from controller.binding.records import BindDecision
-from controller.kube.admission_notices import binding_notice, placement_notice
-from controller.kube.event_series import Regarding
-from controller.scheduling.decision import FilterDecision
-from controller.scheduling.filter import Totals
+from controller.kube.events import Regarding, binding_notice, placement_notice
+from controller.placement.verbs import FilterDecision, Totals
 from gpuwarden.reasons import ReasonCode, Refusal
 
 REFUSALS = (Refusal(ReasonCode.GPU_BUSY, "none free"), Refusal(ReasonCode.GPU_LOST, "one lost"))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.kube.reflection import Change, Entry
-from controller.kube.sightings import Sightings
+from controller.kube.reflection import Change, Entry, Sightings
 
 V1, V2, V3 = (Entry(f"v{n}", "uid", n) for n in (1, 2, 3))
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.http_api.callers import BoundPod
-from controller.http_api.token_reviews import TokenReviewUnavailableError
-from controller.kube.token_reviewer import reviewed_identity
+from controller.access import BoundPod, TokenReviewUnavailableError
+from controller.kube.calls import reviewed_identity
 
 NAME = "authentication.kubernetes.io/pod-name"
 UID = "authentication.kubernetes.io/pod-uid"

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.node_trust import ChangeKind, TrustChange
-from controller.kube.event_series import Regarding, Severity
-from controller.kube.objects import KnownPod
-from controller.kube.pods_by_node import PodsByNode
-from controller.kube.reflection import Change, Entry
-from controller.kube.trust_notices import MAX_PODS, REASONS, trust_notices
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.kube.events import MAX_PODS, REASONS, Regarding, Severity, trust_notices
+from controller.kube.pods import PodsByNode
+from controller.kube.reflection import Change, Entry, KnownPod
 from gpuwarden.reasons import ReasonCode
 
 NODES = DirectorySnapshot({"gpu-1": KnownNode("uid-1"), "odd": KnownNode(None)})

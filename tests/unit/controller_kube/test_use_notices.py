@@ -2,10 +2,9 @@
 
 import pytest
 
-from controller.binding.use_faults import UseFault, UseFaultKind
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.kube.event_series import Notice, Regarding, Severity
-from controller.kube.use_notices import use_notices
+from controller.binding.use import UseFault, UseFaultKind
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.kube.events import Notice, Regarding, Severity, use_notices
 from controller.ledger.record import PodRef
 
 NODES = DirectorySnapshot({"gpu-1": KnownNode("uid-1")})

@@ -2,8 +2,9 @@
 
 import pytest
 
-from controller.fleet.node_trust import ChangeKind, TrustChange
-from controller.kube.wakeup_queue import BURST, KEPT_NS, WakeupQueue
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.kube.hint_plan import BURST, WakeupQueue
+from controller.kube.hint_plan import KEPT_NS_WAKEUP_QUEUE as KEPT_NS
 
 SECOND = 1_000_000_000
 HELPS = {

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.claim import Claim
-from controller.ledger.claimant import MOST_ERRORS, Claimant, Claimed
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.record import RecordInvalidError
-from controller.ledger.states import HolderState
+from controller.ledger.claim import MOST_ERRORS, Claim, Claimant, Claimed
+from controller.ledger.record import HolderState, RecordInvalidError
+from controller.ledger.store import MemoryLedgerStore
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import OTHER_POD, SHARE, claim
 from tests.fakes.ledger_store import FaultyLedgerStore

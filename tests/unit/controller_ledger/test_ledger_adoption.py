@@ -2,9 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.adoption import LivePod, adopted_on
-from controller.ledger.record import RecordInvalidError, ShareGroup
-from controller.ledger.states import HolderState
+from controller.ledger.claim import LivePod, adopted_on
+from controller.ledger.record import HolderState, RecordInvalidError, ShareGroup
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, holder, in_state, record
 
 LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a",))

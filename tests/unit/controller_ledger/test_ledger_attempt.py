@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.attempt import (
+from controller.ledger.claim import (
     DEFAULT_LIMITS,
     AttemptWatch,
     Move,
@@ -13,9 +13,7 @@ from controller.ledger.attempt import (
     attempt_step,
     watch_attempt,
 )
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import Holder, PodRef
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.record import Holder, HolderState, Origin, PodGone, PodRef, PodSeen, PodSight
 from tests.builders.ledger import holder
 
 S = 1_000_000_000

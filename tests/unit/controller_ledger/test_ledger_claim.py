@@ -11,8 +11,15 @@ from controller.ledger.claim import (
     open_attempt,
     rolled_back,
 )
-from controller.ledger.record import MAX_HOLDERS, GpuRecord, Holder, PodRef, ShareGroup
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.record import (
+    MAX_HOLDERS,
+    GpuRecord,
+    Holder,
+    HolderState,
+    Origin,
+    PodRef,
+    ShareGroup,
+)
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record

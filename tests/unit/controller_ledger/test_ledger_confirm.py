@@ -2,10 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.confirm import Confirmed, finalize_on
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import GpuRecord
-from controller.ledger.states import HolderState
+from controller.ledger.claim import Confirmed, finalize_on
+from controller.ledger.record import GpuRecord, HolderState, PodGone, PodSeen, PodSight
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import OTHER_POD, holder, in_state, record
 

@@ -2,13 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.footing import (
-    Footing,
-    Known,
-    grant_refusal,
-    uncertainty,
-    went_back,
-)
+from controller.ledger.occupancy import Footing, Known, grant_refusal, uncertainty, went_back
 from controller.ledger.record import GpuRecord
 from controller.ledger.release import GivenDevice, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot

@@ -3,16 +3,20 @@ from dataclasses import replace
 import pytest
 
 from controller.ledger.record import (
+    ENDS,
     MAX_GPUS,
     MAX_HOLDERS,
+    MOVES,
     GpuRecord,
+    HolderState,
+    MoveRefusedError,
     PodRef,
     RecordInvalidError,
     demand_gpus,
+    demand_move,
     in_claiming_order,
     key_of,
 )
-from controller.ledger.states import ENDS, MOVES, HolderState, MoveRefusedError, demand_move
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 
 LISTED = {

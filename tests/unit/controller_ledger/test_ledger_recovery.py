@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.adoption import LivePod
-from controller.ledger.claim import Taken, Write, claim_on
-from controller.ledger.record import MAX_HOLDERS, GpuRecord, Holder, PodRef, RecordInvalidError
-from controller.ledger.recovery import (
+from controller.ledger.claim import LivePod, Taken, Write, claim_on
+from controller.ledger.occupancy import (
     Elsewhere,
     LoggedGrant,
     granted_to,
@@ -15,7 +13,14 @@ from controller.ledger.recovery import (
     held_again,
     lost_grants,
 )
-from controller.ledger.states import HolderState
+from controller.ledger.record import (
+    MAX_HOLDERS,
+    GpuRecord,
+    Holder,
+    HolderState,
+    PodRef,
+    RecordInvalidError,
+)
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
 

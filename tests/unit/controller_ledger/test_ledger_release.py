@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.attempt import Move
-from controller.ledger.pods import PodGone, PodSeen, PodSight
+from controller.ledger.claim import Move
+from controller.ledger.record import HolderState, PodGone, PodSeen, PodSight
 from controller.ledger.release import (
     DEFAULT_GRACE_NS,
     GivenDevice,
@@ -15,7 +15,6 @@ from controller.ledger.release import (
     release_step,
     watch_release,
 )
-from controller.ledger.states import HolderState
 from tests.builders.ledger import holder
 
 S = 1_000_000_000

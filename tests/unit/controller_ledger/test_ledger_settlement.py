@@ -4,22 +4,30 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.attempt import Move
-from controller.ledger.pods import PodGone
-from controller.ledger.record import MAX_HOLDERS, GpuRecord, Holder, PodRef, RecordInvalidError
+from controller.ledger.claim import Move
+from controller.ledger.record import (
+    MAX_HOLDERS,
+    GpuRecord,
+    Holder,
+    HolderState,
+    Origin,
+    PodGone,
+    PodRef,
+    RecordInvalidError,
+)
 from controller.ledger.release import (
     DEFAULT_GRACE_NS,
     GivenDevice,
+    GivenGpu,
     UseReport,
     after_report,
     card_of,
     end_step,
     has_successor,
     release_step,
+    settled_on,
     watch_release,
 )
-from controller.ledger.settlement import GivenGpu, settled_on
-from controller.ledger.states import HolderState, Origin
 from tests.builders.ledger import CALL, OTHER_POD, POD, holder, record
 
 AGAIN = replace(POD, uid="uid-9")

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.states import HolderState
+from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot, demand_successor
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 

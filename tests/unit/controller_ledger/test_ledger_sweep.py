@@ -2,12 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.adoption import LivePod
-from controller.ledger.pods import PodSeen
-from controller.ledger.record import GpuRecord
-from controller.ledger.states import HolderState
+from controller.ledger.claim import LivePod
+from controller.ledger.record import GpuRecord, HolderState, PodSeen
+from controller.ledger.release import Drift, DriftKind, Surroundings, sweep, unrecorded_nodes
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.ledger.sweep import Drift, DriftKind, Surroundings, sweep, unrecorded_nodes
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 
 BOUND = PodSeen("uid-0", "gpu-1", "v1.k.uid-0", has_ended=False)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.ledger.memory_store import MemoryLedgerStore
-from controller.ledger.store import LedgerStore
+from controller.ledger.store import LedgerStore, MemoryLedgerStore
 from tests.contracts.ledger_store import LedgerStoreContract
 
 

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis import strategies as st
 
-from controller.ledger.occupancy import Occupancy
-from controller.ledger.pod_use import Holders
-from controller.ledger.record import GpuRecord, Holder, PodRef
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.occupancy import Holders, Occupancy
+from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 

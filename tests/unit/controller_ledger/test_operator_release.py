@@ -4,11 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.operator_release import Known, released_by_operator, shown_use
-from controller.ledger.pods import PodGone, PodSeen, PodSight
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.release import GivenDevice, UseReport
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.record import (
+    GpuRecord,
+    HolderState,
+    Origin,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+)
+from controller.ledger.release import GivenDevice, Known, UseReport, released_by_operator, shown_use
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.pod_use import (
+from controller.ledger.occupancy import (
     CardUse,
     Holders,
     Users,
@@ -13,9 +13,8 @@ from controller.ledger.pod_use import (
     use_of,
     uses_in,
 )
-from controller.ledger.record import GpuRecord
+from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.release import GivenDevice, UseReport
-from controller.ledger.states import HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.fleet_views import acceptance, gpu, mig_slice

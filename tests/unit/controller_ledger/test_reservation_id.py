@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.record import RecordInvalidError
-from controller.ledger.reservation_id import (
+from controller.ledger.record import (
+    RecordInvalidError,
     ReservationIds,
     ReservationKey,
     ReservationSubject,

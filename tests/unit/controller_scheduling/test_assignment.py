@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from controller.fleet.view import GpuView, NodeMode
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.judge import Judge
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.selector import parse_selector
+from controller.fleet.view import GpuView
+from controller.placement.node_verdict import Judge
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements
+from controller.placement.selector import parse_selector
+from controller.policy import NodeMode
 from tests.builders.fleet_views import acceptance, gpu, mig_slice, node
 from tests.builders.scenes import scene
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.scheduling.body_buffer import LARGE, BodyBuffer
+from controller.web.server import LARGE, BodyBuffer
 
 _LENGTHS = [0, 1, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 17]
 

@@ -5,14 +5,14 @@ from types import MappingProxyType
 
 import pytest
 
-from controller.fleet.view import GpuView, NodeMode
-from controller.policy import Policy
-from controller.scheduling.device_pool import DevicePool
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee
-from controller.scheduling.judge import Judge
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.selector import parse_selector
+from controller.fleet.view import GpuView
+from controller.placement.devices import DevicePool
+from controller.placement.node_verdict import Judge
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements
+from controller.placement.selector import parse_selector
+from controller.placement.texts import Guarantee
+from controller.policy import NodeMode, Policy
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import acceptance, gpu, mig_slice, node
 from tests.builders.scenes import scene

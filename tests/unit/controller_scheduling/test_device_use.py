@@ -5,23 +5,19 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.view import Acceptance, NodeMode
-from controller.ledger.pod_use import Holders
-from controller.ledger.record import GpuRecord
-from controller.ledger.states import HolderState
+from controller.fleet.view import Acceptance
+from controller.ledger.occupancy import Holders
+from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.policy import Policy
-from controller.scheduling.device_pool import DevicePool
-from controller.scheduling.device_use import taken_without_record, used_by_holders_alone
-from controller.scheduling.filter import filter_nodes
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.judge import Judge
-from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.prioritize import prioritize_nodes
-from controller.scheduling.refusal_texts import REFUSALS, WITHOUT_RECORD
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.scene import Scene, placement_policy
-from controller.scheduling.selector import parse_selector
+from controller.placement.devices import DevicePool, taken_without_record, used_by_holders_alone
+from controller.placement.node_verdict import Judge
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements
+from controller.placement.selector import parse_selector
+from controller.placement.snapshot import PlacementMemory, Scene, placement_policy
+from controller.placement.texts import REFUSALS, WITHOUT_RECORD
+from controller.placement.verbs import filter_nodes, prioritize_nodes
+from controller.policy import NodeMode, Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import acceptance, fleet, gpu, hash_of, mig_slice, node

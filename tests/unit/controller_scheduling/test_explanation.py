@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.placement.node_verdict import Promise
+from controller.placement.snapshot import InsecureStaticHashes
+from controller.placement.texts import Guarantee, Limit
+from controller.placement.verbs import (
+    EXAMPLES,
+    MAX_REASONS,
+    explain_bound,
+    explain_waiting,
+    filter_nodes,
+)
 from controller.policy import NodePool, Policy
-from controller.scheduling.explanation import EXAMPLES, explain_bound, explain_waiting
-from controller.scheduling.filter import MAX_REASONS, filter_nodes
-from controller.scheduling.guarantee import Guarantee, Limit
-from controller.scheduling.promise import Promise
-from controller.static_hashes import InsecureStaticHashes
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import healthy, node
 from tests.builders.pods import requirements, wishes

@@ -3,16 +3,13 @@
 import json
 from typing import Any
 
-from controller.audit.record import Record
-from controller.fleet.view import NodeMode
-from controller.policy import Policy
-from controller.scheduling.decision import NotedDecisions
-from controller.scheduling.description import describe
-from controller.scheduling.pod import find_pod
-from controller.scheduling.requirements import UNGUARDED, Requirements, RequirementsInvalid
-from controller.scheduling.scenes import DeviceUse
-from controller.scheduling.verbs import Answer, ExtenderVerbs, NoGpuUse
-from controller.static_hashes import InsecureStaticHashes
+from controller.placement.pod import find_pod
+from controller.placement.requirements import UNGUARDED, Requirements, RequirementsInvalid, describe
+from controller.placement.snapshot import DeviceUse, InsecureStaticHashes
+from controller.placement.verbs import NotedDecisions
+from controller.policy import NodeMode, Policy
+from controller.record import Record
+from controller.web.verbs import Answer, ExtenderVerbs, NoGpuUse
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.scheduling.wire import (
+from controller.web.verbs import (
     ArgsError,
     decode_args,
     encode_error,

@@ -5,22 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import GpuView, Level, NodeMode
-from controller.policy import Policy
-from controller.scheduling.device_pool import DevicePool
-from controller.scheduling.filter import MAX_REASONS, filter_nodes
-from controller.scheduling.fit import NodeFit, explain_fit
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee, Limit
-from controller.scheduling.islands import breaks_island, islands
-from controller.scheduling.judge import Judge
-from controller.scheduling.memory import PlacementMemory
-from controller.scheduling.prioritize import prioritize_nodes, tightness
-from controller.scheduling.promise import Promise
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.scene import placement_policy
-from controller.static_hashes import InsecureStaticHashes
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.view import GpuView
+from controller.placement.devices import DevicePool
+from controller.placement.node_verdict import Judge, Promise
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements
+from controller.placement.selector import breaks_island, islands
+from controller.placement.snapshot import InsecureStaticHashes, PlacementMemory, placement_policy
+from controller.placement.texts import Guarantee, Limit
+from controller.placement.verbs import (
+    MAX_REASONS,
+    NodeFit,
+    explain_fit,
+    filter_nodes,
+    prioritize_nodes,
+    tightness,
+)
+from controller.policy import Level, NodeMode, Policy
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
     LEASE_NS,

@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from controller.scheduling.device_labels import compile_labels
-from controller.scheduling.device_pool import DevicePool
-from controller.scheduling.given_device import is_wished_for
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee
-from controller.scheduling.requirements import Requirements, RequirementsInvalid
-from controller.scheduling.selector import parse_selector
+from controller.placement.devices import DevicePool, is_wished_for
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.selector import compile_labels, parse_selector
+from controller.placement.texts import Guarantee
 from tests.builders.fleet_views import acceptance, gpu, hash_of, mig_slice
 
 LABELS = compile_labels({"big": "memory>=40Gi"})

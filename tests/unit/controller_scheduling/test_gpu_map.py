@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.scheduling.gpu_map import Place, is_device_uuid, parse_gpu_map
+from controller.placement.pod import Place, is_device_uuid, parse_gpu_map
 
 
 def lines_at_fault(text: str) -> list[str]:

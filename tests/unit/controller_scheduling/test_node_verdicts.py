@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.view import GpuView, Level, NodeMode, NodeView
-from controller.policy import AttestationClass, ClassHash, MigStrategy, NodePool, Policy
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee
-from controller.scheduling.judge import Judge
-from controller.scheduling.refusal_texts import REFUSALS, STILL_CLAIMED, message
-from controller.scheduling.requirements import Requirements, RequirementsInvalid
-from controller.scheduling.scene import Scene
-from controller.static_hashes import InsecureStaticHashes
+from controller.fleet.view import GpuView, NodeView
+from controller.placement.node_verdict import Judge
+from controller.placement.pod import Place
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.snapshot import InsecureStaticHashes, Scene
+from controller.placement.texts import REFUSALS, STILL_CLAIMED, Guarantee, message
+from controller.policy import (
+    AttestationClass,
+    ClassHash,
+    Level,
+    MigStrategy,
+    NodeMode,
+    NodePool,
+    Policy,
+)
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (
     LEASE_NS,

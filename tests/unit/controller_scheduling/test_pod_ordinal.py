@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.scheduling.finding import Finding
-from controller.scheduling.ordinal import pod_ordinal
+from controller.placement.pod import pod_ordinal
+from controller.placement.texts import Finding
 from tests.builders.pods import as_pod, pod_json
 
 INDEX = "apps.kubernetes.io/pod-index"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.scheduling.finding import WishTextError
-from controller.scheduling.pod import PodDecodeError, decode_pod, device_requests, find_pod
+from controller.placement.pod import PodDecodeError, decode_pod, device_requests, find_pod
+from controller.placement.texts import WishTextError
 from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
 
 GPU = (GPU_RESOURCE,)

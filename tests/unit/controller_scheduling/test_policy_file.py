@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from controller.fleet.view import Level, NodeMode
-from controller.policy import (
-    AttestationClass,
-    AttestorRules,
-    ClassHash,
-    MigStrategy,
-    NodePool,
-    Policy,
-)
-from controller.policy_file import (
+from controller.policies.file import (
     MAX_BYTES,
     PolicyFile,
     PolicyInvalidError,
     decode_policy,
     policy_schema,
+)
+from controller.policy import (
+    AttestationClass,
+    AttestorRules,
+    ClassHash,
+    Level,
+    MigStrategy,
+    NodeMode,
+    NodePool,
+    Policy,
 )
 from tests.builders.fleet_views import hash_of
 

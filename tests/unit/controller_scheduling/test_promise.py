@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import NodeMode
-from controller.policy import NodePool, Policy
-from controller.scheduling.guarantee import Guarantee, Limit
-from controller.scheduling.promise import Promise, promise_of, promise_to
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.scene import Scene
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.placement.node_verdict import Promise, promise_of, promise_to
+from controller.placement.requirements import Requirements
+from controller.placement.snapshot import Scene
+from controller.placement.texts import Guarantee, Limit
+from controller.policy import NodeMode, NodePool, Policy
 from tests.builders.fleet_views import NOW_NS
 from tests.builders.scenes import scene
 

@@ -10,13 +10,12 @@ import pytest
 import yaml
 
 from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyParts
-from controller.policy_file import decode_policy, policy_schema
-from controller.scheduling.device_facts import FACTS
-from controller.scheduling.gpu_map import parse_gpu_map
-from controller.scheduling.prioritize import prioritize_nodes, tightness
-from controller.scheduling.refusal_texts import REFUSALS
-from controller.scheduling.requirements import Requirements
-from controller.scheduling.wish_keys import HINT_ANNOTATIONS, WISH_ANNOTATIONS, WishRules
+from controller.placement.pod import parse_gpu_map
+from controller.placement.requirements import Requirements
+from controller.placement.selector import FACTS
+from controller.placement.texts import HINT_ANNOTATIONS, REFUSALS, WISH_ANNOTATIONS, WishRules
+from controller.placement.verbs import prioritize_nodes, tightness
+from controller.policies.file import decode_policy, policy_schema
 from tests.builders.fleet_views import acceptance, gpu, node
 from tests.builders.scenes import scene
 

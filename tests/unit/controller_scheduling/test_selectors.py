@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from controller.scheduling.device_facts import FACTS, Device
-from controller.scheduling.device_labels import (
+from controller.placement.selector import (
+    FACTS,
+    Device,
     compile_labels,
     holds,
     is_label_name,
     labels_of,
     model_label,
+    parse_selector,
 )
-from controller.scheduling.finding import WishTextError
-from controller.scheduling.selector import parse_selector
+from controller.placement.texts import WishTextError
 from tests.builders.fleet_views import acceptance, gpu, mig_slice
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.static_hashes import InsecureStaticHashes, StaticHashesError
+from controller.placement.snapshot import InsecureStaticHashes, StaticHashesError
 from tests.builders.fleet_views import hash_of
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.scheduling.verdicts import ABSENT, CODES, Verdicts, packed
+from controller.placement.snapshot import ABSENT, CODES, Verdicts, packed
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import acceptance, fleet, hash_of, healthy, node
 

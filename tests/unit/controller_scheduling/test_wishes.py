@@ -4,23 +4,23 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.view import Level
-from controller.scheduling.description import describe
-from controller.scheduling.gpu_map import Place
-from controller.scheduling.guarantee import Guarantee
-from controller.scheduling.requirements import (
+from controller.placement.pod import Place
+from controller.placement.requirements import (
     UNGUARDED,
     Requirements,
     RequirementsInvalid,
     Reserve,
+    describe,
 )
-from controller.scheduling.wish_keys import (
+from controller.placement.texts import (
     HINT_ANNOTATIONS,
     RESULT_ANNOTATIONS,
     SEED_REQUIRED_HASH,
     WISH_ANNOTATIONS,
+    Guarantee,
     WishRules,
 )
+from controller.policy import Level
 from tests.builders.fleet_views import hash_of
 from tests.builders.pods import faults, requirements, wishes
 

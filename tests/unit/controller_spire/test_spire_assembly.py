@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
-from controller.clock_guard import ClockAnchor
+from controller.operations.conditions import ClockAnchor
+from controller.recorders.trust import SpireJournal
 from controller.settings import ControllerSettings
-from controller.spire.assembly import SpireParts, believed_moment, spire_parts
-from controller.spire.condition import NO_SPIRE_SERVER
-from controller.spire.facts import LiveSpireFacts
-from controller.spire.journal import SpireJournal
-from controller.verifier.seams import NoSpire
+from controller.spire.judgement import NO_SPIRE_SERVER
+from controller.spire.poller import LiveSpireFacts
+from controller.verifier.context import NoSpire
+from controller.wiring.stores import SpireParts, believed_moment, spire_parts
 from gpuwarden.settings.loader import CONTROLLER as CONTROLLER_CONFIG
 from gpuwarden.settings.loader import Inputs, load
 from gpuwarden.telemetry.metrics import Instruments

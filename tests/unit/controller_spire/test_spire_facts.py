@@ -5,13 +5,12 @@ from typing import ClassVar
 
 import pytest
 
-from controller.fleet.view import Level
-from controller.spire.condition import CAPPED, NO_SPIRE_SERVER
-from controller.spire.facts import LiveSpireFacts
-from controller.spire.own_standing import ADMIN_WARNING
-from controller.spire.server_client import SpireFailure, SpireServerError
+from controller.policy import Level
+from controller.spire.client import SpireFailure, SpireServerError
+from controller.spire.judgement import ADMIN_WARNING, CAPPED, NO_SPIRE_SERVER
+from controller.spire.poller import LiveSpireFacts
 from controller.spire.snapshot import SpireEntry, SpireSnapshot
-from controller.verifier.seams import Standing
+from controller.verifier.context import Standing
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.evidence import Scene
 from tests.builders.spire import (

@@ -6,9 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from controller.spire.journal import MAX_LISTED, SpireJournal
-from controller.spire.own_standing import ADMIN_WARNING
-from controller.spire.server_client import SpireFailure
+from controller.recorders.trust import MAX_LISTED, SpireJournal
+from controller.spire.client import SpireFailure
+from controller.spire.judgement import ADMIN_WARNING
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

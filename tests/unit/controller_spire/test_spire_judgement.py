@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.view import Level
-from controller.policy import AttestorRules, Policy
+from controller.policy import AttestorRules, Level, Policy
 from controller.spire.judgement import (
     ENTRIES_AGE_NS,
     SpireLimits,
@@ -16,7 +15,7 @@ from controller.spire.judgement import (
     image_refusal,
 )
 from controller.spire.snapshot import SpireSnapshot
-from controller.verifier.seams import SpireQuestion, Standing
+from controller.verifier.context import SpireQuestion, Standing
 from gpuwarden.reasons import ReasonCode as R
 from gpuwarden.reasons import Refusal
 from tests.builders.spire import (

@@ -2,11 +2,16 @@
 
 import pytest
 
-from controller.fleet.directory import FOREVER_NS
-from controller.spire.images import digests_of, image_digest
-from controller.spire.judgement import DEFAULT_SELECTORS
-from controller.spire.listing import MAX_SELECTORS, MAX_TEXT, Moment, read_agent, read_entries
-from controller.spire.node_names import ATTESTORS
+from controller.fleet.enrollment import FOREVER_NS
+from controller.spire.judgement import DEFAULT_SELECTORS, digests_of, image_digest
+from controller.spire.snapshot import (
+    ATTESTORS,
+    MAX_SELECTORS,
+    MAX_TEXT,
+    Moment,
+    read_agent,
+    read_entries,
+)
 from gpuwarden.wire.spire import types_pb2 as pb
 from tests.builders.spire import IMAGE, TD, S, spire_entry
 

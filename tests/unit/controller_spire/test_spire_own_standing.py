@@ -1,6 +1,6 @@
 """What the SPIRE server says about the controller itself."""
 
-from controller.spire.own_standing import ADMIN_WARNING, OwnStanding, own_standing
+from controller.spire.judgement import ADMIN_WARNING, OwnStanding, own_standing
 from tests.builders.spire import (
     CONTROLLER,
     LIMITS,

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.spire.listing import Moment
+from controller.spire.client import SpireFailure, SpireServerError
 from controller.spire.poller import LISTING_S, MAX_NEWCOMERS, PollPorts, SpirePoller
-from controller.spire.server_client import SpireFailure, SpireServerError
-from controller.spire.snapshot import Entries, SpireAgent, SpireEntry, SpireSnapshot
+from controller.spire.snapshot import Entries, Moment, SpireAgent, SpireEntry, SpireSnapshot
 from gpuwarden.identity.spiffe_id import SpiffeId, parse_spiffe_id
 from gpuwarden.identity.svid import Svid
 from tests.builders.ca import SpiffeCa

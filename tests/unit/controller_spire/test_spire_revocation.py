@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import FleetSnapshot, Level, NodeView
-from controller.policy import DEFAULT_POLICY
-from controller.spire.revocation import SLICE, Revocation
-from controller.verifier.result import Refused
-from controller.verifier.seams import SpireQuestion, Standing
+from controller.fleet.appraisal import Refused
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.view import FleetSnapshot, NodeView
+from controller.policy import DEFAULT_POLICY, Level
+from controller.spire.poller import SLICE, Revocation
+from controller.verifier.context import SpireQuestion, Standing
 from gpuwarden.reasons import STEP_OF, ReasonCode, Refusal
 from tests.builders.node_views import acceptance, fleet_of, node_view, past_refusal
 from tests.builders.spire import NOW_NS, TD

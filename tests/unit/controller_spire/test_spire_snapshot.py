@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.spire.changes import AgentChange, ChangedAgent, changed_agents
+from controller.spire.judgement import AgentChange, ChangedAgent, changed_agents
 from controller.spire.snapshot import SpireAgent
 from tests.builders.spire import PARENT, PEER, TD, spire_agent, spire_entry, spire_snapshot
 

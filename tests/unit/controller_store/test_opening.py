@@ -6,8 +6,8 @@ import pytest
 
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.settings import StoreKind, StoreSettings
-from controller.store.opening import StoreMissingError, choose_store
-from controller.store.sqlite_enrollment import SqliteEnrollmentStore
+from controller.store.enrollments import SqliteEnrollmentStore
+from controller.wiring.stores import StoreMissingError, choose_store
 from tests.contracts.enrollment_store import FULL
 from tests.fakes.clock import FakeClock
 

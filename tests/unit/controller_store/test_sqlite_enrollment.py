@@ -16,11 +16,9 @@ from controller.fleet.enrollment import (
     EnrollmentStore,
     EnrollmentUnavailableError,
 )
-from controller.store import file_thread
-from controller.store.enrollment_table import Write
-from controller.store.file_thread import FRESH_NS, Request
-from controller.store.sqlite_enrollment import SqliteEnrollmentStore
-from controller.store.sqlite_file import APPLICATION_ID
+from controller.store import sqlite as file_thread
+from controller.store.enrollments import SqliteEnrollmentStore, Write
+from controller.store.sqlite import APPLICATION_ID, FRESH_NS, Request
 from tests.contracts.enrollment_store import FULL, RELEASED, EnrollmentStoreContract
 from tests.fakes.clock import FakeClock
 
@@ -297,7 +295,7 @@ class TestWaiting:
     async def test_a_lock_that_never_ends_is_said_to_be_one(
         self, opened: Opened, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("controller.store.sqlite_file.BUSY_SECONDS", 0.01)
+        monkeypatch.setattr("controller.store.sqlite.BUSY_SECONDS", 0.01)
         store = opened()
         await store.load()
         holder = sqlite3.connect(path, isolation_level=None)

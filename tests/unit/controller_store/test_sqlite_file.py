@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.store import sqlite_file
-from controller.store.sqlite_file import Component, StoreError, open_store
+from controller.store import sqlite as sqlite_file
+from controller.store.sqlite import Component, StoreError, open_store
 
 THINGS = Component("things", 1, ("CREATE TABLE things (x)",))
 

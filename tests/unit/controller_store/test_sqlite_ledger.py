@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.enrollment import EnrollmentRecord
-from controller.ledger.states import HolderState
+from controller.ledger.record import HolderState
 from controller.ledger.store import LedgerStore, LedgerUnavailableError
-from controller.store.file_thread import FRESH_NS
-from controller.store.record_document import RecordInvalidError
-from controller.store.reservation_document import decode_reservation, encode_reservation
-from controller.store.sqlite_enrollment import SqliteEnrollmentStore
-from controller.store.sqlite_ledger import SqliteLedgerStore
+from controller.store.documents import RecordInvalidError, decode_reservation, encode_reservation
+from controller.store.enrollments import SqliteEnrollmentStore
+from controller.store.ledger import SqliteLedgerStore
+from controller.store.sqlite import FRESH_NS
 from tests.builders.ledger import holder, record
 from tests.contracts.ledger_store import FULL, ID, LedgerStoreContract, entry
 from tests.fakes.clock import FakeClock

@@ -2,13 +2,14 @@ from dataclasses import replace
 
 import pytest
 
+from controller.fleet.appraisal import StreamState
 from controller.verifier.challenge import (
     AuditHead,
     ChallengeStore,
     IssuedChallenge,
     build_challenge,
 )
-from controller.verifier.context import ReceivedMessage, StreamState
+from controller.verifier.context import ReceivedMessage
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import TYPE_BAD_NEWS, Challenge
 from gpuwarden.evidence.strict_json import decode

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.acceptance import acceptance_of
-from controller.fleet.node_trust import _FACTS
-from controller.verifier.result import Accepted, Refused
+from controller.fleet.appraisal import Accepted, Refused
+from controller.fleet.registry import acceptance_of
+from controller.fleet.trust import _FACTS
 from gpuwarden.evidence.model import TYPE_EVIDENCE, Allocation, FailedRead, GpuProcess
 from gpuwarden.reasons import Effect, ReasonCode
 from tests.builders.evidence import Scene

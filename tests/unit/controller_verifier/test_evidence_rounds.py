@@ -5,10 +5,10 @@ from functools import partial
 import msgspec
 import pytest
 
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
 from controller.fleet.enrollment import Denial, EnrollmentRecord
-from controller.verifier import peer
-from controller.verifier.context import SECOND_NS, StreamState
-from controller.verifier.result import Accepted, BadNewsAccepted, Refused
+from controller.verifier import stream as peer
+from controller.verifier.context import SECOND_NS
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
 from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest

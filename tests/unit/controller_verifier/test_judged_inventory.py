@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.fleet.acceptance import acceptance_of
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import Level
-from controller.policy import Policy
-from controller.verifier.result import Accepted, Refused
-from controller.verifier.seams import HardwareQuestion, Standing
+from controller.fleet.appraisal import Accepted, Refused
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.registry import acceptance_of
+from controller.policy import Level, Policy
+from controller.verifier.context import HardwareQuestion, Standing
 from gpuwarden.evidence.model import FailedRead, NvLink
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.evidence import NODE, Scene

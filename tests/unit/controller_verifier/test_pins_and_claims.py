@@ -2,15 +2,20 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.claims import ContestedClaim
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import Candidate, Denial, EnrollmentRecord, PinnedGpu
-from controller.fleet.operator_decisions import accepted, show
-from controller.fleet.view import Level
-from controller.policy import NodePool, Policy
-from controller.verifier.pins import next_record
-from controller.verifier.result import Accepted, Refused
-from controller.verifier.seams import HardwareQuestion, SpireQuestion, Standing
+from controller.fleet.appraisal import Accepted, Refused
+from controller.fleet.denials import accepted, show
+from controller.fleet.enrollment import (
+    Candidate,
+    ContestedClaim,
+    Denial,
+    DirectorySnapshot,
+    EnrollmentRecord,
+    KnownNode,
+    PinnedGpu,
+)
+from controller.policy import Level, NodePool, Policy
+from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing
+from controller.verifier.message import next_record
 from gpuwarden.evidence.model import FailedRead, Inventory, LostGpu
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa

@@ -3,9 +3,9 @@ from datetime import timedelta
 
 import pytest
 
+from controller.fleet.appraisal import Refused, StreamState
 from controller.fleet.enrollment import Denial, EnrollmentRecord
-from controller.verifier.context import Limits, StreamState, VerifierSettings
-from controller.verifier.result import Refused
+from controller.verifier.context import Limits, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import ZERO_DIGEST
 from gpuwarden.reasons import Effect, ReasonCode

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from controller.verifier.result import Refused
+from controller.fleet.appraisal import Refused
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode
 from tests.builders.ca import SpiffeCa
 from tests.builders.defects import DEFECTS, Defect

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from controller.audit.recent import Recent
-from controller.ledger.states import HolderState
-from controller.rpc.account_message import account_message
+from controller.audit.reading import Recent
+from controller.ledger.record import HolderState
+from controller.messages import account_message
 from gpuwarden.audit.record import decode_record
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.accounts import (

@@ -8,14 +8,18 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
+from controller.access import PeerUsage, Rate
 from controller.fleet.denials import Denials
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
-from controller.rpc.attest_session import AttestSession, SessionPorts, SessionTiming
-from controller.rpc.challenger import Challenger
-from controller.rpc.evidence_intake import EvidenceIntake, IntakePorts
-from controller.rpc.peer_usage import PeerUsage, Rate
-from controller.rpc.stream_table import StreamTable
+from controller.rpc.attestation import (
+    AttestSession,
+    Challenger,
+    SessionPorts,
+    SessionTiming,
+    StreamTable,
+)
+from controller.rpc.intake import EvidenceIntake, IntakePorts
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.wire.v1 import attestation_pb2 as pb

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from controller.audit.notary import Published
-from controller.rpc.audit_heads import AuditHeads
-from controller.verifier.context import StreamState
+from controller.audit.writer import Published
+from controller.fleet.appraisal import StreamState
+from controller.rpc.attestation import AuditHeads
 from gpuwarden.audit.key_change import sign_change
 from gpuwarden.audit.witness import conclude
 from gpuwarden.evidence.model import WitnessedCheckpoint

@@ -5,7 +5,7 @@ from google.protobuf.descriptor import FileDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from controller.rpc.authorization import (
+from controller.access import (
     ALLOWED_CALLERS,
     KIND_OF_ROLE,
     CallerKind,

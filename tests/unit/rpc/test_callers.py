@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller.rpc.authorization import CallerKind
-from controller.rpc.caller import Caller, caller_of
-from controller.rpc.peer_usage import Occupancy
-from controller.rpc.session_facts import peer_key, stream_facts
+from controller.access import Caller, CallerKind, Occupancy, caller_of
+from controller.rpc.server import peer_key, stream_facts
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 

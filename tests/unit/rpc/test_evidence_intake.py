@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
 from controller.fleet.denials import Denials
 from controller.fleet.enrollment import (
     Denial,
@@ -14,12 +15,11 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
-from controller.fleet.node_trust import ChangeKind
 from controller.fleet.registry import FleetRegistry
+from controller.fleet.trust import ChangeKind
 from controller.fleet.view import NodeState
-from controller.rpc.evidence_intake import Changes, EvidenceIntake, IntakePorts, Result
-from controller.verifier.context import Snapshots, StreamState
-from controller.verifier.result import Accepted, BadNewsAccepted, Refused, refused
+from controller.rpc.intake import Changes, EvidenceIntake, IntakePorts, Result
+from controller.verifier.context import Snapshots
 from gpuwarden.audit.exhibit import bundle_digest, reverify
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal

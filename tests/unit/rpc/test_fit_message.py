@@ -1,10 +1,9 @@
-from controller.fleet.view import Level
-from controller.rpc.fit_message import fit_message, unreadable_pod
-from controller.scheduling.finding import Finding
-from controller.scheduling.fit import FitReport, NodeFit
-from controller.scheduling.guarantee import Guarantee, Limit
-from controller.scheduling.promise import Promise
-from controller.scheduling.requirements import Requirements, RequirementsInvalid
+from controller.messages import fit_message, unreadable_pod
+from controller.placement.node_verdict import Promise
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.texts import Finding, Guarantee, Limit
+from controller.placement.verbs import FitReport, NodeFit
+from controller.policy import Level
 from gpuwarden.reasons import ReasonCode, Refusal
 
 NEEDS = Requirements(guarded=True, min_level=Level.L1, count=2)

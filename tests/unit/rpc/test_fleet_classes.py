@@ -2,9 +2,9 @@ from types import MappingProxyType
 
 import pytest
 
-from controller.fleet.view import EMPTY_FLEET, Level
-from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
-from controller.rpc.fleet_classes import find_class, list_classes
+from controller.explain.node import find_class, list_classes
+from controller.fleet.view import EMPTY_FLEET
+from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Level, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from tests.builders.node_views import HASH_A, HASH_B, S, acceptance, fleet_of, node_view

@@ -3,15 +3,9 @@ from dataclasses import replace
 import pytest
 
 from controller.fleet.view import NodeView
-from controller.rpc.fleet_messages import (
-    gpu_messages,
-    node_message,
-    refusal_messages,
-    rfc3339,
-    use_message,
-)
-from controller.scheduling.guarantee import Guarantee, Limit
-from controller.scheduling.promise import Promise
+from controller.messages import gpu_messages, node_message, refusal_messages, use_message
+from controller.placement.node_verdict import Promise
+from controller.placement.texts import Guarantee, Limit, rfc3339
 from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import ReasonCode
 from tests.builders.inventory import gpu_uuid

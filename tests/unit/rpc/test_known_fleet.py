@@ -1,9 +1,9 @@
 from dataclasses import dataclass
 
-from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.view import NodeMode, NodeState
-from controller.policy import DEFAULT_POLICY, NodePool, Policy
-from controller.rpc.known_fleet import KnownFleet
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.view import NodeState
+from controller.policy import DEFAULT_POLICY, NodeMode, NodePool, Policy
+from controller.rpc.services import KnownFleet
 from tests.builders.node_views import HASH_A, fleet_of, node_view
 from tests.fakes.fleet import FakeFleet
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.rpc.local_socket import SocketInUseError, claim_socket, owner_only
+from controller.rpc.server import SocketInUseError, claim_socket, owner_only
 
 
 def _bind(path: Path) -> socket.socket:

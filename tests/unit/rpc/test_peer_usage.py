@@ -1,4 +1,4 @@
-from controller.rpc.peer_usage import Occupancy, PeerUsage, Rate
+from controller.access import Occupancy, PeerUsage, Rate
 from gpuwarden.reasons import ReasonCode
 
 S = 1_000_000_000

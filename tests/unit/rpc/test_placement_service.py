@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.custody.account import Account
+from controller.explain.pod import Account
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.rpc.placement_service import AT_ONCE, PlacementReader, PlacementService
+from controller.rpc.services import AT_ONCE, PlacementReader, PlacementService
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.accounts import account, held, pod_document

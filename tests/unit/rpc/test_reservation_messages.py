@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from controller.ledger.record import GpuRecord, PodRef
-from controller.ledger.states import HolderState, Origin
+from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.rpc.reservation_messages import Wanted, reservation_page
+from controller.messages import Wanted, reservation_page
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.ledger import OTHER_POD, SHARE, holder, record
 

@@ -1,4 +1,4 @@
-from controller.rpc.stream_table import StreamTable
+from controller.rpc.attestation import StreamTable
 from gpuwarden.reasons import ReasonCode, Refusal
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.rpc import support_service
-from controller.rpc.support_service import AT_ONCE, SupportService
+from controller.rpc import services as support_service
+from controller.rpc.services import AT_ONCE, SupportService
 from gpuwarden.support.part import Part, missing
 from gpuwarden.wire.v1 import support_pb2 as pb
 

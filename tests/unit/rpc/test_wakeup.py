@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.rpc.wakeup import Wakeup
+from controller.rpc.attestation import Wakeup
 
 LONG_S = 3600.0
 

@@ -8,7 +8,7 @@ from tests.weakened.weakening import Edit, Weakening, one
 ENTRIES: Final = (
     one(
         "log-of-one-node",
-        "controller/audit/rounds.py",
+        "controller/audit/writer.py",
         "        self._count(record, wall_ns, 1 if known else 0)\n        return known",
         "        self._count(record, wall_ns, 1 if known else 0)\n        return False",
         f"{COUNTING}::test_first_refusal_is_logged_and_repeats_are_counted",
@@ -66,7 +66,7 @@ ENTRIES: Final = (
     ),
     one(
         "log-accusations",
-        "controller/witness_alarms.py",
+        "controller/recorders/gauges.py",
         "if not is_bounded or self._recorded[key] >= MAX_RECORDS:",
         "if False:",
         "tests/unit/controller/test_witness_alarms.py::test_what_nodes_say_fills_no_log",

@@ -19,7 +19,7 @@ from tests.weakened.weakening import Edit, Weakening, one
 ENTRIES: Final = (
     one(
         "gate-forged-keys",
-        "controller/binding/forgery.py",
+        "controller/binding/request.py",
         "if keys.is_ours(key) or key in keys.ordinals or is_device:",
         "if is_device:",
         f"{GATE_DECISION}::test_keys_of_ours_in_a_binding_are_refused",
@@ -34,14 +34,14 @@ ENTRIES: Final = (
     ),
     one(
         "gate-plain-pods",
-        "controller/binding/gate.py",
+        "controller/binding/webhook.py",
         "return Verdict(patch=same_pod_patch(stored))",
         "return _UNTOUCHED",
         f"{GATE}::test_a_binding_without_a_uid_holds_for_the_pod_that_was_judged_alone",
     ),
     one(
         "pods-that-are-there-again",
-        "controller/binding/follower.py",
+        "controller/binding/reconciler.py",
         "return PodGone() if sight is None and pod.uid in self._gone else sight",
         "return PodGone() if pod.uid in self._gone else sight",
         f"{SEEN_THROUGH}::test_a_pod_that_is_there_again_keeps_its_gpu",
@@ -63,7 +63,7 @@ ENTRIES: Final = (
                 "    return over or view.grant_refusal(case.node, alone)",
             ),
             Edit(
-                "controller/scheduling/device_use.py",
+                "controller/placement/devices.py",
                 "if use.card not in busy and is_taken(use, holders)",
                 "if False",
             ),
@@ -75,7 +75,7 @@ ENTRIES: Final = (
     ),
     one(
         "gate-preconditions",
-        "controller/binding/results.py",
+        "controller/binding/request.py",
         'Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),',
         "",
         "tests/unit/controller_binding/test_binding_request.py"
@@ -84,7 +84,7 @@ ENTRIES: Final = (
     ),
     one(
         "gate-waits-for-its-record",
-        "controller/binding/granting.py",
+        "controller/binding/webhook.py",
         "await ports.audit.grant(reservation_record(reserved))",
         "reservation_record(reserved)",
         f"{GATE}::test_no_reservation_without_its_record",
@@ -92,28 +92,28 @@ ENTRIES: Final = (
     ),
     one(
         "gate-takes-late-claims-back",
-        "controller/binding/granting.py",
+        "controller/binding/webhook.py",
         'await self._revoke(claim, "its answer came too late")',
         "return",
         f"{GATE}::test_an_answer_that_comes_too_late_takes_its_claim_back",
     ),
     one(
         "gate-stands-on-firm-ground",
-        "controller/binding/granting.py",
+        "controller/binding/webhook.py",
         "refusal = ports.grant_refusal(claim.node, ())",
         "refusal = None",
         f"{GATE}::test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile",
     ),
     one(
         "gate-adopts-what-is-authentic",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         "return ids.is_authentic(live.reservation, subject)",
         "return True",
         f"{SEEN_THROUGH}::test_a_pod_that_only_says_so_is_not_adopted",
     ),
     one(
         "gate-new-kubelet",
-        "controller/binding/use_reports.py",
+        "controller/binding/use.py",
         "return frozenset() if asked_ns - since_ns >= SETTLES_NS else None",
         "return frozenset()",
         "tests/unit/controller_binding/test_use_reports.py"
@@ -121,21 +121,21 @@ ENTRIES: Final = (
     ),
     one(
         "gate-dry-run",
-        "controller/binding/gate.py",
+        "controller/binding/webhook.py",
         "if not isinstance(decision, Reserve) or asked.dry_run or view.report:",
         "if not isinstance(decision, Reserve) or view.report:",
         f"{GATE}::test_a_dry_run_claims_nothing_and_leaves_nothing_behind",
     ),
     one(
         "early-one-per-owner",
-        "controller/binding/early.py",
+        "controller/binding/webhook.py",
         "            if not await self._is_there(holder.pod):",
         "            if False:",
         f"{EARLY}::test_the_owner_of_a_pod_over_its_quota_gets_no_second_gpu",
     ),
     one(
         "early-may-still-come",
-        "controller/binding/followup.py",
+        "controller/binding/reconciliation.py",
         "{} if part.origin is Origin.ADMISSION else looks",
         "looks",
         f"{EARLY}::test_what_was_reserved_is_kept_while_the_pod_may_come_and_then_let_go",
@@ -149,21 +149,21 @@ ENTRIES: Final = (
     ),
     one(
         "early-dry-run",
-        "controller/binding/early.py",
+        "controller/binding/webhook.py",
         "            if isinstance(found, Refusal) or ask.dry_run:",
         "            if isinstance(found, Refusal):",
         f"{EARLY}::test_a_dry_run_is_answered_alike_and_leaves_nothing",
     ),
     one(
         "grants-of-the-log",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         "settled = _by_key([x for x in lost if await self._hold(x)])",
         "settled = _by_key(lost)",
         f"{LOST}::test_what_the_log_gave_away_is_held_until_the_node_shows_no_use",
     ),
     one(
         "grants-wait-for-another-node",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         "                return record is None\n",
         "                return True\n",
         f"{ELSEWHERE}::test_what_only_the_log_knows_is_not_forgotten_meanwhile",
@@ -171,7 +171,7 @@ ENTRIES: Final = (
     ),
     one(
         "live-pods-are-remembered",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         "        self._remembered = {**self._remembered, **missing}\n",
         "",
         f"{ELSEWHERE}::test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end",
@@ -179,21 +179,21 @@ ENTRIES: Final = (
     ),
     one(
         "waiting-pods-are-touched",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         "                await ports.pods.touch(grant.pod)\n",
         "                pass\n",
         f"{LOST}::test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unused",
     ),
     one(
         "live-pods-keep-their-gpus",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         "return refusal or self._held_by_pods(gpus)",
         "return refusal",
         f"{LOST}::test_a_record_that_is_ended_by_hand_gives_a_live_pods_gpu_to_nobody",
     ),
     one(
         "pods-put-back-are-proven-so",
-        "controller/binding/apart.py",
+        "controller/binding/reconciliation.py",
         "if holder.reservation in self._proven:",
         "if True:",
         "tests/unit/controller_binding/test_apart.py"
@@ -201,21 +201,21 @@ ENTRIES: Final = (
     ),
     one(
         "settles-own-gpus",
-        "controller/binding/settlement.py",
+        "controller/binding/reconciliation.py",
         "        if gpu is None or gpu not in shown.gpus:\n",
         "        if gpu is None:\n",
         f"{SETTLEMENT}::test_only_the_node_s_own_gpus_and_its_guarded_pods",
     ),
     one(
         "settles-known-pods",
-        "controller/binding/settlement.py",
+        "controller/binding/reconciliation.py",
         "if since_ns < report.asked_ns)",
         "if since_ns)",
         f"{SETTLEMENT}::test_a_report_counts_once_the_pod_was_known_before_it_was_asked_for",
     ),
     one(
         "use-compared",
-        "controller/binding/use_faults.py",
+        "controller/binding/use.py",
         "            elif not any(_holds(case, card, uid) for card in cards):\n",
         "            elif not case.pods.with_uid(uid):\n",
         f"{USE_FAULTS}::test_a_reserved_pod_with_another_gpu",
@@ -223,7 +223,7 @@ ENTRIES: Final = (
     ),
     one(
         "operator-release-audited",
-        "controller/binding/release_desk.py",
+        "controller/binding/operator_release.py",
         "        await ports.audit.grant("
         "order_record(order, found.entry, found.holder, found.evidence))\n",
         "",
@@ -232,21 +232,21 @@ ENTRIES: Final = (
     ),
     one(
         "operator-release-first-round",
-        "controller/binding/release_desk.py",
+        "controller/binding/operator_release.py",
         "        if (why := ports.not_ready()) is not None:",
         "        if (why := ports.not_ready()) is not None and False:",
         f"{RELEASE_DESK}::test_a_controller_that_has_not_heard_every_node_yet_releases_nothing",
     ),
     one(
         "operator-release-decided-once",
-        "controller/binding/release_desk.py",
+        "controller/binding/operator_release.py",
         "        for _ in range(_MAX_RACES):\n            found = await self._decided(order)\n",
         "        for _ in range(_MAX_RACES):\n",
         f"{RELEASE_DESK}::test_a_pod_that_is_there_again_when_the_record_is_durable_keeps_its_gpu",
     ),
     one(
         "an-attempts-end-forgets-what-was-bound",
-        "controller/binding/footing_keeper.py",
+        "controller/binding/reconciler.py",
         " or (grant.bound and not end.bound)",
         "",
         f"{RELEASE_DESK}::test_an_attempt_s_end_is_none_of_what_the_log_has_as_bound",

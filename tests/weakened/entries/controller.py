@@ -8,21 +8,21 @@ from tests.weakened.weakening import one
 ENTRIES: Final = (
     one(
         "clock-suspect",
-        "controller/clock_guard.py",
+        "controller/operations/conditions.py",
         "return abs(self.offset_ns(boottime_ns, wall_ns)) > self.tolerance_ns + drift_ns",
         "return drift_ns < 0",
         "tests/unit/controller/test_process_parts.py::test_a_step_is_suspect_and_drift_is_not",
     ),
     one(
         "denials-outlive-the-process",
-        "controller/denial_follower.py",
+        "controller/operations/fleet.py",
         "        if denied or lost:\n",
         "        if False:\n",
         f"{FOLLOWER}::test_a_denial_from_before_the_start_quarantines_with_its_cause",
     ),
     one(
         "denials-end-by-acts-alone",
-        "controller/denial_follower.py",
+        "controller/operations/fleet.py",
         "if record is not None and record.has_lifted(ended):",
         "if True:",
         f"{FOLLOWER}::test_a_denial_that_nobody_lifted_was_lost_and_is_written_again",
@@ -30,14 +30,14 @@ ENTRIES: Final = (
     ),
     one(
         "denials-of-the-log",
-        "controller/denial_follower.py",
+        "controller/operations/fleet.py",
         "self._denied = {**logged, **self._denied}",
         "self._denied = {**self._denied}",
         f"{FOLLOWER}::test_the_log_knows_of_a_denial_that_the_store_has_lost",
     ),
     one(
         "acts-on-the-record",
-        "controller/operator_desk.py",
+        "controller/operations/fleet.py",
         "            await self._ports.audit.grant(_record(act, order, before, decided))\n",
         "",
         "tests/unit/controller/test_operator_desk.py"

@@ -31,14 +31,14 @@ ENTRIES: Final = (
     ),
     one(
         "acts-on-what-was-shown",
-        "controller/fleet/operator_decisions.py",
+        "controller/fleet/denials.py",
         "    if expected == shown.version:",
         "    if True:",
         f"{DECISIONS}::test_something_else_than_what_was_shown_is_not_accepted",
     ),
     one(
         "news-wins",
-        "controller/fleet/node_trust.py",
+        "controller/fleet/trust.py",
         "if view.blocked is not None and issued <= record.blocked_ns:",
         "if False:",
         f"{TRUST}::test_evidence_asked_for_before_a_revocation_does_not_end_it",

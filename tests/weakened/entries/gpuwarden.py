@@ -22,12 +22,12 @@ ENTRIES: Final = (
                 "ReasonCode.SVID_EXPIRED: Effect.REVOKE,",
             ),
             Edit(
-                "controller/verifier/result.py",
+                "controller/fleet/appraisal.py",
                 "EFFECT_OF[refusal.code] if step >= FIRST_STEP_OF_THE_NODE else Effect.TRANSIENT",
                 "EFFECT_OF[refusal.code]",
             ),
             Edit(
-                "controller/fleet/node_trust.py",
+                "controller/fleet/trust.py",
                 "event.effect if event.step >= _FIRST_STEP_OF_THE_NODE else Effect.TRANSIENT",
                 "event.effect",
             ),

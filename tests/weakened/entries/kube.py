@@ -8,14 +8,14 @@ from tests.weakened.weakening import one
 ENTRIES: Final = (
     one(
         "taint-that-kubelet-heeds",
-        "controller/kube/objects.py",
+        "controller/kube/reflection.py",
         "return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT",
         "return taint.key == MANAGED_TAINT",
         "tests/unit/controller_kube/test_objects.py::test_what_is_kept_of_a_node",
     ),
     one(
         "map-names-one-node",
-        "controller/kube/cluster_nodes.py",
+        "controller/kube/pods.py",
         "if len(holders) == 1:",
         "if holders:",
         "tests/unit/controller_kube/test_map_names.py"
@@ -39,7 +39,7 @@ ENTRIES: Final = (
     ),
     one(
         "large-pages",
-        "controller/kube/api.py",
+        "controller/kube/client.py",
         "                if most == 1:\n",
         "                if most >= 1:\n",
         "tests/integration/test_kube_list_watch.py"
@@ -47,7 +47,7 @@ ENTRIES: Final = (
     ),
     one(
         "reservation-removed-by-force",
-        "controller/kube/reservation_store.py",
+        "controller/kube/reservations.py",
         "            if new.key in self._objects.missing:\n"
         "                await self._mend(new.key)\n"
         "                return False\n",
@@ -56,7 +56,7 @@ ENTRIES: Final = (
     ),
     one(
         "places-taken-unseen",
-        "controller/kube/reservation_store.py",
+        "controller/kube/reservations.py",
         "            and object_uid(before) != known[key].uid\n",
         "            and False\n",
         "tests/integration/test_kube_ledger_store.py"
@@ -64,7 +64,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-audience",
-        "controller/kube/token_reviewer.py",
+        "controller/kube/calls.py",
         "if not status.authenticated or audience not in (status.audiences or ()):",
         "if not status.authenticated:",
         f"{REVIEW_ANSWERS}::test_what_does_not_count",

@@ -19,7 +19,7 @@ from tests.weakened.weakening import one
 ENTRIES: Final = (
     one(
         "claims-after-kubelet-gave",
-        "controller/ledger/pod_use.py",
+        "controller/ledger/occupancy.py",
         "            card in by_kubelet,\n",
         "            False,\n",
         "tests/unit/controller_ledger/test_ledger_footing.py"
@@ -28,7 +28,7 @@ ENTRIES: Final = (
     ),
     one(
         "claims-where-a-stranger-runs",
-        "controller/ledger/pod_use.py",
+        "controller/ledger/occupancy.py",
         "    return use.is_given or has_stranger(use, holders)\n",
         "    return use.is_given\n",
         f"{WITHOUT_RECORD}::test_of_those_that_no_stranger_uses_one_is_given",
@@ -43,14 +43,14 @@ ENTRIES: Final = (
     ),
     one(
         "ledger-touch",
-        "controller/ledger/attempt.py",
+        "controller/ledger/claim.py",
         "    if watch.touched is None or watch.touched_ns < until_ns:\n        return Touch()\n",
         "",
         "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
     ),
     one(
         "ledger-touch-since",
-        "controller/ledger/attempt.py",
+        "controller/ledger/claim.py",
         "    if watch.touched is None or watch.touched_ns < until_ns:",
         "    if watch.touched is None:",
         "tests/unit/controller_ledger/test_ledger_attempt.py"
@@ -58,7 +58,7 @@ ENTRIES: Final = (
     ),
     one(
         "ledger-lost-answer",
-        "controller/ledger/attempt.py",
+        "controller/ledger/claim.py",
         'Move(HolderState.RELEASING, "its pod is bound under another reservation")',
         'Move(HolderState.REVOKED, "its pod is bound under another reservation")',
         "tests/unit/controller_binding/test_two_answers.py"
@@ -100,7 +100,7 @@ ENTRIES: Final = (
     ),
     one(
         "share-group-by-its-entry",
-        "controller/ledger/adoption.py",
+        "controller/ledger/claim.py",
         "part if live.share == record.share else part.as_stranger()",
         "part",
         "tests/unit/controller_ledger/test_ledger_adoption.py"
@@ -125,7 +125,7 @@ ENTRIES: Final = (
     ),
     one(
         "reservation-id-pod",
-        "controller/ledger/reservation_id.py",
+        "controller/ledger/record.py",
         '            "pod": subject.pod_uid if nonce is None else None,',
         '            "pod": None,',
         "tests/unit/controller_ledger/test_reservation_id.py"
@@ -133,14 +133,14 @@ ENTRIES: Final = (
     ),
     one(
         "attempts-that-were-bound",
-        "controller/ledger/recovery.py",
+        "controller/ledger/occupancy.py",
         "    return grant.bound and held.state is HolderState.PROPOSED\n",
         "    return False\n",
         f"{LOST}::test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire",
     ),
     one(
         "adopted-on-its-own-node",
-        "controller/ledger/adoption.py",
+        "controller/ledger/claim.py",
         "    if record.node != live.node:\n        return None\n",
         "",
         "tests/unit/controller_ledger/test_ledger_adoption.py"
@@ -150,7 +150,7 @@ ENTRIES: Final = (
     ),
     one(
         "held-on-its-own-node",
-        "controller/ledger/recovery.py",
+        "controller/ledger/occupancy.py",
         "    elif record.node != grant.node:",
         "    elif False:",
         "tests/property/test_lost_reservations.py::test_nothing_in_force_is_lost",
@@ -158,7 +158,7 @@ ENTRIES: Final = (
     ),
     one(
         "lost-gpus-are-owed",
-        "controller/ledger/footing.py",
+        "controller/ledger/occupancy.py",
         "    if any(key_of(gpu) in footing.owed for gpu in gpus):",
         "    if False:",
         "tests/unit/controller_ledger/test_ledger_footing.py"
@@ -166,21 +166,21 @@ ENTRIES: Final = (
     ),
     one(
         "log-is-read-first",
-        "controller/ledger/footing.py",
+        "controller/ledger/occupancy.py",
         "    if not footing.recalled:\n        return Refusal(",
         "    if False:\n        return Refusal(",
         f"{LOST}::test_before_the_log_was_read_nothing_is_granted",
     ),
     one(
         "api-bound-pod",
-        "controller/ledger/confirm.py",
+        "controller/ledger/claim.py",
         "refusal = _against(holder, pod) or _against_place(record, holder, pod)",
         "refusal = None",
         f"{API_FINALIZE}::test_only_a_live_pod_that_is_bound_under_the_id_counts",
     ),
     one(
         "settles-after-the-earlier-pod",
-        "controller/ledger/settlement.py",
+        "controller/ledger/release.py",
         "    return report.may_run(holder.pod.uid)",
         "    return False",
         f"{SETTLED}::test_a_pod_waits_for_an_earlier_one_of_its_name",
@@ -194,14 +194,14 @@ ENTRIES: Final = (
     ),
     one(
         "operator-only-releasing",
-        "controller/ledger/operator_release.py",
+        "controller/ledger/release.py",
         "    if holder.state is not HolderState.RELEASING:",
         "    if False:",
         f"{SPOKEN_FOR}::test_only_what_is_being_released_is",
     ),
     one(
         "operator-pod-lives",
-        "controller/ledger/operator_release.py",
+        "controller/ledger/release.py",
         "    if not is_over(known.pod):",
         "    if False:",
         f"{SPOKEN_FOR}::test_a_pod_that_may_live_keeps_its_gpu",
@@ -209,7 +209,7 @@ ENTRIES: Final = (
     ),
     one(
         "operator-contradicts-the-node",
-        "controller/ledger/operator_release.py",
+        "controller/ledger/release.py",
         "    if shown is not None:",
         "    if False:",
         f"{SPOKEN_FOR}::test_a_node_that_shows_the_pod_is_not_contradicted",
@@ -217,14 +217,14 @@ ENTRIES: Final = (
     ),
     one(
         "operator-process-elsewhere",
-        "controller/ledger/operator_release.py",
+        "controller/ledger/release.py",
         "    if pod.uid is not None and pod.uid in (report.pods or ()):",
         "    if False:",
         f"{SPOKEN_FOR}::test_a_node_that_shows_the_pod_is_not_contradicted",
     ),
     one(
         "operator-given-by-kubelet",
-        "controller/ledger/operator_release.py",
+        "controller/ledger/release.py",
         "    if not succeeded and any(card_of(x.device) == gpu for x in given):",
         "    if False:",
         f"{SPOKEN_FOR}::test_a_node_that_shows_the_pod_is_not_contradicted",

@@ -8,7 +8,7 @@ from tests.weakened.weakening import Edit, Weakening, one
 ENTRIES: Final = (
     one(
         "operator-release-of-gpus",
-        "controller/rpc/authorization.py",
+        "controller/access.py",
         '        f"{_OPERATOR}/ReleaseGpu": _OPERATORS,\n',
         '        f"{_OPERATOR}/ReleaseGpu": _READERS,\n',
         "tests/integration/test_operator_rpc.py::test_nobody_else_acts",
@@ -16,14 +16,14 @@ ENTRIES: Final = (
     ),
     one(
         "roles",
-        "controller/rpc/authorization.py",
+        "controller/access.py",
         "if caller in ALLOWED_CALLERS.get(method, frozenset()):",
         "if method in ALLOWED_CALLERS:",
         f"{RPC}::test_the_matrix_over_tls",
     ),
     one(
         "before-the-request",
-        "controller/rpc/interceptor.py",
+        "controller/rpc/server.py",
         "        if refusal is not None:\n            await abort_with(context, refusal)\n",
         "        if refusal is not None:\n"
         "            await self._one_request(context)\n"
@@ -34,12 +34,12 @@ ENTRIES: Final = (
         "expired-mid-stream",
         (
             Edit(
-                "controller/rpc/attest_session.py",
+                "controller/rpc/attestation.py",
                 "min(left_s, self._ports.timing.age_s)",
                 "max(left_s, self._ports.timing.age_s)",
             ),
             Edit(
-                "controller/rpc/interceptor.py",
+                "controller/rpc/server.py",
                 "    return max(0.0, (caller.not_after - now).total_seconds())",
                 "    return None",
             ),
@@ -48,7 +48,7 @@ ENTRIES: Final = (
     ),
     one(
         "expired-readers",
-        "controller/rpc/interceptor.py",
+        "controller/rpc/server.py",
         "    return max(0.0, (caller.not_after - now).total_seconds())",
         "    return None",
         f"{RPC}::test_reflection_ends_with_the_callers_certificate",
@@ -56,49 +56,49 @@ ENTRIES: Final = (
     ),
     one(
         "nonce-at-random",
-        "controller/rpc/challenger.py",
+        "controller/rpc/attestation.py",
         "draw: Callable[[int], bytes] = secrets.token_bytes,",
         "draw: Callable[[int], bytes] = lambda size: secrets.token_bytes(1) * size,",
         f"{HOSTILE}::test_no_nonce_ever_comes_twice",
     ),
     one(
         "messages-per-peer",
-        "controller/rpc/attest_session.py",
+        "controller/rpc/attestation.py",
         "if refusal := self._ports.usage.message(self._peer, now_ns):",
         "if refusal := None:",
         f"{RPC}::test_flooding_ends_the_stream",
     ),
     one(
         "calls-per-caller",
-        "controller/rpc/interceptor.py",
+        "controller/rpc/server.py",
         "if self._open[caller.name] >= self._calls_per_caller:",
         "if False:",
         f"{CALLS}::test_one_caller_cannot_take_all_calls",
     ),
     one(
         "slow-senders",
-        "controller/rpc/attest_session.py",
+        "controller/rpc/attestation.py",
         "int(self._ports.timing.hello_s * _NS)",
         "3600 * _NS",
         f"{HOSTILE}::test_a_message_that_comes_byte_by_byte_is_not_waited_for",
     ),
     one(
         "slow-readers",
-        "controller/rpc/attest_session.py",
+        "controller/rpc/attestation.py",
         "async with asyncio.timeout(self._ports.timing.write_s):",
         "async with asyncio.timeout(3600):",
         "tests/unit/rpc/test_attest_session.py::test_a_peer_that_does_not_read_is_cut_off",
     ),
     one(
         "slow-requests",
-        "controller/rpc/interceptor.py",
+        "controller/rpc/server.py",
         "timeout=self._request_seconds)",
         "timeout=3600)",
         f"{CALLS}::test_a_known_caller_cannot_hold_a_slot_by_saying_nothing",
     ),
     one(
         "no-grant-without-record",
-        "controller/rpc/evidence_intake.py",
+        "controller/rpc/intake.py",
         "await self._ports.audit.grant(",
         "self._ports.audit.note(",
         f"{RPC}::test_nothing_is_granted_while_the_log_is_broken",
@@ -106,7 +106,7 @@ ENTRIES: Final = (
     ),
     one(
         "only-operators-act",
-        "controller/rpc/authorization.py",
+        "controller/access.py",
         "_OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})",
         "_OPERATORS: Final = _READERS",
         "tests/integration/test_operator_rpc.py::test_nobody_else_acts",

@@ -19,7 +19,7 @@ from tests.weakened.weakening import one
 ENTRIES: Final = (
     one(
         "misplaced-labels",
-        "controller/scheduling/requirements.py",
+        "controller/placement/requirements.py",
         "        if key.startswith(_OURS) and",
         "        if key.startswith(PREFIX) and",
         "tests/unit/controller_scheduling/test_wishes.py"
@@ -27,7 +27,7 @@ ENTRIES: Final = (
     ),
     one(
         "misspelled-labels",
-        "controller/scheduling/requirements.py",
+        "controller/placement/requirements.py",
         "        elif key.startswith(PREFIX) and",
         "        elif False and",
         "tests/unit/controller_scheduling/test_wishes.py"
@@ -35,14 +35,14 @@ ENTRIES: Final = (
     ),
     one(
         "node-objects-say-nothing",
-        "controller/scheduling/wire.py",
+        "controller/web/verbs.py",
         "if name in passed]",
         'if name in passed or b"attestation-hash" in bytes(node)]',
         f"{COPIED}::test_a_node_that_carries_the_claims_of_another_is_what_its_evidence_says",
     ),
     one(
         "no-report",
-        "controller/scheduling/judge.py",
+        "controller/placement/node_verdict.py",
         "        if own is None or self.accepted is None:\n"
         "            return ReasonCode.NODE_NO_EVIDENCE",
         "        if own is None or self.accepted is None:\n            return None",
@@ -51,14 +51,14 @@ ENTRIES: Final = (
     ),
     one(
         "lease-at-each-decision",
-        "controller/scheduling/judge.py",
+        "controller/placement/node_verdict.py",
         "if self._scene.now.boottime_ns >= acceptance.fresh_until_ns:",
         "if False:",
         f"{VERDICTS}::test_freshness_is_asked_at_each_decision",
     ),
     one(
         "extender-mtls",
-        "controller/scheduling/serving_tls.py",
+        "controller/web/server.py",
         "context.verify_mode = ssl.CERT_REQUIRED",
         "context.verify_mode = ssl.CERT_OPTIONAL",
         f"{EXTENDER_TLS}::test_nobody_else_is",
@@ -66,28 +66,28 @@ ENTRIES: Final = (
     ),
     one(
         "promise-needs-protection",
-        "controller/scheduling/promise.py",
+        "controller/placement/node_verdict.py",
         "    if not scene.protected:",
         "    if False:",
         f"{PROMISE}::test_an_unprotected_node_promises_itself_alone",
     ),
     one(
         "promise-needs-the-taint",
-        "controller/scheduling/promise.py",
+        "controller/placement/node_verdict.py",
         "return None if node is not None and node.managed else Limit.NO_TAINT",
         "return None",
         f"{PROMISE}::test_an_unprotected_node_promises_itself_alone",
     ),
     one(
         "promise-needs-a-runtime",
-        "controller/scheduling/promise.py",
+        "controller/placement/node_verdict.py",
         "if scene.policy.policy.honours_variable(name):",
         "if True:",
         f"{PROMISE}::test_a_protected_node_promises_what_its_mode_can_give",
     ),
     one(
         "map-names-before-labels",
-        "controller/scheduling/scene.py",
+        "controller/placement/snapshot.py",
         "if name in self.nodes.nodes:",
         "if False:",
         "tests/unit/controller_scheduling/test_filter_and_scores.py"
@@ -95,14 +95,14 @@ ENTRIES: Final = (
     ),
     one(
         "split-gpus",
-        "controller/scheduling/device_choice.py",
+        "controller/placement/devices.py",
         "    return device.uuid in busy or device.gpu.uuid in busy\n",
         "    return device.uuid in busy\n",
         f"{GATE_DECISION}::test_a_gpu_that_was_split_while_a_pod_has_it_is_that_pod_s",
     ),
     one(
         "parts-that-are-not-shown",
-        "controller/scheduling/device_demands.py",
+        "controller/placement/node_verdict.py",
         "if not any(x not in shown and (x in ask.busy or x in ask.shared) for x in held):\n",
         "if True:\n",
         f"{GATE_DECISION}::test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown",
@@ -110,7 +110,7 @@ ENTRIES: Final = (
     ),
     one(
         "chosen-by-what-is-used",
-        "controller/scheduling/device_use.py",
+        "controller/placement/devices.py",
         "if use.card not in busy and is_taken(use, holders)",
         "if False",
         f"{WITHOUT_RECORD}::test_of_the_others_one_is_given",
@@ -119,7 +119,7 @@ ENTRIES: Final = (
     ),
     one(
         "kubelet-gives-after-claims",
-        "controller/scheduling/judge.py",
+        "controller/placement/node_verdict.py",
         " or self._could_give_again(node.mode, acceptance):",
         ":",
         f"{GATE_DECISION}::test_kubelet_gives_nothing_while_claims_from_another_mode_are_there",
@@ -127,14 +127,14 @@ ENTRIES: Final = (
     ),
     one(
         "filter-knows-what-is-held",
-        "controller/scheduling/verbs.py",
+        "controller/web/verbs.py",
         "return self._around.scenes.now(use)",
         "return self._around.scenes.now()",
         f"{VERBS}::test_what_the_ledger_holds_is_busy_but_for_its_own_pod",
     ),
     one(
         "extender-address",
-        "controller/scheduling/extender.py",
+        "controller/web/extender.py",
         "if address.is_loopback or (tls is not None and tls.client_ca is not None):",
         "if True:",
         f"{EXTENDER_HTTP}::test_an_open_address_without_a_client_ca_is_refused",
@@ -142,28 +142,28 @@ ENTRIES: Final = (
     ),
     one(
         "extender-tickets",
-        "controller/scheduling/serving_tls.py",
+        "controller/web/server.py",
         "context.num_tickets = 0",
         "context.num_tickets = 2",
         f"{EXTENDER_TLS}::test_a_session_cannot_be_resumed",
     ),
     one(
         "wishes-fail-closed",
-        "controller/scheduling/requirements.py",
+        "controller/placement/requirements.py",
         "return RequirementsInvalid(tuple(findings)) if findings else wishes",
         "return wishes",
         f"{VERBS}::test_invalid_wishes_fail_every_node_and_say_why",
     ),
     one(
         "not-ready",
-        "controller/scheduling/verbs.py",
+        "controller/web/verbs.py",
         "        if reason is not None:\n            text = ",
         "        if reason is None and self is None:\n            text = ",
         f"{VERBS}::test_guarded_pods_get_an_error_until_ready",
     ),
     one(
         "level-of-the-pod",
-        "controller/scheduling/judge.py",
+        "controller/placement/node_verdict.py",
         "if acceptance.level not in self._levels:",
         "if False:",
         f"{VERDICTS}::test_level_by_pod_class_and_cluster",

@@ -8,7 +8,7 @@ from tests.weakened.weakening import one
 ENTRIES: Final = (
     one(
         "spire-revokes",
-        "controller/spire/revocation.py",
+        "controller/spire/poller.py",
         "            if view.acceptance is not None and view.blocked is None:",
         "            if view.acceptance is None:",
         f"{SPIRE_TRUST}::test_the_next_look_ends_trust_and_streams_while_the_svid_is_valid",

@@ -32,7 +32,7 @@ ENTRIES: Final = (
     ),
     one(
         "bundle-nodes",
-        "controller/support/node_lines.py",
+        "controller/explain/node.py",
         "    return text if text is not None and _VERSION.fullmatch(text) else None",
         "    return text",
         TOLD,

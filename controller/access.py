@@ -1,0 +1,339 @@
+"""Access.
+
+Holds: authorization, caller, peer usage.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from cryptography import x509
+
+from controller.ledger.claim import LivePod
+from controller.ledger.record import (
+    PodGone,
+    PodSeen,
+)
+from controller.verifier import stream as peer
+from controller.verifier.context import StreamFacts
+from gpuwarden.evidence.strict_json import quote
+from gpuwarden.identity.chain import parse_chain
+from gpuwarden.identity.spiffe_id import Role, peer_name
+from gpuwarden.reasons import ReasonCode, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPod:
+    """A pod at its newest."""
+
+    sight: PodSeen | PodGone
+    held: LivePod | None
+    """What it says that it holds; None where it is unbound, gone, or holds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """The pod that a token was made for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIdentity:
+    """What the API server says about a token that counts for our audience."""
+
+    username: str
+    pod: BoundPod | None
+    """None for a token that is bound to no pod."""
+
+
+class TokenReviewUnavailableError(Exception):
+    """The API server did not say what the token is worth; never holds a token."""
+
+
+# --- authorization
+# Who may call which gRPC method: one table, default deny.
+#
+# A method that is not in the table is refused for everybody, also when a service
+# happens to be registered. Pure: knows full method names and caller kinds only;
+# must not look at requests, certificates or the fleet.
+
+
+class CallerKind(StrEnum):
+    """What a caller has proven to be."""
+
+    AGENT = "agent"
+    CONTROLLER = "controller"
+    INSPECTOR = "inspector"
+    OPERATOR = "operator"
+    LOCAL = "local"
+    """Could open the controller's unix socket (mode 0600)."""
+    NONE = "none"
+    """Nothing proven: no certificate, or none that counts."""
+
+
+KIND_OF_ROLE: Final[Mapping[Role, CallerKind]] = MappingProxyType(
+    {role: CallerKind(role.value) for role in Role}
+)
+
+_AGENTS: Final = frozenset({CallerKind.AGENT})
+_READERS: Final = frozenset({CallerKind.INSPECTOR, CallerKind.OPERATOR, CallerKind.LOCAL})
+_INSPECTORS: Final = frozenset({CallerKind.INSPECTOR})
+_OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})
+_KNOWN: Final = _AGENTS | _READERS
+
+_FLEET: Final = "/gpuwarden.wire.v1.FleetService"
+_OPERATOR: Final = "/gpuwarden.wire.v1.OperatorService"
+_PLACEMENT: Final = "/gpuwarden.wire.v1.PlacementService"
+_SUPPORT: Final = "/gpuwarden.wire.v1.SupportService"
+_HEALTH: Final = "/grpc.health.v1.Health"
+
+ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
+    {
+        "/gpuwarden.wire.v1.AttestationService/Attest": _AGENTS,
+        f"{_FLEET}/ListNodes": _READERS,
+        f"{_FLEET}/GetNode": _READERS,
+        f"{_FLEET}/WatchNodes": _READERS,
+        f"{_FLEET}/ListGpus": _READERS,
+        f"{_FLEET}/ListClasses": _READERS,
+        f"{_FLEET}/GetClass": _READERS,
+        f"{_FLEET}/ExplainNode": _READERS,
+        f"{_FLEET}/FitPod": _READERS,
+        f"{_OPERATOR}/AcceptNode": _OPERATORS,
+        f"{_OPERATOR}/QuarantineNode": _OPERATORS,
+        f"{_OPERATOR}/ReleaseNode": _OPERATORS,
+        f"{_OPERATOR}/ReleaseGpu": _OPERATORS,
+        f"{_PLACEMENT}/ListReservations": _READERS,
+        f"{_PLACEMENT}/ExplainPod": _READERS,
+        f"{_SUPPORT}/Collect": _READERS,
+        f"{_HEALTH}/Check": _KNOWN,
+        f"{_HEALTH}/List": _KNOWN,
+        f"{_HEALTH}/Watch": _KNOWN,
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _INSPECTORS,
+    }
+)
+"""Full method name -> caller kinds that may call it."""
+
+
+def authorize(method: str, caller: CallerKind) -> Refusal | None:
+    """None when `caller` may call `method`, else ROLE_DENIED; unknown methods are denied."""
+    if caller in ALLOWED_CALLERS.get(method, frozenset()):
+        return None
+    return Refusal(ReasonCode.ROLE_DENIED, f"{caller} may not call {method}")
+
+
+def authorization_document() -> str:
+    """The table as Markdown: docs/authorization.md is exactly this text."""
+    kinds = tuple(CallerKind)
+    lines = [
+        "# Who may call what over gRPC",
+        "",
+        "Generated from `controller/access.py`; do not edit. Everything that is not",
+        "listed is refused with `ROLE_DENIED`. `local` is the unix socket of the controller",
+        "(mode 0600), `none` a caller without a certificate that counts; the other kinds come",
+        "from the SPIFFE ID of the client certificate (`…/gpuwarden/<kind>/<name>`).",
+        "",
+        "| method | " + " | ".join(kinds) + " |",
+        "|---|" + "---|" * len(kinds),
+    ]
+    for method, allowed in ALLOWED_CALLERS.items():
+        marks = ("yes" if kind in allowed else "no" for kind in kinds)
+        lines.append(f"| `{method}` | " + " | ".join(marks) + " |")
+    return "\n".join(lines) + "\n"
+
+
+# --- caller
+# Who a caller is, from what TLS proved: steps 2 to 5 for every method, not only Attest.
+#
+# Pure: session facts, roots and `now` in, a caller or a refusal out. Must not know
+# methods; `authorization.py` decides what a caller may do.
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller whose identity holds at the time of asking."""
+
+    kind: CallerKind
+    name: str
+    """SPIFFE ID, or `local`."""
+    not_after: datetime | None
+    """When the identity ends, UTC; None for the unix socket."""
+
+
+LOCAL: Final = Caller(CallerKind.LOCAL, "local", None)
+
+_PRESENT: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)
+
+
+def owner_of_socket(uid: int) -> Caller:
+    """Whoever could open the unix socket: its owner, or root, which cannot be told apart."""
+    return Caller(CallerKind.LOCAL, f"local uid {uid}", None)
+
+
+def present_caller() -> Caller:
+    """Who called the method that runs now; raises LookupError outside of one."""
+    caller = _PRESENT.get()
+    if caller is None:
+        raise LookupError("no call is being answered here")
+    return caller
+
+
+@contextmanager
+def calling(caller: Caller | None) -> Iterator[None]:
+    """While a method runs for `caller`."""
+    token = _PRESENT.set(caller)
+    try:
+        yield
+    finally:
+        _PRESENT.reset(token)
+
+
+def caller_of(
+    facts: StreamFacts,
+    roots: Sequence[x509.Certificate],
+    *,
+    trust_domain: str,
+    path_prefix: str,
+    at: datetime,
+) -> Caller | Refusal:
+    """The caller behind a TLS session as of `at` (aware), or the first step it fails."""
+    if refusal := peer.tls(facts):
+        return refusal
+    identity = peer.identity(facts, trust_domain)
+    if isinstance(identity, Refusal):
+        return identity
+    proof = peer.chain(facts.chain, roots, at)
+    if isinstance(proof, Refusal):
+        return proof
+    name = peer_name(identity, path_prefix)
+    if name is None:
+        return Refusal(ReasonCode.PEER_ROLE_UNKNOWN, f"path {quote(identity.path)} has no role")
+    leaf = parse_chain(facts.chain)[0]
+    return Caller(KIND_OF_ROLE[name.role], str(identity), leaf.not_valid_after_utc)
+
+
+# --- peer usage
+# How much one peer, and all peers together, use now: what step 1 of verification judges.
+#
+# Counts every open stream, accepted or not. State with bounded memory; takes `now_ns`
+# (CLOCK_BOOTTIME). Must not do IO, nor judge streams: the Verifier does.
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A token bucket: `per_second` sustained, `burst` at once."""
+
+    per_second: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What a new stream finds: others that are open, and whether its peer opens too many."""
+
+    open_streams: int
+    peer_streams: int
+    rate_exceeded: bool
+
+
+@dataclass(slots=True)
+class _Bucket:
+    rate: Rate
+    tokens: float
+    refilled_ns: int
+
+    def take(self, now_ns: int) -> bool:
+        elapsed = max(0, now_ns - self.refilled_ns) / _NS
+        self.tokens = min(float(self.rate.burst), self.tokens + elapsed * self.rate.per_second)
+        self.refilled_ns = max(now_ns, self.refilled_ns)
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
+
+    def wait_ns(self) -> int:
+        """From the last `take` until one succeeds."""
+        return math.ceil(max(0.0, 1.0 - self.tokens) / self.rate.per_second * _NS)
+
+
+@dataclass(slots=True)
+class _Peer:
+    openings: _Bucket
+    messages: _Bucket
+    streams: int = 0
+
+
+@dataclass(slots=True)
+class PeerUsage:
+    """Open streams and rates per peer. Not thread-safe: one event loop owns it."""
+
+    openings: Rate
+    messages: Rate
+    max_peers: int = 40_000
+    """Peers remembered; above that, the one idle for longest is forgotten first."""
+    _peers: dict[str, _Peer] = field(default_factory=dict)
+    _open: int = 0
+
+    @property
+    def open_streams(self) -> int:
+        """Streams open now, accepted or not."""
+        return self._open
+
+    @property
+    def known_peers(self) -> int:
+        """Peers remembered now."""
+        return len(self._peers)
+
+    def open(self, peer: str, now_ns: int) -> Occupancy:
+        """Count a new stream of `peer`, whatever becomes of it; pair with `close`."""
+        known = self._peer(peer, now_ns)
+        found = Occupancy(self._open, known.streams, not known.openings.take(now_ns))
+        known.streams += 1
+        self._open += 1
+        return found
+
+    def close(self, peer: str) -> None:
+        """Undo one `open`."""
+        self._peers[peer].streams -= 1
+        self._open -= 1
+
+    def message(self, peer: str, now_ns: int) -> Refusal | None:
+        """Count one message of `peer`, or say that it comes too fast."""
+        if self._peer(peer, now_ns).messages.take(now_ns):
+            return None
+        return Refusal(ReasonCode.LIMIT_RATE, "too many messages of this peer")
+
+    def wait_ns(self, peer: str) -> int:
+        """For how long from its last message on the next one of `peer` comes too fast."""
+        known = self._peers.get(peer)
+        return 0 if known is None else known.messages.wait_ns()
+
+    def _peer(self, peer: str, now_ns: int) -> _Peer:
+        known = self._peers.pop(peer, None)
+        if known is None:
+            self._forget_idle()
+            known = _Peer(_full(self.openings, now_ns), _full(self.messages, now_ns))
+        self._peers[peer] = known
+        return known
+
+    def _forget_idle(self) -> None:
+        """Drop the peer that was idle longest; peers with open streams are never dropped."""
+        if len(self._peers) < self.max_peers:
+            return
+        idle = next((name for name, peer in self._peers.items() if peer.streams == 0), None)
+        if idle is not None:
+            del self._peers[idle]
+
+
+def _full(rate: Rate, now_ns: int) -> _Bucket:
+    return _Bucket(rate, float(rate.burst), now_ns)

@@ -1,0 +1,326 @@
+"""Bypass checks.
+
+Holds: case, annotations, environment, privileges, paths, volumes, ephemeral, placement,
+resources, every.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from controller.admission.mutation import (
+    DEVICE_VARIABLES,
+    Granted,
+    could_open_devices,
+    opens_devices,
+)
+from controller.admission.pod_view import (
+    DEFAULT_SCHEDULER,
+    NVIDIA,
+    AdmissionRules,
+    AdmittedContainer,
+    AdmittedPod,
+    Supply,
+    supply_of,
+    supply_without_request,
+)
+from controller.placement.pod import RUNTIME_DEVICE_PREFIXES
+from controller.placement.requirements import Requirements
+from controller.placement.texts import (
+    CDI_ASSIGNMENT,
+    RESULT_ANNOTATIONS,
+    SEED_RESULT_ANNOTATIONS,
+    shown,
+)
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- case
+# What a door looks at. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One pod with what is known about it."""
+
+    pod: AdmittedPod
+    needs: Requirements
+    rules: AdmissionRules
+    enforced: bool
+    """Whether its namespace is."""
+    granted: Granted | None = None
+    """The reservation that was made for it at its creation."""
+    to_be_reserved: bool = False
+    """Whether one is made next, on the node that the pod names, unless a door stands open."""
+
+    def supply_of(self, container: AdmittedContainer) -> Supply:
+        """Where the container's GPUs come from."""
+        return supply_of(container, self.needs, self.rules.resources, enforced=self.enforced)
+
+
+Door = Callable[[Case], Iterator[Refusal]]
+"""Gives a refusal for each way in that stands open."""
+
+
+# --- annotations
+# Doors in a pod's annotations and labels. Pure.
+
+RESULT_KEYS: Final = RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
+_CDI: Final = tuple(prefix for prefix in RUNTIME_DEVICE_PREFIXES if "cdi" in prefix)
+
+
+def results(pod: AdmittedPod, granted: Granted | None = None) -> Iterator[Refusal]:
+    """Keys that only we write, where we have not: with a reservation of ours we have."""
+    annotations = frozenset() if granted is not None else frozenset(pod.annotations)
+    for key in sorted(RESULT_KEYS & {*annotations, *pod.labels}):
+        yield Refusal(ReasonCode.DOOR_ANNOTATION, f"{key} is not for a pod to bring")
+
+
+def runtime_devices(case: Case) -> Iterator[Refusal]:
+    """Annotations by which the runtime or an NRI plugin gives a container devices."""
+    for key in case.pod.annotations:
+        if key == CDI_ASSIGNMENT and case.granted is not None:
+            continue  # it names what is reserved
+        if key.startswith(_CDI):
+            yield Refusal(ReasonCode.DOOR_CDI, f"annotation {shown(key)}")
+        elif key.startswith(RUNTIME_DEVICE_PREFIXES):
+            yield Refusal(ReasonCode.DOOR_NRI, f"annotation {shown(key)}")
+
+
+# --- environment
+# Doors in a container's environment. Pure.
+#
+# A variable that is ours is judged by the injection check, not here: where we write it, the
+# user's own entry is replaced, and an explicit entry wins over `envFrom`. So `envFrom` opens a
+# door only where the device plugin's value is the one that counts.
+
+
+def environment(case: Case) -> Iterator[Refusal]:
+    """Of every container that is there from the pod's creation on."""
+    for container in case.pod.all_containers():
+        yield from of_container_of_environment(container, case.supply_of(container))
+
+
+def of_container_of_environment(container: AdmittedContainer, supply: Supply) -> Iterator[Refusal]:
+    """Of one container."""
+    for entry in container.env or ():
+        if entry.name in DEVICE_VARIABLES and opens_devices(entry):
+            is_replaced = supply is Supply.REFERENCE and entry.name == NVIDIA
+            if not is_replaced:
+                text = f"container {shown(container.name)} sets {entry.name}"
+                yield Refusal(ReasonCode.DOOR_ENV, text)
+    is_last = supply is Supply.KUBELET or supply is Supply.UNTOUCHED
+    if container.env_from and is_last and any(map(could_open_devices, container.env_from)):
+        text = f"container {shown(container.name)} has envFrom without a prefix"
+        yield Refusal(ReasonCode.DOOR_ENV_FROM, text)
+
+
+# --- privileges
+# Doors through what a container may do on its node. Pure.
+
+AS_GOOD_AS: Final = frozenset(
+    {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
+)
+"""Capabilities with which a container opens any device, or any file of its node
+(`open_by_handle_at`), or has the node run another kernel (`kexec_load`)."""
+
+
+def privileged(case: Case) -> Iterator[Refusal]:
+    """Privileged containers: they see every device, whatever their environment says."""
+    for container in case.pod.all_containers():
+        yield from of_container_of_privileges(container)
+
+
+def of_container_of_privileges(container: AdmittedContainer) -> Iterator[Refusal]:
+    """Of one container."""
+    context = container.security_context
+    if context is None:
+        return
+    if context.privileged:
+        text = f"container {shown(container.name)} is privileged"
+        yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
+    added = () if context.capabilities is None else context.capabilities.add or ()
+    for capability in added:
+        if capability.upper().removeprefix("CAP_") in AS_GOOD_AS:
+            text = f"container {shown(container.name)} adds capability {shown(capability)}"
+            yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
+
+
+def host_processes(case: Case) -> Iterator[Refusal]:
+    """Other containers' processes, and through them their devices."""
+    if case.pod.spec.host_pid:
+        yield Refusal(ReasonCode.DOOR_HOST_PID, "hostPID is set")
+
+
+# --- paths
+# Which paths of a container name devices to its runtime. Pure, on text alone.
+
+_VAR_RUN: Final = "/var/run"
+_DEVICE_LIST_NAME: Final = "nvidia-container-devices"
+DEVICE_LIST: Final = f"/run/{_DEVICE_LIST_NAME}"
+"""What is mounted below it names a device to the container toolkit."""
+
+
+def is_device_list(mount_path: str) -> bool:
+    """Whether a mount there names a device to the toolkit."""
+    if _DEVICE_LIST_NAME not in mount_path:
+        return False  # no way of writing a path leaves out a folder's name
+    return f"{_plain(mount_path)}/".startswith(f"{DEVICE_LIST}/")
+
+
+def _plain(path: str) -> str:
+    """Without `.`, `..`, doubled slashes, and the link /var/run."""
+    clean = posixpath.normpath(f"/{path}")
+    clean = f"/{clean.lstrip('/')}"
+    if clean == _VAR_RUN or clean.startswith(f"{_VAR_RUN}/"):
+        return clean.removeprefix("/var")
+    return clean
+
+
+# --- volumes
+# Doors through volumes: the node's files, and device lists by mount. Pure.
+
+
+def host_paths(case: Case) -> Iterator[Refusal]:
+    """Volumes of the node's own files.
+
+    Nothing but the very paths that an operator has listed: one pod can put a symbolic link into
+    a folder that the next pod mounts, so what a path below it leads to is not to be seen here.
+    """
+    for volume in case.pod.spec.volumes or ():
+        host = volume.host_path
+        if host is not None and host.path not in case.rules.host_paths:
+            text = f"volume {shown(volume.name)} is hostPath {shown(host.path)}"
+            yield Refusal(ReasonCode.DOOR_HOSTPATH, f"{text} (admission.hostPaths)")
+
+
+def device_lists(case: Case) -> Iterator[Refusal]:
+    """Mounts by which a container names devices."""
+    for container in case.pod.all_containers():
+        yield from of_container_of_volumes(container)
+
+
+def of_container_of_volumes(container: AdmittedContainer) -> Iterator[Refusal]:
+    """Of one container: whatever volume is mounted there."""
+    for mount in container.volume_mounts or ():
+        if is_device_list(mount.mount_path):
+            text = f"container {shown(container.name)} mounts {shown(mount.mount_path)}"
+            yield Refusal(ReasonCode.DOOR_DEVICE_LIST, text)
+
+
+# --- ephemeral
+# Doors that an ephemeral container opens in a pod that is there already. Pure.
+
+
+def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
+    """Of the containers that are new: not in `known`, by name."""
+    supply = supply_without_request(case.needs, enforced=case.enforced)
+    for container in case.pod.spec.ephemeral_containers or ():
+        if container.name in known:
+            continue
+        for found in (
+            *of_container_of_environment(container, supply),
+            *of_container_of_privileges(container),
+            *of_container_of_volumes(container),
+        ):
+            yield Refusal(ReasonCode.DOOR_EPHEMERAL, f"{found.detail} ({found.code})")
+
+
+# --- placement
+# Doors past the scheduler and its runtime. Pure.
+
+
+def foreign_scheduler(case: Case) -> Iterator[Refusal]:
+    """A guarded pod that names a scheduler which does not ask us.
+
+    The default one is what the mutating webhook replaces; that it did, the injection check says.
+    """
+    name = case.pod.spec.scheduler_name
+    known = {None, "", DEFAULT_SCHEDULER, case.rules.scheduler_name}
+    if case.needs.guarded and name not in known and not case.rules.by_affinity:
+        text = f"schedulerName {shown(name or '')}, expected {case.rules.scheduler_name}"
+        yield Refusal(ReasonCode.DOOR_SCHEDULER, text)
+
+
+def without_gate(case: Case) -> Iterator[Refusal]:
+    """A wish where nobody would look at its pod's binding."""
+    if case.needs.guarded and case.rules.only_enforced and not case.enforced:
+        text = "wishes are for enforced namespaces: elsewhere no scheduler here asks us"
+        yield Refusal(ReasonCode.DOOR_SCHEDULER, text)
+
+
+def node_name(case: Case) -> Iterator[Refusal]:
+    """A guarded pod that is on its node already: it never meets the gate.
+
+    Unless its GPUs on just that node were reserved for it before, or are now.
+    """
+    name, granted = case.pod.spec.node_name, case.granted
+    if case.to_be_reserved:
+        return
+    if case.needs.guarded and name and (granted is None or granted.node != name):
+        yield Refusal(ReasonCode.DOOR_NODE_NAME, f"nodeName {shown(name)}")
+
+
+def runtime_class(case: Case) -> Iterator[Refusal]:
+    """A runtime that may give devices by rules of its own."""
+    name = case.pod.spec.runtime_class_name
+    if name and name not in case.rules.runtime_classes:
+        allowed = " or ".join(case.rules.runtime_classes)
+        text = f"runtimeClassName {shown(name)}, expected {allowed} (admission.runtimeClasses)"
+        yield Refusal(ReasonCode.DOOR_RUNTIME_CLASS, text)
+
+
+# --- resources
+# Doors through what kubelet and DRA drivers give out past the managed resources. Pure.
+
+_IMPLICIT_CLAIM: Final = "deviceclass.resource.kubernetes.io/"
+"""Extended resources behind which the scheduler makes a claim by itself (KEP-5004)."""
+_NVIDIA: Final = "nvidia.com/"
+_GPU_RESOURCE: Final = re.compile(r"nvidia\.com/(?:gpu|mig-|pgpu|vgpu).*", re.DOTALL)
+
+
+def claims(case: Case) -> Iterator[Refusal]:
+    """Claims: which devices they bring cannot be judged yet (mode `dra`)."""
+    if case.pod.spec.resource_claims:
+        yield Refusal(ReasonCode.DOOR_CLAIM, "resourceClaims")
+    for container in case.pod.all_containers():
+        for name in _asked(container):
+            if name.startswith(_IMPLICIT_CLAIM):
+                text = f"container {shown(container.name)} requests {shown(name)}"
+                yield Refusal(ReasonCode.DOOR_CLAIM, text)
+
+
+def unmanaged_gpus(case: Case) -> Iterator[Refusal]:
+    """GPUs under resource names that are not managed: nobody would guard them."""
+    for container in case.pod.all_containers():
+        for name in _asked(container):
+            if not name.startswith(_NVIDIA):
+                continue
+            if _GPU_RESOURCE.fullmatch(name) and name not in case.rules.resources:
+                text = f"container {shown(container.name)} requests {shown(name)}"
+                yield Refusal(ReasonCode.DOOR_RESOURCE, f"{text} (managedResources)")
+
+
+def _asked(container: AdmittedContainer) -> Iterable[str]:
+    asked = container.resources
+    return () if asked is None else {**(asked.requests or {}), **(asked.limits or {})}
+
+
+# --- every
+# All doors of a new pod, in the order in which they are told. Pure.
+
+DOORS: Final[tuple[Door, ...]] = (
+    environment,
+    runtime_devices,
+    host_paths,
+    device_lists,
+    privileged,
+    host_processes,
+    foreign_scheduler,
+    without_gate,
+    node_name,
+    runtime_class,
+    claims,
+    unmanaged_gpus,
+)

@@ -1,0 +1,319 @@
+"""Validation.
+
+Holds: room, size, unservable, judgement.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from controller.admission.bypass_checks import DOORS, Case, ephemeral, results
+from controller.admission.mutation import (
+    Granted,
+    Operation,
+    ephemeral_injection,
+    injection,
+    is_beyond_repair,
+    is_early,
+    unreservable,
+)
+from controller.admission.pod_view import AdmissionRules, AdmittedContainer, AdmittedPod
+from controller.placement.devices import mode_fits
+from controller.placement.pod import reserved_keys
+from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
+from controller.placement.texts import (
+    CDI_ASSIGNMENT,
+    GPU_COUNT,
+    RESULT_ANNOTATIONS,
+    SEED_RESULT_ANNOTATIONS,
+)
+from controller.policy import NodeMode
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- room
+# Whether a guarded pod leaves room for the annotations that we write. Pure.
+#
+# The API server takes 256 KiB of annotations, and the policies read some 1000 keys of a pod
+# (`deploy/policy/keys.yaml`): of a fuller one nothing changes any more. A pod that cannot be
+# touched would keep what is reserved for it for as long as it waits. What we have written already
+# does not count.
+
+MOST_KEYS: Final = 900
+MOST_BYTES: Final = 192 << 10
+_WRITTEN: Final = RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS | {CDI_ASSIGNMENT}
+"""A pod that brings them itself is refused for that."""
+
+
+def overfull(pod: AdmittedPod) -> Refusal | None:
+    """Why there is no room."""
+    annotations = {key: x for key, x in pod.annotations.items() if key not in _WRITTEN}
+    keys = len(annotations) + len(pod.labels)
+    if keys > MOST_KEYS:
+        text = f"{keys} annotations and labels, expected at most {MOST_KEYS} of a guarded pod"
+        return Refusal(ReasonCode.REQ_INVALID, text)
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
+    if size > MOST_BYTES:
+        text = f"{size} bytes of annotations, expected at most {MOST_BYTES} of a guarded pod"
+        return Refusal(ReasonCode.REQ_INVALID, text)
+    return None
+
+
+# --- size
+# How much there is to judge in a pod. Pure.
+#
+# A request holds megabytes, and one pod's keys or containers by the ten thousand would keep
+# everybody
+# else's pods and Bindings waiting for seconds.
+
+MOST_PARTS: Final = 10_000
+"""A pod with more of them is not judged: it is refused where it is any business of ours."""
+CONTAINER_PARTS: Final = 10
+"""What a container counts for, without what is in it."""
+_WRITTEN_IN_CONTAINER: Final = 2
+_WRITTEN_IN_POD: Final = 16
+"""Annotations of ours and a toleration are fewer."""
+
+
+def parts(pod: AdmittedPod) -> int:
+    """Annotations, labels, volumes, tolerations, claims, owners, containers and what is in them."""
+    spec = pod.spec
+    containers = (*pod.all_containers(), *(spec.ephemeral_containers or ()))
+    lists = (
+        spec.volumes,
+        spec.tolerations,
+        spec.resource_claims,
+        pod.metadata.owner_references,
+    )
+    return (
+        len(pod.annotations)
+        + len(pod.labels)
+        + sum(len(each) for each in lists if each is not None)
+        + sum(map(_parts_of, containers))
+    )
+
+
+def has_room(pod: AdmittedPod) -> bool:
+    """Whether a new pod will still be judged once everything of ours stands in it."""
+    written = _WRITTEN_IN_POD + _WRITTEN_IN_CONTAINER * len(pod.all_containers())
+    return parts(pod) + written <= MOST_PARTS
+
+
+def _parts_of(container: AdmittedContainer) -> int:
+    resources, context = container.resources, container.security_context
+    added = None if context is None or context.capabilities is None else context.capabilities.add
+    sized = (
+        container.env,
+        container.env_from,
+        container.volume_mounts,
+        added,
+        None if resources is None else resources.requests,
+        None if resources is None else resources.limits,
+    )
+    return CONTAINER_PARTS + sum(len(each) for each in sized if each is not None)
+
+
+# --- unservable
+# Pods that no node will ever serve, going by what the policy declares of all of them. Pure.
+#
+# Only what kubelet is asked for is judged: where no node has a device plugin it would wait without
+# anybody saying why. A pod that asks us is told at its nodes.
+
+
+def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refusal | None:
+    """Against a pod that requests GPUs where no declared mode gives them to a request.
+
+    `modes`: those that nodes are declared to have; None where others may serve, too.
+    """
+    if modes is None or not needs.requests or needs.claims:
+        return None
+    if any(mode_fits(needs, mode) for mode in modes):
+        return None
+    if NodeMode.ENV not in modes:
+        text = (
+            f"no node gives GPUs: none is of a mode that gives any yet ({', '.join(sorted(modes))})"
+        )
+        return Refusal(ReasonCode.NODE_MODE, text)
+    asked = ", ".join(resource for resource, _ in needs.requests)
+    text = (
+        f"no node gives GPUs to a container that requests {asked}: take the request away, and"
+        f' annotate the pod with {GPU_COUNT}: "{needs.count}"'
+    )
+    return Refusal(ReasonCode.NODE_MODE, text)
+
+
+# --- judgement
+# What is against a pod, and what it lacks: the whole of pod admission as values. Pure.
+#
+# Two questions, asked by two webhooks and by the gate: `mutated` says what to add or why it
+# cannot be said, `validated` says what is against the pod as it will be stored.
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer to a webhook. Nothing against a pod means that it is let in."""
+
+    concerned: bool
+    """Whether the pod is any business of ours; where not, it is not noted either."""
+    refusals: tuple[Refusal, ...] = ()
+    patch: tuple[Operation, ...] = ()
+    early: Requirements | None = None
+    """What is to be reserved at the pod's creation, where something is."""
+
+
+UNCONCERNED = Judged(concerned=False)
+MOST_OF_A_DOOR: Final = 8
+"""Refusals for the same reason: each is told and recorded, and one pod can hold ten thousand."""
+_NONE_KNOWN: Final = frozenset[str]()
+"""No ephemeral container was judged before."""
+
+
+def mutated(
+    pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, granted: Granted | None = None
+) -> Judged:
+    """What a new pod lacks; refused are wishes that cannot be read and keys of ours.
+
+    Of a pod that is to be reserved for also all that `validated` would say to it then: no pod that
+    is refused afterwards gets a GPU for the time until that is noticed.
+    `granted`: the reservation that it brings, if that is ours (`granted_early`).
+    """
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
+    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    early = _early(pod, needs)
+    refusals = (*results(pod, None if early is None else granted), *_unreadable(pod, needs))
+    if refusals or isinstance(needs, RequirementsInvalid):
+        return Judged(concerned=True, refusals=refusals)
+    if not (needs.guarded or enforced):
+        return UNCONCERNED
+    if early is not None:
+        to_be_reserved = granted is None
+        case = Case(pod, needs, rules, enforced, granted, to_be_reserved=to_be_reserved)
+        against = (*_open_doors(case), *_never_injected(case))
+        if against:
+            return Judged(concerned=True, refusals=against)
+    patch = injection(pod, needs, rules, enforced=enforced)
+    return Judged(concerned=True, patch=patch, early=early)
+
+
+def validated(
+    pod: AdmittedPod,
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    injected: bool = True,
+    granted: Granted | None = None,
+    modes: Collection[NodeMode] | None = None,
+) -> Judged:
+    """What is against a new pod, or a stored one that is to be bound.
+
+    A stored one may have got ephemeral containers before its namespace was enforced.
+    `injected`: whether it must have what the mutating webhook adds; not in report-only mode.
+    `granted`: as in `mutated`. `modes`: as in `unservable`.
+    """
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
+    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    early = _early(pod, needs)
+    granted = None if early is None else granted
+    refusals = [*results(pod, granted), *_unreadable(pod, needs)]
+    if isinstance(needs, RequirementsInvalid):
+        return Judged(concerned=True, refusals=tuple(refusals))
+    concerned = needs.guarded or enforced
+    if concerned:
+        case = Case(pod, needs, rules, enforced, granted)
+        refusals += _open_doors(case)
+        if injected:
+            missing = injection(pod, needs, rules, enforced=enforced)
+            late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
+            refusals += _uninjected((*missing, *late))
+        refusals += (x for x in (unservable(needs, modes),) if x is not None)
+    return Judged(concerned or bool(refusals), tuple(refusals), early=early)
+
+
+def mutated_ephemeral(
+    pod: AdmittedPod, known: frozenset[str], rules: AdmissionRules, *, enforced: bool
+) -> Judged:
+    """What new ephemeral containers lack; `known` are the names of those that were there."""
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
+    needs = _needs_of_stored(pod, rules, enforced=enforced)
+    if not (needs.guarded or enforced):
+        return UNCONCERNED
+    patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
+    return Judged(concerned=True, patch=patch)
+
+
+def validated_ephemeral(
+    pod: AdmittedPod,
+    known: frozenset[str],
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    injected: bool = True,
+) -> Judged:
+    """What is against new ephemeral containers."""
+    if parts(pod) > MOST_PARTS:
+        return _too_large(pod, rules, enforced=enforced)
+    needs = _needs_of_stored(pod, rules, enforced=enforced)
+    if not (needs.guarded or enforced):
+        return UNCONCERNED
+    found = ephemeral(Case(pod, needs, rules, enforced), known)
+    refusals = list(islice(found, MOST_OF_A_DOOR))
+    if injected:
+        patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
+        refusals += _uninjected(patch)
+    return Judged(concerned=True, refusals=tuple(refusals))
+
+
+def _open_doors(case: Case) -> Iterator[Refusal]:
+    """All doors of a pod as a whole."""
+    for door in DOORS:
+        yield from islice(door(case), MOST_OF_A_DOOR)
+    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)
+
+
+def _never_injected(case: Case) -> Iterator[Refusal]:
+    """What the validating webhook will say to a pod that one patch does not put right."""
+    if is_beyond_repair(case.pod, case.needs, case.rules, enforced=case.enforced):
+        yield Refusal(ReasonCode.DOOR_UNINJECTED, "more is wrong with it than one patch puts right")
+    if case.to_be_reserved and not has_room(case.pod):
+        text = f"it leaves no room for what is written into it, expected {MOST_PARTS} parts in all"
+        yield Refusal(ReasonCode.REQ_INVALID, text)
+
+
+def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
+    """Not even its wishes are read: that it has a key of ours is enough."""
+    keys = reserved_keys(rules.wishes)
+    if not (enforced or any(map(keys.is_ours, (*pod.annotations, *pod.labels)))):
+        return UNCONCERNED
+    text = f"keys, containers and what is in them: too many, expected at most {MOST_PARTS} in all"
+    return Judged(concerned=True, refusals=(Refusal(ReasonCode.REQ_INVALID, text),))
+
+
+def _needs_of_stored(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Requirements:
+    """Of a pod that is there: wishes that cannot be read give it nothing, and guard it."""
+    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    return Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
+
+
+def _early(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Requirements | None:
+    if isinstance(needs, RequirementsInvalid) or not is_early(pod, needs):
+        return None
+    return needs
+
+
+def _unreadable(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Iterator[Refusal]:
+    if isinstance(needs, RequirementsInvalid):
+        yield Refusal(ReasonCode.REQ_INVALID, needs.detail())
+    elif needs.guarded:
+        found = (unreservable(needs), overfull(pod))
+        yield from (x for x in found if x is not None)
+
+
+def _uninjected(patch: Iterable[Operation]) -> Iterator[Refusal]:
+    """One refusal, however much is missing."""
+    for operation in patch:
+        text = f"{operation.path} is not as the mutating webhook makes it"
+        yield Refusal(ReasonCode.DOOR_UNINJECTED, text)
+        return

@@ -1,0 +1,530 @@
+"""Reconciler.
+
+Holds: footing keeper, follower.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn, Protocol
+
+from controller.binding.decision import RecentDenials
+from controller.binding.reconciliation import Action, Around, Followup, LookFor, Rewrite, TouchPod
+from controller.binding.records import ReservationChange
+from controller.binding.request import PodsUnavailableError
+from controller.fleet.view import FleetSnapshot
+from controller.ledger.claim import LivePod, adopted_on
+from controller.ledger.occupancy import (
+    Elsewhere,
+    Footing,
+    Grants,
+    Known,
+    LoggedGrant,
+    grant_refusal,
+    granted_to,
+    grants_of,
+    held_again,
+    lost_grants,
+    uncertainty,
+    went_back,
+)
+from controller.ledger.record import (
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+    RecordInvalidError,
+    ReservationIds,
+    ReservationSubject,
+    key_of,
+)
+from controller.ledger.release import (
+    Drift,
+    DriftKind,
+    NodeGone,
+    Surroundings,
+    UseReport,
+    sweep,
+    unrecorded_nodes,
+)
+from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- footing keeper
+# Keeps the ground that grants stand on: the ledger and the pods were read, nobody is missing.
+#
+# Live pods whose records are missing get them again, each after a read of the pod itself; what
+# only the audit log of this replica knows, or what it saw itself before the store was put back,
+# is held again (`ledger.recovery`). Until then nothing is granted on their nodes, nor anywhere
+# before the first reading and after the ledger's history went backwards (`ledger.footing`). Must
+# not release anything.
+
+
+class PodIndex(Protocol):
+    """The pods of the cluster."""
+
+    def live(self) -> tuple[LivePod, ...]:
+        """Bound pods that have not ended and say that they hold GPUs, from the copy."""
+
+    async def look(self, pod: PodRef) -> PodSeen | PodGone:
+        """The pod of that UID at its newest; raises PodsUnavailableError."""
+
+    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+        """Change the pod, so that older Bindings of it fail; raises PodsUnavailableError."""
+
+    def reread(self) -> None:
+        """Have the copy made anew, soon."""
+
+
+class DriftSink(Protocol):
+    """Takes where ledger and world disagree."""
+
+    def drifts(self, counts: Mapping[DriftKind, int]) -> None:
+        """How many of each kind there are now."""
+
+    def adopted(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was written again."""
+
+    def history_went_back(self, gpus: frozenset[str]) -> None:
+        """Records are older than they were; nothing is granted for a while."""
+
+    def recalled(self, grants: Grants) -> None:
+        """The audit log from before the start was read."""
+
+    def held(self, grant: LoggedGrant) -> None:
+        """A GPU that the ledger had lost is held again, without its pod."""
+
+    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
+        """The ledger no longer has these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FootingPorts:
+    """What is asked and told."""
+
+    store: LedgerStore
+    pods: PodIndex
+    ids: ReservationIds | None
+    fleet: Callable[[], FleetSnapshot]
+    report: Callable[[str], UseReport | None]
+    sink: DriftSink
+    boottime_ns: Callable[[], int]
+    draw_call: Callable[[], str]
+    """Hex digits, unlike any other's."""
+    holding: Callable[[str], tuple[LivePod, ...]]
+    """Those of the live pods that say that they hold a GPU."""
+    recall: Callable[[], Awaitable[Grants]] | None = None
+    """What the audit log has from before this start; raises OSError. None without one."""
+    take_replaced: Callable[[], tuple[Entry, ...]] = tuple
+    """Records whose place another took, without their end having been seen, since the last call."""
+
+
+class FootingKeeper:
+    """One per process; used from one event loop."""
+
+    def __init__(self, ports: FootingPorts) -> None:
+        self._ports = ports
+        self._footing = Footing(ports.boottime_ns(), recalled=ports.recall is None)
+        self._remembered: Grants = {}
+        """What may have to be held again: until the ledger has it, on its own node."""
+        self._known = LedgerSnapshot()
+        self.listed_ns: int | None = None
+        """When the last list of all pods was asked for."""
+        self._authentic: dict[LivePod, bool] = {}
+
+    def refusal(self, node: str, gpus: tuple[str, ...]) -> Refusal | None:
+        """What is against granting GPUs of a node now, besides their records."""
+        ports = self._ports
+        known = Known(ports.store.snapshot(), ports.report(node), ports.boottime_ns())
+        refusal = grant_refusal(self._footing, node, gpus, known)
+        return refusal or self._held_by_pods(gpus)
+
+    def _held_by_pods(self, gpus: tuple[str, ...]) -> Refusal | None:
+        """Live pods keep their GPUs whatever was done to their records, until they are adopted."""
+        snapshot = self._ports.store.snapshot()
+        for gpu in gpus:
+            entry = snapshot.get(gpu)
+            unrecorded = (
+                x
+                for x in self._ports.holding(gpu)
+                if entry is None or entry.record.holder(x.reservation) is None
+            )
+            if any(self._is_authentic(x) for x in unrecorded):
+                return Refusal(ReasonCode.GPU_BUSY, f"a live pod without a record holds {gpu}")
+        return None
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether everything was read since the ground was lost, and compared."""
+        found, reads = self._footing, (self._footing.ledger_read_ns, self._footing.pods_read_ns)
+        read = all(x is not None and x >= found.since_ns for x in reads)
+        return found.recalled and read
+
+    @property
+    def uncertainty(self) -> str | None:
+        """What nothing is granted before, anywhere or on some nodes; for people."""
+        return uncertainty(self._footing)
+
+    def pods_listed(self, asked_ns: int) -> None:
+        """All pods were listed, asked for then; they count once they were surveyed."""
+        self.listed_ns = asked_ns
+
+    def ledger_read(self, asked_ns: int) -> None:
+        """All records were read, asked for then."""
+        ports, snapshot = self._ports, self._ports.store.snapshot()
+        before = _changed(self._known, snapshot)
+        back, replaced = went_back(before, snapshot), grants_of(ports.take_replaced())
+        self._known = snapshot
+        gone = lost_grants(grants_of(before.entries.values()), snapshot, ())
+        unseen = [x for x in gone if back or (key_of(x.gpu), x.reservation) in replaced]
+        ended = tuple(x for x in gone if x not in unseen)
+        self._remembered = {**_without(self._remembered, ended), **_by_key(unseen)}
+        ports.sink.ended_elsewhere(ended)
+        if back:
+            self._footing = replace(Footing(ports.boottime_ns()), recalled=self._footing.recalled)
+            ports.pods.reread()
+            ports.sink.history_went_back(back)
+        self._footing = replace(self._footing, ledger_read_ns=asked_ns)
+
+    async def survey(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
+        """Find drift and adopt.
+
+        `live` was known before the ledger was last read, from a copy that was last listed at
+        `listed_ns`: so each of them has its records in the ledger, if ever it had them.
+        """
+        await self._recall()
+        ports, snapshot = self._ports, self._ports.store.snapshot()
+        drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
+        missing = _by_key(x for drift in drifts for x in _grants_of(drift))
+        self._remembered = {**self._remembered, **missing}
+        self._footing = replace(self._footing, pods_read_ns=listed_ns)
+        self._wait_for(drifts, (*lost, *missing.values()))
+        ports.sink.drifts(Counter(x.kind for x in drifts))
+        for drift in drifts:
+            await self._adopt(drift)
+        if self.is_firm:
+            settled = _by_key([x for x in lost if await self._hold(x)])
+            lacking = lost_grants(self._remembered, ports.store.snapshot(), ())
+            self._remembered = {k: x for k, x in _by_key(lacking).items() if k not in settled}
+            self._wait_for(drifts, self._remembered.values())
+
+    def _wait_for(self, drifts: tuple[Drift, ...], lacking: Collection[LoggedGrant]) -> None:
+        """Nothing is granted where the ledger still lacks something."""
+        nodes = unrecorded_nodes(drifts) | {x.node for x in lacking}
+        owed = frozenset(key_of(x.gpu) for x in lacking)
+        self._footing = replace(self._footing, unrecorded=nodes, owed=owed)
+
+    async def _recall(self) -> None:
+        """Read the log from before the start, once."""
+        if self._footing.recalled or self._ports.recall is None:
+            return
+        try:
+            grants = await self._ports.recall()
+        except OSError:
+            return  # whoever reads it has said so; the next survey tries again
+        self._ports.sink.recalled(grants)
+        self._remembered = {**grants, **self._remembered}
+        self._footing = replace(self._footing, recalled=True)
+
+    def _compared(
+        self, live: tuple[LivePod, ...], snapshot: LedgerSnapshot
+    ) -> tuple[tuple[Drift, ...], tuple[LoggedGrant, ...]]:
+        """On a thread: of a large cluster it takes a while."""
+        live = tuple(x for x in live if self._is_authentic(x))
+        self._authentic = dict.fromkeys(live, True)
+        drifts = sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
+        return drifts, lost_grants(self._remembered, snapshot, live)
+
+    async def _hold(self, grant: LoggedGrant) -> bool:
+        """Whether nothing is left to be done about it, since its GPU is held.
+
+        Not while the GPU is recorded on another node. A pod that waits is touched first: a Binding
+        of it that was let through under this reservation may be on its way. One that runs without
+        an id got its GPUs from kubelet, and has its record again from its node's next report.
+        """
+        ports = self._ports
+        try:
+            sight = await ports.pods.look(grant.pod)
+            if isinstance(sight, PodSeen) and _is_kubelets(sight):
+                return True
+            entry = await ports.store.read(grant.gpu)
+            record = held_again(None if entry is None else entry.record, grant, ports.draw_call())
+            if record is None or isinstance(record, Elsewhere):
+                return record is None
+            if isinstance(sight, PodSeen) and not sight.node:
+                await ports.pods.touch(grant.pod)
+            if not await ports.store.compare_and_set(entry, record):
+                return False
+        except RecordInvalidError:
+            return True  # as many hold it as there may be
+        except (PodsUnavailableError, LedgerUnavailableError):
+            return False
+        ports.sink.held(grant)
+        return True
+
+    async def _adopt(self, drift: Drift) -> None:
+        live, ports = drift.adopt, self._ports
+        if live is None:
+            return
+        try:
+            if not _is_so(await ports.pods.look(live.pod), live):
+                return
+            entry = await ports.store.read(drift.gpu)
+            record = adopted_on(
+                None if entry is None else entry.record, live, drift.gpu, ports.draw_call()
+            )
+            if record is not None and await ports.store.compare_and_set(entry, record):
+                ports.sink.adopted(live, drift.gpu)
+        except (PodsUnavailableError, LedgerUnavailableError, RecordInvalidError):
+            return  # the node waits, and so it does for another node's record to end
+
+    def _is_authentic(self, live: LivePod) -> bool:
+        ids = self._ports.ids
+        if ids is None or self._authentic.get(live, False):
+            return ids is not None
+        subject = ReservationSubject(live.pod.namespace, live.node, live.gpus, live.pod.uid)
+        return ids.is_authentic(live.reservation, subject)
+
+    def _gpu_nodes(self, snapshot: LedgerSnapshot) -> dict[str, str]:
+        """Which nodes show the GPUs that the ledger places on them, or not."""
+        nodes = self._ports.fleet().nodes
+        reserved = {x.record.node for x in snapshot.entries.values()}
+        accepted = ((x, view.acceptance) for x in reserved if (view := nodes.get(x)) is not None)
+        return {
+            key_of(gpu.uuid): node
+            for node, acceptance in accepted
+            if acceptance is not None
+            for gpu in acceptance.gpus
+        }
+
+
+def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
+    """What was known of those records that are others now."""
+    before = (known.entries.get(key) for key in now.entries.differences(known.entries))
+    return LedgerSnapshot.of(x for x in before if x is not None)
+
+
+def _grants_of(drift: Drift) -> tuple[LoggedGrant, ...]:
+    """What a live pod lacks: its containers run on if it has gone before it is adopted."""
+    return () if drift.adopt is None else (granted_to(drift.adopt, drift.gpu),)
+
+
+def _without(remembered: Grants, ended: tuple[LoggedGrant, ...]) -> Grants:
+    """What is to be remembered after ends that were seen: an operator's node shows none again.
+
+    An attempt's end is none of what a log has as bound: the store may have been put back.
+    """
+    gone = _by_key(ended)
+
+    def stays(key: tuple[str, str], grant: LoggedGrant) -> bool:
+        end = gone.get(key)
+        return end is None or end.node != grant.node or (grant.bound and not end.bound)
+
+    return {key: grant for key, grant in remembered.items() if stays(key, grant)}
+
+
+def _by_key(grants: Iterable[LoggedGrant]) -> Grants:
+    return {(key_of(x.gpu), x.reservation): x for x in grants}
+
+
+def _seen(live: tuple[LivePod, ...]) -> dict[str, PodSeen]:
+    return {
+        x.pod.uid: PodSeen(x.pod.uid, x.node, x.reservation, has_ended=False)
+        for x in live
+        if x.pod.uid is not None
+    }
+
+
+def _is_kubelets(pod: PodSeen) -> bool:
+    return bool(pod.node) and pod.reservation is None and not pod.has_ended
+
+
+def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:
+    return (
+        isinstance(pod, PodSeen)
+        and not pod.has_ended
+        and (pod.node, pod.reservation) == (live.node, live.reservation)
+    )
+
+
+# --- follower
+# Sees reservations through: reads the ledger again and again, and does what `Followup` says.
+#
+# One round a second; sooner where the watch shows a pod with a reservation change. What fails
+# is tried in the next round. Must not decide anything.
+
+ROUND_SECONDS: Final = 1.0
+_AT_ONCE: Final = 16
+"""Calls to API server and store that are on their way together."""
+_ROUNDS_PER_SURVEY: Final = 10
+"""Every so many rounds the whole ledger is compared with the pods."""
+
+
+class PodSource(Protocol):
+    """The pods of the cluster, by UID."""
+
+    def sight(self, pod: PodRef) -> PodSight:
+        """What the copy says; that it lacks a pod proves nothing."""
+
+    def live(self) -> tuple[LivePod, ...]:
+        """Bound pods that have not ended and say that they hold GPUs, from the copy."""
+
+    async def look(self, pod: PodRef) -> PodSeen | PodGone:
+        """Past the copy; raises PodsUnavailableError."""
+
+    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+        """Change the pod and give it as stored; raises PodsUnavailableError."""
+
+
+class ChangeSink(Protocol):
+    """Takes what becomes of reservations."""
+
+    def changed(self, change: ReservationChange) -> None:
+        """A change was written by this replica."""
+
+    def wrote(self, result: str) -> None:
+        """One write: written, overtaken or failed."""
+
+    def ledger_read(self, error: str) -> None:
+        """The ledger was read; `error` is empty, or says why not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerPorts:
+    """What the follower asks and tells."""
+
+    store: LedgerStore
+    pods: PodSource
+    report: Callable[[str], UseReport | None]
+    gone: Callable[[str], NodeGone | None]
+    denials: RecentDenials
+    footing: FootingKeeper
+    sink: ChangeSink
+    wake: Callable[[Iterable[str]], None]
+    """Have pods tried anew that these nodes may take now."""
+    boottime_ns: Callable[[], int]
+
+
+class ReservationFollower:
+    """One per process; used from one event loop."""
+
+    def __init__(self, ports: FollowerPorts, followup: Followup) -> None:
+        self._ports = ports
+        self._followup = followup
+        self._gone: set[str] = set()
+        """UIDs of pods that were proven to be gone, while the ledger names them."""
+        self._changed: set[str] = set()
+        self._news = asyncio.Event()
+        self._rounds = 0
+
+    def releases_on(self, node: str) -> bool:
+        """Whether something is being released on a node."""
+        return node in self._followup.releasing_nodes
+
+    def pod_changed(self, uid: str, *, gone: bool) -> None:
+        """The watch says that a pod has changed, or was deleted; returns at once."""
+        if uid not in self._ports.store.snapshot().by_pod:
+            return
+        if gone:
+            self._gone.add(uid)
+        self._changed.add(uid)
+        self._news.set()
+
+    async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
+        """Go on for ever; ends by cancellation only."""
+        while True:
+            await self.round()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def round(self) -> None:
+        """Read the ledger and do what is due."""
+        ports = self._ports
+        ports.wake(ports.denials.ended(ports.boottime_ns()))
+        live, listed_ns = ports.pods.live(), ports.footing.listed_ns
+        if not await self._read_ledger():
+            return
+        snapshot = ports.store.snapshot()
+        self._gone = {uid for uid in self._gone if uid in snapshot.by_pod}
+        surveys = not ports.footing.is_firm or self._rounds % _ROUNDS_PER_SURVEY == 0
+        self._rounds += 1
+        changed, self._changed = self._changed, set()
+        around = Around(snapshot, self._sight, ports.report, ports.gone, ports.boottime_ns())
+        await self._do(self._followup.steps(around, changed))
+        if surveys:
+            await ports.footing.survey(live, listed_ns)
+
+    async def _read_ledger(self) -> bool:
+        ports = self._ports
+        asked_ns = ports.boottime_ns()
+        try:
+            await ports.store.load()
+        except LedgerUnavailableError as error:
+            ports.sink.ledger_read(str(error) or "the ledger's store does not answer")
+            return False
+        ports.footing.ledger_read(asked_ns)
+        ports.sink.ledger_read("")
+        return True
+
+    def _sight(self, pod: PodRef) -> PodSight:
+        """What the copy has beats an older proof: the API server may have been put back."""
+        sight = self._ports.pods.sight(pod)
+        return PodGone() if sight is None and pod.uid in self._gone else sight
+
+    async def _do(self, actions: tuple[Action, ...]) -> None:
+        few = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(action: Action) -> None:
+            async with few:
+                await self._done(action)
+
+        await asyncio.gather(*map(one, actions))
+
+    async def _done(self, action: Action) -> None:
+        match action:
+            case LookFor(pod):
+                await self._looked_for(pod)
+            case TouchPod(reservation, pod):
+                asked_ns = self._ports.boottime_ns()
+                answer = await _answered(self._ports.pods.touch(pod))
+                if answer is not None:
+                    self._followup.touched(reservation, answer, asked_ns)
+                    self._news.set()
+            case Rewrite():
+                await self._rewritten(action)
+
+    async def _looked_for(self, pod: PodRef) -> None:
+        answer = await _answered(self._ports.pods.look(pod))
+        if isinstance(answer, PodGone) and pod.uid is not None:
+            self.pod_changed(pod.uid, gone=True)
+
+    async def _rewritten(self, rewrite: Rewrite) -> None:
+        ports, done = self._ports, []
+        for entry, successor in rewrite.entries:
+            try:
+                written = await ports.store.compare_and_set(entry, successor)
+            except LedgerUnavailableError:
+                ports.sink.wrote("failed")
+                continue
+            ports.sink.wrote("written" if written else "overtaken")
+            if written:
+                done.append(successor.gpu)
+        if not done:
+            return
+        change = rewrite.change.of(tuple(done))
+        ports.sink.changed(change)
+        if change.state.is_end:
+            ports.wake((change.node,))
+
+
+async def _answered(
+    question: Awaitable[PodSeen | PodGone],
+) -> PodSeen | PodGone | None:
+    try:
+        return await question
+    except PodsUnavailableError:
+        return None

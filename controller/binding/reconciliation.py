@@ -1,0 +1,486 @@
+"""Reconciliation.
+
+Holds: apart, followup, absent nodes, settlement, release orders.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from controller.binding.records import ReservationChange
+from controller.binding.request import BoundPods
+from controller.fleet.enrollment import DirectorySnapshot
+from controller.fleet.view import Acceptance
+from controller.ledger.claim import (
+    DEFAULT_LIMITS,
+    AttemptLimits,
+    AttemptWatch,
+    Move,
+    Touch,
+    after_touch,
+    attempt_step,
+    watch_attempt,
+)
+from controller.ledger.record import (
+    GpuRecord,
+    Holder,
+    HolderState,
+    Origin,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+    is_over,
+)
+from controller.ledger.release import (
+    DEFAULT_GRACE_NS,
+    GivenGpu,
+    NodeGone,
+    ReleaseWatch,
+    UseReport,
+    after_report,
+    card_of,
+    end_step,
+    has_successor,
+    release_step,
+    watch_release,
+)
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.record import Record
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import Refusal
+
+# --- apart
+# Holders whose pods are not bound as the ledger says: the API server's history went back. Pure.
+#
+# Bound is final for a pod, so one that was confirmed and is found unbound, or bound under another
+# reservation, was put back together with everything that the API server knows. Its containers
+# of before may run on; so the holder is let go as that of a pod that has gone: not before its
+# node shows that nothing is left. The copy alone proves nothing, it may lag: the pod is touched
+# first, which also makes every older Binding of it fail.
+
+APART_NS: Final = 15 * 1_000_000_000
+"""A copy that lags shows a confirmed pod unbound for a moment; only later its pod is touched."""
+
+
+class Apart:
+    """One per process, by reservation."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Holder, int]] = {}
+        """Seen apart by the copy, and since when."""
+        self._proven: set[str] = set()
+
+    def sight(self, holder: Holder, sight: PodSight, now_ns: int) -> PodSight:
+        """What is known of the pod as this holder: gone, where it has proven to be apart."""
+        if not _is_apart(holder.reservation, sight):
+            self._seen.pop(holder.reservation, None)
+            self._proven.discard(holder.reservation)
+            return sight
+        if holder.reservation in self._proven:
+            return PodGone()
+        self._seen.setdefault(holder.reservation, (holder, now_ns))
+        return sight
+
+    def touched(self, reservation: str, answer: PodSeen | PodGone) -> None:
+        """What the API server itself answered."""
+        if reservation in self._seen and _is_apart(reservation, answer):
+            self._proven.add(reservation)
+
+    def due(self, snapshot: LedgerSnapshot, now_ns: int) -> Iterator[Holder]:
+        """Whose pods are to be touched now; each again after as long, until it is answered."""
+        self._seen = {k: x for k, x in self._seen.items() if k in snapshot.by_reservation}
+        self._proven &= self._seen.keys()
+        for reservation, (holder, since_ns) in self._seen.items():
+            if reservation not in self._proven and now_ns - since_ns >= APART_NS:
+                self._seen[reservation] = (holder, now_ns)
+                yield holder
+
+
+def _is_apart(reservation: str, sight: PodSight) -> bool:
+    """A pod that waits may have its reservation early; one that kubelet gave its GPUs has none."""
+    if not isinstance(sight, PodSeen) or is_over(sight):
+        return False
+    return sight.reservation != reservation and (not sight.node or sight.reservation is not None)
+
+
+# --- followup
+# What becomes of reservations after the answer: the next steps, from what is known now. Pure.
+#
+# Attempts are confirmed, withdrawn or given up; holders whose pods have ended are released once
+# their nodes show it. Every replica does this by itself and remembers its own sightings; the
+# store lets the first of several equal writes through.
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The world as this replica knows it now."""
+
+    snapshot: LedgerSnapshot
+    sight: Callable[[PodRef], PodSight]
+    report: Callable[[str], UseReport | None]
+    """The last report of a node."""
+    gone: Callable[[str], NodeGone | None]
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookFor:
+    """Ask the API server itself about a pod that the copy lacks."""
+
+    pod: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class TouchPod:
+    """Touch the pod of an attempt, and tell `touched` what the answer showed."""
+
+    reservation: str
+    pod: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Write each successor by compare-and-set; `change` is what that means."""
+
+    entries: tuple[tuple[Entry, GpuRecord], ...]
+    change: ReservationChange
+
+
+IN_TURN: Final = 512
+"""Records that are looked at without a cause in one round."""
+Action = LookFor | TouchPod | Rewrite
+
+
+class Followup:
+    """One per process."""
+
+    def __init__(
+        self,
+        limits: AttemptLimits = DEFAULT_LIMITS,
+        grace_ns: int = DEFAULT_GRACE_NS,
+        *,
+        in_turn: int = IN_TURN,
+    ) -> None:
+        self._limits = limits
+        self._grace_ns = grace_ns
+        self._in_turn = in_turn
+        self._turn = 0
+        self._known = LedgerSnapshot()
+        self._open: set[str] = set()
+        """Keys of records with an attempt, or with a holder that is being released."""
+        self._attempts: dict[str, AttemptWatch] = {}
+        """By reservation."""
+        self._releases: dict[tuple[str, str], ReleaseWatch] = {}
+        """By GPU and reservation."""
+        self.releasing_nodes: frozenset[str] = frozenset()
+        """Nodes with a holder that is being released: which pods run there matters."""
+        self._apart = Apart()
+
+    def touched(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
+        """The answer to a touch, and when it was asked for."""
+        watch = self._attempts.get(reservation)
+        if watch is not None:
+            self._attempts[reservation] = after_touch(watch, answer, asked_ns)
+        self._apart.touched(reservation, answer)
+
+    def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
+        """What is to be done now.
+
+        Looked at are all attempts and all that is being released, what `pods` (UIDs) hold, and
+        some more confirmed ones in turn.
+        """
+        open_attempts: dict[str, list[Entry]] = {}
+        releasing: dict[tuple[str, str], str] = {}
+        moves: dict[tuple[str, Move], list[Entry]] = {}
+        looks: dict[str, LookFor] = {}
+        now_ns = around.now_ns
+        for entry in self._of_interest(around.snapshot, pods):
+            for holder in entry.record.holders:
+                match holder.state:
+                    case HolderState.PROPOSED:
+                        open_attempts.setdefault(holder.reservation, []).append(entry)
+                        continue
+                    case HolderState.CONFIRMED:
+                        sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
+                        move = end_step(holder, sight, around.gone(entry.record.node))
+                    case HolderState.RELEASING:
+                        releasing[entry.record.key, holder.reservation] = entry.record.node
+                        sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
+                        move = self._releasing(around, entry, holder, sight)
+                    case _:
+                        continue
+                if move is not None:
+                    moves.setdefault((holder.reservation, move), []).append(entry)
+        self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
+        self._releases = {k: x for k, x in self._releases.items() if k in releasing}
+        self.releasing_nodes = frozenset(releasing.values())
+        touches = [
+            *self._proposed(around, open_attempts, moves, looks),
+            *(TouchPod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),
+        ]
+        rewrites = (
+            _rewrite(entries, reservation, move) for (reservation, move), entries in moves.items()
+        )
+        return (*looks.values(), *touches, *rewrites)
+
+    def _of_interest(self, snapshot: LedgerSnapshot, pods: Collection[str]) -> Iterable[Entry]:
+        entries = snapshot.entries
+        for key in entries.differences(self._known.entries):
+            entry = entries.get(key)
+            if entry is not None and any(_is_open(x) for x in entry.record.holders):
+                self._open.add(key)
+            else:
+                self._open.discard(key)
+        self._known = snapshot
+        begin = self._turn if self._turn < len(entries) else 0
+        self._turn = begin + self._in_turn
+        keys = {
+            *self._open,
+            *(key for uid in pods for key in snapshot.by_pod.get(uid, ())),
+            *islice(entries, begin, self._turn),
+        }
+        return [entries[key] for key in sorted(keys)]
+
+    def _proposed(
+        self,
+        around: Around,
+        attempts: dict[str, list[Entry]],
+        moves: dict[tuple[str, Move], list[Entry]],
+        looks: dict[str, LookFor],
+    ) -> Iterator[TouchPod]:
+        for reservation, entries in attempts.items():
+            parts = tuple(_part(entry, reservation) for entry in entries)
+            watch = watch_attempt(self._attempts.get(reservation), parts, around.now_ns)
+            self._attempts[reservation] = watch
+            pod = parts[0].pod
+            sight = _sight_of_attempt(around, parts[0], looks)
+            step = attempt_step(watch, entries[0].record.node, sight, around.now_ns, self._limits)
+            match step:
+                case Touch():
+                    yield TouchPod(reservation, pod)
+                case Move():
+                    moves.setdefault((reservation, step), []).extend(entries)
+
+    def _releasing(
+        self, around: Around, entry: Entry, holder: Holder, sight: PodSight
+    ) -> Move | None:
+        record, key = entry.record, (entry.record.key, holder.reservation)
+        watch = watch_release(self._releases.get(key), sight, around.now_ns)
+        report = around.report(record.node)
+        if watch is not None and report is not None:
+            succeeded = has_successor(record, holder)
+            watch = after_report(watch, holder, record.gpu, report, succeeded=succeeded)
+        if watch is None:
+            self._releases.pop(key, None)
+        else:
+            self._releases[key] = watch
+        last_ns = 0 if report is None else report.asked_ns
+        gone = around.gone(record.node)
+        return release_step(watch, gone, last_ns, around.now_ns, self._grace_ns)
+
+
+def _is_open(holder: Holder) -> bool:
+    return holder.state is not HolderState.CONFIRMED
+
+
+def _sight(around: Around, pod: PodRef, looks: dict[str, LookFor]) -> PodSight:
+    if pod.uid is None:
+        return None
+    sight = around.sight(pod)
+    if sight is None:
+        looks[pod.uid] = LookFor(pod)
+    return sight
+
+
+def _sight_of_attempt(around: Around, part: Holder, looks: dict[str, LookFor]) -> PodSight:
+    """Of a pod that is being created nobody asks whether it is there: it may not be yet."""
+    return _sight(around, part.pod, {} if part.origin is Origin.ADMISSION else looks)
+
+
+def _part(entry: Entry, reservation: str) -> Holder:
+    return next(x for x in entry.record.holders if x.reservation == reservation)
+
+
+def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
+    first = entries[0].record
+    change = ReservationChange(
+        _part(entries[0], reservation).pod,
+        reservation,
+        first.node,
+        tuple(x.record.gpu for x in entries),
+        move.to,
+        move.cause,
+    )
+    return Rewrite(tuple((x, x.record.moved(reservation, move.to)) for x in entries), change)
+
+
+# --- absent nodes
+# Nodes that are gone from the cluster, and since when this replica has known it. Pure.
+#
+# A node counts as gone only while a copy of the nodes that is not too old lacks it; one look at
+# an older copy, and the time begins anew.
+
+
+class AbsentNodes:
+    """One per process."""
+
+    def __init__(
+        self, directory: Callable[[], DirectorySnapshot], boottime_ns: Callable[[], int]
+    ) -> None:
+        self._directory = directory
+        self._boottime_ns = boottime_ns
+        self._since_ns: dict[str, int] = {}
+
+    def gone(self, node: str) -> NodeGone | None:
+        """Since when the node is proven to be gone."""
+        directory, now_ns = self._directory(), self._boottime_ns()
+        if node in directory.nodes or now_ns >= directory.fresh_until_ns:
+            self._since_ns.pop(node, None)
+            return None
+        return NodeGone(self._since_ns.setdefault(node, now_ns))
+
+
+# --- settlement
+# Which GPUs are to be settled on which pods, by what a `plugin` node's reports show. Pure.
+#
+# A report tells pods by their names. So it counts for a pod only if it was asked for after this
+# replica knew that the pod has the name: two reports, the first of which may still be about
+# another pod. Every replica settles by itself; the store lets the first of equal writes through.
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """A node and the GPUs that are its own."""
+
+    node: str
+    gpus: frozenset[str]
+    """Of its accepted inventory, MIG devices and lost ones included: of others it may say what it
+    likes."""
+
+    @staticmethod
+    def of(node: str, acceptance: Acceptance) -> "Showing":
+        """What a node has proven to have."""
+        return Showing(
+            node,
+            frozenset(
+                uuid
+                for gpu in acceptance.gpus
+                for uuid in (gpu.uuid, *(x.uuid for x in gpu.mig_devices))
+            ),
+        )
+
+
+class Settlement:
+    """One per process: remembers since when a GPU was shown as a pod's."""
+
+    def __init__(self) -> None:
+        self._since_ns: dict[str, dict[GivenGpu, int]] = {}
+        """By node."""
+
+    def due(
+        self, shown: Showing, report: UseReport, pods: BoundPods, now_ns: int
+    ) -> tuple[GivenGpu, ...]:
+        """What a node's new report shows for certain, by GPU."""
+        if report.given is None:
+            return ()
+        node = shown.node
+        before = self._since_ns.get(node, {})
+        now = {x: before.get(x, now_ns) for x in _shown(shown, report, pods)}
+        if now:
+            self._since_ns[node] = now
+        else:
+            self._since_ns.pop(node, None)
+        sure = (x for x, since_ns in now.items() if since_ns < report.asked_ns)
+        return tuple(sorted(sure, key=lambda x: (x.gpu, x.pod.uid or "")))
+
+    def forget(self, node: str) -> None:
+        """The node is none on which kubelet chooses, or is gone."""
+        self._since_ns.pop(node, None)
+
+
+def _shown(shown: Showing, report: UseReport, pods: BoundPods) -> Iterator[GivenGpu]:
+    for device in report.given or ():
+        gpu = card_of(device.device)
+        if gpu is None or gpu not in shown.gpus:
+            continue
+        found = pods.named(device.namespace, device.pod)
+        if found is not None and found.node == shown.node and found.needs is not None:
+            yield GivenGpu(found.pod, shown.node, gpu)
+
+
+# --- release orders
+# What an operator orders about one holder of one GPU, and what the audit log says of it. Pure.
+
+_SHOWN_CHARS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOrder:
+    """End one reservation's part in one GPU."""
+
+    gpu: str
+    reservation: str
+    reason: str
+    actor: str
+    """SPIFFE ID, or `local uid N`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDone:
+    """What came of it."""
+
+    node: str = ""
+    namespace: str = ""
+    pod: str = ""
+    already: bool = False
+    """The GPU was free of that reservation, or never its: nothing was done."""
+
+
+def order_record(order: ReleaseOrder, entry: Entry, holder: Holder, evidence: str | None) -> Record:
+    """The `reservation.operator` record of what is about to be done."""
+    return Record(
+        RecordKind.RESERVATION_OPERATOR,
+        actor=order.actor,
+        subject=f"pod/{holder.pod.namespace}/{holder.pod.name or '-'}",
+        decision="released",
+        refs={
+            "reason": order.reason,
+            "uid": holder.pod.uid,
+            "node": entry.record.node,
+            "reservation": order.reservation,
+            "gpus": [entry.record.gpu],
+            "evidence": evidence,
+        },
+    )
+
+
+def refused_record(order: ReleaseOrder, refusal: Refusal) -> Record:
+    """The `reservation.operator` record of what was not done."""
+    return Record(
+        RecordKind.RESERVATION_OPERATOR,
+        actor=order.actor,
+        subject=f"reservation/{order.reservation}",
+        decision="refused",
+        codes=(refusal.code.value,),
+        refs={
+            "reason": order.reason,
+            "reservation": order.reservation,
+            "gpus": [order.gpu],
+            "detail": refusal.detail[:_SHOWN_CHARS],
+        },
+    )
+
+
+def change_of(order: ReleaseOrder, entry: Entry, holder: Holder) -> ReservationChange:
+    """What is told of it once it is written, as of any other release."""
+    return ReservationChange(
+        holder.pod,
+        order.reservation,
+        entry.record.node,
+        (entry.record.gpu,),
+        HolderState.RELEASED,
+        f"an operator said so: {order.reason}",
+        order.actor,
+    )

@@ -1,0 +1,441 @@
+"""Use.
+
+Holds: use faults, fault watch, use reports, evictions, ledger use, use records.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain
+from typing import Final
+
+from controller.binding.request import BoundPod, BoundPods
+from controller.fleet.view import Acceptance, FleetSnapshot
+from controller.ledger.occupancy import Occupancy, given_in, users_of
+from controller.ledger.record import Holder, HolderState, Origin, PodRef, ShareGroup
+from controller.ledger.release import GivenDevice, GivenGpu, UseReport, card_of
+from controller.ledger.store import LedgerSnapshot
+from controller.placement.requirements import RequirementsInvalid
+from controller.placement.snapshot import DeviceUse
+from controller.policy import NodeMode
+from controller.record import Json, Record
+from gpuwarden.audit.record import RecordKind
+
+# --- use faults
+# Where a node's own account of its GPUs and the ledger do not agree. Pure.
+#
+# Three accounts of one report are compared: what the ledger holds, what kubelet has given, and
+# whose processes the driver knows. What a pod was promised stands in the ledger; that a GPU is
+# given or used by somebody whom no reservation explains is no fault of that pod, and is said.
+
+_SLICE: Final = "::"
+
+
+class UseFaultKind(StrEnum):
+    """What does not agree; a metric's label."""
+
+    OTHER_GPU = "other_gpu"
+    """A pod was given or uses a GPU that is not the one of its reservation."""
+    UNFIT_GPU = "unfit_gpu"
+    """Kubelet gave a pod a GPU that is not what the pod has asked for."""
+    TAKEN_GPU = "taken_gpu"
+    """Kubelet gave a pod a GPU that the ledger holds for another that lives."""
+    UNRESERVED = "unreserved"
+    """A guarded pod runs on an `env` node without a reservation: it sees no GPU."""
+    OFF_BOOK = "off_book"
+    """A GPU is given or used, and no reservation explains it."""
+
+
+EVICTED_FOR: Final = frozenset({UseFaultKind.OTHER_GPU, UseFaultKind.UNFIT_GPU})
+"""What a pod is evicted for, where the policy says so: what it has, it must not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseFault:
+    """One disagreement; the same one in each report that shows it."""
+
+    kind: UseFaultKind
+    node: str
+    gpu: str
+    """Empty where none is meant."""
+    pod: PodRef | None
+    """None for a process of no pod, and where nothing but the process is known of its pod: then
+    `owner` is its UID."""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UseCase:
+    """One node's report and what it is compared with."""
+
+    node: str
+    mode: NodeMode
+    acceptance: Acceptance
+    report: UseReport
+    ledger: LedgerSnapshot
+    pods: BoundPods
+    fits: Callable[[BoundPod, str], bool]
+    """Whether a GPU of the node is one that the pod has asked for."""
+
+
+def use_faults(case: UseCase) -> frozenset[UseFault]:
+    """All disagreements that the report shows."""
+    return frozenset(chain(_given(case), _used(case), _unreserved(case)))
+
+
+def _given(case: UseCase) -> Iterator[UseFault]:
+    for device in case.report.given or ():
+        gpu = card_of(device.device)
+        if gpu is None:
+            continue
+        entry = case.ledger.get(gpu)
+        holders = () if entry is None else entry.record.holders
+        found = case.pods.named(device.namespace, device.pod)
+        pod = found if found is not None and found.node == case.node else None
+        named = [x for x in holders if _is_named(x, device)]
+        if named:
+            yield from _held(case, device, gpu, pod, holders)
+        else:
+            kind = _otherwise(pod is not None and _is_reserved(case, pod.pod))
+            ref = PodRef(device.namespace, device.pod) if pod is None else pod.pod
+            yield UseFault(kind, case.node, gpu, ref)
+
+
+def _held(
+    case: UseCase, device: GivenDevice, gpu: str, pod: BoundPod | None, holders: Iterable[Holder]
+) -> Iterator[UseFault]:
+    if pod is None:
+        return
+    if pod.needs is not None and not case.fits(pod, gpu):
+        yield UseFault(UseFaultKind.UNFIT_GPU, case.node, gpu, pod.pod)
+    others = [x for x in holders if not _is_named(x, device)]
+    if _SLICE not in device.device and any(x.state is HolderState.CONFIRMED for x in others):
+        yield UseFault(UseFaultKind.TAKEN_GPU, case.node, gpu, pod.pod)
+
+
+def _used(case: UseCase) -> Iterator[UseFault]:
+    for gpu, users in (case.report.users or {}).items():
+        cards = case.acceptance.with_parts(gpu)
+        for uid in users:
+            if uid is None:
+                yield UseFault(UseFaultKind.OFF_BOOK, case.node, gpu, None)
+            elif not any(_holds(case, card, uid) for card in cards):
+                yield from _user(case, gpu, cards, uid)
+
+
+def _user(case: UseCase, gpu: str, cards: tuple[str, ...], uid: str) -> Iterator[UseFault]:
+    if case.mode is NodeMode.PLUGIN and case.report.given is None:
+        return  # kubelet may have given it
+    pod = case.pods.with_uid(uid)
+    if pod is None:
+        yield UseFault(UseFaultKind.OFF_BOOK, case.node, gpu, None, uid)
+    elif not _was_given(case, cards, pod.pod):  # else it was said there
+        yield UseFault(_otherwise(bool(case.ledger.parts_of(uid))), case.node, gpu, pod.pod)
+
+
+def _unreserved(case: UseCase) -> Iterator[UseFault]:
+    if case.mode is not NodeMode.ENV:
+        return
+    for pod in case.pods.guarded(case.node):
+        asks = isinstance(pod.needs, RequirementsInvalid) or (pod.needs and pod.needs.count)
+        if asks and not case.ledger.parts_of(pod.pod.uid or ""):
+            yield UseFault(UseFaultKind.UNRESERVED, case.node, "", pod.pod)
+
+
+def _is_reserved(case: UseCase, pod: PodRef) -> bool:
+    """Whether it was told its GPUs; what is settled follows what kubelet gives."""
+    parts = case.ledger.parts_of(pod.uid or "")
+    return any(x.origin is not Origin.SETTLEMENT for _, x in parts)
+
+
+def _otherwise(has_others: bool) -> UseFaultKind:  # noqa: FBT001 - it is the question
+    """What it is that a pod has a GPU which is not held for it, if others are or none is."""
+    return UseFaultKind.OTHER_GPU if has_others else UseFaultKind.OFF_BOOK
+
+
+def _holds(case: UseCase, gpu: str, uid: str) -> bool:
+    entry = case.ledger.get(gpu)
+    return entry is not None and entry.record.of_pod(uid) is not None
+
+
+def _was_given(case: UseCase, cards: tuple[str, ...], pod: PodRef) -> bool:
+    name = (pod.namespace, pod.name)
+    return any(
+        (x.namespace, x.pod) == name and card_of(x.device) in cards for x in case.report.given or ()
+    )
+
+
+def _is_named(holder: Holder, device: GivenDevice) -> bool:
+    return (holder.pod.namespace, holder.pod.name) == (device.namespace, device.pod)
+
+
+# --- fault watch
+# Which disagreements stand, and which are new: told once, however many reports show them. Pure.
+#
+# Accounts of one report are taken one after the other, and the copies of pods and ledger are a
+# moment old, so what one report shows alone is nothing yet: it stands from the second on in a row,
+# and is over with the first that does not show it.
+
+ENOUGH: Final = 2
+MAX_PER_NODE: Final = 256
+"""Disagreements of one node that are remembered; a node has some hundred pods at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultChanges:
+    """What a report has changed."""
+
+    begun: tuple[UseFault, ...]
+    ended: tuple[UseFault, ...]
+
+
+class FaultWatch:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[UseFault, int]] = {}
+        """By node: in how many reports in a row."""
+        self._counts: Counter[UseFaultKind] = Counter()
+
+    def reported(
+        self, node: str, faults: Iterable[UseFault], *, whole: bool = True
+    ) -> FaultChanges:
+        """A node's new report; one that is not whole ends nothing."""
+        before = self._seen.pop(node, {})
+        kept = sorted(set(faults), key=_order)[:MAX_PER_NODE]
+        now = {x: min(before.get(x, 0) + 1, ENOUGH) for x in kept}
+        if not whole:
+            now = {**before, **now}
+        if now:
+            self._seen[node] = now
+        begun = [x for x, count in now.items() if count == ENOUGH > before.get(x, 0)]
+        ended = [x for x, count in before.items() if count == ENOUGH and x not in now]
+        self._counts.update(x.kind for x in begun)
+        self._counts.subtract(x.kind for x in ended)
+        return FaultChanges(tuple(begun), tuple(ended))
+
+    def standing(self) -> Iterator[UseFault]:
+        """All that stand."""
+        for faults in self._seen.values():
+            yield from (x for x, count in faults.items() if count == ENOUGH)
+
+    def counts(self) -> Mapping[UseFaultKind, int]:
+        """How many stand of each kind."""
+        return {kind: count for kind, count in self._counts.items() if count}
+
+
+def _order(fault: UseFault) -> tuple[str, str, str, str, str]:
+    pod = fault.pod
+    return (
+        fault.kind.value,
+        fault.gpu,
+        "" if pod is None else pod.namespace,
+        "" if pod is None else pod.name or "",
+        fault.owner,
+    )
+
+
+# --- use reports
+# What nodes' accepted evidence says about who uses which GPU, as the ledger asks. Pure.
+#
+# An acceptance outlives later refusals, and the report in it is as true as it was: only newer
+# accepted evidence makes a newer report.
+
+SETTLES_NS: Final = 60 * 1_000_000_000
+"""A kubelet that names no device at all may have just started: it names none until it has read
+its own state. So that counts once it has said so for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardUse:
+    """A report whose lease lasts."""
+
+    report: UseReport
+    evidence: str
+    """Digest of the evidence that it stands in."""
+
+
+class UseReports:
+    """One per process; a report is made once per evidence."""
+
+    def __init__(self, fleet: Callable[[], FleetSnapshot]) -> None:
+        self._fleet = fleet
+        self._made: dict[str, tuple[Acceptance, UseReport]] = {}
+        self._silent_since_ns: dict[str, int] = {}
+        """By node: when kubelet was first asked of the reports in a row without a device."""
+
+    def of(self, node: str) -> UseReport | None:
+        """The node's last; None where it was never accepted."""
+        view = self._fleet().nodes.get(node)
+        if view is None or view.acceptance is None:
+            self._made.pop(node, None)
+            self._silent_since_ns.pop(node, None)
+            return None
+        found = self._made.get(node)
+        if found is None or found[0] is not view.acceptance:
+            report = self._report(node, view.acceptance, view.mode)
+            found = self._made[node] = (view.acceptance, report)
+        return found[1]
+
+    def heard(self, node: str, now_ns: int) -> HeardUse | None:
+        """The node's last, while its lease lasts at `now_ns` (CLOCK_BOOTTIME)."""
+        report, view = self.of(node), self._fleet().nodes.get(node)
+        acceptance = None if view is None else view.acceptance
+        if report is None or acceptance is None or now_ns >= acceptance.fresh_until_ns:
+            return None
+        return HeardUse(report, acceptance.evidence_digest)
+
+    def _report(self, node: str, acceptance: Acceptance, mode: NodeMode) -> UseReport:
+        asked_ns = acceptance.challenge_issued_ns
+        return UseReport(
+            acceptance.boot_id,
+            asked_ns,
+            users_of(acceptance),
+            self._given(node, acceptance, mode),
+            None if acceptance.pods_unread else frozenset(acceptance.pods or ()),
+        )
+
+    def _given(
+        self, node: str, acceptance: Acceptance, mode: NodeMode
+    ) -> frozenset[GivenDevice] | None:
+        allocations = acceptance.allocations
+        if mode is NodeMode.ENV:  # kubelet has no GPUs there to give
+            return given_in(acceptance)
+        if allocations is None:
+            return None
+        if allocations:
+            self._silent_since_ns.pop(node, None)
+            return given_in(acceptance)
+        asked_ns = acceptance.challenge_issued_ns
+        since_ns = self._silent_since_ns.setdefault(node, asked_ns)
+        return frozenset() if asked_ns - since_ns >= SETTLES_NS else None
+
+
+# --- evictions
+# Whom to evict now, where the policy says that a pod must not keep a GPU it should not have. Pure.
+#
+# Each such pod is asked for once; what was refused (a disruption budget, a server that is away) is
+# asked again after a while, for as long as the disagreement stands.
+
+AGAIN_NS: Final = 30 * 1_000_000_000
+AT_ONCE: Final = 4
+"""Evictions of one round: a mistake that concerns everybody must not empty a cluster at once."""
+
+
+class Evictions:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self._again_ns: dict[str, int | None] = {}
+        """By pod UID: when to ask again; None where it was done."""
+
+    def due(self, standing: Iterable[UseFault], now_ns: int) -> tuple[PodRef, ...]:
+        """Pods to be evicted now."""
+        found = {
+            x.pod.uid: x.pod
+            for x in standing
+            if x.kind in EVICTED_FOR and x.pod is not None and x.pod.uid is not None
+        }
+        self._again_ns = {uid: at for uid, at in self._again_ns.items() if uid in found}
+        due = [pod for uid, pod in sorted(found.items()) if self._is_due(uid, now_ns)]
+        return tuple(due[:AT_ONCE])
+
+    def asked(self, pod: PodRef, *, done: bool, now_ns: int) -> None:
+        """What became of one."""
+        self._again_ns[pod.uid or ""] = None if done else now_ns + AGAIN_NS
+
+    def _is_due(self, uid: str, now_ns: int) -> bool:
+        again_ns = self._again_ns.get(uid, now_ns)
+        return again_ns is not None and again_ns <= now_ns
+
+
+# --- ledger use
+# What /filter counts as used beyond the evidence: the GPUs that the ledger holds. Pure.
+
+
+class LedgerUse:
+    """Implements GpuUse; the same answer is the same object while the ledger is the same."""
+
+    def __init__(self, snapshot: Callable[[], LedgerSnapshot]) -> None:
+        self._snapshot = snapshot
+        self._occupancy = Occupancy(LedgerSnapshot())
+        self._use = DeviceUse()
+
+    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
+        """As a pod sees it: its own attempts do not count, nor what its share group holds."""
+        snapshot = self._snapshot()
+        if snapshot.entries is not self._occupancy.snapshot.entries:
+            self._occupancy = self._occupancy.then(snapshot)
+            self._use = DeviceUse(
+                self._occupancy.busy(),
+                claimed=self._occupancy.claimed(),
+                parts=snapshot.parts_on,
+                holders=self._occupancy.holders(),
+            )
+        busy = self._occupancy.busy_for(pod_uid, share)
+        if busy is self._use.busy:
+            return self._use
+        without_group = self._occupancy.busy_for(pod_uid)
+        own = self._use.busy - without_group
+        return replace(self._use, busy=busy, shared=without_group - busy, own=own)
+
+
+# --- use records
+# What the comparison of nodes with the ledger leaves in the audit log. Pure.
+
+_SHOWN_CHARS: Final = 253
+_CONTROLLER: Final = "controller"
+
+
+def settled_record(given: GivenGpu, reservation: str) -> Record:
+    """The `reservation.settled` record of one GPU."""
+    return Record(
+        RecordKind.RESERVATION_SETTLED,
+        actor=_CONTROLLER,
+        subject=_subject(given.pod),
+        decision="settled",
+        refs={
+            "uid": given.pod.uid,
+            "node": _cut(given.node),
+            "reservation": reservation,
+            "gpus": [given.gpu],
+        },
+    )
+
+
+def fault_record(fault: UseFault) -> Record:
+    """The record of a disagreement that began; `decision` is its kind."""
+    pod = fault.pod
+    subject = f"node/{_cut(fault.node)}" if pod is None else _subject(pod)
+    refs: dict[str, Json] = {
+        "uid": fault.owner if pod is None else pod.uid,
+        "node": _cut(fault.node),
+        "gpus": [fault.gpu] if fault.gpu else [],
+    }
+    if fault.kind is UseFaultKind.OFF_BOOK:
+        return Record(
+            RecordKind.RESERVATION_OFF_BOOK, _CONTROLLER, subject, fault.kind.value, refs=refs
+        )
+    return Record(
+        RecordKind.RESERVATION_MISMATCH, _CONTROLLER, subject, fault.kind.value, refs=refs
+    )
+
+
+def eviction_record(pod: PodRef, error: str) -> Record:
+    """The `reservation.evicted` record; `error` is empty, or says why not."""
+    return Record(
+        RecordKind.RESERVATION_EVICTED,
+        actor=_CONTROLLER,
+        subject=_subject(pod),
+        decision="failed" if error else "evicted",
+        refs={"uid": pod.uid, "cause": _cut(error)},
+    )
+
+
+def _subject(pod: PodRef) -> str:
+    return f"pod/{_cut(pod.namespace)}/{_cut(pod.name or '-')}"
+
+
+def _cut(text: str) -> str:
+    return text[:_SHOWN_CHARS]

@@ -1,0 +1,209 @@
+"""Compares what nodes report of their GPUs with the ledger: settles, tells, and has pods evicted.
+
+Each accepted evidence of a node is looked at once. GPUs that kubelet has given to guarded pods get
+their records (`settlement`), what does not agree is told when it begins and when it ends, and where
+the policy says so one replica evicts. Where a GPU is free again that a pod had without a record,
+pods that wait are tried anew. What fails is tried with the next report. Must not decide anything,
+and must not release anything.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn, Protocol
+
+from controller.binding.reconciliation import Settlement, Showing
+from controller.binding.request import BoundPod, BoundPods
+from controller.binding.use import (
+    Evictions,
+    FaultChanges,
+    FaultWatch,
+    UseCase,
+    UseFaultKind,
+    use_faults,
+)
+from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
+from controller.ledger.occupancy import Holders
+from controller.ledger.record import PodRef, RecordInvalidError, ReservationIds, ReservationSubject
+from controller.ledger.release import GivenGpu, UseReport, settled_on
+from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.placement.devices import DevicePool, taken_without_record
+from controller.policy import NodeMode
+
+ROUND_SECONDS: Final = 1.0
+MOST_RACES: Final = 4
+_BREATH: Final = 256
+"""Nodes that are looked at before others get their turn."""
+
+
+class UseSink(Protocol):
+    """Takes what was found and done; never waits, never raises."""
+
+    def settled(self, given: GivenGpu, reservation: str) -> None:
+        """This replica wrote a record for a GPU that kubelet gave away."""
+
+    def wrote(self, result: str) -> None:
+        """One write: written, overtaken or failed."""
+
+    def compared(self, changes: FaultChanges, counts: Mapping[UseFaultKind, int]) -> None:
+        """Disagreements began or ended; `counts` is of all that stand."""
+
+    def evicted(self, pod: PodRef, error: str) -> None:
+        """A pod was evicted, or `error` says why not."""
+
+
+class Evictor(Protocol):
+    """Evicts pods as `policy/v1` Eviction."""
+
+    async def evict(self, pod: PodRef) -> str:
+        """Evict the pod of that UID; empty where that was done or it is gone, else why not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsePorts:
+    """What is asked and told."""
+
+    store: LedgerStore
+    pods: BoundPods
+    ids: ReservationIds | None
+    """None where `admission.idKeys` is not set: then nothing is settled."""
+    fleet: Callable[[], FleetSnapshot]
+    report: Callable[[str], UseReport | None]
+    fits: Callable[[BoundPod, str], bool]
+    """Whether a GPU of the pod's node is one that it has asked for."""
+    is_firm: Callable[[], bool]
+    """Whether ledger and pods were read, and compared with each other."""
+    may_evict: Callable[[], bool]
+    """Whether the policy says so and this replica leads."""
+    evictor: Evictor
+    wake: Callable[[Iterable[str]], None]
+    """Have pods tried anew that these nodes may take now."""
+    sink: UseSink
+    boottime_ns: Callable[[], int]
+    draw_call: Callable[[], str]
+    """Hex digits, unlike any other's."""
+
+
+class UseKeeper:
+    """One per process; used from one event loop."""
+
+    def __init__(self, ports: UsePorts) -> None:
+        self._ports = ports
+        self._settlement = Settlement()
+        self._faults = FaultWatch()
+        self._evictions = Evictions()
+        self._looked_at: dict[str, Acceptance] = {}
+        self._taken: dict[str, frozenset[str]] = {}
+        """By `env` node: devices that pods have there without a record."""
+        self._fleet: FleetSnapshot | None = None
+
+    async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
+        """Go on for ever; ends by cancellation only."""
+        while True:
+            await self.round()
+            await asyncio.sleep(seconds)
+
+    async def round(self) -> None:
+        """Look at what nodes have reported since the last round."""
+        if not self._ports.is_firm():
+            return
+        for position, (node, acceptance) in enumerate(self._news()):
+            await self._look_at(node, acceptance)
+            if position % _BREATH == 0:
+                await asyncio.sleep(0)
+        if self._ports.may_evict():
+            await self._evict()
+
+    def _news(self) -> Iterator[tuple[NodeView, Acceptance]]:
+        fleet = self._ports.fleet()
+        if fleet is self._fleet:
+            return
+        self._fleet, nodes = fleet, fleet.nodes
+        for gone in self._looked_at.keys() - nodes.keys():
+            del self._looked_at[gone]
+            self._settlement.forget(gone)
+            self._taken.pop(gone, None)
+            self._tell(self._faults.reported(gone, ()))
+        now_ns = self._ports.boottime_ns()
+        for name, node in nodes.items():
+            found = node.acceptance
+            if found is None or found is self._looked_at.get(name):
+                continue
+            self._looked_at[name] = found
+            if now_ns < found.fresh_until_ns:
+                yield node, found
+
+    async def _look_at(self, node: NodeView, acceptance: Acceptance) -> None:
+        ports, report = self._ports, self._ports.report(node.name)
+        if report is None:
+            return
+        self._wake(node, acceptance)
+        if not await self._settle(node, acceptance, report):
+            return
+        case = UseCase(
+            node.name,
+            node.mode,
+            acceptance,
+            report,
+            ports.store.snapshot(),
+            ports.pods,
+            ports.fits,
+        )
+        whole = report.given is not None and report.users is not None
+        self._tell(self._faults.reported(node.name, use_faults(case), whole=whole))
+
+    def _wake(self, node: NodeView, acceptance: Acceptance) -> None:
+        """What ends without a record is followed by no release that would wake anybody."""
+        before = self._taken.pop(node.name, frozenset())
+        if node.mode is not NodeMode.ENV:
+            return
+        holders = Holders(self._ports.store.snapshot().entries)
+        now = taken_without_record(DevicePool(acceptance), holders, ())
+        if now:
+            self._taken[node.name] = now
+        if before - now:
+            self._ports.wake((node.name,))
+
+    def _tell(self, changes: FaultChanges) -> None:
+        if changes.begun or changes.ended:
+            self._ports.sink.compared(changes, self._faults.counts())
+
+    async def _settle(self, node: NodeView, acceptance: Acceptance, report: UseReport) -> bool:
+        """Whether all was written that is due; else the ledger says nothing of the node yet."""
+        ports = self._ports
+        if node.mode is not NodeMode.PLUGIN:
+            self._settlement.forget(node.name)
+            return True
+        showing = Showing.of(node.name, acceptance)
+        due = self._settlement.due(showing, report, ports.pods, ports.boottime_ns())
+        if ports.ids is None:
+            return True
+        return all([await self._settled(given, report, ports.ids) for given in due])
+
+    async def _settled(self, given: GivenGpu, report: UseReport, ids: ReservationIds) -> bool:
+        ports = self._ports
+        subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
+        reservation = ids.make(subject)
+        for _ in range(MOST_RACES):
+            entry = ports.store.snapshot().get(given.gpu)
+            record = None if entry is None else entry.record
+            try:
+                new = settled_on(record, given, reservation, ports.draw_call(), report)
+                if new is None:
+                    return True
+                written = await ports.store.compare_and_set(entry, new)
+            except (LedgerUnavailableError, RecordInvalidError):
+                ports.sink.wrote("failed")
+                return False
+            ports.sink.wrote("written" if written else "overtaken")
+            if written:
+                ports.sink.settled(given, reservation)
+                return True
+        return False
+
+    async def _evict(self) -> None:
+        ports = self._ports
+        for pod in self._evictions.due(self._faults.standing(), ports.boottime_ns()):
+            error = await ports.evictor.evict(pod)
+            self._evictions.asked(pod, done=not error, now_ns=ports.boottime_ns())
+            ports.sink.evicted(pod, error)

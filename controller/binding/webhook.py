@@ -1,0 +1,581 @@
+"""Webhook.
+
+Holds: granting, gate, early.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from controller.admission.mutation import DRY_RUN_ID, EarlyAsk, Given, Granted, granted_early
+from controller.admission.review import AdmissionRequest, Verdict
+from controller.binding.decision import (
+    Decision,
+    EarlyPlace,
+    GateView,
+    GrantRefusal,
+    InFlight,
+    Placed,
+    RecentDenials,
+    Refused,
+    Reserve,
+    Untouched,
+    choose_early,
+    decide_binding,
+    forged,
+    reference_of,
+    taken_up,
+)
+from controller.binding.records import BindDecision, ReservationChange, reservation_record
+from controller.binding.request import (
+    BindingDecodeError,
+    BindingRequest,
+    PodsUnavailableError,
+    StoredPod,
+    binding_patch,
+    read_binding,
+    same_pod_patch,
+    stale_binding,
+)
+from controller.fleet.enrollment import KnownNode
+from controller.ledger.claim import (
+    Claim,
+    Claimed,
+    answered_before,
+    bound_to_pod,
+    held_early,
+    open_proposals,
+)
+from controller.ledger.record import (
+    Holder,
+    HolderState,
+    Origin,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+    ReservationIds,
+    in_claiming_order,
+    request_nonce,
+)
+from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError
+from controller.placement.snapshot import GpuUse
+from controller.placement.texts import RESERVATION_ID, SEED_RESERVATION_ID, message
+from controller.record import AuditUnavailableError, Record
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- granting
+# Makes a decided reservation one that counts: claimed, with a durable record, or taken back.
+#
+# Shared by the gate on Bindings and the reservations at a pod's creation. A claim whose record
+# could not be made durable, whose answer came too late, or that stands on a ledger which was
+# found to have gone backwards meanwhile, is taken back. Must not choose anything.
+
+
+class Claims(Protocol):
+    """The ledger's claiming shell."""
+
+    async def claim(self, claim: Claim) -> Claimed | Refusal:
+        """Reserve all GPUs of the claim, or none."""
+
+    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
+        """Take back what the claim added; the GPUs of which that was so."""
+
+
+class Grants(Protocol):
+    """The part of the audit log that a reservation waits for."""
+
+    async def grant(self, record: Record) -> None:
+        """Return when the record is durable; raises AuditUnavailableError."""
+
+
+class ChangeSink(Protocol):
+    """Takes what becomes of reservations."""
+
+    def changed(self, change: ReservationChange) -> None:
+        """Record what became of a reservation; never waits, never raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantPorts:
+    """What is asked and told."""
+
+    claims: Claims
+    audit: Grants
+    grant_refusal: GrantRefusal
+    """At the moment of the answer."""
+    sink: ChangeSink
+    wake: Callable[[Iterable[str]], None]
+    """Have pods tried anew that these nodes may take now."""
+    draw_call: Callable[[], str]
+    """Hex digits, unlike any other's."""
+
+
+class Granting:
+    """One per process; used from one event loop."""
+
+    def __init__(self, ports: GrantPorts) -> None:
+        self._ports = ports
+        self.gpus: dict[str, InFlight] = {}
+        """GPUs that claims are about now, and for whom."""
+        self.tasks: set[asyncio.Task[Refusal | None]] = set()
+        """Kept until they end, also when nobody waits for them any more."""
+
+    async def reserve(self, reserve: Reserve, node: str, origin: Origin) -> Refusal | None:
+        """Claim what was decided; a caller that is cancelled gets nothing, and nothing stays."""
+        claim = Claim(
+            reserve.reservation,
+            reserve.pod,
+            node,
+            reserve.gpus,
+            origin,
+            self._ports.draw_call(),
+            reserve.share,
+        )
+        self.gpus |= dict.fromkeys(reserve.gpus, InFlight(reserve.pod, reserve.share))
+        task = self._kept(asyncio.create_task(self._claimed(claim)))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._kept(asyncio.create_task(self._withdrawn(task, claim)))
+            raise
+
+    async def _claimed(self, claim: Claim) -> Refusal | None:
+        ports = self._ports
+        reserved = _change(claim, claim.gpus, HolderState.PROPOSED, _CAUSES[claim.origin])
+        try:
+            found = await ports.claims.claim(claim)
+            if isinstance(found, Refusal):
+                return found
+            try:
+                await ports.audit.grant(reservation_record(reserved))
+            except AuditUnavailableError as error:
+                await ports.claims.withdraw(claim)
+                return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
+            refusal = ports.grant_refusal(claim.node, ())
+            if refusal is not None:
+                await self._revoke(claim, "what is known became uncertain before the answer")
+            return refusal
+        finally:
+            for gpu in claim.gpus:
+                self.gpus.pop(gpu, None)
+
+    async def _withdrawn(self, task: "asyncio.Task[Refusal | None]", claim: Claim) -> None:
+        """The answer was not given after all."""
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is None and task.result() is None:
+            await self._revoke(claim, "its answer came too late")
+
+    async def _revoke(self, claim: Claim, cause: str) -> None:
+        """Take a claim back that stands in the audit log."""
+        gpus = await self._ports.claims.withdraw(claim)
+        if gpus:
+            self._ports.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
+            self._ports.wake((claim.node,))
+
+    def _kept(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+
+_CAUSES = {Origin.GATE: "bind", Origin.ADMISSION: "admission"}
+
+
+def _change(
+    claim: Claim, gpus: tuple[str, ...], state: HolderState, cause: str
+) -> ReservationChange:
+    return ReservationChange(claim.pod, claim.reservation, claim.node, gpus, state, cause)
+
+
+# --- gate
+# The gate as the API server asks it: finds the pod, decides, claims, and answers in time.
+#
+# The network is used in two places: one quorum read where the copy of the pods cannot know,
+# and the claim in the ledger. An answer that comes too late, cannot be made durable in the
+# audit log, or stands on a ledger that was found to have gone backwards meanwhile, takes its
+# claim back. A retry for the same pod and node finds its own claim.
+
+GATE: Final = "/mutate/bindings"
+MOST_CHOICES_GATE: Final = 4
+"""Times that another replica may be faster at the GPUs that were chosen."""
+_UNTOUCHED: Final = Verdict()
+
+
+class GatePods(Protocol):
+    """The pods of the cluster."""
+
+    def known(self, namespace: str, name: str) -> StoredPod | None:
+        """From the copy; None where it does not know, or is too old to be relied on."""
+
+    async def read(self, namespace: str, name: str) -> StoredPod | None:
+        """At its newest, past the copy; raises PodsUnavailableError."""
+
+
+class Records(Protocol):
+    """The store of the ledger."""
+
+    async def read(self, gpu: str) -> Entry | None:
+        """The entry at its newest; the snapshot knows it then. Raises LedgerUnavailableError."""
+
+
+class DecisionSink(Protocol):
+    """Takes decisions."""
+
+    def bound(self, decision: BindDecision) -> None:
+        """Record the decision; never waits, never raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePorts:
+    """What the gate asks and tells."""
+
+    pods: GatePods
+    view: Callable[[], GateView]
+    """This moment's snapshots."""
+    granting: Granting
+    records: Records
+    is_enforced: Callable[[str], bool]
+    denials: RecentDenials
+    sink: DecisionSink
+    boottime_ns: Callable[[], int]
+
+
+class BindingGate:
+    """Implements AdmissionHandler; used from one event loop."""
+
+    def __init__(self, ports: GatePorts, *, marked: bool = False) -> None:
+        """`marked`: the API server itself has seen that the namespace is enforced."""
+        self._ports = ports
+        self._marked = marked
+
+    async def decide(self, request: AdmissionRequest) -> Verdict:
+        """Decide about a Binding."""
+        try:
+            asked = read_binding(request)
+        except BindingDecodeError as error:
+            refusal = Refusal(ReasonCode.REQ_INVALID, str(error))
+            if self._ports.view().report:
+                return _reported((refusal,))
+            return Verdict((refusal,), result="refused")
+        enforced = self._marked or self._ports.is_enforced(asked.namespace)
+        stored, decision = await self._decided(asked, enforced=enforced)
+        return self._answer(asked, stored, decision)
+
+    async def _decided(
+        self, asked: BindingRequest, *, enforced: bool
+    ) -> tuple[StoredPod | None, Decision]:
+        refused = forged(asked, self._view())
+        if refused is not None:
+            return None, refused
+        try:
+            stored = await self._find(asked)
+            await self._catch_up(asked, stored)
+        except PodsUnavailableError as error:
+            return None, Refused((Refusal(ReasonCode.POD_UNKNOWN, str(error)),))
+        except LedgerUnavailableError as error:
+            return None, Refused((Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)),))
+        decision: Decision = Refused(())
+        for _ in range(MOST_CHOICES_GATE):
+            view = self._view()
+            decision = decide_binding(asked, stored, view, enforced=enforced)
+            if not isinstance(decision, Reserve) or asked.dry_run or view.report:
+                break
+            refusal = await self._ports.granting.reserve(decision, asked.node, Origin.GATE)
+            if refusal is None:
+                break
+            decision = Refused((refusal,), guarded=True)
+            if refusal.code is not ReasonCode.LEDGER_CONFLICT:
+                break
+        return stored, decision
+
+    def _view(self) -> GateView:
+        return replace(self._ports.view(), claiming=self._ports.granting.gpus)
+
+    async def _find(self, asked: BindingRequest) -> StoredPod | None:
+        """From the copy, unless it cannot be right or has misled us before.
+
+        An open attempt means that a Binding for this version of the pod came to nothing.
+        """
+        pods, ledger = self._ports.pods, self._ports.view().ledger
+        known = pods.known(asked.namespace, asked.pod)
+        fits = known is not None and stale_binding(asked, known) is None
+        if known is not None and fits and not ledger.by_pod.get(known.uid):
+            return known
+        return await pods.read(asked.namespace, asked.pod)
+
+    async def _catch_up(self, asked: BindingRequest, stored: StoredPod | None) -> None:
+        """Read what was reserved at the pod's creation, where the copy of the ledger lacks it."""
+        if stored is None or stored.pod is None:
+            return
+        view = self._ports.view()
+        granted = granted_early(stored.pod, asked.namespace, view.ids)
+        if granted is None or held_early(view.ledger, granted.reservation, stored.uid) is not None:
+            return
+        for gpu in granted.gpus:
+            await self._ports.records.read(gpu)
+
+    def _answer(
+        self, asked: BindingRequest, stored: StoredPod | None, decision: Decision
+    ) -> Verdict:
+        report = self._ports.view().report
+        if isinstance(decision, Untouched):
+            if stored is None or asked.uid is not None or report:
+                return _UNTOUCHED
+            # It would bind whatever pod has taken this one's name meanwhile, too.
+            return Verdict(patch=same_pod_patch(stored))
+        refusals = decision.refusals if isinstance(decision, Refused) else ()
+        if not asked.dry_run:
+            self._note(asked, stored, decision, refusals, report=report)
+        if report:
+            return _reported(refusals)
+        if isinstance(decision, Refused) or stored is None:
+            return Verdict(refusals, result="refused")
+        annotations = dict(decision.annotations)
+        if asked.dry_run and isinstance(decision, Reserve):
+            places = {RESERVATION_ID, SEED_RESERVATION_ID} & annotations.keys()
+            annotations |= dict.fromkeys(places, DRY_RUN_ID)
+        return Verdict(patch=binding_patch(asked, stored, annotations), result="patched")
+
+    def _note(
+        self,
+        asked: BindingRequest,
+        stored: StoredPod | None,
+        decision: Refused | Placed | Reserve,
+        refusals: tuple[Refusal, ...],
+        *,
+        report: bool,
+    ) -> None:
+        uid = "" if stored is None else stored.uid
+        if isinstance(decision, Refused) and decision.guarded and not report:
+            self._ports.denials.add(uid, asked.node, self._ports.boottime_ns())
+        reserve = decision if isinstance(decision, Reserve) and not report else None
+        self._ports.sink.bound(
+            BindDecision(
+                namespace=asked.namespace,
+                pod=asked.pod,
+                uid=uid,
+                node=asked.node,
+                user=asked.user,
+                refusals=refusals,
+                reported=report,
+                reservation="" if reserve is None else reserve.reservation,
+                gpus=() if reserve is None else reserve.gpus,
+                evidence="" if isinstance(decision, Refused) else decision.evidence,
+            )
+        )
+
+
+def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
+    warnings = tuple(f"would be denied: {message(refusal)}" for refusal in refusals)
+    return Verdict(warnings=warnings, result="reported")
+
+
+# --- early
+# Reserves GPUs for pods at their creation, and gives each reservation to the one pod it is for.
+#
+# The mutating webhook asks for a reservation before the pod has a name or a UID; the validating
+# one says which pod it became, by compare-and-set. A pod that is made again and again (a later
+# admission step refuses it) gets what was reserved for the one before, or is told to wait. Must
+# not judge pods or nodes: `early_choice` does.
+
+MOST_CHOICES_EARLY: Final = 16
+"""Times that another replica may be faster at the GPUs that were chosen: many pods are made at
+once, and all of them are offered the same GPU first."""
+MOST_RACES: Final = 4
+"""Times that others may change a record while it is given to its pod."""
+_PENDING: Final = Refusal(
+    ReasonCode.RESERVATION_PENDING,
+    "GPUs are reserved for an earlier pod of this owner, which is not there yet",
+)
+_UNSURE: Final = frozenset({ReasonCode.CONTROLLER_NOT_READY, ReasonCode.LEDGER_UNAVAILABLE})
+_NOT_THERE: Final = Refusal(
+    ReasonCode.RESERVATION_EXPIRED, "what was reserved at its creation is not reserved any more"
+)
+
+
+class EarlyPods(Protocol):
+    """The pods of the cluster, by UID."""
+
+    def sight(self, pod: PodRef) -> PodSight:
+        """What the copy says; that it lacks a pod proves nothing."""
+
+    async def look(self, pod: PodRef) -> PodSeen | PodGone:
+        """Past the copy; raises PodsUnavailableError."""
+
+
+class EarlySink(Protocol):
+    """Takes what was answered."""
+
+    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
+        """One answer to a pod's creation; `anew`: GPUs were claimed that were not before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyPorts:
+    """What is asked and told."""
+
+    view: Callable[[], GateView]
+    use: GpuUse
+    nodes: Callable[[], Mapping[str, KnownNode]]
+    """The cluster's."""
+    pods: EarlyPods
+    store: LedgerStore
+    granting: Granting
+    audit: Grants
+    sink: EarlySink
+
+
+class EarlyDesk:
+    """Implements `EarlyReservations`; used from one event loop."""
+
+    def __init__(self, ports: EarlyPorts, ids: ReservationIds | None) -> None:
+        self._ports = ports
+        self.ids = ids
+        self._turns: dict[PodRef, tuple[asyncio.Lock, int]] = {}
+        """Of owners that are being reserved for, and how many of their pods wait."""
+
+    async def reserve(self, ask: EarlyAsk) -> Given | Refusal:
+        """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
+        async with self._turn(reference_of(ask)):
+            try:
+                found, anew = await self._reserved(ask)
+            except (LedgerUnavailableError, PodsUnavailableError) as error:
+                found, anew = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
+        if not ask.dry_run:
+            code = found.code if isinstance(found, Refusal) else ReasonCode.ACCEPTED
+            self._ports.sink.reserved_early(code, anew=anew)
+        return found if isinstance(found, Refusal) else _given(ask, found)
+
+    async def take(self, granted: Granted, pod: PodRef) -> Refusal | None:
+        """Make a reservation this very pod's, once and for all; the pod has its UID now.
+
+        It counts once its record with the UID is durable.
+        """
+        gpus = in_claiming_order(granted.gpus)
+        try:
+            for gpu in gpus:
+                refusal = await self._take_one(granted.reservation, gpu, pod)
+                if refusal is not None:
+                    return refusal
+            taken = ReservationChange(
+                pod, granted.reservation, granted.node, gpus, HolderState.PROPOSED, "creation"
+            )
+            await self._ports.audit.grant(reservation_record(taken))
+        except LedgerUnavailableError as error:
+            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
+        except AuditUnavailableError as error:
+            return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
+        return None
+
+    async def _reserved(self, ask: EarlyAsk) -> tuple[EarlyPlace | Refusal, bool]:
+        """And whether GPUs were claimed that were not before."""
+        found: EarlyPlace | Refusal = _PENDING
+        for _ in range(MOST_CHOICES_EARLY):
+            before = await self._before(ask)
+            if isinstance(before, Refusal):
+                return before, False
+            found, is_new = self._place(ask, before), before is None
+            if isinstance(found, Refusal) or ask.dry_run:
+                return found, False
+            if before is not None and before.pod.uid is not None:
+                return found, False
+            refusal = await self._ports.granting.reserve(
+                found.reserve, found.node, Origin.ADMISSION
+            )
+            if refusal is None:
+                return found, is_new
+            found = refusal
+            if refusal.code is not ReasonCode.LEDGER_CONFLICT:
+                break
+        return found, False
+
+    def _place(self, ask: EarlyAsk, before: Holder | None) -> EarlyPlace | Refusal:
+        ports, view = self._ports, self._view()
+        if before is None:
+            return choose_early(ask, view, ports.use.use, ports.nodes())
+        entry = view.ledger.get(before.gpus[0])
+        if entry is None or entry.record.holder(before.reservation) is None:
+            return _PENDING
+        found = taken_up(ask, view, before, entry.record.node)
+        is_unlike = isinstance(found, Refusal) and found.code not in _UNSURE
+        return _PENDING if is_unlike else found
+
+    async def _before(self, ask: EarlyAsk) -> Holder | Refusal | None:
+        """What this pod gets because it was reserved for it, or for one like it, before.
+
+        None: nothing was. Refused: what was reserved is for a pod that may still come.
+        """
+        ledger, granted = self._ports.store.snapshot(), ask.granted
+        if granted is not None and granted.reservation != DRY_RUN_ID:
+            await self._read(granted)
+            found = held_early(self._ports.store.snapshot(), granted.reservation, None)
+            return _NOT_THERE if found is None else found
+        again = answered_before(ledger, ask.namespace, request_nonce(ask.namespace, ask.request))
+        if again is not None:
+            return again
+        for holder in open_proposals(ledger, reference_of(ask)):
+            if holder.pod.uid is None:
+                return holder
+            if not await self._is_there(holder.pod):
+                return _PENDING
+        return None
+
+    async def _is_there(self, pod: PodRef) -> bool:
+        pods = self._ports.pods
+        return pods.sight(pod) is not None or isinstance(await pods.look(pod), PodSeen)
+
+    async def _read(self, granted: Granted) -> None:
+        """Another replica may have reserved it just now."""
+        if held_early(self._ports.store.snapshot(), granted.reservation, None) is None:
+            for gpu in granted.gpus:
+                await self._ports.store.read(gpu)
+
+    async def _take_one(self, reservation: str, gpu: str, pod: PodRef) -> Refusal | None:
+        store = self._ports.store
+        entry = store.snapshot().get(gpu)
+        if entry is None or entry.record.holder(reservation) is None:
+            entry = await store.read(gpu)
+        for _ in range(MOST_RACES):
+            if entry is None:
+                return _NOT_THERE
+            successor = bound_to_pod(entry.record, reservation, pod)
+            if isinstance(successor, Refusal):
+                return successor
+            if await store.compare_and_set(entry, successor):
+                return None
+            entry = await store.read(gpu)
+        return Refusal(ReasonCode.LEDGER_CONFLICT, f"{gpu}: too many others change it")
+
+    def _view(self) -> GateView:
+        return replace(self._ports.view(), claiming=self._ports.granting.gpus)
+
+    @asynccontextmanager
+    async def _turn(self, pod: PodRef) -> AsyncIterator[None]:
+        """One after the other for pods that share what is reserved."""
+        lock, waiting = self._turns.get(pod, (asyncio.Lock(), 0))
+        self._turns[pod] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._turns.pop(pod)
+            if waiting > 1:
+                self._turns[pod] = lock, waiting - 1
+
+
+def _given(ask: EarlyAsk, place: EarlyPlace) -> Given:
+    reserve = place.reserve
+    annotations = dict(reserve.annotations)
+    if ask.dry_run:
+        places = {RESERVATION_ID, SEED_RESERVATION_ID} & annotations.keys()
+        annotations |= dict.fromkeys(places, DRY_RUN_ID)
+    granted = Granted(
+        DRY_RUN_ID if ask.dry_run else reserve.reservation,
+        ask.namespace,
+        place.node,
+        reserve.gpus,
+    )
+    return Given(granted, annotations)

@@ -1,0 +1,1 @@
+"""Explain of the controller."""

@@ -1,0 +1,690 @@
+"""Pod.
+
+Holds: pod document, station, until bound, on node, stations, account.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from controller.audit.reading import Recent
+from controller.fleet.view import Acceptance, FleetSnapshot, NodeState, NodeView
+from controller.ledger.record import (
+    Holder,
+    ReservationIds,
+    ReservationSubject,
+    in_claiming_order,
+    key_of,
+)
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.pod import PodDecodeError
+from controller.placement.requirements import Requirements, RequirementsInvalid, describe
+from controller.placement.texts import (
+    ASSIGNED_UUIDS,
+    ATTESTATION_HASH,
+    GIVEN_GUARANTEE,
+    RESERVATION_ID,
+)
+from controller.placement.verbs import PodExplanation
+from controller.policy import NodeMode
+from gpuwarden.audit.record import LogRecord, RecordKind, format_timestamp
+from gpuwarden.evidence.model import GpuProcess
+from gpuwarden.evidence.use_rules import device_uuid
+
+# --- pod document
+# What a stored pod says about its own way: times, conditions, what it was told. Pure.
+#
+# Source: core/v1 Pod. Times are the API server's and kubelet's clocks, as they stand there. All
+# text is others' and may be anything.
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One of `status.conditions`."""
+
+    holds: bool
+    at: str
+    """Since when; empty where it does not say."""
+    text: str
+    """Reason and message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodDocument:
+    """A pod at its newest."""
+
+    uid: str
+    created_at: str
+    deleted_at: str
+    """When it has to be gone; empty while nobody has deleted it."""
+    phase: str
+    text: str
+    """Reason and message of its status."""
+    node: str
+    """Empty until it is bound."""
+    scheduled: Condition | None
+    started_at: str
+    """When the first of its containers started, by kubelet."""
+    annotations: Mapping[str, str]
+
+    @property
+    def has_ended(self) -> bool:
+        """Succeeded or Failed."""
+        return self.phase in _ENDED
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs that it was told it has."""
+        return tuple(filter(None, self.annotations.get(ASSIGNED_UUIDS, "").split(",")))
+
+
+class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Parent of the structs below."""
+
+
+class _Condition(_Object, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+class _Begun(_Object, frozen=True, gc=False):
+    started_at: str | None = None
+
+
+class _ContainerState(_Object, frozen=True, gc=False):
+    running: _Begun | None = None
+    terminated: _Begun | None = None
+
+
+class _ContainerStatus(_Object, frozen=True, gc=False):
+    state: _ContainerState = _ContainerState()
+
+
+class _Status(_Object, frozen=True, gc=False):
+    phase: str = ""
+    reason: str | None = None
+    message: str | None = None
+    conditions: tuple[_Condition, ...] | None = None
+    container_statuses: tuple[_ContainerStatus, ...] | None = None
+
+
+class _Metadata(_Object, frozen=True, gc=False):
+    uid: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(_Object, frozen=True, gc=False):
+    node_name: str | None = None
+
+
+class _Pod(_Object, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_DECODER = msgspec.json.Decoder(_Pod)
+
+
+def read_pod(body: bytes) -> PodDocument:
+    """Read a pod as the API server gives it; raises PodDecodeError."""
+    try:
+        pod = _DECODER.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PodDecodeError(f"not a Pod: {error}") from None
+    metadata, status = pod.metadata, pod.status
+    return PodDocument(
+        uid=metadata.uid,
+        created_at=metadata.creation_timestamp or "",
+        deleted_at=metadata.deletion_timestamp or "",
+        phase=status.phase,
+        text=_text(status.reason, status.message),
+        node=pod.spec.node_name or "",
+        scheduled=_scheduled(status.conditions or ()),
+        started_at=min(_starts(status.container_statuses or ()), default=""),
+        annotations=metadata.annotations or {},
+    )
+
+
+def _scheduled(conditions: Iterable[_Condition]) -> Condition | None:
+    for one in conditions:
+        if one.type == "PodScheduled":
+            text = _text(one.reason, one.message)
+            return Condition(one.status == "True", one.last_transition_time or "", text)
+    return None
+
+
+def _starts(containers: Iterable[_ContainerStatus]) -> Iterable[str]:
+    for one in containers:
+        for state in (one.state.running, one.state.terminated):
+            if state is not None and state.started_at:
+                yield state.started_at
+
+
+def _text(reason: str | None, message: str | None) -> str:
+    return ": ".join(x for x in (reason, message) if x)
+
+
+# --- station
+# A station on a pod's way to its GPUs, and all that it is judged by. Pure.
+
+LISTED: Final = 8
+"""Of what can be many, so many are named."""
+_MAX_CHARS: Final = 400
+
+
+class Name(StrEnum):
+    """Of a station, in their order."""
+
+    WISHED = "wished"
+    RESERVED = "reserved"
+    BOUND = "bound"
+    KUBELET = "kubelet"
+    NVML = "nvml"
+
+
+class State(StrEnum):
+    """Where the pod stands with a station."""
+
+    REACHED = "reached"
+    WAITING = "waiting"
+    """Not yet."""
+    UNNEEDED = "unneeded"
+    """This pod, or this kind of node, has no such station."""
+    OVER = "over"
+    """It was here, or may have been; nothing of it is left."""
+    MISSING = "missing"
+    """It ought to be there."""
+    MISMATCH = "mismatch"
+    """It is there, and does not agree with the stations before."""
+    UNKNOWN = "unknown"
+    """Nobody can say now."""
+
+
+WRONG: Final = frozenset({State.MISSING, State.MISMATCH})
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """One station; times are RFC 3339 and empty where nobody says."""
+
+    name: Name
+    state: State
+    at: str = ""
+    source: str = ""
+    evidence: str = ""
+    """Digest of the signed evidence that says it; empty where it is not from evidence."""
+    gpus: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    """Lines for people, with text that others wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that is known of one pod at one moment."""
+
+    namespace: str
+    name: str
+    uid: str
+    """Empty where nothing knows one."""
+    pod: PodDocument | None
+    """None where the API server has no such pod."""
+    needs: Requirements | RequirementsInvalid | None
+    parts: tuple[tuple[Entry, Holder], ...]
+    """What the ledger holds for it."""
+    ledger: LedgerSnapshot | None
+    """None where it says nothing."""
+    ledger_unknown: str
+    """Why the ledger says nothing; empty where it does."""
+    is_authentic: bool | None
+    """Whether the reservation id on the pod is ours, for this pod, node and GPUs; None where it
+    has none, or there are no keys."""
+    node: NodeView | None
+    """Where it is bound, or else reserved."""
+    allowed: LogRecord | None = None
+    """The gate's answer that let it on its node, where this replica gave it."""
+    now_ns: int
+    """CLOCK_BOOTTIME."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pod has ended."""
+        return self.pod is None or self.pod.has_ended
+
+    @property
+    def guarded(self) -> bool:
+        """Whether it asks for something of ours."""
+        needs = self.needs
+        return isinstance(needs, RequirementsInvalid) or (needs is not None and needs.guarded)
+
+    @property
+    def mode(self) -> NodeMode | None:
+        """Of the node."""
+        return None if self.node is None else self.node.mode
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """UUIDs that the ledger holds for it."""
+        return tuple(entry.record.gpu for entry, _ in self.parts)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """UUIDs that stand on the pod."""
+        return () if self.pod is None else self.pod.told
+
+
+def keys_of(gpus: Iterable[str]) -> frozenset[str]:
+    """Names of records, so that spelling does not matter."""
+    return frozenset(map(key_of, gpus))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+def cut(text: str) -> tuple[str, ...]:
+    """One line of others' text, bounded."""
+    return (text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…",)
+
+
+# --- until bound
+# The stations until a pod is bound: what it wished, what is reserved, where it went. Pure.
+#
+# The pod's own fields are what others wrote; the ledger is ours.
+
+
+def wished(case: Case) -> Station:
+    """What it asks for."""
+    pod, needs, source = case.pod, case.needs, "pod, by the API server"
+    if pod is None or needs is None:
+        text = "the API server has no such pod; what it asked for is not known any more"
+        return Station(Name.WISHED, State.OVER, source="API server", findings=(text,))
+    if isinstance(needs, RequirementsInvalid):
+        lines: tuple[str, ...] = (f"cannot be read: {needs.detail()}",)
+        return Station(Name.WISHED, State.MISMATCH, pod.created_at, source, findings=lines)
+    if not needs.guarded:
+        lines = ("nothing of gpuwarden",)
+        return Station(Name.WISHED, State.UNNEEDED, pod.created_at, source, findings=lines)
+    return Station(Name.WISHED, State.REACHED, pod.created_at, source, findings=describe(needs))
+
+
+def reserved(case: Case) -> Station:
+    """What the ledger holds for it."""
+    if case.parts:
+        return _held(case)
+    if case.ledger_unknown:
+        lines = (case.ledger_unknown,)
+        return Station(Name.RESERVED, State.UNKNOWN, source="ledger", findings=lines)
+    state, text = _not_held(case)
+    return Station(Name.RESERVED, state, source="ledger", findings=(text,))
+
+
+def _held(case: Case) -> Station:
+    entry, holder = case.parts[0]
+    lacks = {key_of(x) for x in holder.gpus} - {key_of(x) for x in case.reserved}
+    states = dict.fromkeys(part.state.value for _, part in case.parts)
+    lines = [f"{' and '.join(states)} on {entry.record.node}, by the {holder.origin}"]
+    if holder.adopted:
+        lines.append("the ledger had lost it, and it was written again for the living pod")
+    if entry.record.share is not None:
+        others = len(entry.record.holders) - 1
+        lines.append(f"shared with {others} others under {entry.record.share.entry}")
+    if lacks:
+        lines.append(f"no records of {listed(sorted(lacks))}")
+    lines.append(f"reservation {holder.reservation}")
+    made = min((x.made_at for x, _ in case.parts if x.made_at), default="")
+    state = State.MISSING if lacks else State.REACHED
+    return Station(Name.RESERVED, state, made, "ledger", gpus=case.reserved, findings=tuple(lines))
+
+
+def _not_held(case: Case) -> tuple[State, str]:
+    pod, needs = case.pod, case.needs
+    if case.is_over:
+        return State.OVER, "the ledger holds nothing for it"
+    if not case.guarded:
+        return State.UNNEEDED, "nothing is reserved for a pod that asks for nothing of ours"
+    if isinstance(needs, Requirements) and not needs.count:
+        return State.UNNEEDED, "it asks for no GPU, so nothing is reserved"
+    if pod is None or not pod.node:
+        return State.WAITING, "nothing is reserved before it is bound"
+    return _bound_without(case, pod)
+
+
+def _bound_without(case: Case, pod: PodDocument) -> tuple[State, str]:
+    if RESERVATION_ID in pod.annotations:
+        return State.MISSING, "the pod carries a reservation id, and the ledger has no record of it"
+    if case.mode is not NodeMode.ENV:
+        return State.UNNEEDED, "on this node kubelet chooses the GPUs, and counts them"
+    return State.MISSING, "it is bound, and nothing was reserved for it"
+
+
+def bound(case: Case) -> Station:
+    """Where it went, and what it was told."""
+    pod, source = case.pod, "pod, by the API server"
+    if pod is None:
+        return Station(Name.BOUND, State.OVER, source="API server", findings=("the pod is gone",))
+    if not pod.node:
+        text = "" if pod.scheduled is None else pod.scheduled.text
+        lines = cut(f"scheduler: {text}" if text else "no scheduler has said anything yet")
+        at = "" if pod.scheduled is None else pod.scheduled.at
+        state = State.OVER if pod.has_ended else State.WAITING
+        return Station(Name.BOUND, state, at, source, findings=lines)
+    wrong = tuple(_against_binding(case, pod))
+    at = "" if pod.scheduled is None else pod.scheduled.at
+    lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
+    state = State.MISMATCH if wrong else State.REACHED
+    judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
+    return Station(Name.BOUND, state, at, source, judged_by, case.told, lines)
+
+
+def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
+    if case.is_authentic is False:
+        yield "the reservation id on the pod is not ours for this pod, node and GPUs"
+    if any(entry.record.node != pod.node for entry, _ in case.parts):
+        yield f"it is reserved on {case.parts[0][0].record.node}"
+    if case.parts and case.told and keys_of(case.told) != keys_of(case.reserved):
+        yield "the GPUs on the pod are not those that the ledger holds for it"
+    if case.parts and RESERVATION_ID not in pod.annotations and case.mode is NodeMode.ENV:
+        yield "it is bound without the reservation id"
+
+
+def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
+    if case.allowed is not None:
+        seq, at = case.allowed.seq, case.allowed.ts
+        yield f"the gate allowed it at {at}, by the evidence named here: audit record {seq}"
+    if case.is_authentic:
+        yield "its reservation id is ours, for this pod, node and GPUs"
+    was = pod.annotations.get(ATTESTATION_HASH)
+    accepted = None if case.node is None else case.node.acceptance
+    if was and accepted is not None and was != accepted.attestation_hash:
+        yield from cut(f"the node's class was {was}, it is {accepted.attestation_hash} now")
+
+
+# --- on node
+# The stations on the node: what kubelet gave, and what runs on the GPUs by NVML. Pure.
+#
+# Both are words of the node's last accepted evidence, whose digest stands beside them. Where they
+# do not agree with the stations before it is said here; a process on a GPU of which the pod has a
+# part is a stranger's only where it can be nobody's who has another part.
+
+_Said = tuple[State, tuple[str, ...], tuple[str, ...]]
+"""State, GPUs and findings."""
+_Reading = Callable[[Case, Acceptance], _Said]
+
+
+def kubelet(case: Case) -> Station:
+    """What kubelet gave it, and since when it runs."""
+    return _from_evidence(Name.KUBELET, case, _given)
+
+
+def nvml(case: Case) -> Station:
+    """On which GPUs its processes run, and whether others do."""
+    return _from_evidence(Name.NVML, case, _used)
+
+
+def _from_evidence(name: Name, case: Case, read: _Reading) -> Station:
+    if case.node is None or case.node.acceptance is None:
+        if case.pod is not None and not case.pod.node and not case.pod.has_ended:
+            return Station(name, State.WAITING, findings=("it is bound to no node yet",))
+        text = "no accepted evidence of its node is known"
+        return Station(name, State.UNKNOWN, findings=(text,))
+    accepted = case.node.acceptance
+    state, gpus, lines = read(case, accepted)
+    standing = case.node.state(case.now_ns)
+    if standing is not NodeState.ELIGIBLE:
+        lines = (*lines, f"the node is {standing}: this is the last that it proved")
+    return Station(
+        name,
+        state,
+        format_timestamp(accepted.accepted_wall_ns),
+        f"evidence of {case.node.name}",
+        accepted.evidence_digest,
+        gpus,
+        lines,
+    )
+
+
+def _given(case: Case, accepted: Acceptance) -> _Said:
+    started = () if case.pod is None else _started(case.pod)
+    of_pod = (case.namespace, case.name)
+    found = accepted.allocations
+    devices = [x.device for x in found or () if (x.namespace, x.pod) == of_pod]
+    gpus = tuple(dict.fromkeys(uuid for x in devices if (uuid := device_uuid(x)) is not None))
+    state, text = _judged(case, devices, gpus, is_read=found is not None)
+    return state, gpus, (*((text,) if text else ()), *started)
+
+
+def _judged(
+    case: Case, devices: list[str], gpus: tuple[str, ...], *, is_read: bool
+) -> tuple[State, str]:
+    if case.mode is NodeMode.ENV:
+        if gpus:
+            return State.MISMATCH, "kubelet gave GPUs on an env node"
+        return State.UNNEEDED, "on an env node kubelet gives no GPUs"
+    if not is_read:
+        return State.UNKNOWN, "kubelet was not asked, or gave no answer"
+    if not devices:
+        return _unused(case), "kubelet shows no device of it"
+    if case.parts and keys_of(gpus) != keys_of(case.reserved):
+        return State.MISMATCH, "not the GPUs that the ledger holds for it"
+    return State.REACHED, ""
+
+
+def _started(pod: PodDocument) -> tuple[str, ...]:
+    return (f"a container started {pod.started_at}, says kubelet",) if pod.started_at else ()
+
+
+def _used(case: Case, accepted: Acceptance) -> _Said:
+    if accepted.processes is None:
+        return State.UNKNOWN, (), ("the driver did not list processes",)
+    mine = [x for x in accepted.processes if x.pod_uid is not None and x.pod_uid == case.uid]
+    gpus = tuple(dict.fromkeys(x.gpu for x in mine))
+    own = keys_of(case.reserved or (() if case.is_over else case.told))
+    wrong = []
+    strange = sorted(x for x in gpus if own and not own & keys_of(accepted.with_parts(x)))
+    if strange:
+        wrong.append(f"it uses {listed(strange)}, which is not its own")
+    foreign = [x for x in accepted.processes if _is_foreign(case, accepted, own, x)]
+    wrong += [
+        f"process {x.pid} of {f'pod {x.pod_uid}' if x.pod_uid else 'no pod'} uses {x.gpu} too"
+        for x in foreign[:LISTED]
+    ]
+    if wrong:
+        return State.MISMATCH, gpus, tuple(wrong)
+    if mine:
+        still = ("the pod has ended, and something of it still runs",) if case.is_over else ()
+        return State.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
+    return _unused(case), (), ("no process of it",)
+
+
+def _is_foreign(case: Case, accepted: Acceptance, own: frozenset[str], one: GpuProcess) -> bool:
+    """Whether a process of somebody else is on what the pod has, and nothing explains it."""
+    cards = keys_of(accepted.with_parts(one.gpu))
+    if one.pod_uid == case.uid or not cards & own:
+        return False
+    if one.pod_uid is None:
+        return True
+    if any(_holds(case, x, one.pod_uid) for x in cards):
+        return False
+    return key_of(one.gpu) in own or not _may_be_given(case, accepted, cards - own)
+
+
+def _holds(case: Case, card: str, uid: str) -> bool:
+    entry = None if case.ledger is None else case.ledger.get(card)
+    return entry is not None and entry.record.of_pod(uid) is not None
+
+
+def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> bool:
+    """Whether a pod may have one of the other parts without a record that we can see.
+
+    Kubelet tells pods by their names, so it cannot be said which.
+    """
+    if case.ledger is None or (case.mode is NodeMode.PLUGIN and accepted.allocations is None):
+        return bool(others)
+    given = (device_uuid(x.device) for x in accepted.allocations or ())
+    return bool(others & keys_of(x for x in given if x is not None))
+
+
+def _unused(case: Case) -> State:
+    if case.is_over:
+        return State.OVER
+    return State.WAITING if case.guarded or case.parts else State.UNNEEDED
+
+
+# --- stations
+# The five stations of a pod, in their order. Pure.
+
+
+def stations(case: Case) -> tuple[Station, ...]:
+    """From what the pod wished to what runs on its GPUs."""
+    return (wished(case), reserved(case), bound(case), kubelet(case), nvml(case))
+
+
+# --- account
+# The whole account of one pod from one moment's snapshots. Pure.
+
+_NO_LEDGER = "this controller reserves nothing: it has no admission.tls"
+_UNREAD = "the ledger was not read lately"
+
+Part = tuple[Entry, Holder]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """About whom, and all that is known."""
+
+    namespace: str
+    name: str
+    body: bytes | None
+    """The pod as it is stored; None where there is none."""
+    explanation: PodExplanation | None
+    ledger: LedgerSnapshot | None
+    fleet: FleetSnapshot
+    ids: ReservationIds | None
+    recent: Recent
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What there is to say of a pod."""
+
+    case: Case
+    stations: tuple[Station, ...]
+    explanation: PodExplanation | None
+    """None where the pod is gone."""
+    given: str
+    """The guarantee that stands on the pod; empty where none does."""
+    recent: Recent
+    others: tuple[Part, ...]
+    """What earlier pods of the same name still hold."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether something does not agree, or is not there."""
+        return any(x.state in WRONG for x in self.stations)
+
+
+def account_of(asked: Asked) -> Account | None:
+    """None where nothing is known of such a pod. Raises PodDecodeError."""
+    pod = None if asked.body is None else read_pod(asked.body)
+    named = tuple(_named(asked))
+    uid = pod.uid if pod is not None else _last_uid(named, asked.recent)
+    if pod is None and not named and not asked.recent.records:
+        return None
+    parts = _parts(asked, uid, pod)
+    place = pod.node if pod is not None and pod.node else _place(parts)
+    unknown = _unknown(asked)
+    case = Case(
+        namespace=asked.namespace,
+        name=asked.name,
+        uid=uid,
+        pod=pod,
+        needs=None if asked.explanation is None else asked.explanation.needs,
+        parts=parts,
+        ledger=None if unknown else asked.ledger,
+        ledger_unknown=unknown,
+        is_authentic=None if pod is None else _is_authentic(asked, pod),
+        node=asked.fleet.nodes.get(place),
+        allowed=None if pod is None else _allowed(asked.recent, pod),
+        now_ns=asked.now_ns,
+    )
+    return Account(
+        case=case,
+        stations=stations(case),
+        explanation=asked.explanation,
+        given="" if pod is None or not pod.node else pod.annotations.get(GIVEN_GUARANTEE, ""),
+        recent=asked.recent,
+        others=tuple(x for x in named if x[1].pod.uid != uid),
+    )
+
+
+def _named(asked: Asked) -> Iterator[Part]:
+    if asked.ledger is None or _unknown(asked):
+        return
+    entries = asked.ledger.entries
+    for key in sorted(entries):
+        for holder in entries[key].record.holders:
+            if (holder.pod.namespace, holder.pod.name) == (asked.namespace, asked.name):
+                yield entries[key], holder
+
+
+def _parts(asked: Asked, uid: str, pod: PodDocument | None) -> tuple[Part, ...]:
+    """By its UID, or by the id that it carries while its reservation knows no UID yet."""
+    if asked.ledger is None or _unknown(asked):
+        return ()
+    carried = "" if pod is None else pod.annotations.get(RESERVATION_ID, "")
+    unborn = (
+        (entry, holder)
+        for entry in asked.ledger.holding(carried)
+        for holder in entry.record.holders
+        if holder.reservation == carried and holder.pod.uid is None
+    )
+    return asked.ledger.parts_of(uid) or tuple(unborn)
+
+
+def _unknown(asked: Asked) -> str:
+    if asked.ledger is None:
+        return _NO_LEDGER
+    return _UNREAD if asked.now_ns >= asked.ledger.fresh_until_ns else ""
+
+
+def _last_uid(named: tuple[Part, ...], recent: Recent) -> str:
+    """Of a pod that is gone: the one that still holds something, else the last that was seen."""
+    held = next((holder.pod.uid for _, holder in named if holder.pod.uid), None)
+    seen = (x.refs.get("uid") for x in reversed(recent.records))
+    return held or next((x for x in seen if isinstance(x, str) and x), "")
+
+
+def _allowed(recent: Recent, pod: PodDocument) -> LogRecord | None:
+    """The last answer that fits, for the pod may have been refused or bound in vain before."""
+    wanted = (RecordKind.BIND_DECISION, "allowed", pod.uid, pod.node)
+    for x in reversed(recent.records):
+        if (x.kind, x.decision, x.refs.get("uid"), x.refs.get("node")) == wanted:
+            return x
+    return None
+
+
+def _place(parts: tuple[Part, ...]) -> str:
+    return parts[0][0].record.node if parts else ""
+
+
+def _is_authentic(asked: Asked, pod: PodDocument) -> bool | None:
+    reservation = pod.annotations.get(RESERVATION_ID)
+    if asked.ids is None or reservation is None or not pod.node:
+        return None
+    gpus = in_claiming_order(pod.told)
+    subject = ReservationSubject(asked.namespace, pod.node, gpus, pod.uid)
+    return asked.ids.is_authentic(reservation, subject)

@@ -1,0 +1,120 @@
+"""Calls.
+
+Holds: pod evictor, token reviewer.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from controller.access import BoundPod, TokenIdentity, TokenReviewUnavailableError
+from controller.kube.client import ApiClient
+from controller.kube.resources import EVICTION, PODS, TOKEN_REVIEWS, ApiError
+from controller.ledger.record import PodRef
+
+# --- pod evictor
+# Evicts pods by the Eviction API (policy/v1), so that disruption budgets are heeded.
+#
+# Must not decide whom: it is asked for one pod, of one UID.
+
+
+class PodEvictor:
+    """Implements Evictor."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    async def evict(self, pod: PodRef) -> str:
+        """Evict the pod of that UID; empty where that was done or it is gone, else why not."""
+        name = pod.name or ""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            await self._api.create_below(PODS, name, EVICTION, body, pod.namespace)
+        except ApiError as error:
+            if error.is_not_found or error.is_conflict:  # gone, or another pod by now
+                return ""
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                return f"a disruption budget is against it: {error}"
+            return str(error)
+        return ""
+
+
+# --- token reviewer
+# Asks the Kubernetes API whose token it is (authentication.k8s.io/v1 TokenReview).
+#
+# A token counts only for our audience, and only if the API server says that it has looked at
+# that. Nothing of a token, nor of an answer about one, stands in an error.
+
+_ACCOUNT: Final = "system:serviceaccount:"
+_POD_NAME: Final = "authentication.kubernetes.io/pod-name"
+_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
+_MOST_CHARS: Final = 512
+
+
+class _User(msgspec.Struct, gc=False):
+    username: str = ""
+    extra: dict[str, list[str]] | None = None
+
+
+class _Status(msgspec.Struct, gc=False):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    audiences: list[str] | None = None
+
+
+class _Review(msgspec.Struct, gc=False):
+    status: _Status
+
+
+_DECODER: Final = msgspec.json.Decoder(_Review)
+
+
+class KubeTokenReviewer:
+    """Implements TokenReviewer."""
+
+    def __init__(self, api: ApiClient, audience: str) -> None:
+        self._api = api
+        self._audience = audience
+
+    async def review(self, token: str) -> TokenIdentity | None:
+        """Whose token it is, None where it is none of ours; raises TokenReviewUnavailableError."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        try:
+            answer = await self._api.create(TOKEN_REVIEWS, body)
+        except ApiError as error:
+            text = f"answered {error.status}" if error.status else "did not answer"
+            raise TokenReviewUnavailableError(f"the API server {text}") from None
+        return reviewed_identity(answer, self._audience)
+
+
+def reviewed_identity(answer: bytes, audience: str) -> TokenIdentity | None:
+    """The identity in a TokenReview's status; raises TokenReviewUnavailableError."""
+    try:
+        status = _DECODER.decode(answer).status
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise TokenReviewUnavailableError("the API server's answer cannot be read") from None
+    name = status.user.username
+    if not status.authenticated or audience not in (status.audiences or ()):
+        return None
+    if not 0 < len(name) <= _MOST_CHARS or not name.isprintable():
+        return None
+    return TokenIdentity(name, _pod(status.user))
+
+
+def _pod(user: _User) -> BoundPod | None:
+    """Of a token that is bound to one; its namespace is the account's."""
+    names, uids = ((user.extra or {}).get(x, []) for x in (_POD_NAME, _POD_UID))
+    namespace = user.username.removeprefix(_ACCOUNT).partition(":")[0]
+    if not user.username.startswith(_ACCOUNT) or len(names) != 1 or len(uids) != 1:
+        return None
+    return BoundPod(namespace, names[0], uids[0])

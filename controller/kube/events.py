@@ -1,0 +1,391 @@
+"""Events.
+
+Holds: event series, admission notices, trust notices, use notices.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from controller.admission.review import AdmissionDecision
+from controller.binding.records import BindDecision
+from controller.binding.use import UseFault, UseFaultKind
+from controller.fleet.enrollment import DirectorySnapshot
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.kube.reflection import KnownPod
+from controller.kube.resources import cleaned
+from controller.placement.texts import micro_time
+from controller.placement.verbs import FilterDecision, Totals
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- event series
+# What is to be said in Kubernetes Events, merged into series and slowed down. Pure.
+#
+# The first of a kind is written at once, repeats become a count that is written at most
+# once a minute (events.k8s.io/v1 `series`). Few kinds are remembered and few writes are
+# made in a second: what does not fit is dropped and counted. Nothing here waits.
+
+_SECOND: Final = 1_000_000_000
+MAX_KINDS: Final = 1024
+MAX_NOTE: Final = 1024
+WRITES_PER_SECOND: Final = 5.0
+BURST: Final = 25.0
+REPEAT_NS: Final = 60 * _SECOND
+FORGET_NS: Final = 10 * 60 * _SECOND
+"""A kind that was silent for so long begins a new Event."""
+_MAX_NAME: Final = 200
+_TRIES: Final = 3
+
+
+class Severity(StrEnum):
+    """`type` of an Event."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Regarding:
+    """The object that people will look at."""
+
+    kind: str
+    name: str
+    uid: str
+    """Empty for a pod at its creation."""
+    namespace: str = ""
+    api_version: str = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to be said; repeats differ in nothing but the note."""
+
+    regarding: Regarding
+    reason: str
+    """UpperCamelCase, constant."""
+    action: str
+    severity: Severity
+    code: str = ""
+    """Reason code: another code is another Event."""
+    note: str = ""
+
+    @property
+    def key(self) -> tuple[Regarding, str, str]:
+        """What repeats have in common."""
+        return self.regarding, self.reason, self.code
+
+
+Key = tuple[Regarding, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One write to make: a new Event, or the count of one that is there."""
+
+    key: Key
+    namespace: str
+    name: str
+    body: dict[str, Any]
+    is_new: bool
+
+
+@dataclass(slots=True)
+class _Series:
+    notice: Notice
+    name: str
+    count: int
+    last_ns: int
+    last_wall_ns: int
+    written: int = 0
+    """Of `count`, how many the API server knows of."""
+    written_ns: int = 0
+    failures: int = 0
+
+
+class EventSeries:
+    """One per process; `reporter` is shown as the instance that reports."""
+
+    def __init__(self, controller: str, reporter: str) -> None:
+        self._controller = controller
+        self._reporter = reporter[:128]
+        self._series: dict[Key, _Series] = {}
+        self._tokens = BURST
+        self._filled_ns = 0
+        self._forgot_ns = 0
+
+    def add(self, notice: Notice, name: str, now_ns: int, wall_ns: int) -> str:
+        """Remember it; `name` is for a new Event. Returns `merged`, `queued` or `dropped`."""
+        self._forget(now_ns)
+        found = self._series.get(notice.key)
+        if found is not None:
+            found.count += 1
+            found.last_ns, found.last_wall_ns = now_ns, wall_ns
+            return "merged"
+        if len(self._series) >= MAX_KINDS:
+            return "dropped"
+        self._series[notice.key] = _Series(notice, name, 1, now_ns, wall_ns)
+        return "queued"
+
+    def next_writing(self, now_ns: int) -> Writing | None:
+        """The next write that may be made now, oldest kind first."""
+        self._fill(now_ns)
+        if self._tokens < 1.0:
+            return None
+        for key, series in self._series.items():
+            is_repeat_due = (
+                series.count > max(series.written, 1) and now_ns - series.written_ns >= REPEAT_NS
+            )
+            if not series.written or is_repeat_due:
+                self._tokens -= 1.0
+                return self._writing(key, series)
+        return None
+
+    def wrote(self, key: Key, now_ns: int) -> None:
+        """The API server took the last writing of `key`."""
+        series = self._series.get(key)
+        if series is not None:
+            series.written, series.written_ns, series.failures = series.count, now_ns, 0
+
+    def failed(self, key: Key, *, is_gone: bool) -> bool:
+        """It did not; an Event that is gone is written anew. True when we give up on it."""
+        series = self._series.get(key)
+        if series is None:
+            return False
+        series.failures += 1
+        if is_gone:
+            series.written = 0
+        if series.failures < _TRIES:
+            return False
+        del self._series[key]
+        return True
+
+    def clear(self) -> int:
+        """Forget everything; returns how much was waiting to be written."""
+        waiting = sum(1 for x in self._series.values() if x.count > x.written)
+        self._series.clear()
+        return waiting
+
+    def _writing(self, key: Key, series: _Series) -> Writing:
+        notice = series.notice
+        namespace = notice.regarding.namespace or "default"
+        name = f"{notice.regarding.name[:_MAX_NAME]}.{series.name}"
+        seen = {"count": series.count, "lastObservedTime": micro_time(series.last_wall_ns)}
+        if series.written:
+            return Writing(key, namespace, name, {"series": seen}, is_new=False)
+        event = self._event(series, namespace, name, seen)
+        return Writing(key, namespace, name, event, is_new=True)
+
+    def _event(
+        self, series: _Series, namespace: str, name: str, seen: dict[str, Any]
+    ) -> dict[str, Any]:
+        notice, regarding = series.notice, series.notice.regarding
+        event: dict[str, Any] = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": micro_time(series.last_wall_ns),
+            "reportingController": self._controller,
+            "reportingInstance": self._reporter,
+            "action": notice.action,
+            "reason": notice.reason,
+            "type": notice.severity.value,
+            "note": f"gpuwarden: {' '.join(x for x in (notice.code, cleaned(notice.note)) if x)}"[
+                :MAX_NOTE
+            ],
+            "regarding": {
+                "apiVersion": regarding.api_version,
+                "kind": regarding.kind,
+                "name": regarding.name,
+                **({"uid": regarding.uid} if regarding.uid else {}),
+                **({"namespace": regarding.namespace} if regarding.namespace else {}),
+            },
+        }
+        return event if series.count == 1 else {**event, "series": seen}
+
+    def _fill(self, now_ns: int) -> None:
+        elapsed_s = max(0, now_ns - self._filled_ns) / _SECOND
+        self._tokens = min(BURST, self._tokens + elapsed_s * WRITES_PER_SECOND)
+        self._filled_ns = now_ns
+
+    def _forget(self, now_ns: int) -> None:
+        """Now and then: what was silent for long and is all written."""
+        if now_ns - self._forgot_ns < REPEAT_NS:
+            return
+        self._forgot_ns = now_ns
+        self._series = {
+            k: x
+            for k, x in self._series.items()
+            if now_ns - x.last_ns < FORGET_NS or x.count > x.written
+        }
+
+
+# --- admission notices
+# What people are told in Events about pods in report-only mode. Pure.
+#
+# About the object that made the pod, else about the pod; at its creation that has no UID. A refusal
+# that is carried out needs no Event of ours: whoever created the pod gets it as an error, and the
+# scheduler says why it does not bind one.
+
+REASON: Final = "PodWouldBeDenied"
+BINDING_REASON: Final = "BindingWouldBeDenied"
+PLACEMENT_REASON: Final = "PodWouldNotBePlaced"
+
+
+def admission_notice(decision: AdmissionDecision) -> Notice | None:
+    """`would be denied: …`, or None where the pod is let in anyway."""
+    if not (decision.reported and decision.refusals):
+        return None
+    owner = decision.owner
+    if owner is None:
+        about = Regarding("Pod", decision.pod, "", decision.namespace)
+    else:
+        about = Regarding(
+            owner.kind, owner.name, owner.uid, decision.namespace, owner.api_version or "v1"
+        )
+    return _denied(about, REASON, "Admit", decision.refusals)
+
+
+def binding_notice(decision: BindDecision) -> Notice | None:
+    """The same about a Binding."""
+    if not (decision.reported and decision.refusals):
+        return None
+    about = Regarding("Pod", decision.pod, decision.uid, decision.namespace)
+    return _denied(about, BINDING_REASON, "Bind", decision.refusals)
+
+
+def placement_notice(decision: FilterDecision, totals: Totals) -> Notice | None:
+    """That no node would pass, with the commonest reason first; None where one would."""
+    if totals.passed or not (decision.reported and totals.rejected):
+        return None
+    about = Regarding("Pod", decision.pod, decision.uid, decision.namespace)
+    codes = _by_count(totals.rejected)
+    counts = ", ".join(f"{totals.rejected[code]} {code.value}" for code in codes)
+    note = f"no node would be offered: {counts}"
+    return Notice(about, PLACEMENT_REASON, "Filter", Severity.WARNING, codes[0].value, note)
+
+
+def _denied(about: Regarding, reason: str, action: str, refusals: Sequence[Refusal]) -> Notice:
+    first, *more = refusals
+    rest = f" (and {len(more)} more)" if more else ""
+    note = f"would be denied: {first.detail}{rest}"
+    return Notice(about, reason, action, Severity.WARNING, first.code.value, note)
+
+
+def _by_count(counts: Mapping[ReasonCode, int]) -> list[ReasonCode]:
+    return sorted(counts, key=lambda code: (-counts[code], code.value))
+
+
+# --- trust notices
+# What people are told on Node and Pod objects when the trust in a node changes. Pure.
+#
+# One table, from change to Event. An unchanged round says nothing. Pods hear of what
+# concerns them: those with a wish that run on a node which is no longer, or again, trusted.
+
+MAX_PODS: Final = 64
+"""Pods of one node that are told of one change."""
+
+
+class _Words(NamedTuple):
+    reason: str
+    action: str
+    severity: Severity
+    for_pods: bool = False
+
+
+_WARNING, _NORMAL = Severity.WARNING, Severity.NORMAL
+_WORDS: Final = {
+    ChangeKind.REFUSED: _Words("EvidenceRefused", "Refuse", _WARNING),
+    ChangeKind.REVOKED: _Words("EvidenceRefused", "Revoke", _WARNING, for_pods=True),
+    ChangeKind.QUARANTINED: _Words("NodeQuarantined", "Quarantine", _WARNING, for_pods=True),
+    ChangeKind.LEASE_ENDED: _Words("EvidenceStale", "Expire", _WARNING, for_pods=True),
+    ChangeKind.RELEASED: _Words("NodeReleased", "Release", _NORMAL),
+    ChangeKind.RESTORED: _Words("NodeRecovered", "Accept", _NORMAL, for_pods=True),
+    ChangeKind.GPU_LOST: _Words("GpuLost", "Exclude", _WARNING),
+    ChangeKind.GPU_UNHEALTHY: _Words("GpuUnhealthy", "Exclude", _WARNING),
+    ChangeKind.GPU_BACK: _Words("GpuRecovered", "Include", _NORMAL),
+    ChangeKind.CLAIM_REPELLED: _Words("ForeignClaimRepelled", "Refuse", _WARNING),
+}
+REASONS: Final = tuple(sorted({x.reason for x in _WORDS.values()}))
+"""Every reason an Event of ours can have."""
+
+
+def trust_notices(
+    changes: Iterable[TrustChange],
+    nodes: DirectorySnapshot,
+    guarded_pods: Callable[[str], Iterable[KnownPod]],
+) -> Iterator[Notice]:
+    """What is to be said about `changes`; nothing about nodes that the cluster does not have."""
+    for change in changes:
+        words, node = _WORDS.get(change.kind), nodes.nodes.get(change.node)
+        if words is None or node is None or node.uid is None:
+            continue
+        code = change.code.value if change.code else ""
+        note = " ".join(x for x in (change.detail, change.gpu) if x)
+        yield _notice(Regarding("Node", change.node, node.uid), words, code, note)
+        if words.for_pods:
+            for pod, _ in zip(guarded_pods(change.node), range(MAX_PODS), strict=False):
+                about = Regarding("Pod", pod.name, pod.uid, pod.namespace)
+                yield _notice(about, words, code, f"node {change.node}: {note}")
+
+
+def _notice(about: Regarding, words: _Words, code: str, note: str) -> Notice:
+    return Notice(about, words.reason, words.action, words.severity, code, note)
+
+
+# --- use notices
+# What people are told in Events when a node's GPUs and the ledger do not agree. Pure.
+#
+# About the pod where the pod has what it should not have, or lacks what it needs. About the node
+# where a GPU is used off the books: such a pod may be anybody's, and has done nothing wrong.
+
+MISMATCH: Final = "GpuMismatch"
+UNRESERVED: Final = "GpuUnreserved"
+OFF_BOOK: Final = "GpuOffBook"
+_ACTION: Final = "Compare"
+_TEXTS: Final = {
+    UseFaultKind.OTHER_GPU: "the pod has {gpu}, which is not the GPU of its reservation",
+    UseFaultKind.UNFIT_GPU: "kubelet gave the pod {gpu}, which is not what it has asked for",
+    UseFaultKind.TAKEN_GPU: "kubelet gave the pod {gpu}, which is reserved for another pod",
+    UseFaultKind.UNRESERVED: "the pod was bound without a reservation and sees no GPU",
+    UseFaultKind.OFF_BOOK: "{gpu} is used by {user}, and no reservation explains it",
+}
+
+
+def use_notices(faults: Iterable[UseFault], nodes: DirectorySnapshot) -> Iterator[Notice]:
+    """What is to be said about disagreements that began."""
+    for fault in faults:
+        about = _about(fault, nodes)
+        if about is not None:
+            yield Notice(about, _reason(fault), _ACTION, Severity.WARNING, note=text_of(fault))
+
+
+def text_of(fault: UseFault) -> str:
+    """One line for people."""
+    return _TEXTS[fault.kind].format(gpu=fault.gpu, user=_user(fault))
+
+
+def _user(fault: UseFault) -> str:
+    if fault.pod is not None:
+        return f"pod {fault.pod.namespace}/{fault.pod.name}"
+    return f"a pod with UID {fault.owner}" if fault.owner else "a process of no pod"
+
+
+def _about(fault: UseFault, nodes: DirectorySnapshot) -> Regarding | None:
+    pod = fault.pod
+    if fault.kind is UseFaultKind.OFF_BOOK:
+        node = nodes.nodes.get(fault.node)
+        return None if node is None else Regarding("Node", fault.node, node.uid or "")
+    if pod is None:
+        return None
+    return Regarding("Pod", pod.name or "", pod.uid or "", pod.namespace)
+
+
+def _reason(fault: UseFault) -> str:
+    match fault.kind:
+        case UseFaultKind.OFF_BOOK:
+            return OFF_BOOK
+        case UseFaultKind.UNRESERVED:
+            return UNRESERVED
+        case _:
+            return MISMATCH

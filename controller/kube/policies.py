@@ -1,0 +1,128 @@
+"""The cluster's policy: followed as custom resources, and told there what became of each.
+
+Implements PolicySource. The two collections are copied by list and watch; what was right last
+stays in force, whatever happens to the objects and however long the API server is away. Must
+not judge: `policy_objects` does, by the file's parser.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+from controller.kube.client import ApiClient
+from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Pace
+from controller.kube.policy_objects import (
+    CLASS_KIND,
+    POLICY,
+    POLICY_KIND,
+    Edition,
+    PartKey,
+    PolicyPart,
+    PolicyParts,
+    status_patch,
+    verdict,
+)
+from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES, ApiError
+from controller.policies.file import PolicyChange, PolicyFinding, PolicyInvalidError
+from controller.policy import Policy
+from gpuwarden.clock import Clock
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+LOOK_SECONDS: Final = 1.0
+
+
+class ClusterPolicy:
+    """One per process; used from one event loop."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        clock: Clock,
+        instruments: Instruments,
+        leads: Callable[[], bool],
+        jitter: Callable[[], float],
+        pace: Pace = DEFAULT_PACE,
+        opaque_hashes: bool = False,
+    ) -> None:
+        """`leads`: whether this replica is the one that writes what became of the objects."""
+        self._api = api
+        self._clock = clock
+        self._leads = leads
+        self._opaque_hashes = opaque_hashes
+        self.current: Policy | None = None
+        """The last one that was right."""
+        self._policies, self._classes = (
+            ListWatch(api, kind, clock=clock, instruments=instruments, jitter=jitter, pace=pace)
+            for kind in (POLICY_KIND, CLASS_KIND)
+        )
+        self.watchers: Mapping[str, ListWatch[PolicyPart]] = {
+            ATTESTATION_POLICIES.plural: self._policies,
+            ATTESTATION_CLASSES.plural: self._classes,
+        }
+        self._seen: Mapping[PartKey, Edition] | None = None
+        self._in_force: Mapping[PartKey, Edition] = {}
+        self._findings: tuple[PolicyFinding, ...] = ()
+        self._log = logger("policy")
+        self._told = False
+
+    async def look(self) -> PolicyChange | None:
+        """What the objects say since the last look; None before both copies are there."""
+        if not all(x.synced.is_set() for x in self.watchers.values()):
+            return None
+        parts = self._parts()
+        editions = parts.editions()
+        if editions == self._seen:
+            return None
+        try:
+            policy = await asyncio.to_thread(parts.policy, opaque_hashes=self._opaque_hashes)
+        except PolicyInvalidError as error:
+            self._seen, self._findings = editions, error.findings
+            return PolicyChange(None, error.findings)
+        self._seen, self._findings, self._in_force = editions, (), editions
+        self.current = policy
+        return PolicyChange(policy, ())
+
+    async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
+        """Write what became of the objects, for ever; ends by cancellation only."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Write each status that says something else; one failure is enough for a while."""
+        if self._seen is None or not self._leads():
+            return
+        for key, entry in self._parts():
+            edition = Edition(entry.uid, entry.value.generation)
+            if self._seen.get(key) != edition:
+                continue  # not judged yet
+            wanted = verdict(
+                key,
+                edition,
+                in_force=self._in_force,
+                findings=self._findings,
+                digest="" if self.current is None else self.current.digest,
+            )
+            patch = status_patch(wanted, entry.value.said, self._clock.wall_ns())
+            if patch is not None and not await self._wrote(key, patch):
+                return
+
+    async def _wrote(self, key: PartKey, patch: dict[str, object]) -> bool:
+        resource = ATTESTATION_POLICIES if key.kind == POLICY else ATTESTATION_CLASSES
+        try:
+            await self._api.patch(resource, key.name, patch, subresource="status")
+        except ApiError as error:
+            if error.is_not_found:
+                return True
+            if not self._told:
+                self._log.warning(Event.KUBE_STATUS_FAILED, object=str(key), reason=str(error))
+            self._told = True
+            return False
+        self._told = False
+        return True
+
+    def _parts(self) -> PolicyParts:
+        return PolicyParts(self._policies.reflection.objects, self._classes.reflection.objects)

@@ -1,0 +1,488 @@
+"""Messages.
+
+Holds: fleet messages, enrollment messages, fit message, reservation messages, account message.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import astuple
+
+from controller.explain.pod import Account, Station
+from controller.fleet.denials import PinChange, Shown, pin_changes
+from controller.fleet.enrollment import Denial, PinnedGpu
+from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
+from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.node_verdict import Promise
+from controller.placement.requirements import Requirements, RequirementsInvalid, describe
+from controller.placement.texts import rfc3339
+from controller.placement.verbs import FitReport, NodeFit, Rejection
+from gpuwarden.audit.record import LogRecord
+from gpuwarden.evidence.use_rules import device_uuid
+from gpuwarden.reasons import ReasonCode
+from gpuwarden.wire.v1 import fleet_pb2 as pb_of_enrollment_messages
+from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fit_message
+from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fleet_messages
+from gpuwarden.wire.v1 import placement_pb2 as pb_of_account_message
+from gpuwarden.wire.v1 import placement_pb2 as pb_of_reservation_messages
+
+# --- fleet messages
+# The verified fleet as protobuf messages: views in, messages out, and nothing decided.
+#
+# Absent facts become empty strings, as the protocol says. Pure; `now_ns` is
+# CLOCK_BOOTTIME of this controller.
+
+LabelsOf = Callable[[NodeView, GpuView], tuple[str, ...]]
+"""Policy labels that hold for a GPU, sorted."""
+PromiseOf = Callable[[NodeView], Promise | None]
+"""The most that a node promises pods."""
+
+_MS = 1_000_000
+_U32_FLEET_MESSAGES = 2**32 - 1
+_MAX_REFUSALS = 20
+
+_CODE_OF_STATE = {
+    NodeState.UNKNOWN: ReasonCode.NODE_NO_EVIDENCE,
+    NodeState.STALE: ReasonCode.NODE_STALE,
+}
+
+
+def no_labels(_node: NodeView, _gpu_of_fleet_messages: GpuView) -> tuple[str, ...]:
+    """For answers in which labels play no part."""
+    return ()
+
+
+def no_promise(_node: NodeView) -> Promise | None:
+    """For answers in which guarantees play no part."""
+    return None
+
+
+def node_message(
+    node: NodeView,
+    now_ns: int,
+    labels_of: LabelsOf = no_labels,
+    promise_of: PromiseOf = no_promise,
+) -> pb_of_fleet_messages.Node:
+    """One node with its GPUs as of `now_ns`."""
+    state = node.state(now_ns)
+    code, detail = _why(node, state)
+    message = pb_of_fleet_messages.Node(
+        name=node.name, state=state.value, code=code, detail=detail, mode=node.mode.value
+    )
+    message.warnings.extend(node.warnings)
+    if node.acceptance is not None:
+        _add_acceptance(message, node.acceptance)
+        if state is NodeState.ELIGIBLE:
+            message.fresh_for_ms = _remaining_ms(node.acceptance, now_ns)
+            _add_promise(message, promise_of(node))
+        message.gpus.extend(gpu_messages(node, labels_of))
+    return message
+
+
+def gpu_messages(node: NodeView, labels_of: LabelsOf = no_labels) -> list[pb_of_fleet_messages.Gpu]:
+    """The GPUs of the last accepted evidence of `node`, in PCI bus order."""
+    if node.acceptance is None:
+        return []
+    return [_gpu_of_fleet_messages(node, gpu, labels_of) for gpu in node.acceptance.gpus]
+
+
+def use_message(accepted: Acceptance | None) -> pb_of_fleet_messages.GpuUse | None:
+    """Allocations and processes of the last accepted evidence."""
+    if accepted is None:
+        return None
+    message = pb_of_fleet_messages.GpuUse(
+        allocations_read=accepted.allocations is not None,
+        processes_read=accepted.processes is not None,
+    )
+    message.allocations.extend(
+        pb_of_fleet_messages.Allocation(
+            namespace=one.namespace,
+            pod=one.pod,
+            container=one.container,
+            resource=one.resource,
+            device=one.device,
+            uuid=device_uuid(one.device) or "",
+        )
+        for one in sorted(accepted.allocations or (), key=astuple)
+    )
+    message.processes.extend(
+        pb_of_fleet_messages.GpuProcess(gpu=one.gpu, pid=one.pid, pod_uid=one.pod_uid or "")
+        for one in sorted(accepted.processes or (), key=lambda x: (x.gpu, x.pid))
+    )
+    return message
+
+
+def refusal_messages(refusals: Iterable[PastRefusal]) -> list[pb_of_fleet_messages.PastRefusal]:
+    """Past refusals, newest first, as many as a person reads."""
+    return [
+        pb_of_fleet_messages.PastRefusal(
+            at=rfc3339(refusal.wall_ns),
+            code=refusal.code.value,
+            detail=refusal.detail,
+            step=refusal.step,
+            count=min(refusal.count, _U32_FLEET_MESSAGES),
+        )
+        for refusal in tuple(refusals)[:_MAX_REFUSALS]
+    ]
+
+
+def _why(node: NodeView, state: NodeState) -> tuple[str, str]:
+    if state is NodeState.ELIGIBLE:
+        return "", ""
+    if node.blocked is not None:
+        return node.blocked.code.value, node.blocked.detail
+    last = node.refusals[0] if node.refusals else None
+    if state is NodeState.REFUSED and last is not None:
+        return last.code.value, last.detail
+    detail = f"last refusal: {last.code} {last.detail}".rstrip() if last else ""
+    return _CODE_OF_STATE[state].value, detail
+
+
+def _add_acceptance(message: pb_of_fleet_messages.Node, accepted: Acceptance) -> None:
+    message.level = accepted.level.value
+    message.attestation_hash = accepted.attestation_hash
+    message.driver = accepted.host.driver or ""
+    message.cuda = accepted.host.cuda or ""
+    message.arch = accepted.host.arch
+    message.cc = accepted.host.cc or ""
+    message.system_uuid = accepted.host.system_uuid or ""
+    message.gpu_count = len(accepted.gpus)
+    message.lost_gpu_count = sum(gpu.lost is not None for gpu in accepted.gpus)
+    message.products.extend(sorted({gpu.product for gpu in accepted.gpus if gpu.product}))
+    message.evidence_digest = accepted.evidence_digest
+    message.node_identity = accepted.identity_digest
+    message.instance_id = accepted.instance_id
+    message.boot_id = accepted.boot_id
+    message.agent_version = accepted.agent_version
+    message.accepted_at = rfc3339(accepted.accepted_wall_ns)
+    message.warnings.extend(accepted.warnings)
+
+
+def _add_promise(message: pb_of_fleet_messages.Node, promise: Promise | None) -> None:
+    if promise is not None:
+        message.guarantee = promise.guarantee.value
+        message.guarantee_limit = "" if promise.limit is None else promise.limit.value
+
+
+def _remaining_ms(accepted: Acceptance, now_ns: int) -> int:
+    return min(max(accepted.fresh_until_ns - now_ns, 0) // _MS, _U32_FLEET_MESSAGES)
+
+
+def _gpu_of_fleet_messages(
+    node: NodeView, gpu: GpuView, labels_of: LabelsOf
+) -> pb_of_fleet_messages.Gpu:
+    message = pb_of_fleet_messages.Gpu(
+        node=node.name,
+        index=gpu.index,
+        uuid=gpu.uuid,
+        serial=gpu.serial or "",
+        board_part_number=gpu.board_part_number or "",
+        product=gpu.product or "",
+        pci_bus_id=gpu.pci_bus_id,
+        pci=gpu.pci or "",
+        subsystem=gpu.subsystem or "",
+        vbios=gpu.vbios or "",
+        gsp=gpu.gsp or "",
+        memory_mib=gpu.memory_mib or 0,
+        ecc=_on_off(gpu.ecc),
+        mig=_on_off(gpu.mig),
+        virt=gpu.virt or "",
+        compute_capability=gpu.compute_capability or "",
+        architecture=gpu.architecture or "",
+        health=_health(gpu),
+        chassis_serial=gpu.chassis_serial or "",
+        fabric=gpu.fabric_kind or "",
+        compute_mode=gpu.compute_mode or "",
+        persistence_mode=_on_off(gpu.persistence_mode),
+        nvlinks_active=sum(link.active for link in gpu.nvlinks),
+        nvlinks_total=len(gpu.nvlinks),
+        module_id=-1 if gpu.module_id is None else gpu.module_id,
+    )
+    message.labels.extend(labels_of(node, gpu))
+    message.mig_devices.extend(
+        pb_of_fleet_messages.MigDevice(
+            uuid=mig.uuid, profile=mig.profile or "", memory_mib=mig.memory_mib or 0
+        )
+        for mig in gpu.mig_devices
+    )
+    return message
+
+
+def _health(gpu: GpuView) -> str:
+    if gpu.lost is not None:
+        return "lost"
+    return "unhealthy" if gpu.unhealthy else "ok"
+
+
+def _on_off(mode: bool | None) -> str:  # noqa: FBT001 - a value to render, not a switch
+    return "" if mode is None else ("on" if mode else "off")
+
+
+# --- enrollment messages
+# Pins, denial and candidate of a node as protobuf messages. Pure; nothing is decided here.
+
+
+def enrollment_message(shown: Shown) -> pb_of_enrollment_messages.Enrollment:
+    """Everything that an operator judges by."""
+    record, candidate = shown.record, shown.candidate
+    message = pb_of_enrollment_messages.Enrollment(
+        gpus=[_gpu_of_enrollment_messages(pin) for pin in record.gpus],
+        node_uid=record.node_uid or "",
+        spire_agent=record.spire_agent or "",
+        version=shown.version,
+    )
+    if shown.denial is not None:
+        message.denial.CopyFrom(_denial(shown.denial))
+    if candidate is not None:
+        message.candidate.CopyFrom(
+            pb_of_enrollment_messages.Candidate(
+                code=candidate.code,
+                evidence_digest=candidate.evidence_digest,
+                changes=change_messages(pin_changes(shown)),
+            )
+        )
+    return message
+
+
+def change_messages(changes: Iterable[PinChange]) -> list[pb_of_enrollment_messages.PinChange]:
+    """The difference between pins and candidate, line by line."""
+    return [
+        pb_of_enrollment_messages.PinChange(
+            change=x.change.value, subject=x.subject, pinned=x.pinned, offered=x.offered
+        )
+        for x in changes
+    ]
+
+
+def _gpu_of_enrollment_messages(pin: PinnedGpu) -> pb_of_enrollment_messages.PinnedGpu:
+    return pb_of_enrollment_messages.PinnedGpu(
+        uuid=pin.uuid,
+        serial=pin.serial or "",
+        identity_key=pin.identity_key or "",
+        pci_bus_id=pin.pci_bus_id or "",
+        enrolled=pin.enrolled,
+    )
+
+
+def _denial(denial: Denial) -> pb_of_enrollment_messages.Denial:
+    return pb_of_enrollment_messages.Denial(
+        code=denial.code, reason=denial.reason, actor=denial.actor, at=rfc3339(denial.wall_ns)
+    )
+
+
+# --- fit message
+# What /filter and /prioritize would say about a pod, as FleetService tells it. Pure.
+
+
+def fit_message(
+    needs: Requirements | RequirementsInvalid, report: FitReport | None
+) -> pb_of_fit_message.FitPodResponse:
+    """All verdicts; `report` is None for a pod that asks for nothing of ours."""
+    if isinstance(needs, RequirementsInvalid):
+        message = pb_of_fit_message.FitPodResponse(
+            guarded=True, code=ReasonCode.REQ_INVALID, detail=needs.detail()
+        )
+    else:
+        message = pb_of_fit_message.FitPodResponse(
+            guarded=needs.guarded, requirements=describe(needs)
+        )
+    if report is None:
+        return message
+    if report.pod_refusal is not None and not message.code:
+        message.code, message.detail = report.pod_refusal.code, report.pod_refusal.detail
+    message.fits.extend(_fit(fit) for fit in report.fits)
+    return message
+
+
+def unreadable_pod(error: str) -> pb_of_fit_message.FitPodResponse:
+    """The bytes are no pod."""
+    return pb_of_fit_message.FitPodResponse(guarded=True, code=ReasonCode.REQ_INVALID, detail=error)
+
+
+def _fit(fit: NodeFit) -> pb_of_fit_message.Fit:
+    if fit.refusal is not None:
+        return pb_of_fit_message.Fit(
+            node=fit.node, code=fit.refusal.code, detail=fit.refusal.detail
+        )
+    message = pb_of_fit_message.Fit(node=fit.node, passes=True, score=fit.score)
+    if fit.promise is not None:
+        message.guarantee = fit.promise.guarantee.value
+        message.detail = limit_text(fit.promise)
+    return message
+
+
+def limit_text(promise: Promise) -> str:
+    """Why no more is promised; empty where there is nothing to say."""
+    return "" if promise.limit is None else f"no more is promised: {promise.limit}"
+
+
+# --- reservation messages
+# Reservations as protobuf messages: a snapshot of the ledger in, one page out. Pure.
+#
+# In the order of reservation ids, so that equal ledgers give equal pages. Times are shown, never
+# compared: nothing depends on them.
+
+MOST: Final = 500
+"""Reservations of one page."""
+_ORDER: Final = tuple(HolderState)
+_NS: Final = 1_000_000_000
+_U32_RESERVATION_MESSAGES: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which reservations: those of a node, of a namespace, after an id; empty for all."""
+
+    node: str = ""
+    namespace: str = ""
+    after: str = ""
+    limit: int = MOST
+
+
+def reservation_page(
+    ledger: LedgerSnapshot, wanted: Wanted, wall_ns: int
+) -> pb_of_reservation_messages.ListReservationsResponse:
+    """At most `limit` reservations, and where the next page begins."""
+    ids = heapq.nsmallest(wanted.limit + 1, _ids(ledger, wanted))
+    shown = ids[: wanted.limit]
+    return pb_of_reservation_messages.ListReservationsResponse(
+        reservations=[reservation_message(ledger, x, wall_ns) for x in shown],
+        next_after=shown[-1] if len(ids) > wanted.limit else "",
+    )
+
+
+def reservation_message(
+    ledger: LedgerSnapshot, name: str, wall_ns: int
+) -> pb_of_reservation_messages.Reservation:
+    """One reservation that the ledger has; raises IndexError for one that it has not."""
+    entries = ledger.holding(name)
+    held = {x.record.key: (x, part) for x in entries if (part := x.record.holder(name)) is not None}
+    first, holder = next(iter(held.values()))
+    states = [part.state for _, part in held.values()]
+    made_at = min((x.made_at for x in entries if x.made_at), default="")
+    return pb_of_reservation_messages.Reservation(
+        id=name,
+        namespace=holder.pod.namespace,
+        pod=holder.pod.name or "",
+        uid=holder.pod.uid or "",
+        node=first.record.node,
+        gpus=[_gpu_of_reservation_messages(x, held.get(key_of(x))) for x in holder.gpus],
+        state=min(states, key=_ORDER.index).value,
+        origin=holder.origin.value,
+        made_at=made_at,
+        age_s=_age_s(made_at, wall_ns),
+        share_group=_share(first.record.share),
+        adopted=any(part.adopted for _, part in held.values()),
+    )
+
+
+def _ids(ledger: LedgerSnapshot, wanted: Wanted) -> Iterator[str]:
+    for name in ledger.by_reservation:
+        if name <= wanted.after:
+            continue
+        entry = ledger.holding(name)[0]
+        holder = entry.record.holder(name)
+        namespace = "" if holder is None else holder.pod.namespace
+        if wanted.node in {"", entry.record.node} and wanted.namespace in {"", namespace}:
+            yield name
+
+
+def _gpu_of_reservation_messages(
+    uuid: str, held: tuple[Entry, Holder] | None
+) -> pb_of_reservation_messages.ReservedGpu:
+    if held is None:
+        return pb_of_reservation_messages.ReservedGpu(uuid=uuid)
+    entry, part = held
+    return pb_of_reservation_messages.ReservedGpu(
+        uuid=entry.record.gpu, state=part.state.value, holders=len(entry.record.holders)
+    )
+
+
+def _share(share: ShareGroup | None) -> str:
+    return "" if share is None else share.entry
+
+
+def _age_s(made_at: str, wall_ns: int) -> int:
+    """0 where it is not known, or not past by this clock."""
+    try:
+        made_s = datetime.fromisoformat(made_at).timestamp()
+    except ValueError:
+        return 0
+    return min(max(wall_ns // _NS - int(made_s), 0), _U32_RESERVATION_MESSAGES)
+
+
+# --- account message
+# The account of one pod as a protobuf message. Pure.
+
+_LISTED: Final = 64
+"""GPUs of one record, and earlier reservations of one name."""
+
+
+def account_message(account: Account, wall_ns: int) -> pb_of_account_message.ExplainPodResponse:
+    """All of it; `wall_ns` for ages."""
+    case, found = account.case, account.explanation
+    message = pb_of_account_message.ExplainPodResponse(
+        namespace=case.namespace,
+        name=case.name,
+        uid=case.uid,
+        phase="" if case.pod is None else case.pod.phase or "Unknown",
+        guarded=case.guarded,
+        stations=map(_station, account.stations),
+        wrong=account.is_wrong,
+        guarantee_given=account.given,
+        records=map(_record, account.recent.records),
+        records_since=account.recent.since,
+        earlier=_earlier(account, wall_ns),
+    )
+    if found is not None:
+        if found.refusal is not None:
+            message.code, message.detail = found.refusal.code, found.refusal.detail
+        message.passing = found.passing
+        message.passing_nodes.extend(found.examples)
+        message.rejections.extend(map(_rejection, found.rejections))
+        if found.promise is not None:
+            message.guarantee = found.promise.guarantee
+            message.guarantee_limit = found.promise.limit or ""
+    return message
+
+
+def _station(one: Station) -> pb_of_account_message.Station:
+    return pb_of_account_message.Station(
+        name=one.name,
+        state=one.state,
+        at=one.at,
+        source=one.source,
+        evidence_digest=one.evidence,
+        gpus=one.gpus,
+        findings=one.findings,
+    )
+
+
+def _rejection(one: Rejection) -> pb_of_account_message.Rejection:
+    return pb_of_account_message.Rejection(
+        code=one.code, detail=one.detail, count=one.count, nodes=one.nodes
+    )
+
+
+def _record(one: LogRecord) -> pb_of_account_message.PodRecord:
+    gpus, node, uid = one.refs.get("gpus"), one.refs.get("node"), one.refs.get("uid")
+    return pb_of_account_message.PodRecord(
+        seq=one.seq,
+        at=one.ts,
+        kind=one.kind,
+        decision=one.decision,
+        codes=one.codes,
+        node=node if isinstance(node, str) else "",
+        gpus=[x for x in gpus[:_LISTED] if isinstance(x, str)] if isinstance(gpus, list) else (),
+        uid=uid if isinstance(uid, str) else "",
+    )
+
+
+def _earlier(account: Account, wall_ns: int) -> list[pb_of_account_message.Reservation]:
+    ledger = LedgerSnapshot.of(entry for entry, _ in account.others)
+    names = sorted({holder.reservation for _, holder in account.others})
+    return [reservation_message(ledger, x, wall_ns) for x in names[:_LISTED]]

@@ -1,0 +1,148 @@
+"""Logged.
+
+Holds: logged denials, logged reservations.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from controller.fleet.denials import DenialFate
+from controller.fleet.enrollment import Denial
+from controller.ledger.occupancy import Grants, LoggedGrant, held_again
+from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
+from controller.record import Record
+from gpuwarden.audit.record import LogRecord, RecordKind
+
+# --- logged denials
+# Denials in the audit log: the record of what the store said, and what stands by a log. Pure.
+#
+# Every replica notes what it sees, so each log tells by itself which nodes are out. Must not
+# decide what counts: the follower of denials compares with the store.
+
+_ACTOR: Final = "controller"
+_SUBJECT: Final = "node/"
+_TEXT_CHARS: Final = 1000
+_NAME_CHARS: Final = 512
+
+
+def denial_record(node: str, denial: Denial, fate: DenialFate) -> Record:
+    """The `node.denial` record; what the node had shown stays in the store alone."""
+    return Record(
+        RecordKind.NODE_DENIAL,
+        actor=_ACTOR,
+        subject=f"{_SUBJECT}{node}",
+        decision=fate.value,
+        codes=(denial.code,),
+        refs={
+            "by": denial.actor[:_NAME_CHARS],
+            "reason": denial.reason[:_TEXT_CHARS],
+            "time": str(denial.wall_ns),
+        },
+    )
+
+
+def standing_denials(records: Iterable[LogRecord]) -> Mapping[str, Denial]:
+    """By node, what stands after `records` of one log in their order.
+
+    Records of other kinds are skipped, and so is one that has not the form of ours.
+    """
+    standing: dict[str, Denial] = {}
+    for record in records:
+        denial, node = _denial(record), record.subject.removeprefix(_SUBJECT)
+        if denial is None:
+            continue
+        before = standing.get(node)
+        if record.decision != DenialFate.LIFTED:
+            standing[node] = denial
+        elif before is not None and before.wall_ns <= denial.wall_ns:
+            del standing[node]
+    return standing
+
+
+def _denial(record: LogRecord) -> Denial | None:
+    if record.kind != RecordKind.NODE_DENIAL or not record.subject.startswith(_SUBJECT):
+        return None
+    time = record.refs.get("time")
+    if not isinstance(time, str) or not time.isascii() or not time.isdecimal():
+        return None
+    if len(record.codes) != 1:
+        return None
+    by, reason = _text(record, "by"), _text(record, "reason")
+    return Denial(record.codes[0], reason, by, int(time))
+
+
+def _text(record: LogRecord, key: str) -> str:
+    """What was too long for a record is a digest there; the denial counts all the same."""
+    found = record.refs.get(key)
+    return found if isinstance(found, str) else f"too long for {record.origin}'s audit log"
+
+
+# --- logged reservations
+# Reservations in the audit log: which of them had not ended when the log did. Pure.
+#
+# A log tells what its own replica did and saw: who made a reservation has its beginning, and
+# notes its end also where another replica saw to that. So what has no end in the log of
+# whoever made it was in force, or came to its end while that replica was down.
+
+_BEGINS: Final = frozenset(
+    {
+        RecordKind.RESERVATION_RESERVED,
+        RecordKind.RESERVATION_CONFIRMED,
+        RecordKind.RESERVATION_RELEASING,
+        RecordKind.RESERVATION_ADOPTED,
+        RecordKind.RESERVATION_SETTLED,
+    }
+)
+_ENDS: Final = frozenset(
+    {
+        RecordKind.RESERVATION_RELEASED,
+        RecordKind.RESERVATION_EXPIRED,
+        RecordKind.RESERVATION_REVOKED,
+        RecordKind.RESERVATION_ENDED,
+    }
+)
+_POD: Final = re.compile("pod/([^/]+)/([^/]+)")
+_ANY_CALL: Final = "0" * 8
+"""To see whether a record could be made."""
+
+
+def open_grants(records: Iterable[LogRecord]) -> Grants:
+    """What is in force after `records` of one log in their order.
+
+    Records that name no pod by UID, or no GPUs, hold nothing: of a pod that was never born
+    nothing runs.
+    """
+    found: dict[tuple[str, str], LoggedGrant] = {}
+    for record in records:
+        begins, ends = record.kind in _BEGINS, record.kind in _ENDS
+        for grant in _grants(record) if begins or ends else ():
+            key = (key_of(grant.gpu), grant.reservation)
+            if ends:
+                found.pop(key, None)
+            else:
+                first = found.setdefault(key, grant)
+                found[key] = replace(first, bound=first.bound or grant.bound)
+    return found
+
+
+def _grants(record: LogRecord) -> tuple[LoggedGrant, ...]:
+    refs = record.refs
+    uid, node, reservation = (refs.get(x) for x in ("uid", "node", "reservation"))
+    gpus, found = refs.get("gpus"), _POD.fullmatch(record.subject)
+    if not all(isinstance(x, str) and x for x in (uid, node, reservation)):
+        return ()
+    if found is None or not isinstance(gpus, list) or not all(isinstance(x, str) for x in gpus):
+        return ()
+    ordered, pod = in_claiming_order(tuple(gpus)), PodRef(found[1], found[2], uid)
+    bound = record.kind != RecordKind.RESERVATION_RESERVED
+    grants = [
+        LoggedGrant(x, str(node), str(reservation), pod, ordered, bound=bound) for x in ordered
+    ]
+    try:
+        for grant in grants:
+            held_again(None, grant, _ANY_CALL)
+    except RecordInvalidError:
+        return ()
+    return tuple(grants)

@@ -1,0 +1,345 @@
+"""Requirements.
+
+Holds: requirements, description, share group.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from controller.ledger.record import ShareGroup
+from controller.placement.pod import (
+    MIG_ALONE,
+    Place,
+    Pod,
+    device_count,
+    device_requests,
+    is_device_uuid,
+    is_too_much,
+    parse_gpu_map,
+    read_count,
+    read_place,
+)
+from controller.placement.selector import Selector, parse_selector, read_labels
+from controller.placement.texts import (
+    ATTESTATION_CLASS,
+    GPU_COUNT,
+    GPU_SELECTOR,
+    GPU_UUIDS,
+    GUARANTEE,
+    HINT_ANNOTATIONS,
+    LABEL_PREFIXES,
+    MAP,
+    MIN_LEVEL,
+    PREFIX,
+    RESERVE,
+    RESULT_ANNOTATIONS,
+    SEED_RESULT_ANNOTATIONS,
+    WISH_ANNOTATIONS,
+    Finding,
+    Guarantee,
+    WishRules,
+    WishTextError,
+    read_hashes,
+    split_list,
+)
+from controller.policy import Level
+
+# --- requirements
+# What a pod asks for, parsed once into one value (placement design, section 1). Pure.
+#
+# One parser for extender, webhooks and sweeper. A pod that asks for something in a
+# way that cannot be read gets `RequirementsInvalid` with every fault, and then no
+# node passes: a wish that is not understood never widens anything.
+
+_MAX_UUIDS = 64
+_MAX_DETAIL_CHARS = 400
+_CLASS_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_LEVELS = (Level.L0, Level.L1, Level.L2, Level.L3)
+_LESSER = (Guarantee.SET, Guarantee.NODE)
+_KNOWN = WISH_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
+_ABOUT_GPUS = frozenset({GPU_UUIDS, GPU_SELECTOR, GPU_COUNT, MAP})
+_OURS = (PREFIX, *LABEL_PREFIXES)
+
+
+class Reserve(StrEnum):
+    """When the reservation is made, if not at the binding."""
+
+    ADMISSION = "admission"
+
+
+_RESERVES = tuple(Reserve)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Everything that a pod demands of nodes and GPUs. The default demands nothing."""
+
+    guarded: bool = False
+    hashes: frozenset[str] | None = None
+    """Acceptable attestation hashes; None = any."""
+    attestation_class: str | None = None
+    min_level: Level = Level.NONE
+    uuids: tuple[str, ...] = ()
+    """Exactly these devices."""
+    selector: Selector | None = None
+    labels: frozenset[str] = frozenset()
+    """Device labels that must hold; what they mean stands in the policy."""
+    mapped: bool = False
+    """Whether there is a map."""
+    place: Place | None = None
+    """This pod's line of the map; None with `mapped` while its name is not final."""
+    accepts: Guarantee | None = None
+    """The lesser guarantee that is fine; None = what the wish needs."""
+    reserve: Reserve | None = None
+    count: int = 0
+    """Devices needed on the node."""
+    requests: tuple[tuple[str, int], ...] = ()
+    """Managed resources requested from kubelet, with their counts."""
+    claims: bool = False
+    """Whether the pod refers to ResourceClaims."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementsInvalid:
+    """A pod whose wishes cannot be read; it is guarded, and nothing passes."""
+
+    findings: tuple[Finding, ...]
+
+    def detail(self) -> str:
+        """One bounded line for people."""
+        text = "; ".join(map(str, self.findings))
+        return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "…"
+
+
+UNGUARDED = Requirements()
+
+
+def parse_requirements(
+    pod: Pod, rules: WishRules, *, enforced: bool = False
+) -> Requirements | RequirementsInvalid:
+    """Parse every wish of `pod`.
+
+    `enforced` says that its namespace makes each GPU pod guarded. A pod that asks for
+    nothing of ours is `UNGUARDED`, whatever else is in it.
+    """
+    if not (enforced or _asks(pod, rules)):
+        return UNGUARDED
+    findings = list(_strange_keys(pod, rules))
+    wishes = _read_wishes(pod, rules, findings, enforced=enforced)
+    return RequirementsInvalid(tuple(findings)) if findings else wishes
+
+
+def _asks(pod: Pod, rules: WishRules) -> bool:
+    return (
+        any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in pod.annotations)
+        or any(key.startswith(LABEL_PREFIXES) for key in pod.labels)
+        or next(_strange_keys(pod, rules), None) is not None
+    )
+
+
+def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
+    """Our keys in the wrong place or misspelled: ignoring them would grant what was not meant.
+
+    Results are admission's business, as annotations and as labels.
+    """
+    for key, text in pod.annotations.items():
+        if key.startswith(_OURS) and key not in _KNOWN and key not in rules.hash_keys:
+            label = key.startswith(LABEL_PREFIXES)
+            yield Finding(key, text, "a label, not an annotation" if label else "a known key")
+    for key, text in pod.labels.items():
+        if key in WISH_ANNOTATIONS or key in rules.hash_keys:
+            yield Finding(key, text, "an annotation, not a label")
+        elif key.startswith(PREFIX) and not key.startswith(LABEL_PREFIXES) and key not in _KNOWN:
+            yield Finding(key, text, "a known key of a pod")
+
+
+def _read_wishes(
+    pod: Pod, rules: WishRules, findings: list[Finding], *, enforced: bool
+) -> Requirements:
+    """Read every wish, noting each fault; with faults the value is of no use."""
+    annotations = pod.annotations
+    labels, assign = read_labels(pod.labels, findings)
+    place = read_place(pod, findings)
+    reserve = _choice(annotations, RESERVE, _RESERVES, findings)
+    uuids = _uuids(annotations, findings)
+    selector = _selector(annotations, findings)
+    requests = _requests(pod, rules, findings)
+    named = _named(place, uuids, findings)
+    asks_gpus = bool(selector or labels or MAP in annotations or assign)
+    _demand_gpus(pod, reserve, findings, asked=bool(labels or assign or requests))
+    wishes = Requirements(
+        guarded=True,
+        hashes=read_hashes(annotations, rules, findings),
+        attestation_class=_class_name(annotations, findings),
+        min_level=_choice(annotations, MIN_LEVEL, _LEVELS, findings) or Level.NONE,
+        uuids=uuids,
+        selector=selector,
+        labels=labels,
+        mapped=MAP in annotations,
+        place=place,
+        accepts=_choice(annotations, GUARANTEE, _LESSER, findings),
+        reserve=Reserve.ADMISSION if assign else reserve,
+        count=_count(annotations, requests, named, findings, asks_gpus=asks_gpus),
+        requests=requests,
+        claims=bool(pod.spec.resource_claims),
+    )
+    asked = any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in annotations)
+    gpu_pod = wishes.count > 0 or wishes.claims
+    return wishes if asked or labels or assign or (enforced and gpu_pod) else UNGUARDED
+
+
+def _demand_gpus(
+    pod: Pod, reserve: Reserve | None, findings: list[Finding], *, asked: bool
+) -> None:
+    """An early reservation is one of GPUs: who asks for none has forgotten to say which."""
+    elsewhere = pod.spec.resource_claims or _ABOUT_GPUS & pod.annotations.keys()
+    if reserve is not None and not (asked or elsewhere):
+        expected = f"a wish for GPUs beside it, such as {GPU_COUNT}"
+        findings.append(Finding(RESERVE, pod.annotations[RESERVE], expected))
+
+
+def _named(place: Place | None, uuids: tuple[str, ...], findings: list[Finding]) -> int:
+    """How many devices are named."""
+    if place and uuids and len(place.devices) != len(uuids):
+        expected = f"as many as the map's line names: {len(place.devices)}"
+        findings.append(Finding(GPU_UUIDS, f"{len(uuids)} devices", expected))
+    return len(place.devices) if place else len(uuids)
+
+
+def _count(
+    annotations: Mapping[str, str],
+    requests: tuple[tuple[str, int], ...],
+    named: int,
+    findings: list[Finding],
+    *,
+    asks_gpus: bool,
+) -> int:
+    requested = sum(count for _, count in requests)
+    given = read_count(annotations, findings)
+    count = device_count(requested, named, given, asks_gpus=asks_gpus)
+    if isinstance(count, Finding):
+        findings.append(count)
+        return 0
+    return count
+
+
+def _class_name(annotations: Mapping[str, str], findings: list[Finding]) -> str | None:
+    text = annotations.get(ATTESTATION_CLASS)
+    if text is not None and not _CLASS_NAME.fullmatch(text):
+        findings.append(Finding(ATTESTATION_CLASS, text, "the name of a class in the policy"))
+    return text
+
+
+def _uuids(annotations: Mapping[str, str], findings: list[Finding]) -> tuple[str, ...]:
+    if GPU_UUIDS not in annotations:
+        return ()
+    uuids = split_list(GPU_UUIDS, annotations[GPU_UUIDS], _MAX_UUIDS)
+    if isinstance(uuids, Finding):
+        findings.append(uuids)
+        return ()
+    findings.extend(
+        Finding(GPU_UUIDS, uuid, "the UUID of a GPU or MIG device (GPU-… or MIG-…)")
+        for uuid in uuids
+        if not is_device_uuid(uuid)
+    )
+    if is_too_much(uuids):
+        findings.append(Finding(GPU_UUIDS, annotations[GPU_UUIDS], MIG_ALONE))
+    return uuids
+
+
+def _selector(annotations: Mapping[str, str], findings: list[Finding]) -> Selector | None:
+    text = annotations.get(GPU_SELECTOR)
+    if text is None:
+        return None
+    try:
+        return parse_selector(text)
+    except WishTextError as error:
+        findings.append(Finding(GPU_SELECTOR, text, str(error)))
+        return None
+
+
+def _requests(pod: Pod, rules: WishRules, findings: list[Finding]) -> tuple[tuple[str, int], ...]:
+    try:
+        return device_requests(pod, rules.managed_resources)
+    except WishTextError as error:
+        findings.append(Finding("resources", ", ".join(rules.managed_resources), str(error)))
+        return ()
+
+
+C = TypeVar("C", bound=StrEnum)
+
+
+def _choice(
+    annotations: Mapping[str, str], key: str, choices: tuple[C, ...], findings: list[Finding]
+) -> C | None:
+    text = annotations.get(key)
+    if text is None:
+        return None
+    found = next((choice for choice in choices if choice.value == text), None)
+    if found is None:
+        findings.append(Finding(key, text, " or ".join(choice.value for choice in choices)))
+    return found
+
+
+# --- description
+# Requirements as lines for people: what was understood. Pure.
+
+
+def describe(needs: Requirements) -> tuple[str, ...]:
+    """One line per wish, in the order in which they are decided."""
+    return tuple(_lines(needs)) if needs.guarded else ()
+
+
+def _lines(needs: Requirements) -> Iterator[str]:
+    if needs.hashes is not None:
+        yield f"attestation hash: {' or '.join(sorted(needs.hashes))}"
+    if needs.attestation_class is not None:
+        yield f"attestation class: {needs.attestation_class}"
+    if needs.min_level is not Level.NONE:
+        yield f"evidence level: {needs.min_level} or higher"
+    if needs.place is not None:
+        yield f"place: node {needs.place.node}, devices {', '.join(map(str, needs.place.devices))}"
+    elif needs.mapped:
+        yield "place: not known until the pod has its ordinal"
+    if needs.uuids:
+        yield f"GPUs: {', '.join(needs.uuids)}"
+    if needs.selector is not None:
+        yield f"GPU selector: {needs.selector.text}"
+    if needs.labels:
+        yield f"GPU labels: {', '.join(sorted(needs.labels))}"
+    if needs.accepts is not None:
+        yield f"accepted guarantee: {needs.accepts}"
+    yield f"number of GPUs: {needs.count}"
+
+
+# --- share group
+# Which pods may hold one GPU together: those of one declared share group. Pure.
+#
+# A map declares one where several of its lines name the same devices of the same node. Pods of
+# one namespace and one owner with such a line share them, nobody else does. A line that stands
+# alone declares nothing: a pod that is made anew does not share with what is left of the old.
+
+
+def share_group(pod: Pod, needs: Requirements | RequirementsInvalid) -> ShareGroup | None:
+    """The group in which the pod may share its devices, or None."""
+    if isinstance(needs, RequirementsInvalid) or needs.place is None:
+        return None
+    namespace, owner = pod.metadata.namespace, controlling_owner(pod)
+    if not namespace or owner is None or not _is_shared(pod, needs.place):
+        return None
+    devices = ",".join(str(device) for device in needs.place.devices)
+    return ShareGroup(namespace, owner, f"{needs.place.node}:{devices}")
+
+
+def controlling_owner(pod: Pod) -> str | None:
+    """UID of the object that made the pod."""
+    owners = pod.metadata.owner_references or ()
+    return next((each.uid for each in owners if each.controller and each.uid), None)
+
+
+def _is_shared(pod: Pod, place: Place) -> bool:
+    places = parse_gpu_map(pod.annotations.get(MAP, ""))
+    return isinstance(places, Mapping) and list(places.values()).count(place) > 1

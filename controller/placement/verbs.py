@@ -1,0 +1,445 @@
+"""Verbs.
+
+Holds: filter, prioritize, decision, explanation, fit.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import compress, filterfalse, islice
+from typing import Final, Protocol
+
+from controller.fleet.view import Acceptance
+from controller.placement.node_verdict import Judge, Promise, promise_to
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.selector import breaks_island
+from controller.placement.snapshot import CODES, IF_PASSES, IF_REJECTED, PASSES, Scene
+from controller.placement.texts import RANK, REFUSALS, Guarantee
+from controller.policy import NodeMode
+from controller.record import Record
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- filter
+# Filter: which of the scheduler's nodes a guarded pod may go to. Pure.
+#
+# Cost is linear in the names: where hashes are asked for, only nodes whose last
+# evidence has one of them are judged; the others' answer is known to be no, and why
+# is worked out for the first few only, and for all when somebody asks for the totals.
+
+_LINE_END = [f" {code or '-'}\n" for code in CODES]
+_LINES_AT_ONCE = 1024
+"""Hashed together: they stay in the processor's cache."""
+_SPARSE = 4
+"""Where one name in so many can pass at most, the others are not looked up for the answer."""
+MAX_REASONS = 100
+"""Rejected nodes that get a reason in one answer (placement design, section 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The whole of a decision in little: how many nodes got which code."""
+
+    passed: int
+    rejected: dict[ReasonCode, int]
+    digest: str
+    """SHA-256 over the lines `name CODE` of all nodes in input order, `-` for passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOutcome:
+    """`passed` is a subset of the input in input order; `reasons` covers the first rejected."""
+
+    passed: list[str]
+    reasons: dict[str, Refusal]
+    codes: Callable[[], bytes]
+    """Works out every node's code (`verdicts.CODES`); for after the answer."""
+    names: Sequence[str]
+    """The input."""
+
+    def totals(self) -> Totals:
+        """Works out the whole of the decision; for after the answer."""
+        return totals(self.names, self.codes())
+
+
+def filter_nodes(
+    names: Sequence[str],
+    needs: Requirements | RequirementsInvalid,
+    scene: Scene,
+    denied: AbstractSet[str] = frozenset(),
+) -> FilterOutcome:
+    """Decide for every name. Unknown names are rejected like any node without evidence.
+
+    `denied`: nodes that the gate has just denied the pod, few if any.
+    """
+    outcome = _judged(names, needs, scene)
+    return _without(outcome, names, denied) if denied else outcome
+
+
+def _judged(
+    names: Sequence[str], needs: Requirements | RequirementsInvalid, scene: Scene
+) -> FilterOutcome:
+    judge = Judge(needs, scene)
+    scene.memory.forget_all_but(scene.fleet.nodes)
+    candidates = _candidates(judge, scene)
+    if candidates is not None and len(candidates) * _SPARSE <= len(names):
+        passed = judge.passing(list(filter(candidates.__contains__, names)))
+        rejected: Iterable[str] = filterfalse(frozenset(passed).__contains__, names)
+        return FilterOutcome(passed, _reasons(rejected, judge), lambda: judge.codes(names), names)
+    codes = judge.codes(names)
+    passed = list(compress(names, codes.translate(IF_PASSES)))
+    rejected = compress(names, codes.translate(IF_REJECTED))
+    return FilterOutcome(passed, _reasons(rejected, judge), lambda: codes, names)
+
+
+def _without(
+    outcome: FilterOutcome, names: Sequence[str], denied: AbstractSet[str]
+) -> FilterOutcome:
+    """What the gate has denied goes nowhere else: its reason comes before all others'."""
+    dropped = [name for name in outcome.passed if name in denied]
+    if not dropped:
+        return outcome
+    reasons = dict.fromkeys(dropped, REFUSALS[ReasonCode.GATE_DENIED_RECENTLY]) | outcome.reasons
+    few = frozenset(dropped)
+    return FilterOutcome(
+        [name for name in outcome.passed if name not in few],
+        dict(islice(reasons.items(), MAX_REASONS)),
+        lambda: _with_denials(outcome.codes(), names, few),
+        names,
+    )
+
+
+def _with_denials(codes: bytes, names: Sequence[str], denied: AbstractSet[str]) -> bytes:
+    byte = CODES.index(ReasonCode.GATE_DENIED_RECENTLY)
+    return bytes(byte if name in denied else code for name, code in zip(names, codes, strict=True))
+
+
+def totals(names: Sequence[str], codes: bytes) -> Totals:
+    """Count the codes of all rejected nodes and take the digest of the full list."""
+    digest = hashlib.sha256()
+    for begin in range(0, len(names), _LINES_AT_ONCE):
+        some = names[begin : begin + _LINES_AT_ONCE]
+        text = [""] * (2 * len(some))
+        text[::2] = some
+        text[1::2] = map(_LINE_END.__getitem__, codes[begin : begin + _LINES_AT_ONCE])
+        digest.update("".join(text).encode())
+    counts = ((CODES[byte], codes.count(byte)) for byte in sorted(set(codes)))
+    return Totals(
+        codes.count(PASSES),
+        {code: count for code, count in counts if code is not None},
+        digest.hexdigest(),
+    )
+
+
+def _reasons(rejected: Iterable[str], judge: Judge) -> dict[str, Refusal]:
+    reasons: dict[str, Refusal] = {}
+    for name in rejected:
+        refusal = judge.refusal(name)
+        if refusal is not None:
+            reasons[name] = refusal
+        if len(reasons) == MAX_REASONS:
+            break
+    return reasons
+
+
+def _candidates(judge: Judge, scene: Scene) -> AbstractSet[str] | None:
+    """A set outside which no node can pass; None where there is no such set."""
+    if judge.place_node is not None:
+        return frozenset({judge.place_node})
+    hashes = judge.accepted
+    if hashes is None:
+        hashes = scene.policy.policy.allowed_hashes
+        if hashes is None:
+            return None
+    by_hash = scene.fleet.nodes_by_hash
+    sets = [nodes for text in hashes if (nodes := by_hash.get(text))]
+    if scene.static:
+        sets.append(scene.static.nodes_with(hashes))
+    return sets[0] if len(sets) == 1 else frozenset().union(*sets)
+
+
+# --- prioritize
+# Prioritize: integers 0..10 for nodes (placement design, section 2; docs/scoring.md). Pure.
+#
+# Tightness first, then not wasting a higher evidence level, then freshness. A node
+# that is looser than another never gets the higher score; ties are possible.
+
+MAX_SCORE = 10
+_TIGHT = (4, 3, 2, 2)
+_LOOSE = 1
+
+
+def prioritize_nodes(
+    names: Sequence[str], needs: Requirements | RequirementsInvalid, scene: Scene
+) -> dict[str, int]:
+    """A score for every name, once each; 0 for nodes that would not pass or that nobody knows."""
+    judge = Judge(needs, scene)
+    return {name: score(name, judge, scene) for name in names}
+
+
+def score(name: str, judge: Judge, scene: Scene) -> int:
+    """The score of one node."""
+    if not judge.passes(name):
+        return 0
+    offer = judge.offer(name)
+    if offer is None:
+        return 0
+    count = judge.count
+    tight = tightness(len(offer.free) - count)
+    if tight and count and breaks_island(count, offer.free, offer.acceptance.gpus):
+        tight -= 1
+    return 2 * tight + thrift(offer.acceptance, judge, scene.now.boottime_ns)
+
+
+def tightness(left_over: int) -> int:
+    """0..4: how few matching devices stay free (`left_over`) when the pod is there."""
+    return _TIGHT[max(left_over, 0)] if left_over < len(_TIGHT) else _LOOSE
+
+
+def thrift(acceptance: Acceptance, judge: Judge, now_ns: int) -> int:
+    """0 where a higher evidence level than asked would be spent, else 1, and 2 while fresh.
+
+    Fresh means in the first half of the lease.
+    """
+    if RANK[acceptance.level] > RANK[judge.level]:
+        return 0
+    lease = acceptance.fresh_until_ns - acceptance.challenge_issued_ns
+    return 2 if 2 * (acceptance.fresh_until_ns - now_ns) >= lease else 1
+
+
+# --- decision
+# What one /filter answer leaves behind: an audit record and counts per code. Pure.
+
+_ACTOR = "kube-scheduler"
+_SHOWN_CHARS = 253
+
+
+@dataclass(frozen=True, slots=True)
+class FilterDecision:
+    """One decision about a guarded pod."""
+
+    namespace: str
+    pod: str
+    uid: str
+    candidates: int
+    policy_digest: str
+    fleet_version: int
+    insecure: tuple[str, ...]
+    """Names of insecure stand-ins that the answer may rest on."""
+    totals: Callable[[], Totals]
+    """Codes of all nodes and the digest of the full list; costly, call it once."""
+    reported: bool = False
+    """Whether all nodes were let through whatever was decided: report-only mode."""
+
+
+class DecisionSink(Protocol):
+    """Takes decisions for the audit log."""
+
+    def note(self, decision: FilterDecision) -> None:
+        """Record the decision; never waits, never raises."""
+
+
+class RecordLog(Protocol):
+    """The part of the audit log that decisions need."""
+
+    def note(self, record: Record) -> None:
+        """Append without waiting."""
+
+
+class NotedDecisions:
+    """Writes each decision into the audit log and counts nodes per code."""
+
+    def __init__(
+        self,
+        log: RecordLog,
+        count_nodes: Callable[[Mapping[ReasonCode, int]], None],
+        tell: Callable[[FilterDecision, Totals], None] | None = None,
+    ) -> None:
+        """`tell` says in Events what should be said."""
+        self._log = log
+        self._count_nodes = count_nodes
+        self._tell = tell
+
+    def note(self, decision: FilterDecision) -> None:
+        """Work out the totals and append the record."""
+        totals = decision.totals()
+        self._log.note(decision_record(decision, totals))
+        self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
+        if self._tell is not None:
+            self._tell(decision, totals)
+
+
+def decision_record(decision: FilterDecision, totals: Totals) -> Record:
+    """The `filter.decision` record: totals per code and a digest that stands for the full list."""
+    return Record(
+        kind=RecordKind.FILTER_DECISION,
+        actor=_ACTOR,
+        subject=f"pod/{_cut(decision.namespace)}/{_cut(decision.pod)}",
+        decision=_word(decision, totals),
+        codes=tuple(totals.rejected),
+        refs={
+            "uid": _cut(decision.uid),
+            "candidates": decision.candidates,
+            "passed": totals.passed,
+            "rejected": {str(code): count for code, count in totals.rejected.items()},
+            "nodesDigest": totals.digest,
+            "policy": decision.policy_digest,
+            "fleetVersion": decision.fleet_version,
+            "insecure": list(decision.insecure),
+        },
+    )
+
+
+def _word(decision: FilterDecision, totals: Totals) -> str:
+    if totals.passed:
+        return "passed"
+    return "reported" if decision.reported else "rejected"
+
+
+def _cut(text: str) -> str:
+    return text[:_SHOWN_CHARS]
+
+
+# --- explanation
+# Why a pod waits, or what it is promised where it is, for people. Pure.
+#
+# Rejections come from the very outcome that /filter would answer with now, about every node that
+# is known: the scheduler asks about those only that pass its own filters.
+
+EXAMPLES: Final = 8
+"""Nodes that are named, for each code and of those that pass."""
+_ASKED: Final = 1_000
+"""Passing nodes among which the best promise is looked for."""
+_BEST_FIRST: Final = (Guarantee.EXACT, Guarantee.SET, Guarantee.NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """All nodes that got one code."""
+
+    code: ReasonCode
+    detail: str
+    """Of the first of them."""
+    count: int
+    nodes: tuple[str, ...]
+    """The first few by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodExplanation:
+    """What there is to say of one pod; of one that asks for nothing of ours, that alone."""
+
+    needs: Requirements | RequirementsInvalid
+    refusal: Refusal | None = None
+    """What keeps it from every node, whatever their state."""
+    passing: int = 0
+    """Nodes that /filter would let it on now; not counted for a pod that is bound."""
+    examples: tuple[str, ...] = ()
+    """Some of them."""
+    rejections: tuple[Rejection, ...] = ()
+    """The most frequent code first; likewise."""
+    promise: Promise | None = None
+    """Of the node that it is bound to, or the best of those that pass."""
+
+
+def explain_waiting(
+    needs: Requirements | RequirementsInvalid, scene: Scene, denied: AbstractSet[str]
+) -> PodExplanation:
+    """A guarded pod that is bound to no node; `denied` as in `filter_nodes`."""
+    names = sorted(scene.fleet.nodes.keys() | scene.static.hashes.keys())
+    outcome = filter_nodes(names, needs, scene, denied)
+    judge = Judge(needs, scene)
+    return PodExplanation(
+        needs=needs,
+        refusal=judge.pod_refusal,
+        passing=len(outcome.passed),
+        examples=tuple(outcome.passed[:EXAMPLES]),
+        rejections=_rejections(outcome, judge.refusal),
+        promise=_best(outcome.passed[:_ASKED], needs, scene),
+    )
+
+
+def explain_bound(
+    needs: Requirements | RequirementsInvalid, scene: Scene, node: str
+) -> PodExplanation:
+    """A guarded pod that is bound."""
+    return PodExplanation(needs=needs, promise=_best([node], needs, scene))
+
+
+def _rejections(
+    outcome: FilterOutcome, refusal: Callable[[str], Refusal | None]
+) -> tuple[Rejection, ...]:
+    codes, found = outcome.codes(), []
+    for code, count in outcome.totals().rejected.items():
+        byte = CODES.index(code)
+        nodes = tuple(islice(compress(outcome.names, (x == byte for x in codes)), EXAMPLES))
+        known = outcome.reasons.get(nodes[0]) or refusal(nodes[0])
+        found.append(Rejection(code, "" if known is None else known.detail, count, nodes))
+    return tuple(sorted(found, key=lambda x: (-x.count, x.code)))
+
+
+def _best(
+    names: Iterable[str], needs: Requirements | RequirementsInvalid, scene: Scene
+) -> Promise | None:
+    if isinstance(needs, RequirementsInvalid):
+        return None
+    nodes = scene.fleet.nodes
+    promises = (
+        promise_to(needs, x, NodeMode.ENV if x not in nodes else nodes[x].mode, scene)
+        for x in names
+    )
+    return min(promises, key=lambda x: _BEST_FIRST.index(x.guarantee), default=None)
+
+
+# --- fit
+# Fit: every node's verdict for a pod, as /filter and /prioritize would give it. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFit:
+    """One node's verdict; `promise` is None when it is refused."""
+
+    node: str
+    refusal: Refusal | None
+    score: int
+    promise: Promise | None
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """All verdicts, sorted by node name, and how many nodes got which code."""
+
+    fits: tuple[NodeFit, ...]
+    totals: dict[ReasonCode, int]
+    pod_refusal: Refusal | None
+    """Set where the pod itself is refused."""
+
+
+def explain_fit(
+    needs: Requirements | RequirementsInvalid,
+    scene: Scene,
+    *,
+    names: Iterable[str] | None = None,
+) -> FitReport:
+    """Judge a guarded pod on `names`, or on every node that is known."""
+    judge = Judge(needs, scene)
+    known = scene.fleet.nodes.keys() | scene.static.hashes.keys()
+    fits = tuple(
+        _fit(name, judge, needs, scene) for name in sorted(known if names is None else names)
+    )
+    counts = Counter(fit.refusal.code for fit in fits if fit.refusal is not None)
+    return FitReport(fits, dict(sorted(counts.items())), judge.pod_refusal)
+
+
+def _fit(
+    name: str, judge: Judge, needs: Requirements | RequirementsInvalid, scene: Scene
+) -> NodeFit:
+    refusal = judge.refusal(name)
+    if refusal is not None or isinstance(needs, RequirementsInvalid):
+        return NodeFit(name, refusal, 0, None)
+    offer = judge.offer(name)
+    mode = NodeMode.ENV if offer is None else offer.mode
+    promise = promise_to(needs, name, mode, scene)
+    return NodeFit(name, None, score(name, judge, scene), promise)

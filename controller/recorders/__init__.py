@@ -1,0 +1,1 @@
+"""Recorders of the controller."""

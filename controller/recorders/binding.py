@@ -1,0 +1,309 @@
+"""Binding.
+
+Holds: binding journal, use journal.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from controller.binding.reconciliation import ReleaseOrder
+from controller.binding.records import (
+    BindDecision,
+    ReservationChange,
+    adoption_record,
+    bind_record,
+    ended_record,
+    held_record,
+    ledger_record,
+    reservation_record,
+)
+from controller.binding.use import (
+    FaultChanges,
+    UseFault,
+    UseFaultKind,
+    eviction_record,
+    fault_record,
+    settled_record,
+)
+from controller.ledger.claim import LivePod
+from controller.ledger.occupancy import Grants, LoggedGrant
+from controller.ledger.record import HolderState, PodRef, key_of
+from controller.ledger.release import DriftKind, GivenGpu
+from controller.ledger.store import LedgerSnapshot
+from controller.record import Json, Record
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+# --- binding journal
+# Tells log, metrics and audit log what the gate decides and what becomes of reservations.
+#
+# Must not decide anything, and must return at once: records are noted, never waited for. The
+# one that a reservation waits for is written by the gate itself.
+
+_ADOPTED: Final = "Adopted"
+_HELD: Final = "Held"
+_RELEASE: Final = "release-gpu"
+_SHOWN_GPUS: Final = 16
+_SHOWN_CHARS: Final = 300
+
+
+class RecordLog(Protocol):
+    """The part of the audit log that is needed here."""
+
+    def note(self, record: Record) -> None:
+        """Append without waiting."""
+
+
+class BindingJournal:
+    """Implements the sinks of gate, follower and footing."""
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        audit: RecordLog,
+        tell: Callable[[BindDecision], None] | None = None,
+    ) -> None:
+        """`tell` says in Events what should be said."""
+        self._log = logger("binding")
+        self._audit = audit
+        self._tell = tell
+        self._decisions = instruments.counter(names.BIND_DECISIONS)
+        self._reservations = instruments.gauge(names.RESERVATIONS)
+        self._changes = instruments.counter(names.RESERVATION_CHANGES)
+        self._acts = instruments.counter(names.OPERATOR_ACTS)
+        self._early = instruments.counter(names.EARLY_RESERVATIONS)
+        self._writes = instruments.counter(names.RESERVATION_WRITES)
+        self._drift = instruments.gauge(names.RESERVATION_DRIFT)
+        self._available = instruments.gauge(names.LEDGER_AVAILABLE)
+        self._rewinds = instruments.counter(names.LEDGER_REWINDS)
+        self._logged: set[tuple[str, str]] = set()
+        """`key_of(gpu)` and reservation of what this replica's log has, without an end."""
+        self._ledger_error: str | None = None
+        """None before the first reading."""
+        self._drifts: Mapping[DriftKind, int] = {}
+
+    def bound(self, decision: BindDecision) -> None:
+        """The gate answered."""
+        self._audit.note(bind_record(decision))
+        if self._tell is not None:
+            self._tell(decision)
+        codes = tuple(dict.fromkeys(x.code.value for x in decision.refusals))
+        for code in codes or (ReasonCode.ACCEPTED.value,):
+            self._decisions.labels(code, decision.word).inc()
+        if decision.reservation:
+            self._logged |= _parts(decision.gpus, decision.reservation)
+            self._changes.labels(HolderState.PROPOSED.value).inc()
+        self._log.info(
+            Event.BIND_DECIDED,
+            pod=f"{decision.namespace}/{decision.pod}",
+            node=decision.node,
+            decision=decision.word,
+            codes=codes,
+            detail=decision.refusals[0].detail if decision.refusals else "",
+            gpus=decision.gpus[:_SHOWN_GPUS],
+        )
+
+    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
+        """A pod's creation asked for a reservation; its record is written where it is made."""
+        self._early.labels(code.value).inc()
+        if anew:
+            self._changes.labels(HolderState.PROPOSED.value).inc()
+
+    def changed(self, change: ReservationChange) -> None:
+        """A reservation was moved."""
+        self._audit.note(reservation_record(change))
+        parts = _parts(change.gpus, change.reservation)
+        if change.state.is_end:
+            self._logged -= parts
+        else:
+            self._logged |= parts
+        self._changes.labels(change.state.value).inc()
+        self._log.info(
+            Event.RESERVATION_CHANGED,
+            pod=f"{change.pod.namespace}/{change.pod.name}",
+            node=change.node,
+            state=change.state.value,
+            cause=change.cause,
+            gpus=change.gpus[:_SHOWN_GPUS],
+        )
+
+    def ordered(self, order: ReleaseOrder, refusal: Refusal | None) -> None:
+        """An operator's order about a GPU of a silent node; its records are written elsewhere."""
+        code = None if refusal is None else refusal.code.value
+        self._acts.labels(_RELEASE, code or "OK").inc()
+        self._log.info(
+            Event.RESERVATION_OPERATOR,
+            reservation=order.reservation,
+            gpus=(order.gpu,),
+            actor=order.actor,
+            reason=order.reason,
+            code=code,
+        )
+
+    def wrote(self, result: str) -> None:
+        """One write: written, overtaken or failed."""
+        self._writes.labels(result).inc()
+
+    def ledger_read(self, error: str) -> None:
+        """The ledger was read, or not; told once per change."""
+        self._available.set(not error)
+        if error and not self._ledger_error:
+            self._log.error(Event.LEDGER_UNAVAILABLE, reason=error)
+            self._audit.note(ledger_record("unavailable", {"reason": error[:_SHOWN_CHARS]}))
+        elif not error and self._ledger_error != "":
+            self._log.info(Event.LEDGER_AVAILABLE)
+        if self._ledger_error and not error:
+            self._audit.note(ledger_record("available", {}))
+        self._ledger_error = error
+
+    def drifts(self, counts: Mapping[DriftKind, int]) -> None:
+        """What a survey found; told when it is something else."""
+        for kind in DriftKind:
+            self._drift.labels(kind.value).set(counts.get(kind, 0))
+        if dict(counts) != dict(self._drifts):
+            shown = {kind.value: count for kind, count in sorted(counts.items())}
+            self._log.warning(Event.LEDGER_DRIFT, counts=shown)
+        self._drifts = counts
+
+    def adopted(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was written again."""
+        self._audit.note(adoption_record(pod, gpu))
+        self._logged |= _parts((gpu,), pod.reservation)
+        self._changes.labels(_ADOPTED).inc()
+        self._log.warning(
+            Event.RESERVATION_CHANGED,
+            pod=f"{pod.pod.namespace}/{pod.pod.name}",
+            node=pod.node,
+            state=_ADOPTED,
+            cause="the ledger had lost it",
+            gpus=(gpu,),
+        )
+
+    def history_went_back(self, gpus: frozenset[str]) -> None:
+        """Nothing is granted for a while."""
+        shown: list[Json] = [*sorted(gpus)]
+        self._rewinds.inc()
+        self._audit.note(ledger_record("rewound", {"count": len(shown), "gpus": shown}))
+        self._log.error(Event.LEDGER_WENT_BACK, count=len(shown), gpus=shown[:_SHOWN_GPUS])
+
+    def recalled(self, grants: Grants) -> None:
+        """What the audit log has from before this start."""
+        self._logged |= grants.keys()
+
+    def logged(self, gpu: str, reservation: str) -> None:
+        """The audit log has the beginning of one more."""
+        self._logged |= _parts((gpu,), reservation)
+
+    def held(self, grant: LoggedGrant) -> None:
+        """A GPU that the ledger had lost is held on the word of the log."""
+        self._audit.note(held_record(grant))
+        self._logged |= _parts((grant.gpu,), grant.reservation)
+        self._changes.labels(_HELD).inc()
+        self._log.warning(
+            Event.LEDGER_HELD,
+            pod=f"{grant.pod.namespace}/{grant.pod.name}",
+            node=grant.node,
+            gpus=(grant.gpu,),
+        )
+
+    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
+        """The ledger no longer has them; those are noted that this log has, and no end of."""
+        for grant in grants:
+            part = (key_of(grant.gpu), grant.reservation)
+            if part in self._logged:
+                self._audit.note(ended_record(grant))
+                self._logged.discard(part)
+
+    def show(self, snapshot: LedgerSnapshot) -> None:
+        """Set the gauge of what is held now."""
+        counts = Counter(
+            holder.state for entry in snapshot.entries.values() for holder in entry.record.holders
+        )
+        for state in HolderState:
+            if not state.is_end:
+                self._reservations.labels(state.value).set(counts[state])
+
+
+def _parts(gpus: tuple[str, ...], reservation: str) -> set[tuple[str, str]]:
+    return {(key_of(gpu), reservation) for gpu in gpus}
+
+
+# --- use journal
+# Tells log, metrics, audit log and Events what the comparison of nodes with the ledger found.
+#
+# Must not decide anything, and must return at once: records are noted, never waited for.
+
+_SETTLED: Final = "Settled"
+
+
+class UseJournal:
+    """Implements UseSink."""
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        audit: RecordLog,
+        tell: Callable[[Iterable[UseFault]], None],
+        logged: Callable[[str, str], None] = lambda _gpu, _reservation: None,
+    ) -> None:
+        """`tell` says in Events what began; `logged` is told what the audit log has begun."""
+        self._logged = logged
+        self._log = logger("use")
+        self._audit = audit
+        self._tell = tell
+        self._changes = instruments.counter(names.RESERVATION_CHANGES)
+        self._writes = instruments.counter(names.RESERVATION_WRITES)
+        self._faults = instruments.gauge(names.USE_FAULTS)
+        self._evictions = instruments.counter(names.EVICTIONS)
+
+    def settled(self, given: GivenGpu, reservation: str) -> None:
+        """This replica wrote a record for a GPU that kubelet gave away."""
+        self._audit.note(settled_record(given, reservation))
+        self._logged(given.gpu, reservation)
+        self._changes.labels(_SETTLED).inc()
+        self._log.info(
+            Event.RESERVATION_CHANGED,
+            pod=_name(given.pod),
+            node=given.node,
+            state=_SETTLED,
+            cause="kubelet gave it the GPU",
+            gpus=(given.gpu,),
+        )
+
+    def wrote(self, result: str) -> None:
+        """One write: written, overtaken or failed."""
+        self._writes.labels(result).inc()
+
+    def compared(self, changes: FaultChanges, counts: Mapping[UseFaultKind, int]) -> None:
+        """Disagreements began or ended."""
+        for kind in UseFaultKind:
+            self._faults.labels(kind.value).set(counts.get(kind, 0))
+        for fault in changes.begun:
+            self._audit.note(fault_record(fault))
+            self._log.warning(Event.USE_FAULT_BEGAN, **_about(fault))
+        for fault in changes.ended:
+            self._log.info(Event.USE_FAULT_ENDED, **_about(fault))
+        self._tell(changes.begun)
+
+    def evicted(self, pod: PodRef, error: str) -> None:
+        """A pod was evicted, or `error` says why not."""
+        self._audit.note(eviction_record(pod, error))
+        self._evictions.labels("failed" if error else "evicted").inc()
+        self._log.warning(Event.POD_EVICTED, pod=_name(pod), reason=error)
+
+
+def _about(fault: UseFault) -> dict[str, str]:
+    return {
+        "kind": fault.kind.value,
+        "node": fault.node,
+        "gpu": fault.gpu,
+        "pod": _name(fault.pod) if fault.pod is not None else fault.owner,
+    }
+
+
+def _name(pod: PodRef) -> str:
+    return f"{pod.namespace}/{pod.name}"

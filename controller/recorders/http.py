@@ -1,0 +1,228 @@
+"""Http.
+
+Holds: admission journal, extender journal, api journal.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from controller.admission.review import AdmissionDecision, admission_record, codes_of
+from controller.record import Record
+from controller.web.documents import FinalizeRequest, Operation
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+# --- admission journal
+# Tells log, metrics, audit log and Events what the webhooks decide. Must not decide anything.
+
+_LISTENER_ADMISSION_JOURNAL: Final = "admission"
+_BAD_ADMISSION_JOURNAL: Final = frozenset({"bad", "too_large", "busy", "slow"})
+
+
+class AdmissionJournalRecordLog(Protocol):
+    """The part of the audit log that decisions need."""
+
+    def note(self, record: Record) -> None:
+        """Append without waiting."""
+
+
+class AdmissionJournal:
+    """Implements the webhooks' `AdmissionMetrics` and `DecisionSink`."""
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        audit: AdmissionJournalRecordLog,
+        tell: Callable[[AdmissionDecision], None],
+    ) -> None:
+        """`tell` says in Events what should be said."""
+        self._log = logger(_LISTENER_ADMISSION_JOURNAL)
+        self._audit = audit
+        self._tell = tell
+        self._requests = instruments.counter(names.ADMISSION_REQUESTS)
+        self._seconds = instruments.histogram(names.ADMISSION_SECONDS)
+        self._children: dict[
+            tuple[str, str], tuple[Callable[[], None], Callable[[float], None]]
+        ] = {}
+        """Paths and results are few, whoever asks."""
+        self._refusals = instruments.counter(names.ADMISSION_REFUSALS)
+        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(
+            _LISTENER_ADMISSION_JOURNAL
+        )
+
+    def note(self, decision: AdmissionDecision) -> None:
+        """One decision."""
+        self._audit.note(admission_record(decision))
+        self._tell(decision)
+        codes = codes_of(decision.refusals)
+        for code in codes:
+            self._refusals.labels(code, decision.word).inc()
+        write = self._log.info if codes else self._log.debug
+        write(
+            Event.ADMISSION_DECIDED,
+            pod=f"{decision.namespace}/{decision.pod}",
+            decision=decision.word,
+            step=decision.step,
+            codes=codes,
+        )
+
+    def answered(self, path: str, result: str, seconds: float) -> None:
+        """One answer."""
+        count, observe = self._told_of(path, result)
+        count()
+        observe(seconds)
+        if result in _BAD_ADMISSION_JOURNAL:
+            self._log.warning(Event.ADMISSION_BAD_REQUEST, path=path, result=result)
+
+    def _told_of(
+        self, path: str, result: str
+    ) -> tuple[Callable[[], None], Callable[[float], None]]:
+        """The metrics' children, looked up once."""
+        found = self._children.get((path, result))
+        if found is None:
+            count = self._requests.labels(path, result).inc
+            found = self._children[path, result] = (count, self._seconds.labels(path).observe)
+        return found
+
+    def failed(self, path: str, error: Exception | None) -> None:
+        """No decision."""
+        if error is None:
+            self._log.error(Event.ADMISSION_FAILED, path=path, reason="not in time")
+        else:
+            self._log.error(Event.ADMISSION_FAILED, path=path, exc_info=error)
+
+    def certificate_changed(self, error: str | None) -> None:
+        """The listener's certificate files changed."""
+        if error is None:
+            self._log.info(
+                Event.LISTENER_OPEN, listener=_LISTENER_ADMISSION_JOURNAL, certificate="renewed"
+            )
+        else:
+            self._refused.inc()
+            self._log.error(
+                Event.TLS_MATERIAL_REFUSED, listener=_LISTENER_ADMISSION_JOURNAL, reason=error
+            )
+
+
+# --- extender journal
+# Tells log and metrics what the extender answers. Must not decide anything.
+
+_BAD_EXTENDER_JOURNAL = frozenset({"bad", "too_large", "busy", "slow"})
+
+
+class ExtenderJournal:
+    """Implements the extender's `ExtenderMetrics`, and counts nodes per code."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._log = logger("extender")
+        self._requests = instruments.counter(names.EXTENDER_REQUESTS)
+        self._seconds = instruments.histogram(names.EXTENDER_SECONDS)
+        self._nodes = instruments.counter(names.EXTENDER_NODES)
+        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels("extender")
+
+    def answered(self, verb: str, result: str, seconds: float) -> None:
+        """One answer."""
+        self._requests.labels(verb, result).inc()
+        self._seconds.labels(verb).observe(seconds)
+        if result in _BAD_EXTENDER_JOURNAL:
+            self._log.warning(Event.EXTENDER_BAD_REQUEST, verb=verb, result=result)
+        else:
+            self._log.debug(Event.FILTER_DECIDED, verb=verb, result=result)
+
+    def certificate_changed(self, error: str | None) -> None:
+        """The extender's certificate files changed."""
+        if error is None:
+            self._log.info(Event.LISTENER_OPEN, listener="extender", certificate="renewed")
+        else:
+            self._refused.inc()
+            self._log.error(Event.TLS_MATERIAL_REFUSED, listener="extender", reason=error)
+
+    def count_nodes(self, totals: Mapping[ReasonCode, int]) -> None:
+        """Nodes judged by one decision."""
+        for code, count in totals.items():
+            if count:
+                self._nodes.labels(code.value).inc(count)
+
+
+# --- api journal
+# Tells log, metrics and audit log what the HTTP API is asked. Must not decide anything.
+
+_LISTENER_API_JOURNAL: Final = "api"
+
+
+class ApiJournalRecordLog(Protocol):
+    """The part of the audit log that is needed here."""
+
+    def note(self, record: Record) -> None:
+        """Append without waiting."""
+
+
+class ApiJournal:
+    """Implements the endpoint's `ApiSink`."""
+
+    def __init__(self, instruments: Instruments, audit: ApiJournalRecordLog) -> None:
+        self._log = logger(_LISTENER_API_JOURNAL)
+        self._audit = audit
+        self._requests = instruments.counter(names.API_REQUESTS)
+        self._seconds = instruments.histogram(names.API_SECONDS)
+        self._reviews = instruments.counter(names.TOKEN_REVIEWS)
+        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(
+            _LISTENER_API_JOURNAL
+        )
+
+    def answered(self, operation: Operation, status: int, seconds: float) -> None:
+        """One answer."""
+        self._requests.labels(operation.value, str(status)).inc()
+        self._seconds.labels(operation.value).observe(seconds)
+
+    def failed(self, operation: Operation, error: Exception) -> None:
+        """A fault of ours."""
+        self._log.error(Event.API_FAILED, operation=operation.value, exc_info=error)
+
+    def reviewed(self, result: str) -> None:
+        """What became of the question about one token."""
+        self._reviews.labels(result).inc()
+
+    def finalized(self, caller: str, request: FinalizeRequest, refusal: Refusal | None) -> None:
+        """A call of `POST /finalize` was decided."""
+        self._audit.note(finalize_record(caller, request, refusal))
+        self._log.info(
+            Event.API_FINALIZED,
+            caller=caller,
+            pod=f"{request.namespace}/{request.name}",
+            gpu=request.gpu_uuid,
+            codes=() if refusal is None else (refusal.code.value,),
+        )
+
+    def certificate_changed(self, error: str | None) -> None:
+        """The listener's certificate files changed."""
+        if error is None:
+            self._log.info(
+                Event.LISTENER_OPEN, listener=_LISTENER_API_JOURNAL, certificate="renewed"
+            )
+        else:
+            self._refused.inc()
+            self._log.error(
+                Event.TLS_MATERIAL_REFUSED, listener=_LISTENER_API_JOURNAL, reason=error
+            )
+
+
+def finalize_record(caller: str, request: FinalizeRequest, refusal: Refusal | None) -> Record:
+    """The `api.finalize` record."""
+    return Record(
+        kind=RecordKind.API_FINALIZE,
+        actor=caller,
+        subject=f"pod/{request.namespace}/{request.name}",
+        decision="confirmed" if refusal is None else "refused",
+        codes=() if refusal is None else (refusal.code.value,),
+        refs={
+            "uid": request.uid,
+            "reservation": request.reservation_id,
+            "gpu": request.gpu_uuid,
+            "reason": "" if refusal is None else refusal.detail,
+        },
+    )

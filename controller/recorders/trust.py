@@ -1,0 +1,276 @@
+"""Trust.
+
+Holds: trust journal, journal.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from controller.access import ALLOWED_CALLERS, Caller
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
+from controller.fleet.denials import DenialFate
+from controller.fleet.enrollment import Denial
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.operations.fleet import Act, Order
+from controller.operations.logged import denial_record
+from controller.record import AuditLog, Record
+from controller.recorders.gauges import WitnessAlarms
+from controller.rpc.intake import Changes, Result
+from controller.spire.client import SpireFailure
+from controller.spire.judgement import ADMIN_WARNING, ChangedAgent, changed_agents
+from controller.spire.snapshot import SpireSnapshot
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+# --- trust journal
+# Tells log, metrics and audit what happens to streams, evidence, nodes and calls.
+#
+# Implements the observers that the gRPC edge declares. Must not decide anything, and
+# must return at once: records are noted, never waited for.
+
+CONTROLLER = "controller"
+"""Actor of what happens by itself, for example a lease that runs out."""
+
+_ROUTINE = frozenset(
+    {
+        ChangeKind.RENEWED,
+        ChangeKind.FIRST_ACCEPTED,
+        ChangeKind.RESTORED,
+        ChangeKind.FACTS_CHANGED,
+        ChangeKind.REFUSED,
+        ChangeKind.OUTDATED,
+    }
+)
+"""Have a record of their own in the log: the evidence's."""
+
+
+class RefusalMemory(Protocol):
+    """Remembers the last refusals."""
+
+    def note(
+        self, what: str, subject: str | None, code: ReasonCode, step: int | None = None, /
+    ) -> None:
+        """Take note of one."""
+
+
+class TrustJournal:
+    """One for the process."""
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        audit: AuditLog,
+        refusals: RefusalMemory,
+        tell: Callable[[Changes], None],
+    ) -> None:
+        """`tell` is handed every change besides; it must return at once."""
+        self._audit = audit
+        self._tell = tell
+        self._refusals = refusals
+        self._log = logger("attestation")
+        self._evidence = instruments.counter(names.EVIDENCE)
+        self._seconds = instruments.histogram(names.EVIDENCE_SECONDS)
+        self._challenges = instruments.counter(names.CHALLENGES)
+        self._streams = instruments.gauge(names.STREAMS)
+        self._stream_ends = instruments.counter(names.STREAM_ENDS)
+        self._calls = instruments.counter(names.RPC_CALLS)
+        self._opened = instruments.counter(names.STREAMS_OPENED)
+        self._grants = instruments.counter(names.AUDIT_GRANTS)
+        self.alarms = WitnessAlarms(instruments, audit)
+        self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
+        self._denials = instruments.counter(names.DENIALS)
+        self._acts = instruments.counter(names.OPERATOR_ACTS)
+
+    def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
+        """Evidence, or a stream that was refused before any."""
+        match result:
+            case Accepted():
+                self._count(ReasonCode.ACCEPTED, seconds)
+                actor, alarms = str(result.stream.peer), result.evidence.log_alarms
+                self.alarms.told(result.node, actor, alarms)
+                if grant:
+                    self._grants.inc()
+                    self._log.info(
+                        Event.EVIDENCE_ACCEPTED,
+                        node=result.node,
+                        level=result.level.value,
+                        attestation_hash=result.attestation_hash,
+                        evidence=result.evidence_digest,
+                        gpus=len(result.evidence.inventory.gpus),
+                        lost=len(result.lost),
+                        warnings=result.warnings,
+                    )
+            case BadNewsAccepted():
+                self._count(ReasonCode.ACCEPTED, seconds)
+            case Refused():
+                self._count(result.code, seconds)
+                self._refusals.note("evidence", result.node, result.code, result.step)
+                if result.code is ReasonCode.AUDIT_UNAVAILABLE:
+                    self._grants_refused.inc()
+                self._log.warning(
+                    Event.EVIDENCE_REFUSED,
+                    node=result.node,
+                    code=result.code.value,
+                    step=result.step,
+                    effect=result.effect.value,
+                    detail=result.detail,
+                )
+
+    def changed(self, changes: Changes, actor: str) -> None:
+        """What followed for nodes."""
+        for change in changes:
+            if change.kind is ChangeKind.RENEWED:
+                continue
+            self._log.info(
+                Event.NODE_STATE,
+                node=change.node,
+                change=change.kind.value,
+                code=change.code.value if change.code else None,
+                detail=change.detail,
+                gpu=change.gpu,
+            )
+        for record in _records(changes, actor):
+            self._audit.note(record)
+        self._tell(changes)
+
+    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+        """What the store says about a denial."""
+        self._audit.note(denial_record(node, denial, fate))
+        self._denials.labels(fate.value).inc()
+        if fate is DenialFate.LOST:
+            self._log.error(Event.STORE_DENIAL_LOST, node=node, code=denial.code)
+
+    def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
+        """An operator decided about a node."""
+        self._acts.labels(act.value, refusal.code.value if refusal else "OK").inc()
+        self._log.info(
+            Event.NODE_OPERATOR,
+            act=act.value,
+            node=order.node,
+            actor=order.actor,
+            reason=order.reason,
+            code=refusal.code.value if refusal else None,
+        )
+
+    def opened(self, stream: StreamState) -> None:
+        """A stream was admitted."""
+        self._streams.inc()
+        self._opened.inc()
+        self._log.debug(Event.STREAM_OPENED, node=stream.node, instance=stream.hello.instance_id)
+
+    def challenged(self, cause: str) -> None:
+        """A challenge went out."""
+        self._challenges.labels(cause).inc()
+
+    def ended(self, peer: str, node: str | None, cause: str, detail: str) -> None:
+        """A stream is over; one that was never admitted has no node."""
+        if node is not None:
+            self._streams.dec()
+        self._stream_ends.labels(cause).inc()
+        self._log.debug(Event.STREAM_CLOSED, peer=peer, node=node, cause=cause, detail=detail)
+
+    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
+        """A gRPC call was let in, or not."""
+        known = method if method in ALLOWED_CALLERS else "unknown"
+        self._calls.labels(known, refusal.code.value if refusal else "OK").inc()
+        if refusal is not None:
+            self._refusals.note(known, caller.kind.value if caller else None, refusal.code)
+            self._log.warning(
+                Event.RPC_DENIED,
+                method=known,
+                caller=caller.name if caller else None,
+                code=refusal.code.value,
+                detail=refusal.detail,
+            )
+
+    def _count(self, code: ReasonCode, seconds: float) -> None:
+        self._evidence.labels(code.value).inc()
+        self._seconds.observe(seconds)
+
+
+def _records(changes: Iterable[TrustChange], actor: str) -> list[Record]:
+    return [
+        Record(
+            RecordKind.NODE_STATE,
+            actor=actor,
+            subject=f"node/{change.node}",
+            decision=change.kind.value,
+            codes=(change.code.value,) if change.code else (),
+            refs={"detail": change.detail[:300], "gpu": change.gpu},
+        )
+        for change in changes
+        if change.kind not in _ROUTINE
+    ]
+
+
+# --- journal
+# Tells log, metrics and audit about the SPIRE server: polls, changed agents, our rights.
+#
+# Implements the poller's observer. Must not decide anything, and must return at once.
+
+MAX_LISTED: Final = 8
+"""Agents named per record and line; all are counted."""
+_ACTOR: Final = "spire-server"
+
+
+class SpireJournal:
+    """One for the process; one event loop."""
+
+    def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
+        self._polls = instruments.counter(names.SPIRE_POLLS)
+        self._seconds = instruments.histogram(names.SPIRE_POLL_SECONDS)
+        self._agents = instruments.gauge(names.SPIRE_AGENTS)
+        self._available = instruments.gauge(names.SPIRE_AVAILABLE)
+        self._audit = audit
+        self._log = logger("spire")
+        self._trouble = "not asked yet"
+
+    def taken(self, before: SpireSnapshot | None, after: SpireSnapshot, seconds: float) -> None:
+        """A whole snapshot was taken."""
+        self._polls.labels("taken").inc()
+        self._seconds.observe(seconds)
+        self._available.set(1)
+        banned = sum(x.banned for x in after.agents.values())
+        self._agents.labels("banned").set(banned)
+        self._agents.labels("attested").set(len(after.agents) - banned)
+        if self._trouble:
+            self._trouble = ""
+            self._log.info(
+                Event.SPIRE_AVAILABLE, agents=len(after.agents), entries=len(after.entries)
+            )
+        if before is not None:
+            self._changed(tuple(changed_agents(before, after)))
+
+    def failed(self, failure: SpireFailure, text: str) -> None:
+        """A poll failed; each cause is told once."""
+        self._polls.labels(failure.value).inc()
+        self._available.set(0)
+        if text != self._trouble:
+            self._trouble = text
+            self._log.error(Event.SPIRE_UNAVAILABLE, reason=text)
+
+    def excessive(self) -> None:
+        """The server lets us do more than read."""
+        self._log.warning(Event.CONFIG_INSECURE, warning=ADMIN_WARNING)
+
+    def _changed(self, changed: tuple[ChangedAgent, ...]) -> None:
+        """One line and one record per kind of change, however many agents it met."""
+        for kind, count in Counter(x.change for x in changed).items():
+            agents = [x.agent_id for x in changed if x.change is kind][:MAX_LISTED]
+            self._log.info(
+                Event.SPIRE_AGENTS_CHANGED, change=kind.value, count=count, agents=agents
+            )
+            self._audit.note(
+                Record(
+                    RecordKind.SPIRE_STATUS,
+                    actor=_ACTOR,
+                    subject="spire-agents",
+                    decision=kind.value,
+                    refs={"count": count, "agents": tuple(agents)},
+                )
+            )

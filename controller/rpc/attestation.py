@@ -1,0 +1,756 @@
+"""Attestation.
+
+Holds: challenger, attest messages, wakeup, stream table, attest session, attestation service,
+node watch, audit heads.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NoReturn, Protocol
+
+import grpc
+from cryptography.hazmat.primitives.serialization import Encoding
+from google.protobuf.message import DecodeError as WireError
+from grpc import aio
+
+from controller.access import PeerUsage
+from controller.audit.writer import Published
+from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
+from controller.fleet.view import FleetSnapshot, NodeState, NodeView
+from controller.rpc.intake import EvidenceIntake
+from controller.rpc.server import RequestReader, abort_with, peer_key, stream_facts
+from controller.verifier import stream as peer_steps
+from controller.verifier.challenge import (
+    ID_BYTES,
+    NONCE_BYTES,
+    AuditHead,
+    ChallengeStore,
+    IssuedChallenge,
+    Nonces,
+    build_challenge,
+)
+from controller.verifier.context import (
+    WANT_INVENTORY,
+    Now,
+    ReceivedMessage,
+    Snapshots,
+    StreamFacts,
+    VerifierSettings,
+)
+from controller.verifier.verifier import Verifier
+from gpuwarden.audit.checkpoint import open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.key_change import KeyChange
+from gpuwarden.audit.note import NoteError, VerifierKey
+from gpuwarden.evidence.envelope import sign
+from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
+from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import Rounds, open_round, span
+from gpuwarden.wire.v1 import attestation_pb2 as pb
+from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
+
+# --- challenger
+# Makes challenges: draws ids and nonces, signs with the SVID that is current now.
+#
+# This and the client's check of our certificate are how the controller proves
+# itself. Keeps no challenge: what has been issued is remembered by the stream.
+
+
+class NoSvidError(Exception):
+    """This controller has no valid SVID now, so it cannot prove itself."""
+
+
+class Challenger:
+    """Signs challenges for all streams of this controller."""
+
+    def __init__(
+        self,
+        settings: VerifierSettings,
+        svids: SvidSource,
+        head: Callable[[StreamState], AuditHead | None] = lambda _stream: None,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+        wants_pods: Callable[[str], bool] = lambda _node: False,
+    ) -> None:
+        """`wants_pods`: whether it matters which pods run on a node, which costs it a look."""
+        self._settings = settings
+        self._svids = svids
+        self._head = head
+        self._draw = draw
+        self._wants_pods = wants_pods
+        self._shown: tuple[Svid | None, list[bytes]] = (None, [])
+        """The SVID that was used last, and its chain in DER."""
+
+    def stream_id(self) -> bytes:
+        """A fresh stream id."""
+        return self._draw(ID_BYTES)
+
+    def challenge(
+        self, stream: StreamState, now: Now, interval_ns: int
+    ) -> tuple[pb.AttestResponse, IssuedChallenge]:
+        """A fresh challenge for `stream` and what to remember of it; raises NoSvidError."""
+        svid = self._svids.current()
+        if svid is None:
+            raise NoSvidError(self._svids.state())
+        payload, issued = build_challenge(
+            self._settings,
+            stream,
+            self._nonces(),
+            issued_ns=now.boottime_ns,
+            wall=now.wall,
+            interval_ns=interval_ns,
+            want=self._want(stream.node),
+            audit=self._head(stream),
+        )
+        return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
+
+    def _want(self, node: str) -> tuple[str, ...]:
+        return (WANT_INVENTORY, WANT_PODS) if self._wants_pods(node) else (WANT_INVENTORY,)
+
+    def _nonces(self) -> Nonces:
+        """Of one draw, because each is a system call."""
+        drawn = self._draw(ID_BYTES + 2 * NONCE_BYTES)
+        rest = drawn[ID_BYTES:]
+        return Nonces(drawn[:ID_BYTES], rest[:NONCE_BYTES], rest[NONCE_BYTES:])
+
+    def _signed(self, payload: bytes, svid: Svid) -> pb.Challenge:
+        return pb.Challenge(
+            envelope=pb.Envelope(
+                payload=payload,
+                payload_type=TYPE_CHALLENGE,
+                signature=sign(svid.private_key, TYPE_CHALLENGE, payload),
+            ),
+            certificate_chain=self._chain_of(svid),
+        )
+
+    def _chain_of(self, svid: Svid) -> list[bytes]:
+        if self._shown[0] is not svid:
+            self._shown = svid, [one.public_bytes(Encoding.DER) for one in svid.chain]
+        return self._shown[1]
+
+
+# --- attest messages
+# AttestationService's messages to and from the Verifier's values. Nothing is decided here.
+
+_MS: Final = 1_000_000
+_U32: Final = 2**32 - 1
+
+
+def received(evidence: pb.Evidence) -> ReceivedMessage:
+    """The message with its bytes as they came."""
+    envelope = evidence.envelope
+    return ReceivedMessage(
+        stream_id=evidence.stream_id,
+        challenge_id=evidence.challenge_id,
+        nonce=evidence.nonce,
+        payload=envelope.payload,
+        payload_type=envelope.payload_type,
+        signature=envelope.signature,
+    )
+
+
+def accepted_verdict(
+    challenge_id: bytes, accepted: Accepted, *, now_ns: int, next_ns: int
+) -> pb.AttestResponse:
+    """Evidence counts: hash, level, and for how long."""
+    return pb.AttestResponse(
+        verdict=pb.Verdict(
+            challenge_id=challenge_id,
+            outcome=pb.OUTCOME_ACCEPTED,
+            code=ReasonCode.ACCEPTED,
+            attestation_hash=accepted.attestation_hash,
+            level=accepted.level,
+            fresh_for_ms=_ms(accepted.fresh_until_ns - now_ns),
+            next_challenge_ms=_at_least_one(next_ns),
+        )
+    )
+
+
+def noted_verdict(challenge_id: bytes) -> pb.AttestResponse:
+    """Bad news was taken; a challenge follows at once. No hash: news earns none."""
+    return pb.AttestResponse(
+        verdict=pb.Verdict(
+            challenge_id=challenge_id,
+            outcome=pb.OUTCOME_ACCEPTED,
+            code=ReasonCode.ACCEPTED,
+            detail="bad news noted",
+            next_challenge_ms=1,
+        )
+    )
+
+
+def refused_verdict(
+    challenge_id: bytes, code: ReasonCode, detail: str, *, next_ns: int | None
+) -> pb.AttestResponse:
+    """It does not count; `next_ns` is None when the stream ends."""
+    return pb.AttestResponse(
+        verdict=pb.Verdict(
+            challenge_id=challenge_id,
+            outcome=pb.OUTCOME_REFUSED,
+            code=code,
+            detail=detail,
+            next_challenge_ms=0 if next_ns is None else _at_least_one(next_ns),
+        )
+    )
+
+
+def _ms(nanoseconds: int) -> int:
+    return min(max(nanoseconds, 0) // _MS, _U32)
+
+
+def _at_least_one(nanoseconds: int) -> int:
+    """0 would say that the stream ends."""
+    return max(1, _ms(nanoseconds))
+
+
+# --- wakeup
+# One waiter of one task for anything that may concern it: a message, the end, time.
+#
+# `asyncio.wait` would do, but it registers with each future and forgets it again, for every
+# wait of every stream. Must not decide what to do: whoever wakes up looks for itself.
+
+
+class Wakeup:
+    """Made and used in one event loop; one `wait` at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self, _cause: object = None, /) -> None:
+        """Wake who waits now; a callback for futures and timers."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Return at the next `ring`, or when the time is over."""
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self.ring)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+
+# --- stream table
+# Which streams are open for which node, and which of them an acceptance ends.
+#
+# Make-before-break: an agent opens a second stream and only when that one is
+# accepted is the first ended. A new process of the agent does the same to the old
+# one. So an accepted stream ends all older ones of its node and no newer one.
+# State of one event loop; must not await.
+
+
+class EndableStream(Protocol):
+    """A stream that can be told to end."""
+
+    def end(self, refusal: Refusal | None, /) -> None:
+        """End soon with this reason, None for an orderly end; returns at once."""
+
+
+@dataclass(slots=True)
+class StreamTable:
+    """Open streams by node, oldest first."""
+
+    _by_node: dict[str, list[EndableStream]] = field(default_factory=dict)
+
+    def add(self, node: str, stream: EndableStream) -> None:
+        """A stream of `node` was admitted; not accepted yet."""
+        self._by_node.setdefault(node, []).append(stream)
+
+    def remove(self, node: str, stream: EndableStream) -> None:
+        """A stream is over; no matter whether it was ever added."""
+        streams = self._by_node.get(node, [])
+        if stream in streams:
+            streams.remove(stream)
+        if not streams:
+            self._by_node.pop(node, None)
+
+    def accepted(self, node: str, stream: EndableStream) -> None:
+        """Evidence of `stream` counts: every older stream of the node is superseded."""
+        streams = self._by_node.get(node, [])
+        if stream not in streams:
+            return
+        for older in streams[: streams.index(stream)]:
+            older.end(Refusal(ReasonCode.STREAM_SUPERSEDED, "a newer stream of this node counts"))
+
+    def end_node(self, node: str, refusal: Refusal) -> None:
+        """End every stream of a node."""
+        for stream in tuple(self._by_node.get(node, ())):
+            stream.end(refusal)
+
+    def end_all(self) -> None:
+        """End every stream in an orderly way."""
+        for stream in tuple(self):
+            stream.end(None)
+
+    def counts(self) -> Mapping[str, int]:
+        """How many are open for each node that has any."""
+        return {node: len(streams) for node, streams in self._by_node.items()}
+
+    def __iter__(self) -> Iterator[EndableStream]:
+        for streams in self._by_node.values():
+            yield from streams
+
+
+# --- attest session
+# One attestation stream from its first byte to its end: who speaks when, and for how long.
+#
+# Hello, then Challenge -> Evidence -> Verdict at the set interval, bad news in
+# between. What counts is decided by the Verifier and carried out by the intake; this
+# module keeps time, pops nonces before anything is checked, and ends the stream: at
+# its age, with its certificate, when the peer falls silent or does not read, when it is
+# superseded, refused or drained.
+
+_NS: Final = 1_000_000_000
+_JITTER: Final = 0.1
+_GRAIN_S: Final = 0.001
+"""Of the event loop's timers: what is waited for must have come when one fires."""
+
+Context = aio.ServicerContext[pb.AttestRequest, pb.AttestResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTiming:
+    """Limits of waiting, seconds."""
+
+    hello_s: float = 10.0
+    write_s: float = 10.0
+    age_s: float = 30 * 60.0
+
+
+class StreamObserver(Protocol):
+    """Is told about streams, for metrics and logs. Must return at once."""
+
+    def opened(self, stream: StreamState) -> None:
+        """A stream was admitted."""
+
+    def challenged(self, cause: str) -> None:
+        """A challenge went out: `first`, `interval` or `bad-news`."""
+
+    def ended(self, peer: str, node: str | None, cause: str, detail: str) -> None:
+        """A stream is over; `cause` is a reason code or one of a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPorts:
+    """What all streams of this controller share."""
+
+    verifier: Verifier
+    intake: EvidenceIntake
+    challenger: Challenger
+    usage: PeerUsage
+    table: StreamTable
+    known: Callable[[], Snapshots]
+    now: Callable[[], Now]
+    jitter: Callable[[], float]
+    """Uniform in [0, 1)."""
+    observer: StreamObserver
+    timing: SessionTiming = SessionTiming()
+
+
+class _End(Exception):  # noqa: N818 - no error: the way out of the conversation
+    """The stream is to end now; made anew for each end, because exceptions carry tracebacks."""
+
+    def __init__(
+        self,
+        cause: str,
+        status: grpc.StatusCode,
+        detail: str,
+        refusal: Refusal | None = None,
+        challenge_id: bytes = b"",
+    ) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.status = status
+        self.detail = detail
+        self.refusal = refusal
+        """Told to the peer in a verdict, before the status, as the answer to `challenge_id`."""
+        self.challenge_id = challenge_id
+
+
+class AttestSession:
+    """One stream. `run` once; `end` at any time, same event loop."""
+
+    def __init__(
+        self, ports: SessionPorts, context: Context, peer: str, facts: StreamFacts
+    ) -> None:
+        self._ports = ports
+        self._context = context
+        self._peer = peer
+        self._facts = facts
+        self._node: str | None = None
+        self._ending: _End | None = None
+        self._wakeup = Wakeup()
+        self._reader = RequestReader(context, self._wakeup.ring)
+        self._peer_left = False
+        self._challenges = ChallengeStore()
+        self._rounds = Rounds()
+        self._next_ns = 0
+        self._heard_ns = 0
+        self._ends_ns = 0
+
+    def end(self, refusal: Refusal | None, /) -> None:
+        """End soon with this reason; None is an orderly end because the controller stops."""
+        if self._ending is None:
+            self._ending = _drained() if refusal is None else _refusal_end(refusal)
+            self._wakeup.ring()
+
+    async def run(self) -> None:
+        """Converse until the end; raises only what ends a gRPC call."""
+        end = _End("peer", grpc.StatusCode.OK, "the peer ended the stream")
+        try:
+            await self._converse()
+        except _End as reason:
+            end = reason
+            await self._finish(reason)
+        except (_PeerLeftError, asyncio.InvalidStateError):
+            end = _End("peer", grpc.StatusCode.CANCELLED, "the peer is gone")
+        finally:
+            self._rounds.end_all(end.cause)
+            self._reader.leave()
+            if self._node is not None:
+                self._ports.table.remove(self._node, self)
+            self._ports.observer.ended(self._peer, self._node, end.cause, end.detail)
+
+    async def _converse(self) -> None:
+        with span(Span.STREAM):
+            state = await self._admit()
+        self._node = state.node
+        self._ports.table.add(state.node, self)
+        self._ports.observer.opened(state)
+        await self._challenge(state, "first")
+        while True:
+            message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
+            if message is not None:
+                state = await self._judge_in_its_round(state, message)
+                del message  # it would be held until the next comes
+            elif self._peer_left:
+                return
+            else:
+                await self._time_passed(state)
+
+    async def _admit(self) -> StreamState:
+        """Step 1 before anything is awaited; the rest once Hello is there."""
+        settings = self._ports.verifier.settings
+        if refusal := peer_steps.limits(self._facts, settings.limits):
+            await self._refuse_stream(refused(refusal, None))
+        opened = self._ports.now()
+        self._heard_ns = opened.boottime_ns
+        hello = await self._receive(opened.boottime_ns + int(self._ports.timing.hello_s * _NS))
+        if self._peer_left:
+            raise _PeerLeftError
+        if hello is None:
+            raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello in time")
+        if hello.WhichOneof("message") != "hello":
+            await self._refuse_stream(refused(_OUT_OF_TURN, None))
+        state = self._ports.verifier.appraise_stream(
+            self._facts,
+            hello.hello.document,
+            stream_id=self._ports.challenger.stream_id(),
+            known=self._ports.known(),
+            now=self._ports.now(),
+        )
+        if isinstance(state, Refused):
+            await self._refuse_stream(state)
+        self._ends_ns = self._end_of(state, opened)
+        return state
+
+    def _end_of(self, state: StreamState, opened: Now) -> int:
+        left_s = (state.leaf.not_valid_after_utc - opened.wall).total_seconds()
+        return opened.boottime_ns + int(min(left_s, self._ports.timing.age_s) * _NS)
+
+    async def _refuse_stream(self, refusal: Refused) -> NoReturn:
+        await self._ports.intake.refuse(refusal, self._peer)
+        raise _refusal_end(Refusal(refusal.code, refusal.detail))
+
+    async def _judge_in_its_round(
+        self, state: StreamState, request: pb.AttestRequest
+    ) -> StreamState:
+        traced = self._rounds.of(request.evidence.challenge_id.hex())
+        with traced.inside(), span(Span.MESSAGE):
+            return await self._judge(state, request)
+
+    async def _judge(self, state: StreamState, request: pb.AttestRequest) -> StreamState:
+        now_ns = self._heard_ns = self._ports.now().boottime_ns
+        if refusal := self._ports.usage.message(self._peer, now_ns):
+            await self._refuse_stream(refused(refusal, state.node))
+        if request.WhichOneof("message") != "evidence":
+            await self._refuse_stream(refused(_OUT_OF_TURN, state.node))
+        message = received(request.evidence)
+        self._challenges, issued = self._challenges.pop(message, now_ns)
+        result = await self._ports.intake.take(state, message, issued)
+        match result:
+            case Accepted():
+                self._ports.table.accepted(state.node, self)
+                await self._tell_accepted(message.challenge_id, result)
+                self._rounds.end(message.challenge_id.hex(), ReasonCode.ACCEPTED.value)
+                return result.stream
+            case BadNewsAccepted():
+                await self._write(noted_verdict(message.challenge_id))
+                await self._challenge(result.stream, "bad-news")
+                return result.stream
+            case Refused():
+                return await self._tell_refused(message.challenge_id, result)
+
+    async def _tell_accepted(self, challenge_id: bytes, accepted: Accepted) -> None:
+        now_ns = self._ports.now().boottime_ns
+        await self._write(
+            accepted_verdict(challenge_id, accepted, now_ns=now_ns, next_ns=self._next_ns - now_ns)
+        )
+
+    async def _tell_refused(self, challenge_id: bytes, refusal: Refused) -> StreamState:
+        if refusal.stream is None:
+            raise _refusal_end(Refusal(refusal.code, refusal.detail), challenge_id)
+        left_ns = self._next_ns - self._ports.now().boottime_ns
+        await self._write(
+            refused_verdict(challenge_id, refusal.code, refusal.detail, next_ns=left_ns)
+        )
+        self._rounds.end(challenge_id.hex(), refusal.code.value)
+        return refusal.stream
+
+    async def _challenge(self, state: StreamState, cause: str) -> None:
+        settings = self._ports.verifier.settings
+        spread = 1 + _JITTER * (2 * self._ports.jitter() - 1)
+        gap_ns = int(settings.interval_ns * spread)
+        now = self._ports.now()
+        try:
+            message, issued = self._ports.challenger.challenge(state, now, gap_ns)
+        except NoSvidError as error:
+            raise _End("no-svid", grpc.StatusCode.UNAVAILABLE, str(error)) from error
+        self._challenges = self._challenges.issue(issued)
+        self._rounds.begin(
+            issued.challenge_id,
+            open_round(Span.CONTROLLER_ROUND, issued.challenge_id, node=state.node, cause=cause),
+        )
+        self._next_ns = now.boottime_ns + gap_ns
+        self._ports.observer.challenged(cause)
+        await self._write(message)
+
+    async def _time_passed(self, state: StreamState) -> None:
+        """Whatever is due: the end of the stream before another challenge."""
+        now = self._ports.now()
+        if now.boottime_ns >= self._ends_ns:
+            if now.wall >= state.leaf.not_valid_after_utc:
+                raise _refusal_end(Refusal(ReasonCode.SVID_EXPIRED, "the peer's SVID ended"))
+            raise _End("age", grpc.StatusCode.UNAVAILABLE, "the stream has reached its age")
+        if now.boottime_ns >= self._silent_ns:
+            raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no answer for a whole lease")
+        if now.boottime_ns >= self._next_ns:
+            await self._challenge(state, "interval")
+
+    @property
+    def _silent_ns(self) -> int:
+        return self._heard_ns + self._ports.verifier.settings.lease_ns
+
+    async def _receive(self, until_ns: int) -> pb.AttestRequest | None:
+        """The next message; None at `until_ns`, or at the peer's end (`_peer_left`)."""
+        reading = self._reader.pending()
+        if self._ending is None and not reading.done():
+            seconds = max(0, until_ns - self._ports.now().boottime_ns) / _NS
+            await self._wakeup.wait(seconds + _GRAIN_S)
+        if self._ending is not None:
+            raise self._ending
+        if not reading.done():
+            return None
+        try:
+            message = self._reader.take()
+        except WireError:
+            await self._refuse_stream(
+                refused(Refusal(ReasonCode.MSG_MALFORMED, "a message does not parse"), self._node)
+            )
+        if isinstance(message, pb.AttestRequest):
+            return message
+        self._peer_left = True
+        return None
+
+    async def _write(self, message: pb.AttestResponse) -> None:
+        try:
+            async with asyncio.timeout(self._ports.timing.write_s):
+                await self._context.write(message)
+        except TimeoutError as error:
+            raise _End(
+                "unread", grpc.StatusCode.DEADLINE_EXCEEDED, "the peer does not read"
+            ) from error
+
+    async def _finish(self, end: _End) -> None:
+        """Verdict and status; a peer that cannot be told the one still gets the other."""
+        if end.refusal is None:
+            await self._context.abort(end.status, end.detail)
+        code, detail = end.refusal.code, end.refusal.detail
+        with contextlib.suppress(_End):
+            await self._write(refused_verdict(end.challenge_id, code, detail, next_ns=None))
+        await abort_with(self._context, end.refusal)
+
+
+_OUT_OF_TURN: Final = Refusal(
+    ReasonCode.TYPE_UNEXPECTED, "Hello is the first message of a stream and only that"
+)
+
+
+class _PeerLeftError(Exception):
+    """The peer ended the stream before it said anything."""
+
+
+def _drained() -> _End:
+    return _End(
+        "drained", grpc.StatusCode.UNAVAILABLE, "this controller is stopping; others are not"
+    )
+
+
+def _refusal_end(refusal: Refusal, challenge_id: bytes = b"") -> _End:
+    """The status follows from the refusal's code."""
+    return _End(refusal.code.value, grpc.StatusCode.UNKNOWN, refusal.detail, refusal, challenge_id)
+
+
+# --- attestation service
+# AttestationService: counts a stream, collects its facts, and lets a session run.
+#
+# Callers are authorized before they come here. Must not decide about evidence.
+
+
+class AttestationService(pb_grpc.AttestationServiceServicer):
+    """The servicer of the agents' listener."""
+
+    def __init__(self, ports: SessionPorts) -> None:
+        self._ports = ports
+
+    async def Attest(  # type: ignore[override]  # noqa: N802 - grpc.aio's reader-writer form of the generated method
+        self, request_iterator: AsyncIterator[pb.AttestRequest], context: Context
+    ) -> None:
+        """Run one stream; it is counted from its first moment to its last."""
+        del request_iterator
+        auth = context.auth_context()
+        peer = peer_key(auth)
+        occupancy = self._ports.usage.open(peer, self._ports.now().boottime_ns)
+        try:
+            facts = stream_facts(auth, occupancy)
+            del auth  # what gRPC says of the peer would be kept for as long as the stream
+            await AttestSession(self._ports, context, peer, facts).run()
+        finally:
+            self._ports.usage.close(peer)
+
+
+# --- node watch
+# What one watcher of the fleet has not been told yet.
+#
+# Compares snapshots by node, so that any number of changes to a node between two
+# looks is one message, and memory is bounded by the number of nodes, however slow
+# the watcher is. A lease that runs out changes a node without any event: `next_ns`
+# says when. Pure state; must not do IO nor read a clock.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """`node` is None when the controller forgot it."""
+
+    name: str
+    node: NodeView | None
+
+
+@dataclass(slots=True)
+class NodeWatch:
+    """Remembers per node the view and state that were told last."""
+
+    _told: dict[str, tuple[NodeView, NodeState]] = field(default_factory=dict)
+
+    def changes(self, fleet: FleetSnapshot, now_ns: int) -> list[NodeChange]:
+        """Nodes that differ from what was told, sorted by name; counts them as told."""
+        changed = []
+        for name, node in fleet.nodes.items():
+            state = node.state(now_ns)
+            told = self._told.get(name)
+            if told is None or told[0] is not node or told[1] is not state:
+                self._told[name] = (node, state)
+                changed.append(NodeChange(name, node))
+        gone = [name for name in self._told if name not in fleet.nodes]
+        for name in gone:
+            del self._told[name]
+            changed.append(NodeChange(name, None))
+        return sorted(changed, key=lambda change: change.name)
+
+    def next_ns(self) -> int | None:
+        """When the next told lease runs out (CLOCK_BOOTTIME), or None."""
+        return min(
+            (
+                node.acceptance.fresh_until_ns
+                for node, state in self._told.values()
+                if state is NodeState.ELIGIBLE and node.acceptance is not None
+            ),
+            default=None,
+        )
+
+
+# --- audit heads
+# What challenges say of the audit log: its last checkpoint, proven from the one the agent knows.
+#
+# An agent's word about what it knows chooses the proof and nothing else. A proof that is not
+# ready yet is asked for, and comes with a later challenge: a challenge never waits.
+
+
+class CertifiedLog(Protocol):
+    """The log of this replica."""
+
+    @property
+    def published(self) -> Published | None:
+        """The last checkpoint and its proofs."""
+
+    def want_proof(self, size: int) -> None:
+        """Ask for a proof from the checkpoint of this size."""
+
+
+class AuditHeads:
+    """For the challenger; one for all streams."""
+
+    def __init__(self, log: CertifiedLog, origin: str) -> None:
+        self._log = log
+        self._origin = origin
+
+    def __call__(self, stream: StreamState) -> AuditHead | None:
+        """The head for this stream, or None where there is nothing to show now."""
+        published = self._log.published
+        if published is None:
+            return None
+        known = next((x.checkpoint for x in stream.witnessed if x.origin == self._origin), "")
+        size = _size_to_prove_from(known, published)
+        if size is not None and size not in published.proofs:
+            self._log.want_proof(size)
+            return None
+        return AuditHead(
+            published.note,
+            () if size is None else published.proofs[size],
+            published.key,
+            published.key_changes,
+        )
+
+
+def _size_to_prove_from(note: str, published: Published) -> int | None:
+    """None where there is nothing to prove, or no way to: then the agent has to see that."""
+    if not note:
+        return None
+    try:
+        known = unverified_checkpoint(note)
+    except NoteError:
+        return None
+    size = known.head.size
+    if size in published.proofs:
+        return size
+    beyond = size >= published.head.size or size in published.unprovable
+    if beyond or known.log != published.log or not _is_signed(note, published):
+        return None
+    return size
+
+
+def _is_signed(note: str, published: Published) -> bool:
+    """Whether a key of this log has signed the note; else it could name any size."""
+    former = (KeyChange.open(statement).old for statement in published.key_changes)
+    for key in (VerifierKey.parse(published.key), *former):
+        with suppress(NoteError):
+            open_checkpoint(note, key)
+            return True
+    return False

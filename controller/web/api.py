@@ -1,0 +1,481 @@
+"""Api.
+
+Holds: replies, finalizing, endpoint.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import web
+
+from controller.access import FoundPod, PeerUsage, Rate, TokenReviewUnavailableError
+from controller.binding.records import ReservationChange
+from controller.binding.request import PodsUnavailableError
+from controller.ledger.claim import Confirmed, LivePod, finalize_on
+from controller.ledger.record import (
+    GpuRecord,
+    HolderState,
+    PodRef,
+    ReservationIds,
+    ReservationSubject,
+    key_of,
+)
+from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.web.authentication import Authentication
+from controller.web.documents import (
+    OPERATIONS,
+    RETRIED,
+    Access,
+    ApiCaller,
+    Asked,
+    Described,
+    Done,
+    FinalizeRequest,
+    FinalizeRequestError,
+    Moment,
+    Operation,
+    Page,
+    Problem,
+    QueryError,
+    access_refusal,
+    device_page,
+    holder_refusal,
+    node_page,
+    openapi_json,
+    read_finalize,
+    read_query,
+    reservation_page,
+)
+from controller.web.server import BodyReceiver, BodyRefusedError, ConnectionLimits, sent_traceparent
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import span_below
+
+# --- replies
+# Answers of the HTTP API: JSON, also where there is none to give.
+#
+# What is refused has its reason code; what is no request of this API, or was not decided for want
+# of
+# time or by a fault of ours, has a text alone. No answer is kept on the way.
+
+_JSON: Final = "application/json"
+_STATUS: Final = {
+    ReasonCode.ROLE_DENIED: HTTPStatus.FORBIDDEN,
+    ReasonCode.LIMIT_RATE: HTTPStatus.TOO_MANY_REQUESTS,
+    ReasonCode.RESERVATION_UNKNOWN: HTTPStatus.NOT_FOUND,
+    ReasonCode.RESERVATION_CONFLICT: HTTPStatus.CONFLICT,
+    ReasonCode.RESERVATION_EXPIRED: HTTPStatus.CONFLICT,
+    ReasonCode.LEDGER_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    ReasonCode.TOKEN_REVIEW_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_NOT_KEPT: Final = {"Cache-Control": "no-store"}
+SOON_S: Final = 1
+"""After which an undecided request may come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """JSON that answers a request."""
+
+    body: bytes
+    headers: dict[str, str] | None = None
+
+
+class ProblemError(Exception):
+    """Ends a request with a status and a Problem."""
+
+    def __init__(self, status: int, text: str, code: str = "", *, retry_s: int = SOON_S) -> None:
+        """`retry_s`: when the same again may fare better, of statuses where it may."""
+        super().__init__(text)
+        self.status = status
+        self.problem = Problem(text, code)
+        self.retry_s = retry_s
+
+
+def refused(refusal: Refusal, status: int | None = None, *, retry_s: int = SOON_S) -> ProblemError:
+    """Ends a request with what is against it; `status` in the place of its code's own."""
+    text = f"{refusal.code}: {refusal.detail}"
+    found = status or _STATUS[refusal.code]
+    return ProblemError(found, text, refusal.code.value, retry_s=retry_s)
+
+
+def problem_response(status: int, problem: Problem, *, retry_s: int = SOON_S) -> web.Response:
+    """The answer that there is none."""
+    headers = dict(_NOT_KEPT)
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in RETRIED:
+        headers["Retry-After"] = str(retry_s)
+    body = msgspec.json.encode(problem)
+    response = web.Response(body=body, status=status, content_type=_JSON, headers=headers)
+    if status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}:
+        response.force_close()
+    return response
+
+
+@web.middleware
+async def as_problems(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Unknown paths and methods in the form of everything else."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        response = problem_response(error.status, Problem("no such method here"))
+        response.headers["Allow"] = error.headers.get("Allow", "")
+        return response
+    except web.HTTPNotFound as error:
+        return problem_response(error.status, Problem("no such path; see /openapi.json"))
+
+
+def good_response(reply: Reply) -> web.Response:
+    """The answer."""
+    headers = {**_NOT_KEPT, **(reply.headers or {})}
+    return web.Response(body=reply.body, content_type=_JSON, headers=headers)
+
+
+# --- finalizing
+# `POST /finalize`: reads what there is, decides, and writes the confirmation.
+#
+# The record is read first and the pod after it, both past any copy; the write replaces exactly
+# that record. So a call that is answered twice, or beside the watch, changes nothing twice.
+
+MOST_RACES: Final = 4
+"""Times that another may be faster at the record."""
+
+
+class PodReads(Protocol):
+    """The pods of the cluster."""
+
+    async def find(self, pod: PodRef) -> FoundPod:
+        """The pod of that UID, past the copy; raises PodsUnavailableError."""
+
+
+class FinalizeUnavailableError(Exception):
+    """Undecided: ledger or API server did not answer (LEDGER_UNAVAILABLE); says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizePorts:
+    """What is asked and told."""
+
+    store: LedgerStore
+    pods: PodReads
+    ids: ReservationIds | None
+    changed: Callable[[ReservationChange], None]
+
+
+class Finalizer:
+    """Used from one event loop."""
+
+    def __init__(self, ports: FinalizePorts) -> None:
+        self._ports = ports
+
+    async def finalize(self, request: FinalizeRequest, cause: str) -> Confirmed | Refusal:
+        """Confirm one GPU of a reservation; raises FinalizeUnavailableError.
+
+        `cause` is what the record in the audit log gives as the reason of the change.
+        """
+        ports = self._ports
+        try:
+            for _ in range(MOST_RACES):
+                entry = await ports.store.read(request.gpu_uuid)
+                found = await ports.pods.find(_pod_of(request))
+                record = None if entry is None else entry.record
+                decided = self._decided(request, record, found)
+                if not isinstance(decided, GpuRecord):
+                    return decided
+                if await ports.store.compare_and_set(entry, decided):
+                    ports.changed(_change(request, decided, cause))
+                    return Confirmed()
+        except LedgerUnavailableError as error:
+            raise FinalizeUnavailableError(f"the ledger: {error}") from None
+        except PodsUnavailableError as error:
+            raise FinalizeUnavailableError(f"the pod: {error}") from None
+        raise FinalizeUnavailableError("too many others change the record")
+
+    def _decided(
+        self, request: FinalizeRequest, record: GpuRecord | None, found: FoundPod
+    ) -> GpuRecord | Confirmed | Refusal:
+        others = self._ports.store.snapshot().holding(request.reservation_id)
+        gpus = {
+            key_of(gpu)
+            for entry in others
+            for holder in entry.record.holders
+            if holder.reservation == request.reservation_id
+            for gpu in holder.gpus
+        }
+        return decide_finalize(request, record, found, frozenset(gpus), self._ports.ids)
+
+
+def decide_finalize(
+    request: FinalizeRequest,
+    record: GpuRecord | None,
+    found: FoundPod,
+    elsewhere: frozenset[str],
+    ids: ReservationIds | None,
+) -> GpuRecord | Confirmed | Refusal:
+    """The record to write, that nothing is left to do, or why not.
+
+    `elsewhere`: keys of the GPUs that the ledger's records give the reservation. A GPU that is
+    none of them, nor of those that the pod names, is another's.
+    """
+    held = found.held
+    named = held is not None and held.reservation == request.reservation_id
+    theirs = elsewhere or (frozenset(map(key_of, held.gpus)) if held and named else frozenset())
+    if theirs and key_of(request.gpu_uuid) not in theirs:
+        text = "the reservation is not of this GPU"
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, text)
+    holder = None if record is None else record.holder(request.reservation_id)
+    if holder is not None and holder.pod.uid != request.uid:
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, "the reservation is another pod's")
+    authentic = held is not None and named and _is_authentic(held, ids)
+    return finalize_on(
+        record, request.reservation_id, found.sight, request.uid, authentic=authentic
+    )
+
+
+def _is_authentic(held: LivePod, ids: ReservationIds | None) -> bool:
+    subject = ReservationSubject(held.pod.namespace, held.node, held.gpus, held.pod.uid)
+    return ids is not None and ids.is_authentic(held.reservation, subject)
+
+
+def _pod_of(request: FinalizeRequest) -> PodRef:
+    return PodRef(request.namespace, request.name, request.uid)
+
+
+def _change(request: FinalizeRequest, record: GpuRecord, cause: str) -> ReservationChange:
+    return ReservationChange(
+        _pod_of(request),
+        request.reservation_id,
+        record.node,
+        (record.gpu,),
+        HolderState.CONFIRMED,
+        cause,
+    )
+
+
+# --- endpoint
+# The HTTP API over aiohttp: who calls, may they, how often, and the answer as JSON.
+#
+# Nothing of a request but its head is read before its caller is known and may call. Bodies,
+# rates and times are bounded. Failures tell the caller nothing but that there was one.
+
+T = TypeVar("T")
+_Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
+
+_NS: Final = 1_000_000_000
+_NO_LEDGER: Final = "this controller keeps no reservations"
+_FOUR_CARDS_A_MINUTE: Final = Rate(1 / 15, 128)
+"""A pod confirms each of its GPUs once, and perhaps again; each call may leave a record."""
+_TEN_A_SECOND: Final = Rate(10.0, 50)
+
+
+class ApiSink(Protocol):
+    """Takes measurements, and news for log and audit log."""
+
+    def answered(self, operation: Operation, status: int, seconds: float) -> None:
+        """One answer."""
+
+    def failed(self, operation: Operation, error: Exception) -> None:
+        """No answer: a fault of ours."""
+
+    def finalized(self, caller: str, request: FinalizeRequest, refusal: Refusal | None) -> None:
+        """A call of `POST /finalize` was decided."""
+
+    def certificate_changed(self, error: str | None) -> None:
+        """The certificate files have changed and were taken, or refused with `error`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiLimits(ConnectionLimits):
+    """Bounds on what callers can take."""
+
+    idle_s: float = 60.0
+    body_bytes: int = 16 << 10
+    receive_s: float = 5.0
+    answer_s: float = 15.0
+    """For the whole of an answer but its body's receipt."""
+    pages_at_once: int = 2
+    pods: Rate = _FOUR_CARDS_A_MINUTE
+    others: Rate = _TEN_A_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPorts:
+    """What the endpoint asks and tells."""
+
+    authentication: Authentication
+    moment: Callable[[], Moment]
+    """This moment's snapshots."""
+    finalizer: Finalizer | None
+    """None where there is no ledger."""
+    sink: ApiSink
+    boottime_ns: Callable[[], int]
+
+
+class Endpoint:
+    """HTTP around the operations."""
+
+    def __init__(self, ports: ApiPorts, limits: ApiLimits) -> None:
+        self._ports = ports
+        self._limits = limits
+        self._bodies = BodyReceiver(
+            limits.body_bytes, "no request is larger", receive_s=limits.receive_s
+        )
+        self._pods = PeerUsage(openings=limits.pods, messages=limits.pods)
+        self._others = PeerUsage(openings=limits.others, messages=limits.others)
+        self._pages = asyncio.Semaphore(limits.pages_at_once)
+
+    def application(self) -> web.Application:
+        """The routes; other paths are 404, other methods 405."""
+        app = web.Application(middlewares=[as_problems])
+        answers: dict[Operation, _Answer] = {
+            Operation.DEVICES: partial(self._page, device_page),
+            Operation.NODES: partial(self._page, node_page, needs_ledger=False),
+            Operation.RESERVATIONS: partial(self._page, reservation_page),
+            Operation.FINALIZE: self._finalize,
+            Operation.OPENAPI: _openapi,
+        }
+        for operation, each in OPERATIONS.items():
+            serve = partial(self._serve, operation, each, answers[operation])
+            app.router.add_route(each.method, each.path, serve)
+        app.router.add_get("/healthz", _healthz)
+        return app
+
+    async def _serve(
+        self,
+        operation: Operation,
+        described: Described,
+        answer: _Answer,
+        request: web.Request,
+    ) -> web.Response:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        with span_below(Span.API, sent_traceparent(request)) as active:
+            response = await self._response(operation, described, answer, request)
+            active.set_attribute("operation", operation.value)
+            active.set_attribute("status", response.status)
+        self._ports.sink.answered(operation, response.status, loop.time() - start)
+        return response
+
+    async def _response(
+        self,
+        operation: Operation,
+        described: Described,
+        answer: _Answer,
+        request: web.Request,
+    ) -> web.Response:
+        try:
+            async with asyncio.timeout(self._limits.answer_s + self._limits.receive_s):
+                caller = await self._admitted(described, request)
+                reply = await answer(request, caller)
+        except ProblemError as found:
+            return problem_response(found.status, found.problem, retry_s=found.retry_s)
+        except TimeoutError:
+            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told nothing of it
+            self._ports.sink.failed(operation, error)
+            text = "a fault of the controller; see its log"
+            return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, Problem(text))
+        return good_response(reply)
+
+    async def _admitted(self, described: Described, request: web.Request) -> ApiCaller | None:
+        if described.access is Access.ANYBODY:
+            return None
+        try:
+            caller = await self._ports.authentication.caller(request)
+        except TokenReviewUnavailableError as error:
+            raise refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
+        if isinstance(caller, Refusal):
+            raise refused(caller, HTTPStatus.UNAUTHORIZED)
+        usage = self._pods if caller.speaks_as_pod(described.access) else self._others
+        limited = usage.message(caller.key, self._ports.boottime_ns())
+        denied = access_refusal(caller, described.access)
+        if denied is not None:
+            raise refused(denied)
+        if limited is not None:
+            raise refused(limited, retry_s=math.ceil(usage.wait_ns(caller.key) / _NS))
+        return caller
+
+    async def _page(
+        self,
+        make: Callable[[Moment, Asked], Page[Any]],
+        request: web.Request,
+        _caller: ApiCaller | None,
+        *,
+        needs_ledger: bool = True,
+    ) -> Reply:
+        try:
+            asked = read_query(request.query.items())
+        except QueryError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+        async with self._pages:
+            moment = self._ports.moment()
+            if needs_ledger and not moment.is_ledger_known:
+                text = "the ledger was not read, or too long ago"
+                raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
+            page, body = await asyncio.to_thread(_made, make, moment, asked)
+        if page.next_after is None:
+            return Reply(body)
+        query = urlencode({"limit": asked.limit, "after": page.next_after})
+        return Reply(body, {"Link": f'<{request.path}?{query}>; rel="next"'})
+
+    async def _finalize(self, request: web.Request, caller: ApiCaller | None) -> Reply:
+        if caller is None:
+            raise refused(Refusal(ReasonCode.ROLE_DENIED))
+        asked = await self._asked(request)
+        refusal = holder_refusal(caller, asked)
+        if refusal is None:
+            refusal = await self._finalized(asked, caller)
+        self._ports.sink.finalized(caller.name, asked, refusal)
+        if refusal is not None:
+            raise refused(refusal)
+        return Reply(msgspec.json.encode(Done()))
+
+    async def _asked(self, request: web.Request) -> FinalizeRequest:
+        try:
+            return read_finalize(await self._bodies.receive(request))
+        except BodyRefusedError as error:
+            raise ProblemError(error.status, str(error)) from None
+        except ConnectionError:  # nobody is there to be answered, and it is no fault of ours
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body ended early") from None
+        except FinalizeRequestError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+    async def _finalized(self, asked: FinalizeRequest, caller: ApiCaller) -> Refusal | None:
+        finalizer = self._ports.finalizer
+        if finalizer is None:
+            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, _NO_LEDGER)
+        cause = "an operator says that its pod is bound"
+        if not caller.operates:
+            cause = "its pod says that it is bound"
+        try:
+            async with asyncio.timeout(self._limits.answer_s):
+                found = await finalizer.finalize(asked, cause)
+        except (FinalizeUnavailableError, TimeoutError) as error:
+            text = str(error) or "no answer in time"
+            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, text)
+        return None if isinstance(found, Confirmed) else found
+
+
+def _made(
+    make: Callable[[Moment, Asked], Page[T]], moment: Moment, asked: Asked
+) -> tuple[Page[T], bytes]:
+    page = make(moment, asked)
+    return page, msgspec.json.encode(page.items)
+
+
+async def _openapi(_request: web.Request, _caller: ApiCaller | None) -> Reply:
+    return Reply(openapi_json())
+
+
+async def _healthz(_request: web.Request) -> web.Response:
+    return web.Response(text="ok")

@@ -1,0 +1,423 @@
+"""Binding.
+
+Holds: ledger choice, id keys, assembly, assembly.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from controller.admission.pod_view import AdmissionRules
+from controller.admission.review import ENFORCED, AdmissionHandler, PodPorts, pod_handlers
+from controller.binding.decision import GateView, RecentDenials
+from controller.binding.operator_release import ReleaseDesk, ReleasePorts
+from controller.binding.reconciler import (
+    FollowerPorts,
+    FootingKeeper,
+    FootingPorts,
+    ReservationFollower,
+)
+from controller.binding.reconciliation import AbsentNodes, Followup
+from controller.binding.request import BoundPod
+from controller.binding.use import LedgerUse, UseReports
+from controller.binding.use_reconciler import UseKeeper, UsePorts
+from controller.binding.webhook import (
+    GATE,
+    BindingGate,
+    EarlyDesk,
+    EarlyPorts,
+    GatePorts,
+    Granting,
+    GrantPorts,
+)
+from controller.fleet.view import FleetSnapshot
+from controller.kube.reflection import Change, KnownPod
+from controller.ledger.claim import AttemptLimits, Claimant
+from controller.ledger.record import ReservationIds, ReservationKey
+from controller.ledger.store import Entry, LedgerStore, MemoryLedgerStore
+from controller.operations.recall import LogRecall
+from controller.placement.devices import is_wished_for
+from controller.placement.snapshot import Scenes
+from controller.placement.texts import WishRules
+from controller.record import AuditLog
+from controller.recorders.binding import BindingJournal, UseJournal
+from controller.settings import (
+    ControllerSettings,
+    Enforcement,
+    Scheduling,
+    StoreKind,
+    StoreSettings,
+)
+from controller.store.ledger import SqliteLedgerStore
+from controller.web.server import HttpServer, TlsFiles
+from controller.web.webhook import AdmissionLimits, AdmissionMetrics, AdmissionWebhooks
+from controller.wiring.cluster import Cluster
+from gpuwarden.clock import Clock
+
+# --- ledger choice
+# Where reservations are kept: beside the enrolments, by the same setting.
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLedger:
+    """A store, not yet opened, and the way to end it."""
+
+    store: LedgerStore
+    close: Callable[[], Awaitable[None]]
+    take_replaced: Callable[[], tuple[Entry, ...]] = tuple
+    """As FootingPorts has it."""
+
+
+def choose_ledger(settings: StoreSettings, clock: Clock, cluster: Cluster) -> ChosenLedger:
+    """The store that the settings ask for."""
+    if settings.kind in {StoreKind.AUTO, StoreKind.KUBERNETES}:
+        store = cluster.reservations
+        return ChosenLedger(store, _nothing, store.take_replaced)
+    if settings.kind is StoreKind.MEMORY:
+        return ChosenLedger(MemoryLedgerStore(), _nothing)
+    file = SqliteLedgerStore(settings.path, clock)
+    return ChosenLedger(file, file.close)
+
+
+async def _nothing() -> None:
+    """Memory needs no end, and the API client is closed by whoever opened it."""
+
+
+# --- id keys
+# Reads the keys of reservation ids (`admission.idKeys`): one file that all replicas share.
+#
+# One line per key, `<key id> <secret in hex>`, at least 32 bytes; blank lines and those that
+# begin with # do not count. The first key makes ids, all of them read them. Small file, read
+# once at start; what is in it stands in no message.
+
+_MAX_BYTES: Final = 64 * 1024
+
+
+class IdKeysError(Exception):
+    """The file cannot be used; names it, and what was expected."""
+
+
+def read_ids(cluster: str, path: Path) -> ReservationIds:
+    """The ids of a cluster by the keys in `path`; raises IdKeysError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise IdKeysError(f"{path}: {error.strerror}") from None
+    if len(content) > _MAX_BYTES:
+        raise IdKeysError(f"{path}: more than {_MAX_BYTES} bytes")
+    try:
+        lines = content.decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise IdKeysError(f"{path}: expected ASCII") from None
+    keys = tuple(
+        _key(path, number, line.split())
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+    try:
+        return ReservationIds(cluster, keys)
+    except ValueError as error:
+        raise IdKeysError(f"{path}: {error}") from None
+
+
+def _key(path: Path, number: int, words: list[str]) -> ReservationKey:
+    expected = f"{path} line {number}: expected a key id (1 to 16 of a-z and 0-9) and hex digits"
+    try:
+        key_id, secret = words
+        return ReservationKey(key_id, bytes.fromhex(secret))
+    except ValueError:
+        raise IdKeysError(f"{expected} of 32 bytes or more") from None
+
+
+# --- assembly
+# Puts the webhooks of a controller together from its settings. Starts nothing.
+#
+# Other parts of the controller hand in handlers for paths of their own, such as the binding
+# gate's; all of them are served by the one listener.
+
+OPEN_TO_THE_NETWORK: Final = (
+    "admission.tls.clientCa is not set: whoever reaches listen.admission can call the webhooks,"
+    " so only the network keeps others from it"
+)
+
+
+def admission_rules(settings: ControllerSettings, wishes: WishRules) -> AdmissionRules:
+    """The rules that mutation, validation and gate share."""
+    return AdmissionRules(
+        wishes,
+        settings.scheduler_name,
+        by_affinity=settings.scheduling is Scheduling.AFFINITY,
+        runtime_classes=settings.admission.runtime_classes,
+        host_paths=frozenset(settings.admission.host_paths),
+    )
+
+
+def is_report_only(settings: ControllerSettings) -> bool:
+    """Whether decisions are shown and not carried out."""
+    return settings.enforcement is Enforcement.REPORT
+
+
+def admission_server(
+    settings: ControllerSettings,
+    ports: PodPorts,
+    *,
+    metrics: AdmissionMetrics,
+    others: Mapping[str, AdmissionHandler],
+) -> HttpServer | None:
+    """The listener of all webhooks, or None without `admission.tls`.
+
+    `others`: further handlers by path. Raises TlsFilesError for files that cannot serve.
+    """
+    tls = settings.admission.tls
+    if tls.cert is None or tls.key is None:
+        return None
+    limits = AdmissionLimits()
+    webhooks = AdmissionWebhooks(
+        {**pod_handlers(ports), **others},
+        metrics=metrics,
+        limits=limits,
+        report=is_report_only(settings),
+    )
+    return HttpServer(
+        webhooks.application(),
+        address=settings.listen.admission,
+        tls=TlsFiles(tls.cert, tls.key, tls.client_ca),
+        limits=limits,
+        certificate_changed=metrics.certificate_changed,
+    )
+
+
+# --- assembly
+# Puts the gate of a controller together, and what follows its answers. Starts nothing.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingSources:
+    """What the gate is made of; all of it is there already."""
+
+    settings: ControllerSettings
+    wishes: WishRules
+    cluster: Cluster
+    ledger: ChosenLedger
+    scenes: Scenes
+    fleet: Callable[[], FleetSnapshot]
+    not_ready: Callable[[], str | None]
+    audit: AuditLog
+    journal: BindingJournal
+    use_journal: UseJournal
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class BindingParts:
+    """The gate, not yet started."""
+
+    handlers: Mapping[str, AdmissionHandler]
+    """By path."""
+    early: EarlyDesk
+    use: LedgerUse
+    denials: RecentDenials
+    follower: ReservationFollower
+    journal: BindingJournal
+    ledger: ChosenLedger
+    ids: ReservationIds | None
+    releases: ReleaseDesk
+    use_keeper: UseKeeper | None
+    """None in report-only mode: nothing is reserved, so there is nothing to compare with."""
+    uncertainty: Callable[[], str | None]
+    """What nothing is reserved before."""
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
+        """What has to run, each once."""
+        use = {} if self.use_keeper is None else {"gpu use": self.use_keeper.follow()}
+        return {"reservations": self.follower.follow(), **use}
+
+    def set_gauges(self) -> None:
+        """Show what is held."""
+        self.journal.show(self.ledger.store.snapshot())
+
+
+def binding_parts(sources: BindingSources) -> BindingParts:
+    """Make the parts and connect them; raises IdKeysError for keys that cannot be used."""
+    settings, cluster, store = sources.settings, sources.cluster, sources.ledger.store
+    boottime_ns = sources.clock.boottime_ns
+    keys = settings.admission.id_keys
+    ids = None if keys is None else read_ids(settings.cluster, keys)
+    reports, denials = UseReports(sources.fleet), RecentDenials()
+    footing = FootingKeeper(
+        FootingPorts(
+            store=store,
+            pods=cluster.pods,
+            ids=ids,
+            fleet=sources.fleet,
+            report=reports.of,
+            sink=sources.journal,
+            boottime_ns=boottime_ns,
+            draw_call=_draw_call,
+            holding=cluster.pods.holding,
+            recall=LogRecall(settings.audit.dir).grants,
+            take_replaced=sources.ledger.take_replaced,
+        )
+    )
+    follower = ReservationFollower(
+        FollowerPorts(
+            store=store,
+            pods=cluster.pods,
+            report=reports.of,
+            gone=AbsentNodes(cluster.nodes.snapshot, boottime_ns).gone,
+            denials=denials,
+            footing=footing,
+            sink=sources.journal,
+            wake=cluster.wake_nodes,
+            boottime_ns=boottime_ns,
+        ),
+        _followup(settings),
+    )
+    cluster.follow_pods(_observer(follower, footing))
+    granting = Granting(
+        GrantPorts(
+            claims=Claimant(store),
+            audit=sources.audit,
+            grant_refusal=footing.refusal,
+            sink=sources.journal,
+            wake=cluster.wake_nodes,
+            draw_call=_draw_call,
+        )
+    )
+    view, use = _view(sources, ids, footing), LedgerUse(store.snapshot)
+    ports = GatePorts(
+        pods=cluster.pods,
+        view=view,
+        granting=granting,
+        records=store,
+        is_enforced=cluster.namespaces.is_enforced,
+        denials=denials,
+        sink=sources.journal,
+        boottime_ns=boottime_ns,
+    )
+    early = EarlyPorts(
+        view=view,
+        use=use,
+        nodes=lambda: cluster.nodes.snapshot().nodes,
+        pods=cluster.pods,
+        store=store,
+        granting=granting,
+        audit=sources.audit,
+        sink=sources.journal,
+    )
+    return BindingParts(
+        {GATE: BindingGate(ports), GATE + ENFORCED: BindingGate(ports, marked=True)},
+        EarlyDesk(early, ids),
+        use,
+        denials,
+        follower,
+        sources.journal,
+        sources.ledger,
+        ids,
+        _release_desk(sources, reports),
+        None if is_report_only(settings) else _use_keeper(sources, ids, reports, footing),
+        lambda: footing.uncertainty,
+    )
+
+
+def _release_desk(sources: BindingSources, reports: UseReports) -> ReleaseDesk:
+    cluster, boottime_ns = sources.cluster, sources.clock.boottime_ns
+    return ReleaseDesk(
+        ReleasePorts(
+            store=sources.ledger.store,
+            pods=cluster.pods,
+            heard=lambda node: reports.heard(node, boottime_ns()),
+            not_ready=sources.not_ready,
+            audit=sources.audit,
+            sink=sources.journal,
+            wake=cluster.wake_nodes,
+        )
+    )
+
+
+def _use_keeper(
+    sources: BindingSources,
+    ids: ReservationIds | None,
+    reports: UseReports,
+    footing: FootingKeeper,
+) -> UseKeeper:
+    cluster, scenes = sources.cluster, sources.scenes
+
+    def fits(pod: BoundPod, gpu: str) -> bool:
+        scene = scenes.now()
+        node = scene.fleet.nodes.get(pod.node)
+        if pod.needs is None or node is None or node.acceptance is None:
+            return True
+        pool = scene.memory.pool(node.name, node.acceptance)
+        return is_wished_for(pod.needs, pool, gpu, scene.policy.labels)
+
+    def may_evict() -> bool:
+        return scenes.now().policy.policy.evicts_mismatched and cluster.leadership.leads()
+
+    return UseKeeper(
+        UsePorts(
+            store=sources.ledger.store,
+            pods=cluster.bound_pods,
+            ids=ids,
+            fleet=sources.fleet,
+            report=reports.of,
+            fits=fits,
+            is_firm=lambda: footing.is_firm,
+            may_evict=may_evict,
+            evictor=cluster.evictor,
+            wake=cluster.wake_nodes,
+            sink=sources.use_journal,
+            boottime_ns=sources.clock.boottime_ns,
+            draw_call=_draw_call,
+        )
+    )
+
+
+def _view(
+    sources: BindingSources, ids: ReservationIds | None, footing: FootingKeeper
+) -> Callable[[], GateView]:
+    settings = sources.settings
+    rules, report = admission_rules(settings, sources.wishes), is_report_only(settings)
+
+    def view() -> GateView:
+        return GateView(
+            scene=sources.scenes.now(),
+            ledger=sources.ledger.store.snapshot(),
+            claiming={},
+            ids=ids,
+            rules=rules,
+            not_ready=sources.not_ready(),
+            grant_refusal=footing.refusal,
+            quota=settings.reservation.quota_per_namespace,
+            report=report,
+        )
+
+    return view
+
+
+def _followup(settings: ControllerSettings) -> Followup:
+    reservation = settings.reservation
+    limits = AttemptLimits(pending_ns=reservation.max_pending.ns)
+    return Followup(limits, reservation.node_gone_grace.ns)
+
+
+def _observer(
+    follower: ReservationFollower, footing: FootingKeeper
+) -> Callable[[tuple[Change[KnownPod], ...], int | None], None]:
+    def observe(changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
+        if asked_ns is not None:
+            footing.pods_listed(asked_ns)
+        for change in changes:
+            if change.new is not None:
+                follower.pod_changed(change.new.uid, gone=False)
+            elif change.old is not None:
+                follower.pod_changed(change.old.uid, gone=True)
+
+    return observe
+
+
+def _draw_call() -> str:
+    return secrets.token_hex(8)

@@ -1,0 +1,307 @@
+"""The Kubernetes side of a controller, put together: copies, enrolments, leadership, Events.
+
+Opens nothing by itself: the connection comes in as an `Exchange`, so that a controller
+without a cluster never imports the client library. `tasks` run for ever; what they fail at
+is seen by how old the copies are.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from controller.admission.pod_view import AdmittedPod
+from controller.admission.review import AdmissionDecision
+from controller.binding.records import BindDecision
+from controller.binding.use import UseFault
+from controller.fleet.trust import TrustChange
+from controller.kube.calls import KubeTokenReviewer, PodEvictor
+from controller.kube.client import ApiClient, Exchange
+from controller.kube.enrollments import KubernetesEnrollmentStore
+from controller.kube.event_recorder import EventRecorder
+from controller.kube.events import (
+    Notice,
+    admission_notice,
+    binding_notice,
+    placement_notice,
+    trust_notices,
+    use_notices,
+)
+from controller.kube.leadership import Leadership
+from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
+from controller.kube.node_hints import HintPorts, NodeHints, NodeToucher
+from controller.kube.pods import (
+    ClusterBoundPods,
+    ClusterNodes,
+    ClusterPods,
+    EnforcedNamespaces,
+    MapNames,
+    PodsByNode,
+)
+from controller.kube.policies import ClusterPolicy
+from controller.kube.reflection import NAMESPACE_KIND, NODE_KIND, Change, Kind, KnownPod, pod_kind
+from controller.kube.reservations import KubernetesLedgerStore
+from controller.ledger.store import LedgerUnavailableError
+from controller.placement.texts import WishRules
+from controller.placement.verbs import FilterDecision, Totals
+from controller.settings import KubernetesSettings
+from gpuwarden.clock import Clock
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import Instruments
+
+T = TypeVar("T")
+_NS = 1e9
+_SHOWN_EVERY_S = 2.0
+
+
+class Aged(Protocol):
+    """A copy, as its gauges see it."""
+
+    @property
+    def fresh_at_ns(self) -> int | None:
+        """CLOCK_BOOTTIME when it was last known to be right."""
+
+    @property
+    def objects(self) -> Mapping[str, object]:
+        """What it holds."""
+
+
+class Cluster:
+    """One per process; used from one event loop."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        exchange: Exchange,
+        *,
+        replica: str,
+        rules: WishRules,
+        clock: Clock,
+        instruments: Instruments,
+        pace: Pace = DEFAULT_PACE,
+        has_policy: bool = False,
+    ) -> None:
+        """`has_policy`: whether the policy is the cluster's."""
+        self._exchange = exchange
+        self._clock = clock
+        self._instruments = instruments
+        self._rules = rules
+        self._pace = pace
+        self._says_events = settings.events
+        self._api = api = ApiClient(exchange, instruments)
+        stale_after_ns = settings.stale_after.ns
+        map_names = MapNames()
+        nodes = self._followed(NODE_KIND, map_names.observe)
+        namespaces = self._followed(NAMESPACE_KIND)
+        self.nodes = ClusterNodes(nodes.reflection, stale_after_ns, map_names)
+        self.namespaces = EnforcedNamespaces(namespaces.reflection, stale_after_ns)
+        self._pods = by_node = PodsByNode(self.namespaces.is_enforced)
+        kind = pod_kind(rules)
+        pods = self._followed(kind, self._observe_pods)
+        self.pods = ClusterPods(api, kind, pods.reflection, replica=replica, clock=clock)
+        self.bound_pods = ClusterBoundPods(pods.reflection, by_node, clock.boottime_ns)
+        self.evictor = PodEvictor(api)
+        self._pod_observers: list[Observe[KnownPod]] = [self._pods.observe, self.pods.observe]
+        self.enrollments = KubernetesEnrollmentStore(
+            api,
+            clock=clock,
+            instruments=instruments,
+            stale_after_ns=stale_after_ns,
+            pace=pace,
+            jitter=_jitter,
+        )
+        self.reservations = KubernetesLedgerStore(
+            api,
+            clock=clock,
+            instruments=instruments,
+            stale_after_ns=stale_after_ns,
+            pace=pace,
+            jitter=_jitter,
+        )
+        self.leadership = Leadership(
+            api,
+            namespace=settings.namespace,
+            identity=f"{replica}_{secrets.token_hex(8)}",
+            clock=clock,
+            instruments=instruments,
+            jitter=_jitter,
+        )
+        self._events = EventRecorder(
+            api,
+            reporter=replica,
+            clock=clock,
+            instruments=instruments,
+            leads=self.leadership.leads,
+            draw_name=lambda: secrets.token_hex(8),
+        )
+        self._own_events = EventRecorder(
+            api,
+            reporter=replica,
+            clock=clock,
+            instruments=instruments,
+            leads=_always,
+            draw_name=lambda: secrets.token_hex(8),
+        )
+        """What no other replica knows: the API server asks one of them about each pod."""
+        self._toucher = NodeToucher(
+            api,
+            replica=replica,
+            pods_wait=self._pods.any_waits,
+            clock=clock,
+            instruments=instruments,
+        )
+        self._watchers: Mapping[str, ListWatch[Any]] = {
+            "nodes": nodes,
+            "namespaces": namespaces,
+            "pods": pods,
+            "nodeenrollments": self.enrollments.watcher,
+            "gpureservations": self.reservations.watcher,
+        }
+        self.policy: ClusterPolicy | None = None
+        if has_policy:
+            self.policy = ClusterPolicy(
+                api,
+                clock=clock,
+                instruments=instruments,
+                leads=self.leadership.leads,
+                jitter=_jitter,
+                pace=pace,
+                opaque_hashes=rules.opaque_hashes,
+            )
+            self._watchers = {**self._watchers, **self.policy.watchers}
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
+        """What has to run, each once."""
+        policy = {} if self.policy is None else {"kube policy status": self.policy.follow()}
+        return {
+            **{f"kube {name}": watcher.follow() for name, watcher in self._watchers.items()},
+            **policy,
+            "kube leadership": self.leadership.follow(),
+            "kube events": self._events.follow(),
+            "kube own events": self._own_events.follow(),
+            "kube touches": self._toucher.follow(),
+            "kube reservations shown": self._show_reservations(),
+        }
+
+    def hints(
+        self, passing: Callable[[AdmittedPod], Iterable[str]], not_ready: Callable[[], str | None]
+    ) -> NodeHints:
+        """What keeps the nodes' hint labels, for schedulers that do not ask the extender.
+
+        `passing`: the nodes where a waiting pod would pass.
+        """
+        return NodeHints(
+            self._api,
+            HintPorts(
+                waiting=self._waiting,
+                nodes=self.nodes.snapshot,
+                passing=passing,
+                not_ready=not_ready,
+                leads=self.leadership.leads,
+                boottime_ns=self._clock.boottime_ns,
+            ),
+            self._rules,
+            self._instruments,
+        )
+
+    def _waiting(self) -> Iterator[AdmittedPod]:
+        for pod in self._pods.guarded(""):
+            if pod.waiting is not None and self.namespaces.is_enforced(pod.namespace):
+                yield pod.waiting
+
+    def token_reviewer(self, audience: str) -> KubeTokenReviewer:
+        """Who says whose tokens for an audience are."""
+        return KubeTokenReviewer(self._api, audience)
+
+    def follow_pods(self, observe: Observe[KnownPod]) -> None:
+        """Have further changes of the pods told."""
+        self._pod_observers.append(observe)
+
+    def tell(self, changes: Iterable[TrustChange]) -> None:
+        """Say in Events what happened to nodes; returns at once."""
+        if self._says_events:
+            notices = trust_notices(changes, self.nodes.snapshot(), self._pods.guarded)
+            self._events.say(notices)
+
+    def tell_use(self, faults: Iterable[UseFault]) -> None:
+        """Say in Events where nodes and the ledger do not agree; returns at once."""
+        if self._says_events:
+            self._events.say(use_notices(faults, self.nodes.snapshot()))
+
+    def tell_admission(self, decision: AdmissionDecision) -> None:
+        """Say in an Event what would be denied; returns at once."""
+        self._tell_own(admission_notice(decision))
+
+    def tell_binding(self, decision: BindDecision) -> None:
+        """Say in an Event what would be denied; returns at once."""
+        self._tell_own(binding_notice(decision))
+
+    def tell_placement(self, decision: FilterDecision, totals: Totals) -> None:
+        """Say in an Event that a pod would not be placed; returns at once."""
+        self._tell_own(placement_notice(decision, totals))
+
+    def _tell_own(self, notice: Notice | None) -> None:
+        if notice is not None and self._says_events:
+            self._own_events.say((notice,))
+
+    def wake(self, changes: Iterable[TrustChange]) -> None:
+        """Have the scheduler try pods anew that `changes` may help; returns at once."""
+        self._toucher.wake(changes)
+
+    def wake_nodes(self, nodes: Iterable[str]) -> None:
+        """Have the scheduler try pods anew that these nodes may have room for; returns at once."""
+        self._toucher.wake_nodes(nodes)
+
+    def set_gauges(self) -> None:
+        """Show how large and how old the copies are."""
+        objects, age = (
+            self._instruments.gauge(names.KUBE_OBJECTS),
+            self._instruments.gauge(names.KUBE_AGE),
+        )
+        now_ns = self._clock.boottime_ns()
+        for name, watcher in self._watchers.items():
+            copy: Aged = watcher.reflection
+            objects.labels(name).set(len(copy.objects))
+            if copy.fresh_at_ns is not None:
+                age.labels(name).set(max(0, now_ns - copy.fresh_at_ns) / _NS)
+
+    async def close(self) -> None:
+        """Give the Lease back and close connections; the tasks have ended before."""
+        await self.leadership.release()
+        await self._exchange.close()
+
+    async def _show_reservations(self) -> NoReturn:
+        """Keep the status of reservations up to date, for people; one replica does."""
+        while True:
+            await asyncio.sleep(_SHOWN_EVERY_S)
+            if self.leadership.leads():
+                with contextlib.suppress(LedgerUnavailableError):
+                    await self.reservations.show()
+
+    def _observe_pods(self, changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
+        for observe in self._pod_observers:
+            observe(changes, asked_ns)
+
+    def _followed(
+        self, kind: Kind[T], observe: Observe[T] = lambda _changes, _asked: None
+    ) -> ListWatch[T]:
+        return ListWatch(
+            self._api,
+            kind,
+            clock=self._clock,
+            instruments=self._instruments,
+            jitter=_jitter,
+            pace=self._pace,
+            observe=observe,
+        )
+
+
+def _always() -> bool:
+    return True
+
+
+def _jitter() -> float:
+    """For back-off: no secret depends on it."""
+    return random.random()  # noqa: S311 - spreads retries, protects nothing

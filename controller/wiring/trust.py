@@ -1,0 +1,184 @@
+"""What believes a node and what ends the belief: evidence, denials, operators, revocation.
+
+Connects alone: no step of the verification and no right of an operator is decided here.
+"""
+
+import random
+from typing import Final
+
+from controller.access import PeerUsage, Rate
+from controller.fleet.denials import Denials
+from controller.fleet.enrollment import NodeDirectory
+from controller.fleet.registry import FleetRegistry
+from controller.operations.conditions import Conditions
+from controller.operations.fleet import DenialFollower, DeskPorts, OperatorDesk
+from controller.operations.recall import LogRecall
+from controller.recorders.trust import TrustJournal
+from controller.rpc.attestation import (
+    AttestationService,
+    AuditHeads,
+    Challenger,
+    SessionPorts,
+    StreamTable,
+)
+from controller.rpc.intake import EvidenceIntake, IntakePorts
+from controller.settings import ControllerSettings, Enrollment
+from controller.spire.poller import Revocation
+from controller.verifier.context import Limits, SpireFacts, VerifierSettings
+from controller.verifier.verifier import Verifier
+from controller.wiring.binding import BindingParts
+from gpuwarden.telemetry.metrics import Instruments
+
+_MINUTE: Final = 60.0
+_MS: Final = 1_000_000
+_SPARE_MESSAGES: Final = 4.0
+"""Messages a second that a peer may send beyond what its challenges ask for."""
+
+
+def verifier_settings(settings: ControllerSettings) -> VerifierSettings:
+    """The part of the settings that the Verifier is judged by."""
+    times = settings.attestation
+    return VerifierSettings(
+        trust_domain=settings.trust_domain,
+        cluster=settings.cluster,
+        path_prefix=settings.path_prefix,
+        enrollment_required=times.enrollment is Enrollment.REQUIRED,
+        interval_ns=times.interval.ns,
+        lease_ns=times.lease.ns,
+        challenge_ttl_ns=times.challenge_ttl.ns,
+        skew_warn_ms=settings.clock.warn.ns // _MS,
+        skew_refuse_ms=settings.clock.refuse.ns // _MS,
+        limits=Limits(
+            streams=settings.limits.streams,
+            streams_per_peer=settings.limits.streams_per_peer,
+            message_bytes=settings.limits.message_bytes,
+        ),
+    )
+
+
+def evidence_intake(
+    verifier: Verifier,
+    conditions: Conditions,
+    denials: Denials,
+    registry: FleetRegistry,
+    journal: TrustJournal,
+) -> EvidenceIntake:
+    """Takes what the Verifier said of evidence to the registry, the store and the log."""
+    return EvidenceIntake(
+        IntakePorts(
+            verifier=verifier,
+            store=conditions.store,
+            denials=denials,
+            registry=registry,
+            audit=conditions.audit,
+            known=conditions.known,
+            now=conditions.now,
+            observer=journal,
+        )
+    )
+
+
+def attestation_service(
+    settings: ControllerSettings,
+    conditions: Conditions,
+    verifier: Verifier,
+    intake: EvidenceIntake,
+    *,
+    journal: TrustJournal,
+    table: StreamTable,
+    binding: BindingParts | None,
+) -> AttestationService:
+    """The agents' streams; nodes are asked for their pods where a ledger releases by them."""
+    return AttestationService(
+        SessionPorts(
+            verifier=verifier,
+            intake=intake,
+            challenger=Challenger(
+                verifier.settings,
+                conditions.svids,
+                AuditHeads(conditions.audit, settings.origin),
+                wants_pods=_no_pods if binding is None else binding.follower.releases_on,
+            ),
+            usage=_peer_usage(settings),
+            table=table,
+            known=conditions.known,
+            now=conditions.now,
+            jitter=random.SystemRandom().random,
+            observer=journal,
+        )
+    )
+
+
+def operator_desk(
+    conditions: Conditions, denials: Denials, registry: FleetRegistry, journal: TrustJournal
+) -> OperatorDesk:
+    """Where acts of operators are carried out."""
+    return OperatorDesk(
+        DeskPorts(
+            store=conditions.store,
+            denials=denials,
+            fleet=registry,
+            knows=conditions.knows,
+            audit=conditions.audit,
+            clock=conditions.clock,
+            observer=journal,
+        )
+    )
+
+
+def denial_follower(
+    settings: ControllerSettings,
+    conditions: Conditions,
+    denials: Denials,
+    registry: FleetRegistry,
+    *,
+    journal: TrustJournal,
+    instruments: Instruments,
+) -> DenialFollower:
+    """Carries out the denials of every replica, and those that the log knows from before."""
+    return DenialFollower(
+        conditions.store,
+        denials,
+        registry,
+        clock=conditions.clock,
+        observer=journal,
+        instruments=instruments,
+        recall=LogRecall(settings.audit.dir).denials,
+    )
+
+
+def revocation(
+    settings: ControllerSettings,
+    conditions: Conditions,
+    spire: SpireFacts,
+    directory: NodeDirectory,
+    *,
+    registry: FleetRegistry,
+    intake: EvidenceIntake,
+    table: StreamTable,
+) -> Revocation:
+    """Ends the trust in nodes whose agents the SPIRE server no longer confirms."""
+    return Revocation(
+        trust_domain=settings.trust_domain,
+        path_prefix=settings.path_prefix,
+        spire=spire,
+        fleet=registry,
+        directory=directory,
+        policy=conditions.policy,
+        boottime_ns=conditions.clock.boottime_ns,
+        refuser=intake,
+        streams=table,
+    )
+
+
+def _no_pods(_node: str) -> bool:
+    """Without a ledger nothing is released."""
+    return False
+
+
+def _peer_usage(settings: ControllerSettings) -> PeerUsage:
+    per_second = 2 / settings.attestation.interval.seconds + _SPARE_MESSAGES
+    return PeerUsage(
+        openings=Rate(settings.limits.rate / _MINUTE, settings.limits.rate),
+        messages=Rate(per_second, int(5 * per_second)),
+    )
