@@ -130,26 +130,6 @@ def authorize(method: str, caller: CallerKind) -> Refusal | None:
     return Refusal(ReasonCode.ROLE_DENIED, f"{caller} may not call {method}")
 
 
-def authorization_document() -> str:
-    """The table as Markdown: docs/authorization.md is exactly this text."""
-    kinds = tuple(CallerKind)
-    lines = [
-        "# Who may call what over gRPC",
-        "",
-        "Generated from `controller/access.py`; do not edit. Everything that is not",
-        "listed is refused with `ROLE_DENIED`. `local` is the unix socket of the controller",
-        "(mode 0600), `none` a caller without a certificate that counts; the other kinds come",
-        "from the SPIFFE ID of the client certificate (`…/gpuwarden/<kind>/<name>`).",
-        "",
-        "| method | " + " | ".join(kinds) + " |",
-        "|---|" + "---|" * len(kinds),
-    ]
-    for method, allowed in ALLOWED_CALLERS.items():
-        marks = ("yes" if kind in allowed else "no" for kind in kinds)
-        lines.append(f"| `{method}` | " + " | ".join(marks) + " |")
-    return "\n".join(lines) + "\n"
-
-
 # --- caller
 # Who a caller is, from what TLS proved: steps 2 to 5 for every method, not only Attest.
 #

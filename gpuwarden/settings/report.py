@@ -1,12 +1,11 @@
-"""Settings for people and programs: effective values with sources, JSON Schema, the table. Pure."""
+"""Settings for people and programs: effective values with sources, and the JSON Schema. Pure."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-from gpuwarden.settings.key import FILE_SUFFIX, Key
+from gpuwarden.settings.key import Key
 from gpuwarden.settings.kinds import Shape
-from gpuwarden.settings.loader import CONFIG_TYPES, ConfigType, Loaded
+from gpuwarden.settings.loader import ConfigType, Loaded
 from gpuwarden.settings.sources import API_VERSION, FILE_KEY_SUFFIX
 
 
@@ -67,11 +66,6 @@ def json_schema(config: ConfigType[Any]) -> dict[str, Any]:
     }
 
 
-def configuration_page() -> str:
-    """Return docs/reference/configuration.md."""
-    return "\n".join(_reference_lines()) + "\n"
-
-
 def _yaml(key: Key, value: Any) -> str:  # noqa: ANN401 -- keys have any type
     if value is None:
         return "null"
@@ -101,51 +95,3 @@ def _schema_of(key: Key) -> dict[str, Any]:
     if not key.required and not key.spec.secret and key.default is not None:
         schema["default"] = key.shown(key.default)
     return schema
-
-
-def _reference_lines() -> Iterator[str]:
-    yield "# Configuration"
-    yield ""
-    yield "Generated from the code (`gpuwarden/settings`); a test fails when it is out of date."
-    yield ""
-    yield (
-        "Every key can be given as a flag (`--attestation.interval 25s` or"
-        " `--set attestation.interval=25s`), as an environment variable, or in the file named by"
-        " `--config` or `GPUWARDEN_CONFIG`. Rank: flag > environment > file > default. Unknown"
-        " keys, flags and `GPUWARDEN_` variables are errors; everything that is wrong is reported"
-        " at once, and the process ends with exit code 2."
-    )
-    yield ""
-    yield (
-        f"The file is YAML with `apiVersion: {API_VERSION}` and the `kind` below. `null` means"
-        f" “not given”. A secret may also be given as a file's name: `NAME{FILE_SUFFIX}` in the"
-        f" environment, `name{FILE_KEY_SUFFIX}` in the file."
-    )
-    for config in CONFIG_TYPES.values():
-        yield ""
-        yield f"## {config.kind}"
-        yield ""
-        yield "| key | environment | default | expected | meaning |"
-        yield "|---|---|---|---|---|"
-        for key in config.keys:
-            yield _row(key)
-
-
-def _row(key: Key) -> str:
-    default = _default(key)
-    names = [f"`{name}`" for name in (key.env, *key.spec.aliases)]
-    if key.spec.secret:
-        names.append(f"`{key.env}{FILE_SUFFIX}`")
-    cells = [f"`{key.name}`", ", ".join(names), default, key.spec.kind.expects, key.spec.help]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _default(key: Key) -> str:
-    if key.spec.default_from:
-        rest = "" if key.required else f", else `{key.shown(key.default)}`"
-        return f"`${key.spec.default_from}`{rest}"
-    if key.required:
-        return "required"
-    if key.default is None or key.spec.secret:
-        return "none"
-    return f"`{key.shown(key.default)}`"

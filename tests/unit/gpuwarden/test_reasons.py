@@ -6,7 +6,7 @@ import pytest
 
 from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode, Refusal, Stage
-from gpuwarden.reasons_page import reasons_page
+from tests.docs_pages.reasons import reasons_page
 
 SENTENCE = re.compile(r"(?:[A-Z]|envFrom )[^|\n]{8,160}\.")
 FIRST_STEP_OF_A_KNOWN_NODE = 6

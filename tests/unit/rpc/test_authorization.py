@@ -9,7 +9,6 @@ from controller.access import (
     ALLOWED_CALLERS,
     KIND_OF_ROLE,
     CallerKind,
-    authorization_document,
     authorize,
 )
 from gpuwarden.identity.spiffe_id import Role
@@ -21,6 +20,7 @@ from gpuwarden.wire.v1 import (
     placement_pb2,
     support_pb2,
 )
+from tests.docs_pages.authorization import authorization_page
 
 _FILES = (
     attestation_pb2.DESCRIPTOR,
@@ -109,7 +109,7 @@ def test_every_role_has_a_caller_kind() -> None:
 
 
 def test_the_documentation_has_every_method_and_every_caller() -> None:
-    document = authorization_document()
+    document = authorization_page()
     for method in _ALL_METHODS:
         assert f"| `/{method}` |" in document
     for kind in CallerKind:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode
 
-from gpuwarden.cli.page import cli_page
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.settings.report import configuration_page
 from gpuwarden.telemetry.names import METRICS, Event, MetricType, Span
+from tests.docs_pages.command_line import command_line_page
+from tests.docs_pages.configuration import configuration_page
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = ("operations.md", "troubleshooting.md")
@@ -72,7 +72,7 @@ def test_every_setting_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_and_flag_exists(page: str) -> None:
-    reference = cli_page()
+    reference = command_line_page()
     for line in re.findall(r"(?:\$ |`)(gpuwarden [a-z][^`#\n]*)", _text(page)):
         words = line.split()
         path = [word for word in words[:3] if re.fullmatch(r"[a-z]+(?:-[a-z]+)*", word)]

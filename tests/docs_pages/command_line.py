@@ -30,7 +30,7 @@ Tables are for people and may change; `-o json` and `-o yaml` give the messages 
 """
 
 
-def cli_page() -> str:
+def command_line_page() -> str:
     """The whole page as Markdown."""
     codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in MEANING.items())
     commands = build().generate_docs(heading_level=2)

@@ -1,0 +1,27 @@
+"""The generated pages: name below docs/reference -> what writes its text."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from controller.web.documents import openapi_json
+from tests.docs_pages.audit import audit_page
+from tests.docs_pages.authorization import authorization_page
+from tests.docs_pages.command_line import command_line_page
+from tests.docs_pages.configuration import configuration_page
+from tests.docs_pages.reasons import reasons_page
+from tests.docs_pages.telemetry import telemetry_page
+from tests.e2e.lab.compatibility import compatibility_page
+
+REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "../authorization.md": authorization_page,
+    "../compatibility.md": compatibility_page,
+    "audit.md": audit_page,
+    "cli.md": command_line_page,
+    "configuration.md": configuration_page,
+    "openapi.json": lambda: openapi_json().decode(),
+    "reasons.md": reasons_page,
+    "telemetry.md": telemetry_page,
+}
