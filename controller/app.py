@@ -18,17 +18,15 @@ from controller.placement.snapshot import StaticHashesError
 from controller.policies.file import PolicyInvalidError
 from controller.recorders.gauges import FleetGauges, SvidFacts, count_fleet
 from controller.recorders.trust import CONTROLLER
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
 from controller.rpc.server import (
     AddService,
-    AuthorizationInterceptor,
     ListenError,
     RpcServer,
     SocketInUseError,
     agents_server,
-    local_caller,
     local_server,
     set_serving,
-    tls_caller,
 )
 from controller.rpc.services import SupportService
 from controller.settings import ControllerSettings

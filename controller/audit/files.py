@@ -1,19 +1,22 @@
-"""Files.
+"""The log's files on disk: found, healed, appended to and rotated, with space kept for grants.
 
-Holds: disk, scan, tail, tree file.
+One folder holds one log: `audit-<number of the first record>.jsonl`, `lock` and `reserve`. What is
+durable is never changed; what is not durable is cut off before the next record is written. Knows
+lines, not what they mean.
 """
 
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from gpuwarden.audit.chain import Accepted, ChainVerifier, Head
-from gpuwarden.audit.files import file_name, log_files
-from gpuwarden.audit.merkle import HASH_BYTES, Frontier, peaks_of, stored_count, stored_index
-from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
+from gpuwarden.audit.chain import BEFORE_FIRST, Accepted, ChainVerifier, Head
+from gpuwarden.audit.files import PATTERN, file_name
+from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordError, decode_record
+from gpuwarden.evidence.canonical import sha256_hex
 
 # --- disk
 # The three calls to a disk that can fail half-way, behind a seam for tests.
@@ -138,188 +141,220 @@ def _last_line(path: Path) -> bytes:
     return last
 
 
-# --- tail
-# Reads the last records of a log on disk again, of a few kinds, while it may be written to.
+# --- file store
+# The log's files on disk: opened under a lock, healed, appended to, rotated.
 #
-# Streaming and bounded in bytes: what is older is not looked at. The log's own opening has
-# checked the chain of the file that is in use. Reading only; must not decide what a record means.
+# One folder holds one log: `audit-<number of the first record>.jsonl`, `lock` and
+# `reserve`. What is durable is never touched again; what is not durable is cut off before
+# the next record is written. Knows lines, not what they mean.
 
-TAIL_BYTES: Final = 64 << 20
-"""At 100 reservations a minute some ten hours."""
-_LINE_LIMIT_TAIL: Final = 2 * MAX_RECORD_BYTES
-
-
-def recent_records(
-    folder: Path, prefixes: tuple[str, ...], limit_bytes: int = TAIL_BYTES
-) -> Iterator[LogRecord]:
-    """Records whose kinds begin with one of `prefixes`, oldest first; raises OSError.
-
-    A folder without a log has none. What is no record, such as a line that is being written,
-    is skipped.
-    """
-    marks = tuple(f'"kind":"{x}'.encode() for x in prefixes)
-    for line in recent_lines(folder, limit_bytes):
-        if any(mark in line for mark in marks):
-            record = record_of(line)
-            if record is not None and record.kind.startswith(prefixes):
-                yield record
-
-
-def recent_lines(folder: Path, limit_bytes: int = TAIL_BYTES) -> Iterator[bytes]:
-    """The whole lines of so many bytes at the end, oldest first, with their LF; raises OSError."""
-    for path, start in _parts(folder, limit_bytes):
-        yield from _lines(path, start)
-
-
-def record_of(line: bytes) -> LogRecord | None:
-    """The record in a line; None where it is none."""
-    try:
-        return decode_record(line.removesuffix(b"\n"))
-    except RecordError:
-        return None
-
-
-def _parts(folder: Path, limit_bytes: int) -> list[tuple[Path, int]]:
-    """The newest files, and where to begin in each."""
-    try:
-        files = log_files(folder)
-    except FileNotFoundError:
-        return []
-    found, left = [], limit_bytes
-    for path in reversed(files):
-        size = path.stat().st_size
-        found.append((path, max(0, size - left)))
-        left -= size
-        if left <= 0:
-            break
-    return found[::-1]
-
-
-def _lines(path: Path, start: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        if start:
-            file.seek(start - 1)
-            file.readline()  # the rest of a line that began before
-        while line := file.readline(_LINE_LIMIT_TAIL):
-            yield line
-
-
-# --- tree file
-# The tree's stored hashes on disk, for proofs: the file `tree` beside the log.
-#
-# Everything in it follows from the records, so it is never synced with them, never makes
-# a grant wait, and never makes the log fail: what cannot be written waits in memory, and
-# when there is too much of it, proofs stop until the next start. It stays when old records are
-# deleted, 64 bytes for each, because a witness may come back after any time.
-
-NAME = "tree"
-WRITE_BYTES = 1 << 20
-"""What is gathered while a log is read anew."""
-MAX_WAITING = 8 << 20
-_HOLE = b"\0" * HASH_BYTES
 _CLOSED = -1
 """In place of a descriptor; closing it is an error that is ignored."""
 
 
-class NoNodeError(Exception):
-    """This hash is not there: lost, or never known."""
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What was cut off the end when the log was opened."""
+
+    file: str
+    bytes: int
+    digest: str
 
 
-class TreeNodes(Protocol):
-    """Where the hashes of complete subtrees are kept; `TreeFile`."""
+class FileStore:
+    """An open log; used by one thread. Errors of the disk are OSErrors."""
 
-    def begin(self, frontier: Frontier) -> None:
-        """Forget all that lies behind this frontier."""
-
-    def append(self, hashes: bytes) -> None:
-        """Keep what became complete."""
-
-    def flush(self, *, durable: bool = False) -> None:
-        """Write what waits."""
-
-    def node(self, level: int, offset: int) -> bytes:
-        """The hash of a complete subtree; raises NoNodeError."""
-
-
-class TreeFile:
-    """Implements `TreeNodes`; used by one thread. No method raises OSError."""
-
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self._path = folder / NAME
+    def __init__(
+        self,
+        folder: Path,
+        origin: str,
+        disk: Disk,
+        replay: Accepted = lambda _record, _line: None,
+    ) -> None:
+        """Open the folder's log; `replay` is told the records of its last file, in order."""
+        self._replay = replay
+        self._folder = folder
         self._disk = disk
+        self._lock = _CLOSED
         self._descriptor = _CLOSED
-        self._written = 0
-        self._waiting = bytearray()
-        self._broken = False
-        self.lost = False
-        """Whether hashes before the last `begin` are missing, so that the records must be read."""
-
-    def begin(self, frontier: Frontier) -> None:
-        """Forget all that lies behind this frontier; see `lost` for what lies before it."""
-        self._waiting.clear()
-        self._broken = False
-        self._written = stored_count(frontier.size) * HASH_BYTES
-        peaks = list(zip(peaks_of(frontier.size), frontier.peaks, strict=True))
+        self._path = folder
+        self._durable = 0
+        self.head = BEFORE_FIRST
+        self.healed: Healed | None = None
         try:
-            self._open()
-            self.lost = any(self._at(_place(*where)) != peak for where, peak in peaks)
-            os.ftruncate(self._descriptor, self._written)
-            if self.lost:
-                for where, peak in peaks:
-                    os.pwrite(self._descriptor, peak, _place(*where))
+            self._open(origin)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def size(self) -> int:
+        """Durable bytes of the current file."""
+        return self._durable
+
+    @property
+    def file(self) -> str:
+        """Name of the current file."""
+        return self._path.name
+
+    def append(self, lines: bytes, head: Head) -> None:
+        """Make whole lines durable; after an OSError nothing of them counts: call `recover`."""
+        state = os.fstat(self._descriptor)
+        if state.st_nlink == 0 or state.st_size != self._durable:
+            raise OSError(f"{self._path} was changed or removed by somebody else")
+        self._write(self._descriptor, lines)
+        self._durable += len(lines)
+        self.head = head
+
+    def recover(self) -> None:
+        """Cut the file back to what is durable, through a new descriptor."""
+        descriptor = self._open_file(self._path, os.O_APPEND)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        if os.fstat(descriptor).st_size < self._durable:
+            raise LogBrokenError(f"{self._path} is shorter than what was made durable")
+        os.ftruncate(descriptor, self._durable)
+        os.fsync(descriptor)
+
+    def rotate(self, first_line: bytes, head: Head) -> None:
+        """Begin a new file with its first line; after an OSError the old one stays in use."""
+        path = self._folder / file_name(head.seq)
+        descriptor = self._open_file(path, os.O_APPEND | os.O_CREAT | os.O_EXCL)
+        try:
+            self._write(descriptor, first_line)
+            self._sync_folder()
         except OSError:
-            self._broken = self.lost = True
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                path.unlink()
+            os.close(descriptor)
+            raise
+        os.close(self._descriptor)
+        self._descriptor, self._path = descriptor, path
+        self._durable, self.head = len(first_line), head
 
-    def append(self, hashes: bytes) -> None:
-        """Keep what became complete, to be written in larger pieces."""
-        if self._broken:
-            return
-        self._waiting += hashes
-        if len(self._waiting) >= WRITE_BYTES:
-            self.flush()
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.clear()
-            self._broken = True
-
-    def flush(self, *, durable: bool = False) -> None:
-        """Write what waits; what cannot be written goes on waiting."""
-        with suppress(OSError):
-            os.lseek(self._descriptor, self._written, os.SEEK_SET)
-            while self._waiting:
-                piece = bytes(self._waiting[:WRITE_BYTES])
-                count = self._disk.write(self._descriptor, memoryview(piece))
-                del self._waiting[:count]
-                self._written += count
-            if durable:
-                self._disk.sync(self._descriptor)
-
-    def node(self, level: int, offset: int) -> bytes:
-        """The hash of a complete subtree; raises NoNodeError."""
-        try:
-            found = self._at(_place(level, offset))
-        except OSError as error:
-            raise NoNodeError(str(error)) from error
-        if self._broken or len(found) != HASH_BYTES or found == _HOLE:
-            raise NoNodeError(f"no hash at level {level}, offset {offset}")
-        return found
+    def delete_finished(self, expired: Callable[[float], bool]) -> list[str]:
+        """Delete finished files whose last change (Unix seconds) is `expired`, oldest first."""
+        deleted = []
+        for path in self._files()[:-1]:
+            if not expired(path.stat().st_mtime):
+                break
+            path.unlink()
+            deleted.append(path.name)
+        return deleted
 
     def close(self) -> None:
-        """Let the file go."""
+        """Let the log go. Everything that counts is on the disk already."""
+        for descriptor in (self._descriptor, self._lock):
+            with suppress(OSError):
+                os.close(descriptor)
+        self._descriptor = self._lock = _CLOSED
+
+    def _open(self, origin: str) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = self._open_file(self._folder / "lock", os.O_CREAT)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"{self._folder} is in use by another process") from None
+        self._find_end(origin)
+        self._descriptor = self._open_file(self._path, os.O_APPEND | os.O_CREAT)
+        os.fchmod(self._descriptor, 0o600)
+        os.ftruncate(self._descriptor, self._durable)
+        os.fsync(self._descriptor)
+        self._sync_folder()
+
+    def _find_end(self, origin: str) -> None:
+        self._path = self._folder / file_name(1)
+        files = self._files()
+        while files:
+            self._path = files.pop()
+            scan = scan_file(self._path, origin, files[-1] if files else None, self._replay)
+            self.head, self._durable = scan.head, scan.durable
+            if scan.torn:
+                self.healed = Healed(self._path.name, len(scan.torn), sha256_hex(scan.torn))
+            if scan.records:
+                return
+            self._path.unlink()  # a crash while this file was begun: it never held a record
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob(PATTERN))
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._disk.write(descriptor, view) :]
+        self._disk.sync(descriptor)
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _open_file(path: Path, flags: int) -> int:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+
+
+# --- reserve
+# Disk space kept for grants: a file of nothing beside the log that shrinks when space runs out.
+#
+# Other programs can fill the volume at any time, so a limit on ourselves reserves
+# nothing; blocks that are allocated do.
+
+STEP_BYTES = 1 << 20
+"""What one shortage releases."""
+NAME = "reserve"
+
+
+class Reserve:
+    """Holds `size` bytes of the folder's file system; only the writer's thread calls it."""
+
+    def __init__(self, folder: Path, size: int, disk: Disk) -> None:
+        self._path = folder / NAME
+        self._size = size
+        self._disk = disk
+        self._held = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for is held."""
+        return self._held >= self._size
+
+    def fill(self) -> None:
+        """Take up what is missing, if the file system has more than that to spare."""
+        if self.complete:
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         with suppress(OSError):
-            os.close(self._descriptor)
-        self._descriptor = _CLOSED
+            descriptor = os.open(self._path, flags, 0o600)
+            try:
+                self._fill(descriptor)
+            finally:
+                os.close(descriptor)
 
-    def _open(self) -> None:
-        if self._descriptor == _CLOSED:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            self._descriptor = os.open(self._path, flags, 0o600)
+    def _fill(self, descriptor: int) -> None:
+        self._held = min(os.fstat(descriptor).st_blocks * 512, self._size)
+        space = os.fstatvfs(descriptor)
+        if space.f_bavail * space.f_frsize <= 2 * (self._size - self._held):
+            return
+        try:
+            self._disk.reserve(descriptor, self._size)
+        except OSError:
+            os.ftruncate(descriptor, self._held)
+            raise
+        self._held = self._size
 
-    def _at(self, at: int) -> bytes:
-        """From the file, from memory, or across the end of the one."""
-        found = os.pread(self._descriptor, HASH_BYTES, at)
-        begin = max(0, at - self._written)
-        return found + bytes(self._waiting[begin : begin + HASH_BYTES - len(found)])
-
-
-def _place(level: int, offset: int) -> int:
-    return stored_index(level, offset) * HASH_BYTES
+    def release(self) -> bool:
+        """Give back one step; False when nothing is left."""
+        if self._held == 0:
+            return False
+        self._held = max(0, self._held - STEP_BYTES)
+        try:
+            os.truncate(self._path, self._held)
+        except OSError:
+            self._held = 0
+            return False
+        return True

@@ -1,10 +1,12 @@
-"""The Ed25519 key that signs checkpoints: read from its file, or made where none is configured.
+"""The Ed25519 keys that sign checkpoints, and the statements that the key changed.
 
 A file holds one or more private keys in PEM (PKCS #8, as `openssl genpkey -algorithm
 ed25519` writes them): the first signs, the others are former ones, so that the log can
-go over to a new key with a statement of both. A configured file is never written.
+go over to a new key with a statement of both. A configured file is never written; where none is
+configured, the log's folder has its own.
 """
 
+import json
 import os
 import re
 import stat
@@ -22,7 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from controller.audit.files import LogBrokenError
-from gpuwarden.audit.note import Signer, VerifierKey
+from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange
+from gpuwarden.audit.note import NoteError, Signer, VerifierKey
 
 OWN_FILE = "log-key.pem"
 """In the log's folder, where `audit.key` names none."""
@@ -99,3 +102,48 @@ def _make(path: Path) -> None:
         file.flush()
         os.fsync(descriptor)
     fresh.replace(path)
+
+
+# --- key changes
+# Statements that the log's key changed, kept beside the log: the file `key-changes`.
+#
+# They also stand in `log.key` records; but those may be past retention when a witness comes
+# back that has pinned an old key.
+
+NAME = "key-changes"
+_MAX_BYTES = 64 * 1024
+
+
+class KeyChanges:
+    """Oldest first. What is not a statement is passed over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self.statements = self._read()
+
+    def add(self, statement: str) -> None:
+        """Keep one more; raises OSError."""
+        if statement in self.statements:
+            return
+        self.statements = (*self.statements, statement)[-MAX_CHANGES:]
+        fresh = self._path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
+            json.dump(self.statements, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+
+    def _read(self) -> tuple[str, ...]:
+        found: object = ()
+        with suppress(OSError, ValueError), self._path.open("rb") as file:
+            found = json.loads(file.read(_MAX_BYTES))
+        return tuple(note for note in found if _is_change(note)) if isinstance(found, list) else ()
+
+
+def _is_change(note: object) -> bool:
+    try:
+        KeyChange.open(note if isinstance(note, str) else "")
+    except NoteError:
+        return False
+    return True

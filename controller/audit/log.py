@@ -1,39 +1,33 @@
-"""Log.
+"""The audit log on this replica's disk: `AuditLog` for the event loop, a thread behind it.
 
-Holds: durable log, copies, reporting, key changes.
+Opening never fails: where the log cannot be written, grants are refused until it can,
+and `condition` says why.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
+from controller.audit.checkpoints import Published
+from controller.audit.rounds import Rounds
+from controller.audit.sealing import LogIdentity, SealedLine, Sealer
 from controller.audit.writer import (
     Letter,
-    LogIdentity,
     Losses,
     Mailbox,
     Observer,
     Opened,
-    Published,
-    Rounds,
-    SealedLine,
-    Sealer,
     Sources,
     Ticket,
     Writer,
 )
 from controller.record import AuditUnavailableError, Record
 from gpuwarden.audit.exhibit import Exhibit
-from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange
-from gpuwarden.audit.note import NoteError
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
@@ -334,48 +328,3 @@ class Reporting:
         if self._copies is not None:
             self._copies.close(COPIES_CLOSE_SECONDS)
         self._also_close(COPIES_CLOSE_SECONDS)
-
-
-# --- key changes
-# Statements that the log's key changed, kept beside the log: the file `key-changes`.
-#
-# They also stand in `log.key` records; but those may be past retention when a witness comes
-# back that has pinned an old key.
-
-NAME = "key-changes"
-_MAX_BYTES = 64 * 1024
-
-
-class KeyChanges:
-    """Oldest first. What is not a statement is passed over."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
-        self.statements = self._read()
-
-    def add(self, statement: str) -> None:
-        """Keep one more; raises OSError."""
-        if statement in self.statements:
-            return
-        self.statements = (*self.statements, statement)[-MAX_CHANGES:]
-        fresh = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-            json.dump(self.statements, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-
-    def _read(self) -> tuple[str, ...]:
-        found: object = ()
-        with suppress(OSError, ValueError), self._path.open("rb") as file:
-            found = json.loads(file.read(_MAX_BYTES))
-        return tuple(note for note in found if _is_change(note)) if isinstance(found, list) else ()
-
-
-def _is_change(note: object) -> bool:
-    try:
-        KeyChange.open(note if isinstance(note, str) else "")
-    except NoteError:
-        return False
-    return True

@@ -1,113 +1,83 @@
-"""Reading.
+"""Reads the last records of a log again, by kind or subject, while it may be written to.
 
-Holds: replay, recent.
+Reads from the end and is bounded in bytes: what is older is not looked at. Verifies nothing:
+opening the log has checked the chain of the file in use.
 """
 
-from base64 import b64decode
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from controller.audit.files import LogBrokenError, TreeNodes, recent_lines, record_of
-from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, unverified_checkpoint
-from gpuwarden.audit.merkle import Frontier, leaf_hash
-from gpuwarden.audit.note import NoteError, VerifierKey
-from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.audit.files import log_files
+from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
 from gpuwarden.evidence.canonical import canonical_json
 
-# --- replay
-# What a log's records say about its tree, keys and checkpoints, read again at the start.
+# --- tail
+# Reads the last records of a log on disk again, of a few kinds, while it may be written to.
 #
-# The last file is enough: it begins with the first record of the log, or with a
-# `log.rotate` that carries the frontier of the tree, the key in force and a checkpoint of all
-# before. Pure but for the tree's hashes, which it passes on.
+# Streaming and bounded in bytes: what is older is not looked at. The log's own opening has
+# checked the chain of the file that is in use. Reading only; must not decide what a record means.
 
-KEPT_HEADS = 32
-"""Checkpoints whose proofs are ready beforehand, because most witnesses know one of them."""
-
-
-@dataclass(slots=True)
-class LogState:
-    """What the records came to."""
-
-    frontier: Frontier
-    log: str = ""
-    """Id of the log; empty before its first record."""
-    prev: TreeHead | None = None
-    key: VerifierKey | None = None
-    """Key in force; None in a log that has none yet."""
-    heads: deque[TreeHead] = field(default_factory=lambda: deque(maxlen=KEPT_HEADS))
-    """Of the last checkpoints, when the log was opened."""
-    note: str = ""
-    """The last of them, when the log was opened."""
+TAIL_BYTES: Final = 64 << 20
+"""At 100 reservations a minute some ten hours."""
+_LINE_LIMIT_TAIL: Final = 2 * MAX_RECORD_BYTES
 
 
-class Replay:
-    """Takes the records of a log in order, from its first or from a `log.rotate`."""
+def recent_records(
+    folder: Path, prefixes: tuple[str, ...], limit_bytes: int = TAIL_BYTES
+) -> Iterator[LogRecord]:
+    """Records whose kinds begin with one of `prefixes`, oldest first; raises OSError.
 
-    def __init__(self, tree: TreeNodes) -> None:
-        self._tree = tree
-        self._begun = False
-        self.state: LogState | None = None
-        """None without records, or where the first does not say what the tree before it was."""
-
-    def take(self, record: LogRecord, line: bytes) -> None:
-        """Take the next record; raises LogBrokenError."""
-        if not self._begun:
-            self._begun = True
-            self.state = _begun(record)
-            if self.state is not None:
-                self._tree.begin(self.state.frontier)
-        if self.state is not None:
-            self._take(self.state, record, line)
-
-    def _take(self, state: LogState, record: LogRecord, line: bytes) -> None:
-        refs = record.refs
-        leaf = leaf_hash(line)
-        state.log = state.log or log_id(leaf)
-        match record.kind:
-            case RecordKind.LOG_START:
-                state.key = _key(refs.get("key")) or state.key
-                if record.seq == 1 and "prevLog" in refs:
-                    state.prev = _checkpoint(refs["prevLog"], record.seq).head
-            case RecordKind.LOG_KEY:
-                state.key = _key(refs.get("key")) or state.key
-            case RecordKind.CHECKPOINT | RecordKind.LOG_ROTATE if "checkpoint" in refs:
-                state.note = refs["checkpoint"]
-                state.heads.append(_checkpoint(state.note, record.seq).head)
-            case _:
-                pass
-        self._tree.append(state.frontier.append(leaf))
+    A folder without a log has none. What is no record, such as a line that is being written,
+    is skipped.
+    """
+    marks = tuple(f'"kind":"{x}'.encode() for x in prefixes)
+    for line in recent_lines(folder, limit_bytes):
+        if any(mark in line for mark in marks):
+            record = record_of(line)
+            if record is not None and record.kind.startswith(prefixes):
+                yield record
 
 
-def _begun(record: LogRecord) -> LogState | None:
-    if record.seq == 1:
-        return LogState(Frontier())
-    refs = record.refs
+def recent_lines(folder: Path, limit_bytes: int = TAIL_BYTES) -> Iterator[bytes]:
+    """The whole lines of so many bytes at the end, oldest first, with their LF; raises OSError."""
+    for path, start in _parts(folder, limit_bytes):
+        yield from _lines(path, start)
+
+
+def record_of(line: bytes) -> LogRecord | None:
+    """The record in a line; None where it is none."""
     try:
-        peaks = [b64decode(peak, validate=True) for peak in refs["frontier"]]
-        frontier = Frontier.restore(record.seq - 1, peaks)
-        checkpoint = unverified_checkpoint(refs["checkpoint"])
-    except (KeyError, TypeError, ValueError, NoteError):
+        return decode_record(line.removesuffix(b"\n"))
+    except RecordError:
         return None
-    if checkpoint.head != TreeHead(frontier.size, frontier.root()):
-        raise LogBrokenError(f"record {record.seq}: frontier and checkpoint contradict each other")
-    return LogState(frontier, checkpoint.log, checkpoint.prev, _key(refs.get("key")))
 
 
-def _checkpoint(note: object, seq: int) -> Checkpoint:
+def _parts(folder: Path, limit_bytes: int) -> list[tuple[Path, int]]:
+    """The newest files, and where to begin in each."""
     try:
-        return unverified_checkpoint(note if isinstance(note, str) else "")
-    except NoteError as error:
-        raise LogBrokenError(f"record {seq}: {error}") from None
+        files = log_files(folder)
+    except FileNotFoundError:
+        return []
+    found, left = [], limit_bytes
+    for path in reversed(files):
+        size = path.stat().st_size
+        found.append((path, max(0, size - left)))
+        left -= size
+        if left <= 0:
+            break
+    return found[::-1]
 
 
-def _key(text: object) -> VerifierKey | None:
-    try:
-        return VerifierKey.parse(text) if isinstance(text, str) else None
-    except NoteError:
-        return None
+def _lines(path: Path, start: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        if start:
+            file.seek(start - 1)
+            file.readline()  # the rest of a line that began before
+        while line := file.readline(_LINE_LIMIT_TAIL):
+            yield line
 
 
 # --- recent

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controller.audit.files import recent_records
+from controller.audit.reading import recent_records
 from controller.fleet.enrollment import Denial
 from controller.ledger.occupancy import Grants
 from controller.operations.logged import open_grants, standing_denials

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from controller.admission.review import AdmissionDecision, admission_record, codes_of
 from controller.record import Record
-from controller.web.documents import FinalizeRequest, Operation
+from controller.web.documents import FinalizeRequest
+from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names

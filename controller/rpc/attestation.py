@@ -1,137 +1,43 @@
-"""Attestation.
+"""AttestationService: one stream from its first byte to its end, who speaks when, for how long.
 
-Holds: challenger, attest messages, wakeup, stream table, attest session, attestation service,
-node watch, audit heads.
+Hello, then Challenge -> Evidence -> Verdict at the set interval, failure notices in
+between. What counts is decided by the Verifier and carried out by the intake; this
+module keeps time, pops nonces before anything is checked, and ends the stream: at
+its age, with its certificate, when the peer falls silent or does not read, when it is
+superseded, refused or drained.
 """
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol
 
 import grpc
-from cryptography.hazmat.primitives.serialization import Encoding
 from google.protobuf.message import DecodeError as WireError
 from grpc import aio
 
 from controller.access import PeerUsage
-from controller.audit.writer import Published
 from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
-from controller.fleet.view import FleetSnapshot, NodeState, NodeView
+from controller.rpc.calls import RequestReader, Wakeup, abort_with, peer_key, stream_facts
+from controller.rpc.challenges import Challenger, NoSvidError
 from controller.rpc.intake import EvidenceIntake
-from controller.rpc.server import RequestReader, abort_with, peer_key, stream_facts
 from controller.verifier import stream as peer_steps
 from controller.verifier.challenge import (
-    ID_BYTES,
-    NONCE_BYTES,
-    AuditHead,
     ChallengeStore,
-    IssuedChallenge,
-    Nonces,
-    build_challenge,
 )
 from controller.verifier.context import (
-    WANT_INVENTORY,
     Now,
     ReceivedMessage,
     Snapshots,
     StreamFacts,
-    VerifierSettings,
 )
 from controller.verifier.verifier import Verifier
-from gpuwarden.audit.checkpoint import open_checkpoint, unverified_checkpoint
-from gpuwarden.audit.key_change import KeyChange
-from gpuwarden.audit.note import NoteError, VerifierKey
-from gpuwarden.evidence.envelope import sign
-from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
-from gpuwarden.identity.svid import Svid, SvidSource
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import Rounds, open_round, span
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
-
-# --- challenger
-# Makes challenges: draws ids and nonces, signs with the SVID that is current now.
-#
-# This and the client's check of our certificate are how the controller proves
-# itself. Keeps no challenge: what has been issued is remembered by the stream.
-
-
-class NoSvidError(Exception):
-    """This controller has no valid SVID now, so it cannot prove itself."""
-
-
-class Challenger:
-    """Signs challenges for all streams of this controller."""
-
-    def __init__(
-        self,
-        settings: VerifierSettings,
-        svids: SvidSource,
-        head: Callable[[StreamState], AuditHead | None] = lambda _stream: None,
-        draw: Callable[[int], bytes] = secrets.token_bytes,
-        wants_pods: Callable[[str], bool] = lambda _node: False,
-    ) -> None:
-        """`wants_pods`: whether it matters which pods run on a node, which costs it a look."""
-        self._settings = settings
-        self._svids = svids
-        self._head = head
-        self._draw = draw
-        self._wants_pods = wants_pods
-        self._shown: tuple[Svid | None, list[bytes]] = (None, [])
-        """The SVID that was used last, and its chain in DER."""
-
-    def stream_id(self) -> bytes:
-        """A fresh stream id."""
-        return self._draw(ID_BYTES)
-
-    def challenge(
-        self, stream: StreamState, now: Now, interval_ns: int
-    ) -> tuple[pb.AttestResponse, IssuedChallenge]:
-        """A fresh challenge for `stream` and what to remember of it; raises NoSvidError."""
-        svid = self._svids.current()
-        if svid is None:
-            raise NoSvidError(self._svids.state())
-        payload, issued = build_challenge(
-            self._settings,
-            stream,
-            self._nonces(),
-            issued_ns=now.boottime_ns,
-            wall=now.wall,
-            interval_ns=interval_ns,
-            want=self._want(stream.node),
-            audit=self._head(stream),
-        )
-        return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
-
-    def _want(self, node: str) -> tuple[str, ...]:
-        return (WANT_INVENTORY, WANT_PODS) if self._wants_pods(node) else (WANT_INVENTORY,)
-
-    def _nonces(self) -> Nonces:
-        """Of one draw, because each is a system call."""
-        drawn = self._draw(ID_BYTES + 2 * NONCE_BYTES)
-        rest = drawn[ID_BYTES:]
-        return Nonces(drawn[:ID_BYTES], rest[:NONCE_BYTES], rest[NONCE_BYTES:])
-
-    def _signed(self, payload: bytes, svid: Svid) -> pb.Challenge:
-        return pb.Challenge(
-            envelope=pb.Envelope(
-                payload=payload,
-                payload_type=TYPE_CHALLENGE,
-                signature=sign(svid.private_key, TYPE_CHALLENGE, payload),
-            ),
-            certificate_chain=self._chain_of(svid),
-        )
-
-    def _chain_of(self, svid: Svid) -> list[bytes]:
-        if self._shown[0] is not svid:
-            self._shown = svid, [one.public_bytes(Encoding.DER) for one in svid.chain]
-        return self._shown[1]
-
 
 # --- attest messages
 # AttestationService's messages to and from the Verifier's values. Nothing is decided here.
@@ -205,36 +111,6 @@ def _ms(nanoseconds: int) -> int:
 def _at_least_one(nanoseconds: int) -> int:
     """0 would say that the stream ends."""
     return max(1, _ms(nanoseconds))
-
-
-# --- wakeup
-# One waiter of one task for anything that may concern it: a message, the end, time.
-#
-# `asyncio.wait` would do, but it registers with each future and forgets it again, for every
-# wait of every stream. Must not decide what to do: whoever wakes up looks for itself.
-
-
-class Wakeup:
-    """Made and used in one event loop; one `wait` at a time."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def ring(self, _cause: object = None, /) -> None:
-        """Wake who waits now; a callback for futures and timers."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """Return at the next `ring`, or when the time is over."""
-        self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self.ring)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
 
 
 # --- stream table
@@ -634,123 +510,3 @@ class AttestationService(pb_grpc.AttestationServiceServicer):
             await AttestSession(self._ports, context, peer, facts).run()
         finally:
             self._ports.usage.close(peer)
-
-
-# --- node watch
-# What one watcher of the fleet has not been told yet.
-#
-# Compares snapshots by node, so that any number of changes to a node between two
-# looks is one message, and memory is bounded by the number of nodes, however slow
-# the watcher is. A lease that runs out changes a node without any event: `next_ns`
-# says when. Pure state; must not do IO nor read a clock.
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """`node` is None when the controller forgot it."""
-
-    name: str
-    node: NodeView | None
-
-
-@dataclass(slots=True)
-class NodeWatch:
-    """Remembers per node the view and state that were told last."""
-
-    _told: dict[str, tuple[NodeView, NodeState]] = field(default_factory=dict)
-
-    def changes(self, fleet: FleetSnapshot, now_ns: int) -> list[NodeChange]:
-        """Nodes that differ from what was told, sorted by name; counts them as told."""
-        changed = []
-        for name, node in fleet.nodes.items():
-            state = node.state(now_ns)
-            told = self._told.get(name)
-            if told is None or told[0] is not node or told[1] is not state:
-                self._told[name] = (node, state)
-                changed.append(NodeChange(name, node))
-        gone = [name for name in self._told if name not in fleet.nodes]
-        for name in gone:
-            del self._told[name]
-            changed.append(NodeChange(name, None))
-        return sorted(changed, key=lambda change: change.name)
-
-    def next_ns(self) -> int | None:
-        """When the next told lease runs out (CLOCK_BOOTTIME), or None."""
-        return min(
-            (
-                node.acceptance.fresh_until_ns
-                for node, state in self._told.values()
-                if state is NodeState.ELIGIBLE and node.acceptance is not None
-            ),
-            default=None,
-        )
-
-
-# --- audit heads
-# What challenges say of the audit log: its last checkpoint, proven from the one the agent knows.
-#
-# An agent's word about what it knows chooses the proof and nothing else. A proof that is not
-# ready yet is asked for, and comes with a later challenge: a challenge never waits.
-
-
-class CertifiedLog(Protocol):
-    """The log of this replica."""
-
-    @property
-    def published(self) -> Published | None:
-        """The last checkpoint and its proofs."""
-
-    def want_proof(self, size: int) -> None:
-        """Ask for a proof from the checkpoint of this size."""
-
-
-class AuditHeads:
-    """For the challenger; one for all streams."""
-
-    def __init__(self, log: CertifiedLog, origin: str) -> None:
-        self._log = log
-        self._origin = origin
-
-    def __call__(self, stream: StreamState) -> AuditHead | None:
-        """The head for this stream, or None where there is nothing to show now."""
-        published = self._log.published
-        if published is None:
-            return None
-        known = next((x.checkpoint for x in stream.witnessed if x.origin == self._origin), "")
-        size = _size_to_prove_from(known, published)
-        if size is not None and size not in published.proofs:
-            self._log.want_proof(size)
-            return None
-        return AuditHead(
-            published.note,
-            () if size is None else published.proofs[size],
-            published.key,
-            published.key_changes,
-        )
-
-
-def _size_to_prove_from(note: str, published: Published) -> int | None:
-    """None where there is nothing to prove, or no way to: then the agent has to see that."""
-    if not note:
-        return None
-    try:
-        known = unverified_checkpoint(note)
-    except NoteError:
-        return None
-    size = known.head.size
-    if size in published.proofs:
-        return size
-    beyond = size >= published.head.size or size in published.unprovable
-    if beyond or known.log != published.log or not _is_signed(note, published):
-        return None
-    return size
-
-
-def _is_signed(note: str, published: Published) -> bool:
-    """Whether a key of this log has signed the note; else it could name any size."""
-    former = (KeyChange.open(statement).old for statement in published.key_changes)
-    for key in (VerifierKey.parse(published.key), *former):
-        with suppress(NoteError):
-            open_checkpoint(note, key)
-            return True
-    return False

@@ -18,7 +18,7 @@ from cryptography import x509
 
 from controller.access import TokenIdentity, TokenReviewUnavailableError, caller_of
 from controller.verifier.context import StreamFacts
-from controller.web.documents import ApiCaller, svid_caller, token_caller
+from controller.web.operations import ApiCaller, svid_caller, token_caller
 from gpuwarden.identity.chain import ChainError, parse_chain, uri_sans
 from gpuwarden.identity.spiffe_id import SpiffeIdError
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -19,7 +19,8 @@ from controller.record import Record
 from controller.recorders.http import ApiJournal
 from controller.recorders.trust import CONTROLLER, SpireJournal, TrustJournal
 from controller.rpc.attestation import StreamTable
-from controller.rpc.services import KnownFleet, OperatorService
+from controller.rpc.fleet import KnownFleet
+from controller.rpc.services import OperatorService
 from controller.settings import ControllerSettings, Protection
 from controller.verifier.verifier import Verifier
 from controller.wiring.parts import (

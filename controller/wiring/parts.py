@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.audit.log import DurableLog
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from controller.explain.node import RecentRefusals
 from controller.fleet.enrollment import NodeDirectory
 from controller.fleet.registry import Changes, FleetRegistry
@@ -23,7 +23,8 @@ from controller.policies.file import PolicyFinding, PolicyInvalidError
 from controller.policies.in_force import PolicyInForce, PolicySource, policy_file
 from controller.recorders.trust import TrustJournal
 from controller.rpc.attestation import AttestationService, StreamTable
-from controller.rpc.services import FleetService, KnownFleet, OperatorService, PlacementService
+from controller.rpc.fleet import FleetService, KnownFleet
+from controller.rpc.services import OperatorService, PlacementService
 from controller.settings import ControllerSettings, PolicyOrigin, StoreKind
 from controller.spire.poller import Revocation
 from controller.web.extender import ExtenderServer

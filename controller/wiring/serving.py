@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from controller.admission.review import AdmissionDecision, PodPorts
+from controller.audit.checkpoints import Published
 from controller.audit.log import Condition, DurableLog
 from controller.audit.reading import records_about
-from controller.audit.writer import Published
 from controller.explain.inquiry import InquiryPorts, PodInquiry
 from controller.explain.node import WITHHELD, RecentRefusal, node_line
 from controller.fleet.enrollment import Denial
@@ -35,11 +35,12 @@ from controller.policy import NodeMode, Policy
 from controller.recorders.binding import BindingJournal, UseJournal
 from controller.recorders.gauges import count_fleet
 from controller.recorders.http import AdmissionJournal, ApiJournal, ExtenderJournal
-from controller.rpc.services import FleetReader, FleetService, PlacementReader, PlacementService
-from controller.rpc.services import KnownFleet as GatesKnownFleet
-from controller.rpc.services import KnownFleet as ReadingKnownFleet
+from controller.rpc.fleet import FleetReader, FleetService
+from controller.rpc.fleet import KnownFleet as GatesKnownFleet
+from controller.rpc.fleet import KnownFleet as ReadingKnownFleet
+from controller.rpc.services import PlacementReader, PlacementService
 from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
-from controller.web.api import ApiLimits, ApiPorts, Endpoint, FinalizePorts, Finalizer
+from controller.web.api import ApiLimits, ApiPorts, Endpoint
 from controller.web.authentication import (
     Authentication,
     AuthenticationPorts,
@@ -48,6 +49,7 @@ from controller.web.authentication import (
 )
 from controller.web.documents import Moment
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.finalize import FinalizePorts, Finalizer
 from controller.web.server import HttpServer, Roots, TlsFiles
 from controller.web.verbs import ExtenderVerbs, NoGpuUse, Surroundings
 from controller.wiring.binding import (

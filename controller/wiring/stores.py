@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from controller.audit.evidence import EvidenceStore, FileStore
-from controller.audit.files import Disk, LogBrokenError, SystemDisk, TreeFile
-from controller.audit.key import LogKeyError, LogKeys, log_keys
-from controller.audit.log import Copies, DurableLog, KeyChanges, Reporting
-from controller.audit.reading import LogState, Replay
-from controller.audit.writer import ACTOR, LogIdentity, Notary, Opened, Reserve, key_record
+from controller.audit.checkpoints import ACTOR, Notary, key_record
+from controller.audit.evidence import EvidenceStore
+from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve, SystemDisk
+from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
+from controller.audit.log import Copies, DurableLog, Reporting
+from controller.audit.sealing import LogIdentity
+from controller.audit.tree import LogState, Replay, TreeFile
+from controller.audit.writer import Opened
 from controller.fleet.enrollment import EnrollmentStore, MemoryEnrollmentStore
 from controller.operations.conditions import ClockAnchor
 from controller.record import Json, Record

@@ -14,13 +14,8 @@ from controller.operations.conditions import Conditions
 from controller.operations.fleet import DenialFollower, DeskPorts, OperatorDesk
 from controller.operations.recall import LogRecall
 from controller.recorders.trust import TrustJournal
-from controller.rpc.attestation import (
-    AttestationService,
-    AuditHeads,
-    Challenger,
-    SessionPorts,
-    StreamTable,
-)
+from controller.rpc.attestation import AttestationService, SessionPorts, StreamTable
+from controller.rpc.challenges import AuditHeads, Challenger
 from controller.rpc.intake import EvidenceIntake, IntakePorts
 from controller.settings import ControllerSettings, Enrollment
 from controller.spire.poller import Revocation

@@ -14,7 +14,7 @@ from pathlib import Path
 from controller.__main__ import run_to_end
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionDecision, PodPorts, pod_handlers
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from controller.recorders.http import AdmissionJournal
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks

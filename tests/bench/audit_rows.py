@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from controller.record import Record
 from controller.wiring.stores import audit_log
 from gpuwarden import __version__

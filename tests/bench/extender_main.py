@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvloop
 
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from controller.placement.snapshot import Scenes
 from controller.placement.texts import WishRules
 from controller.placement.verbs import DecisionSink, FilterDecision, NotedDecisions

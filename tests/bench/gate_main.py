@@ -19,7 +19,7 @@ from typing import Any
 
 from controller.__main__ import run_to_end
 from controller.admission.pod_view import AdmissionRules
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from controller.binding.decision import GateView, RecentDenials
 from controller.binding.request import StoredPod
 from controller.binding.webhook import GATE, BindingGate, GatePorts, Granting, GrantPorts

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.audit.log import DurableLog, Reporting
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from controller.record import Record
 from controller.wiring.stores import open_files
 from gpuwarden.audit.chain import Verified

@@ -1,6 +1,6 @@
 """Records as they come back from an audit log."""
 
-from controller.audit.writer import LogIdentity, Sealer
+from controller.audit.sealing import LogIdentity, Sealer
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.record import LogRecord, decode_record

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, cast
 
+from controller.audit.checkpoints import Published
 from controller.audit.log import Condition, DurableLog
-from controller.audit.writer import Published
 from controller.explain.node import RecentRefusals
 from controller.fleet.enrollment import (
     Candidate,

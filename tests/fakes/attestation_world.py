@@ -21,15 +21,11 @@ from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
 from controller.operations.fleet import Act, DeskPorts, OperatorDesk, Order
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.rpc.attestation import (
-    AttestationService,
-    Challenger,
-    SessionPorts,
-    SessionTiming,
-    StreamTable,
-)
+from controller.rpc.attestation import AttestationService, SessionPorts, SessionTiming, StreamTable
+from controller.rpc.challenges import Challenger
 from controller.rpc.intake import Changes, EvidenceIntake, IntakePorts, Result
-from controller.rpc.server import AuthorizationInterceptor, RpcServer, agents_server, tls_caller
+from controller.rpc.interceptor import AuthorizationInterceptor, tls_caller
+from controller.rpc.server import RpcServer, agents_server
 from controller.rpc.services import OperatorService, SupportService
 from controller.verifier.context import Now, Snapshots, VerifierSettings
 from controller.verifier.verifier import Verifier

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 import grpc
 
-from controller.rpc.server import status_of
+from controller.rpc.calls import status_of
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.v1 import fleet_pb2 as pb

@@ -16,9 +16,11 @@ from controller.fleet.view import FleetSnapshot
 from controller.ledger.claim import LivePod
 from controller.ledger.record import PodGone, PodRef, PodSeen, ReservationSubject
 from controller.ledger.store import MemoryLedgerStore
-from controller.web.api import ApiLimits, ApiPorts, Endpoint, FinalizePorts, Finalizer
+from controller.web.api import ApiLimits, ApiPorts, Endpoint
 from controller.web.authentication import Authentication, AuthenticationPorts, TokenReviews
-from controller.web.documents import FinalizeRequest, Moment, Operation
+from controller.web.documents import FinalizeRequest, Moment
+from controller.web.finalize import FinalizePorts, Finalizer
+from controller.web.operations import Operation
 from controller.web.server import HttpServer, TlsFiles
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.values import Address

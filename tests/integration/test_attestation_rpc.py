@@ -15,7 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from controller.access import ALLOWED_CALLERS, LOCAL, CallerKind, Rate
 from controller.fleet.view import NodeState
 from controller.rpc.attestation import SessionTiming
-from controller.rpc.server import AuthorizationInterceptor, ListenError, agents_server, local_caller
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
+from controller.rpc.server import ListenError, agents_server
 from controller.verifier.context import Limits
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import Challenge, FailedRead, Inventory

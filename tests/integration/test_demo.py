@@ -126,7 +126,7 @@ WEAKENINGS = (
     ),
     Weakening(
         "log",
-        "controller/audit/writer.py",
+        "controller/audit/sealing.py",
         '"prev":"{after.digest}"',
         '"prev":"{after.digest[::-1]}"',
     ),

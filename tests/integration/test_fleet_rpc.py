@@ -21,16 +21,15 @@ from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
 from controller.messages import no_labels
 from controller.operations.conditions import Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
+from controller.rpc.fleet import FleetReader, FleetService
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import (
-    AuthorizationInterceptor,
     ListenError,
     RpcServer,
     SocketInUseError,
-    local_caller,
     local_server,
     set_serving,
 )
-from controller.rpc.services import FleetReader, FleetService
 from gpuwarden.evidence.model import LostGpu
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY

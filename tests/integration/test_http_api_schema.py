@@ -17,7 +17,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth
 
 from controller.access import Rate
-from controller.web.documents import OPERATIONS, Operation
+from controller.web.operations import OPERATIONS, Operation
 from tests.fakes.http_api import TD, ApiWorld, api_world
 
 EXAMPLES: Final = 25

@@ -16,7 +16,7 @@ import pytest
 from controller.access import FoundPod, Rate
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import PodGone
-from controller.web.documents import OPERATIONS, Operation
+from controller.web.operations import OPERATIONS, Operation
 from sandbox.spiffe.ca import InsecureCa
 from tests.fakes.eventually import eventually
 from tests.fakes.http_api import BODY, GPUS, ApiWorld, api_world

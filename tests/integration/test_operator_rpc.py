@@ -15,7 +15,8 @@ from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
 from controller.fleet.denials import show
 from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial, EnrollmentRecord, PinnedGpu
 from controller.operations.fleet import Done, Order
-from controller.rpc.server import AuthorizationInterceptor, local_caller, local_server
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
+from controller.rpc.server import local_server
 from controller.rpc.services import MAX_REASON, OperatorService
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY

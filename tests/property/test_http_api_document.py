@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.web.documents import openapi_document
+from controller.web.operations import openapi_document
 from tests.fakes.http_api import BODY, api_world
 from tests.fakes.json_schema import faults
 

@@ -13,7 +13,8 @@ from grpc import aio
 from structlog.testing import capture_logs
 
 from controller.access import LOCAL, Caller
-from controller.rpc.server import AddService, AuthorizationInterceptor, local_caller, local_server
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
+from controller.rpc.server import AddService, local_server
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Event
 from gpuwarden.wire.error_metadata import REASON_KEY

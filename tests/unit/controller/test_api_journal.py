@@ -4,7 +4,8 @@ from typing import Any
 
 from controller.record import Record
 from controller.recorders.http import ApiJournal
-from controller.web.documents import FinalizeRequest, Operation
+from controller.web.documents import FinalizeRequest
+from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from controller.audit.writer import LogIdentity, Sealer
+from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.records import held_record
 from controller.fleet.denials import DenialFate
 from controller.fleet.enrollment import Denial

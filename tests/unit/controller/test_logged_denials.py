@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.audit.writer import LogIdentity, Sealer
+from controller.audit.sealing import LogIdentity, Sealer
 from controller.fleet.denials import DenialFate
 from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial
 from controller.operations.logged import denial_record, standing_denials

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.audit.files import recent_records
-from controller.audit.writer import LogIdentity, Sealer
+from controller.audit.reading import recent_records
+from controller.audit.sealing import LogIdentity, Sealer
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.files import file_name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.audit.log import Condition, DurableLog
-from controller.audit.writer import HOUR_NS
+from controller.audit.rounds import HOUR_NS
 from controller.record import AuditUnavailableError
 from controller.wiring.stores import audit_log
 from gpuwarden.audit.collected import verify_collected

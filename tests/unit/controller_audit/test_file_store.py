@@ -6,9 +6,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from controller.audit.evidence import FileStore, Healed
-from controller.audit.files import LogBrokenError, SystemDisk
-from controller.audit.writer import NAME, STEP_BYTES, Reserve
+from controller.audit.files import (
+    NAME,
+    STEP_BYTES,
+    FileStore,
+    Healed,
+    LogBrokenError,
+    Reserve,
+    SystemDisk,
+)
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified
 from gpuwarden.audit.files import file_name, log_files, verify_files
 from tests.builders.audit_log import GENESIS, digest, line, log

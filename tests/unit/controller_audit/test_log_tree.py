@@ -21,10 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from controller.audit.files import MAX_WAITING, LogBrokenError, NoNodeError, SystemDisk, TreeFile
-from controller.audit.key import LogKeyError, log_keys
-from controller.audit.log import DurableLog, KeyChanges
-from controller.audit.writer import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
+from controller.audit.checkpoints import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
+from controller.audit.files import LogBrokenError, SystemDisk
+from controller.audit.key import KeyChanges, LogKeyError, log_keys
+from controller.audit.log import DurableLog
+from controller.audit.tree import MAX_WAITING, NoNodeError, TreeFile
 from controller.wiring.stores import open_files
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.files import file_name, log_files

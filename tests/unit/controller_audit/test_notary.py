@@ -5,9 +5,8 @@ from collections import deque
 
 import pytest
 
-from controller.audit.files import NoNodeError
-from controller.audit.reading import LogState
-from controller.audit.writer import Draft, Notary, Published, Signed, key_record
+from controller.audit.checkpoints import Draft, Notary, Published, Signed, key_record
+from controller.audit.tree import LogState, NoNodeError
 from controller.record import Record
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, open_checkpoint
 from gpuwarden.audit.merkle import Frontier, leaf_hash, stored_index, verify_consistency

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.audit.files import LogBrokenError
-from controller.audit.reading import LogState, Replay
+from controller.audit.tree import LogState, Replay
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id
 from gpuwarden.audit.merkle import Frontier, leaf_hash
 from gpuwarden.audit.record import decode_record

@@ -7,7 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from controller.audit.log import Copies, Reporting
-from controller.audit.writer import SealedLine
+from controller.audit.sealing import SealedLine
 from gpuwarden.audit.chain import Head
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.audit.writer import Rounds
+from controller.audit.rounds import Rounds
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.audit.writer import LogIdentity, Sealer, encode_refs, summarised
+from controller.audit.sealing import LogIdentity, Sealer, encode_refs, summarised
 from controller.record import Json, Record
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified, verify_lines
 from gpuwarden.audit.exhibit import Exhibit

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.audit.files import NoNodeError, TreeFile
+from controller.audit.tree import NoNodeError, TreeFile
 from gpuwarden.audit.merkle import Frontier
 from tests.fakes.disk import FaultyDisk
 

@@ -4,17 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controller.audit.files import SystemDisk
-from controller.audit.writer import (
-    Letter,
-    LogIdentity,
-    Losses,
-    Mailbox,
-    SealedLine,
-    Sealer,
-    Sources,
-    Ticket,
-    Writer,
-)
+from controller.audit.sealing import LogIdentity, SealedLine, Sealer
+from controller.audit.writer import Letter, Losses, Mailbox, Sources, Ticket, Writer
 from controller.record import Record
 from controller.wiring.stores import open_files
 from gpuwarden.audit.record import RecordKind

@@ -8,20 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from controller.audit.checkpoints import Published
 from controller.audit.files import LogBrokenError
-from controller.audit.writer import (
-    Letter,
-    LogIdentity,
-    Losses,
-    Mailbox,
-    Opened,
-    Published,
-    SealedLine,
-    Sealer,
-    Sources,
-    Ticket,
-    Writer,
-)
+from controller.audit.sealing import LogIdentity, SealedLine, Sealer
+from controller.audit.writer import Letter, Losses, Mailbox, Opened, Sources, Ticket, Writer
 from controller.record import Record
 from controller.wiring.stores import open_files
 from gpuwarden.audit.files import log_files

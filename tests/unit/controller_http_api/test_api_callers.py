@@ -3,10 +3,10 @@
 import pytest
 
 from controller.access import BoundPod, Caller, CallerKind, TokenIdentity
-from controller.web.documents import (
+from controller.web.documents import FinalizeRequest
+from controller.web.operations import (
     Access,
     ApiCaller,
-    FinalizeRequest,
     access_refusal,
     holder_refusal,
     svid_caller,

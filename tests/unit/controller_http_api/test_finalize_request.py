@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.web.documents import FIELDS, FinalizeRequestError, read_finalize
+from controller.web.finalize import FIELDS, FinalizeRequestError, read_finalize
 
 GOOD = {
     "namespace": "team-a",

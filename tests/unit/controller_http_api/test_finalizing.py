@@ -17,8 +17,8 @@ from controller.ledger.record import (
     ReservationSubject,
 )
 from controller.ledger.store import LedgerStore, MemoryLedgerStore
-from controller.web.api import FinalizePorts, Finalizer, FinalizeUnavailableError
 from controller.web.documents import FinalizeRequest
+from controller.web.finalize import FinalizePorts, Finalizer, FinalizeUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.bindings import IDS
 from tests.builders.ledger import OTHER_POD, POD, holder, record

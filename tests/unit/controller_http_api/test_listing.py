@@ -15,12 +15,11 @@ from controller.web.documents import (
     Asked,
     Devices,
     Moment,
-    QueryError,
     device_page,
     node_page,
-    read_query,
     reservation_page,
 )
+from controller.web.operations import QueryError, read_query
 from gpuwarden.evidence.model import Allocation
 from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, mig_slice, node
 from tests.builders.ledger import OTHER_POD, SHARE, holder

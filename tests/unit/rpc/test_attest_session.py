@@ -12,13 +12,8 @@ from controller.access import PeerUsage, Rate
 from controller.fleet.denials import Denials
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
-from controller.rpc.attestation import (
-    AttestSession,
-    Challenger,
-    SessionPorts,
-    SessionTiming,
-    StreamTable,
-)
+from controller.rpc.attestation import AttestSession, SessionPorts, SessionTiming, StreamTable
+from controller.rpc.challenges import Challenger
 from controller.rpc.intake import EvidenceIntake, IntakePorts
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from controller.audit.writer import Published
+from controller.audit.checkpoints import Published
 from controller.fleet.appraisal import StreamState
-from controller.rpc.attestation import AuditHeads
+from controller.rpc.challenges import AuditHeads
 from gpuwarden.audit.key_change import sign_change
 from gpuwarden.audit.witness import conclude
 from gpuwarden.evidence.model import WitnessedCheckpoint

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller.access import Caller, CallerKind, Occupancy, caller_of
-from controller.rpc.server import peer_key, stream_facts
+from controller.rpc.calls import peer_key, stream_facts
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller.rpc.attestation import Challenger, NoSvidError
+from controller.rpc.challenges import Challenger, NoSvidError
 from controller.verifier.challenge import ID_BYTES, NONCE_BYTES
 from gpuwarden.evidence.envelope import verify
 from gpuwarden.evidence.model import TYPE_CHALLENGE, Challenge

@@ -1,7 +1,7 @@
 import grpc
 import pytest
 
-from controller.rpc.server import status_of
+from controller.rpc.calls import status_of
 from gpuwarden.reasons import ReasonCode
 
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from controller.fleet.enrollment import DirectorySnapshot, KnownNode
 from controller.fleet.view import NodeState
 from controller.policy import DEFAULT_POLICY, NodeMode, NodePool, Policy
-from controller.rpc.services import KnownFleet
+from controller.rpc.fleet import KnownFleet
 from tests.builders.node_views import HASH_A, fleet_of, node_view
 from tests.fakes.fleet import FakeFleet
 

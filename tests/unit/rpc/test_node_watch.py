@@ -1,5 +1,5 @@
 from controller.fleet.view import EMPTY_FLEET
-from controller.rpc.attestation import NodeChange, NodeWatch
+from controller.rpc.fleet import NodeChange, NodeWatch
 from gpuwarden.reasons import ReasonCode
 from tests.builders.node_views import S, acceptance, fleet_of, node_view, past_refusal
 

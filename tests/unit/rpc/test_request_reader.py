@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from grpc import aio
 
-from controller.rpc.server import RequestReader, requests, settled
+from controller.rpc.calls import RequestReader, requests, settled
 
 
 class Call:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.rpc.attestation import Wakeup
+from controller.rpc.calls import Wakeup
 
 LONG_S = 3600.0
 

@@ -25,7 +25,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-readers",
-        "controller/web/documents.py",
+        "controller/web/operations.py",
         "(access is Access.READER and caller.reads)",
         "access is Access.READER",
         f"{API_TLS}::test_who_reads",
@@ -33,7 +33,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-own-pod",
-        "controller/web/documents.py",
+        "controller/web/operations.py",
         "if caller.operates or caller.pod == pod:",
         "if caller.operates or caller.pod is not None:",
         f"{API_CALLERS}::test_a_token_speaks_for_its_own_pod_alone",
@@ -41,14 +41,14 @@ ENTRIES: Final = (
     ),
     one(
         "api-wrong-gpu",
-        "controller/web/api.py",
+        "controller/web/finalize.py",
         "    if theirs and key_of(request.gpu_uuid) not in theirs:\n",
         "    if False:\n",
         f"{API_FINALIZE}::test_what_does_not_fit_changes_nothing",
     ),
     one(
         "api-forged-id",
-        "controller/web/api.py",
+        "controller/web/finalize.py",
         "    return ids is not None and ids.is_authentic(held.reservation, subject)",
         "    return ids is not None and bool(subject)",
         f"{API_FINALIZE}::test_a_reservation_that_is_over_has_expired_and_a_forged_one_is_unknown",
@@ -105,7 +105,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-rate-of-the-refused",
-        "controller/web/documents.py",
+        "controller/web/operations.py",
         "not (access is Access.READER and self.reads)",
         "access is Access.HOLDER",
         f"{API_TLS}::test_a_pod_that_may_not_read_gets_no_more_for_being_refused",

@@ -23,7 +23,7 @@ ENTRIES: Final = (
     ),
     one(
         "before-the-request",
-        "controller/rpc/server.py",
+        "controller/rpc/interceptor.py",
         "        if refusal is not None:\n            await abort_with(context, refusal)\n",
         "        if refusal is not None:\n"
         "            await self._one_request(context)\n"
@@ -39,7 +39,7 @@ ENTRIES: Final = (
                 "max(left_s, self._ports.timing.age_s)",
             ),
             Edit(
-                "controller/rpc/server.py",
+                "controller/rpc/interceptor.py",
                 "    return max(0.0, (caller.not_after - now).total_seconds())",
                 "    return None",
             ),
@@ -48,7 +48,7 @@ ENTRIES: Final = (
     ),
     one(
         "expired-readers",
-        "controller/rpc/server.py",
+        "controller/rpc/interceptor.py",
         "    return max(0.0, (caller.not_after - now).total_seconds())",
         "    return None",
         f"{RPC}::test_reflection_ends_with_the_callers_certificate",
@@ -56,7 +56,7 @@ ENTRIES: Final = (
     ),
     one(
         "nonce-at-random",
-        "controller/rpc/attestation.py",
+        "controller/rpc/challenges.py",
         "draw: Callable[[int], bytes] = secrets.token_bytes,",
         "draw: Callable[[int], bytes] = lambda size: secrets.token_bytes(1) * size,",
         f"{HOSTILE}::test_no_nonce_ever_comes_twice",
@@ -70,7 +70,7 @@ ENTRIES: Final = (
     ),
     one(
         "calls-per-caller",
-        "controller/rpc/server.py",
+        "controller/rpc/interceptor.py",
         "if self._open[caller.name] >= self._calls_per_caller:",
         "if False:",
         f"{CALLS}::test_one_caller_cannot_take_all_calls",
@@ -91,7 +91,7 @@ ENTRIES: Final = (
     ),
     one(
         "slow-requests",
-        "controller/rpc/server.py",
+        "controller/rpc/interceptor.py",
         "timeout=self._request_seconds)",
         "timeout=3600)",
         f"{CALLS}::test_a_known_caller_cannot_hold_a_slot_by_saying_nothing",

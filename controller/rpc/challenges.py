@@ -1,0 +1,183 @@
+"""Makes challenges: ids, nonces, the signature, and the audit log's head for this agent.
+
+The signature and the client's check of our certificate are how the controller proves itself.
+Keeps no challenge: the stream remembers what was issued.
+"""
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from controller.audit.checkpoints import Published
+from controller.fleet.appraisal import StreamState
+from controller.verifier.challenge import (
+    ID_BYTES,
+    NONCE_BYTES,
+    AuditHead,
+    IssuedChallenge,
+    Nonces,
+    build_challenge,
+)
+from controller.verifier.context import (
+    WANT_INVENTORY,
+    Now,
+    VerifierSettings,
+)
+from gpuwarden.audit.checkpoint import open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.key_change import KeyChange
+from gpuwarden.audit.note import NoteError, VerifierKey
+from gpuwarden.evidence.envelope import sign
+from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
+from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.wire.v1 import attestation_pb2 as pb
+
+# --- challenger
+# Makes challenges: draws ids and nonces, signs with the SVID that is current now.
+#
+# This and the client's check of our certificate are how the controller proves
+# itself. Keeps no challenge: what has been issued is remembered by the stream.
+
+
+class NoSvidError(Exception):
+    """This controller has no valid SVID now, so it cannot prove itself."""
+
+
+class Challenger:
+    """Signs challenges for all streams of this controller."""
+
+    def __init__(
+        self,
+        settings: VerifierSettings,
+        svids: SvidSource,
+        head: Callable[[StreamState], AuditHead | None] = lambda _stream: None,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+        wants_pods: Callable[[str], bool] = lambda _node: False,
+    ) -> None:
+        """`wants_pods`: whether it matters which pods run on a node, which costs it a look."""
+        self._settings = settings
+        self._svids = svids
+        self._head = head
+        self._draw = draw
+        self._wants_pods = wants_pods
+        self._shown: tuple[Svid | None, list[bytes]] = (None, [])
+        """The SVID that was used last, and its chain in DER."""
+
+    def stream_id(self) -> bytes:
+        """A fresh stream id."""
+        return self._draw(ID_BYTES)
+
+    def challenge(
+        self, stream: StreamState, now: Now, interval_ns: int
+    ) -> tuple[pb.AttestResponse, IssuedChallenge]:
+        """A fresh challenge for `stream` and what to remember of it; raises NoSvidError."""
+        svid = self._svids.current()
+        if svid is None:
+            raise NoSvidError(self._svids.state())
+        payload, issued = build_challenge(
+            self._settings,
+            stream,
+            self._nonces(),
+            issued_ns=now.boottime_ns,
+            wall=now.wall,
+            interval_ns=interval_ns,
+            want=self._want(stream.node),
+            audit=self._head(stream),
+        )
+        return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
+
+    def _want(self, node: str) -> tuple[str, ...]:
+        return (WANT_INVENTORY, WANT_PODS) if self._wants_pods(node) else (WANT_INVENTORY,)
+
+    def _nonces(self) -> Nonces:
+        """Of one draw, because each is a system call."""
+        drawn = self._draw(ID_BYTES + 2 * NONCE_BYTES)
+        rest = drawn[ID_BYTES:]
+        return Nonces(drawn[:ID_BYTES], rest[:NONCE_BYTES], rest[NONCE_BYTES:])
+
+    def _signed(self, payload: bytes, svid: Svid) -> pb.Challenge:
+        return pb.Challenge(
+            envelope=pb.Envelope(
+                payload=payload,
+                payload_type=TYPE_CHALLENGE,
+                signature=sign(svid.private_key, TYPE_CHALLENGE, payload),
+            ),
+            certificate_chain=self._chain_of(svid),
+        )
+
+    def _chain_of(self, svid: Svid) -> list[bytes]:
+        if self._shown[0] is not svid:
+            self._shown = svid, [one.public_bytes(Encoding.DER) for one in svid.chain]
+        return self._shown[1]
+
+
+# --- audit heads
+# What challenges say of the audit log: its last checkpoint, proven from the one the agent knows.
+#
+# An agent's word about what it knows chooses the proof and nothing else. A proof that is not
+# ready yet is asked for, and comes with a later challenge: a challenge never waits.
+
+
+class CertifiedLog(Protocol):
+    """The log of this replica."""
+
+    @property
+    def published(self) -> Published | None:
+        """The last checkpoint and its proofs."""
+
+    def want_proof(self, size: int) -> None:
+        """Ask for a proof from the checkpoint of this size."""
+
+
+class AuditHeads:
+    """For the challenger; one for all streams."""
+
+    def __init__(self, log: CertifiedLog, origin: str) -> None:
+        self._log = log
+        self._origin = origin
+
+    def __call__(self, stream: StreamState) -> AuditHead | None:
+        """The head for this stream, or None where there is nothing to show now."""
+        published = self._log.published
+        if published is None:
+            return None
+        known = next((x.checkpoint for x in stream.witnessed if x.origin == self._origin), "")
+        size = _size_to_prove_from(known, published)
+        if size is not None and size not in published.proofs:
+            self._log.want_proof(size)
+            return None
+        return AuditHead(
+            published.note,
+            () if size is None else published.proofs[size],
+            published.key,
+            published.key_changes,
+        )
+
+
+def _size_to_prove_from(note: str, published: Published) -> int | None:
+    """None where there is nothing to prove, or no way to: then the agent has to see that."""
+    if not note:
+        return None
+    try:
+        known = unverified_checkpoint(note)
+    except NoteError:
+        return None
+    size = known.head.size
+    if size in published.proofs:
+        return size
+    beyond = size >= published.head.size or size in published.unprovable
+    if beyond or known.log != published.log or not _is_signed(note, published):
+        return None
+    return size
+
+
+def _is_signed(note: str, published: Published) -> bool:
+    """Whether a key of this log has signed the note; else it could name any size."""
+    former = (KeyChange.open(statement).old for statement in published.key_changes)
+    for key in (VerifierKey.parse(published.key), *former):
+        with suppress(NoteError):
+            open_checkpoint(note, key)
+            return True
+    return False

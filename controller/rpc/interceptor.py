@@ -1,0 +1,246 @@
+"""Authenticates and authorizes every call before its handler runs.
+
+The only way to a handler leads through here, for streams too: the handler itself
+is wrapped, because only the call's context knows the peer. No request is read
+before that, no caller may have more than its share of calls open, and calls whose
+identity ends are ended with it. Must not know what any method does.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+from cryptography import x509
+from google.protobuf.message import DecodeError as WireError
+from grpc import aio
+
+from controller.access import Caller, CallerKind, authorize, caller_of, calling
+from controller.rpc.calls import Context, RequestReader, abort_with, requests, stream_facts
+from gpuwarden.clock import Clock
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.names import Event, Span
+from gpuwarden.telemetry.tracing import span
+
+# --- interceptor
+# Authenticates and authorizes every call before its handler runs.
+#
+# The only way to a handler leads through here, for streams too: the handler itself
+# is wrapped, because only the call's context knows the peer. No request is read
+# before that, no caller may have more than its share of calls open, and calls whose
+# identity ends are ended with it. Must not know what any method does.
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
+MaybeHandler: TypeAlias = "Handler | None"
+Behavior = Callable[[Any, Any], Any]
+Receive = Callable[[Context], Awaitable[object]]
+Deserialize = Callable[[bytes], object]
+
+CALLS_PER_CALLER: Final = 96
+"""Open at a time, attestation streams (at most 64) included."""
+REQUEST_SECONDS: Final = 10.0
+"""For the one request of a call that has only one."""
+
+
+class Authenticate(Protocol):
+    """Says who is calling."""
+
+    def __call__(self, context: Context, now: datetime, /) -> Caller | Refusal:
+        """The caller behind `context`, or why it is nobody."""
+
+
+class CallObserver(Protocol):
+    """Is told about every call, for metrics and audit. Must return at once."""
+
+    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
+        """`caller` is None where nobody was recognised; `refusal` is None when allowed."""
+
+
+class AuthorizationInterceptor(aio.ServerInterceptor):
+    """Wraps every handler of a server; see the module."""
+
+    def __init__(
+        self,
+        *,
+        authenticate: Authenticate,
+        observer: CallObserver,
+        clock: Clock,
+        calls_per_caller: int = CALLS_PER_CALLER,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
+        self._authenticate = authenticate
+        self._observer = observer
+        self._clock = clock
+        self._calls_per_caller = calls_per_caller
+        self._request_seconds = request_seconds
+        self._open: Counter[str] = Counter()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> MaybeHandler:
+        """The handler behind the method, guarded; unknown methods stay UNIMPLEMENTED."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        if handler.response_streaming:
+            return self._guarded_stream(handler, method)
+        return self._guarded_unary(handler, method)
+
+    def _guarded_unary(self, handler: Handler, method: str) -> Handler:
+        inner = _behavior(handler)
+        receive, at_read = self._receiving(handler)
+
+        async def unary(_: object, context: Context) -> Any:  # noqa: ANN401 - any message
+            async with self._admitted(method, context):
+                with span(Span.RPC, method=method):
+                    return await inner(await receive(context), context)
+
+        return grpc.stream_unary_rpc_method_handler(unary, at_read, handler.response_serializer)
+
+    def _guarded_stream(self, handler: Handler, method: str) -> Handler:
+        inner = _behavior(handler)
+        receive, at_read = self._receiving(handler)
+
+        async def stream(_: object, context: Context) -> None:
+            async with self._admitted(method, context):
+                answer = inner(await receive(context), context)
+                if not inspect.isasyncgen(answer):
+                    await answer
+                    return
+                async with aclosing(answer):
+                    async for message in answer:
+                        await context.write(message)
+
+        return grpc.stream_stream_rpc_method_handler(stream, at_read, handler.response_serializer)
+
+    def _receiving(self, handler: Handler) -> tuple[Receive, Deserialize | None]:
+        """How a handler's request is received behind the guard, and what gRPC may decode by itself.
+
+        gRPC reads and decodes a single request before it calls the handler, so before
+        anybody is authorized, and waits for it without end. So to gRPC every call is one
+        with a stream of requests, which is the same on the wire: those are read when asked.
+        """
+        deserialize = handler.request_deserializer
+        if handler.request_streaming:
+            return _all_requests, deserialize
+
+        async def receive(context: Context) -> object:
+            request = await self._one_request(context)
+            try:
+                return request if deserialize is None else deserialize(request)
+            except WireError:
+                await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no such message"))
+
+        return receive, None
+
+    async def _one_request(self, context: Context) -> bytes:
+        reader = RequestReader(context)
+        try:
+            done, _ = await asyncio.wait({reader.pending()}, timeout=self._request_seconds)
+            if not done:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request in time")
+            request = reader.take()
+        finally:
+            reader.leave()
+        if not isinstance(request, bytes):
+            await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no request at all"))
+        return request
+
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
+        now = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC)
+        found = self._authenticate(context, now)
+        caller = None if isinstance(found, Refusal) else found
+        refusal = found if isinstance(found, Refusal) else self._against(method, found)
+        self._observer.called(method, caller, refusal)
+        if refusal is not None:
+            await abort_with(context, refusal)
+        deadline = asyncio.timeout(_remaining(caller, now))
+        try:
+            with self._counted(caller), calling(caller):
+                async with deadline:
+                    yield
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
+        except (aio.AbortError, asyncio.InvalidStateError):
+            raise  # the call's own end; or it has ended already
+        except Exception:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
+            logger("rpc").error(Event.RPC_FAILED, method=method, exc_info=True)
+            await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
+
+    def _against(self, method: str, caller: Caller) -> Refusal | None:
+        if refusal := authorize(method, caller.kind):
+            return refusal
+        if self._open[caller.name] >= self._calls_per_caller:
+            detail = f"{self._calls_per_caller} calls of this caller are open"
+            return Refusal(ReasonCode.LIMIT_STREAMS, detail)
+        return None
+
+    @contextmanager
+    def _counted(self, caller: Caller | None) -> Iterator[None]:
+        name = "" if caller is None else caller.name
+        self._open[name] += 1
+        try:
+            yield
+        finally:
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
+
+
+def tls_caller(
+    roots: Callable[[], Sequence[x509.Certificate]], *, trust_domain: str, path_prefix: str
+) -> Authenticate:
+    """For the mTLS listener: the chain is verified against the roots of the moment of the call."""
+
+    def authenticate(context: Context, now: datetime, /) -> Caller | Refusal:
+        facts = stream_facts(context.auth_context())
+        return caller_of(facts, roots(), trust_domain=trust_domain, path_prefix=path_prefix, at=now)
+
+    return authenticate
+
+
+def local_caller(caller: Caller) -> Authenticate:
+    """For a listener that only its owner can open: everybody there is `caller`."""
+    if caller.kind is not CallerKind.LOCAL:
+        raise ValueError(f"only a local caller needs no certificate, got {caller.kind}")
+
+    def authenticate(_context: Context, _now: datetime, /) -> Caller:
+        return caller
+
+    return authenticate
+
+
+async def _all_requests(context: Context) -> object:
+    return requests(context)
+
+
+def _behavior(handler: Handler) -> Behavior:
+    behavior = (
+        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    )
+    if behavior is None:
+        raise ValueError("a gRPC handler without behavior")
+    return behavior
+
+
+def _remaining(caller: Caller | None, now: datetime) -> float | None:
+    if caller is None or caller.not_after is None:
+        return None
+    return max(0.0, (caller.not_after - now).total_seconds())

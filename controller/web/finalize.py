@@ -1,0 +1,196 @@
+"""`POST /finalize`: reads the request, decides, and writes the confirmation.
+
+The record is read first and the pod after it, both past any cache; the write replaces exactly
+that record. So a call that is answered twice, or beside the watch, changes nothing twice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from controller.access import FoundPod
+from controller.binding.records import ReservationChange
+from controller.binding.request import PodsUnavailableError
+from controller.ledger.claim import Confirmed, LivePod, finalize_on
+from controller.ledger.record import (
+    GpuRecord,
+    HolderState,
+    PodRef,
+    ReservationIds,
+    ReservationSubject,
+    key_of,
+)
+from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.web.documents import FinalizeRequest
+from gpuwarden.evidence.strict_json import quote
+from gpuwarden.reasons import ReasonCode, Refusal
+
+# --- finalize request
+# Reads the body of `POST /finalize`. Pure; the body is bounded already.
+
+FIELDS: Final = tuple(x.encode_name for x in msgspec.structs.fields(FinalizeRequest))
+"""In the order in which missing ones are named."""
+_SHOWN: Final = 80
+_AT: Final = " - at `$."
+
+
+class FinalizeRequestError(ValueError):
+    """The body is no request; names what is missing, or the field and what was expected."""
+
+
+def read_finalize(body: bytes | bytearray | memoryview) -> FinalizeRequest:
+    """The request in a body; raises FinalizeRequestError.
+
+    What is no JSON object lacks every field. A field that is no text, or blank, is missing.
+    Other fields are not looked at.
+    """
+    found = _object(body)
+    missing = [x for x in FIELDS if not _is_text(found.get(x))]
+    if missing:
+        raise FinalizeRequestError(f"missing required fields: {', '.join(missing)}")
+    try:
+        return msgspec.convert(found, FinalizeRequest)
+    except msgspec.ValidationError as error:
+        raise FinalizeRequestError(_named(str(error), found)) from None
+
+
+def _object(body: bytes | bytearray | memoryview) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _named(text: str, found: dict[str, Any]) -> str:
+    """`Expected … - at `$.uid`` -> `uid: '…', expected …`."""
+    expected, _, place = text.partition(_AT)
+    field = place.rstrip("`")
+    return f"{field}: {quote(found[field], _SHOWN)}, {expected[:1].lower()}{expected[1:]}"
+
+
+# --- finalizing
+# `POST /finalize`: reads what there is, decides, and writes the confirmation.
+#
+# The record is read first and the pod after it, both past any copy; the write replaces exactly
+# that record. So a call that is answered twice, or beside the watch, changes nothing twice.
+
+MOST_RACES: Final = 4
+"""Times that another may be faster at the record."""
+
+
+class PodReads(Protocol):
+    """The pods of the cluster."""
+
+    async def find(self, pod: PodRef) -> FoundPod:
+        """The pod of that UID, past the copy; raises PodsUnavailableError."""
+
+
+class FinalizeUnavailableError(Exception):
+    """Undecided: ledger or API server did not answer (LEDGER_UNAVAILABLE); says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizePorts:
+    """What is asked and told."""
+
+    store: LedgerStore
+    pods: PodReads
+    ids: ReservationIds | None
+    changed: Callable[[ReservationChange], None]
+
+
+class Finalizer:
+    """Used from one event loop."""
+
+    def __init__(self, ports: FinalizePorts) -> None:
+        self._ports = ports
+
+    async def finalize(self, request: FinalizeRequest, cause: str) -> Confirmed | Refusal:
+        """Confirm one GPU of a reservation; raises FinalizeUnavailableError.
+
+        `cause` is what the record in the audit log gives as the reason of the change.
+        """
+        ports = self._ports
+        try:
+            for _ in range(MOST_RACES):
+                entry = await ports.store.read(request.gpu_uuid)
+                found = await ports.pods.find(_pod_of(request))
+                record = None if entry is None else entry.record
+                decided = self._decided(request, record, found)
+                if not isinstance(decided, GpuRecord):
+                    return decided
+                if await ports.store.compare_and_set(entry, decided):
+                    ports.changed(_change(request, decided, cause))
+                    return Confirmed()
+        except LedgerUnavailableError as error:
+            raise FinalizeUnavailableError(f"the ledger: {error}") from None
+        except PodsUnavailableError as error:
+            raise FinalizeUnavailableError(f"the pod: {error}") from None
+        raise FinalizeUnavailableError("too many others change the record")
+
+    def _decided(
+        self, request: FinalizeRequest, record: GpuRecord | None, found: FoundPod
+    ) -> GpuRecord | Confirmed | Refusal:
+        others = self._ports.store.snapshot().holding(request.reservation_id)
+        gpus = {
+            key_of(gpu)
+            for entry in others
+            for holder in entry.record.holders
+            if holder.reservation == request.reservation_id
+            for gpu in holder.gpus
+        }
+        return decide_finalize(request, record, found, frozenset(gpus), self._ports.ids)
+
+
+def decide_finalize(
+    request: FinalizeRequest,
+    record: GpuRecord | None,
+    found: FoundPod,
+    elsewhere: frozenset[str],
+    ids: ReservationIds | None,
+) -> GpuRecord | Confirmed | Refusal:
+    """The record to write, that nothing is left to do, or why not.
+
+    `elsewhere`: keys of the GPUs that the ledger's records give the reservation. A GPU that is
+    none of them, nor of those that the pod names, is another's.
+    """
+    held = found.held
+    named = held is not None and held.reservation == request.reservation_id
+    theirs = elsewhere or (frozenset(map(key_of, held.gpus)) if held and named else frozenset())
+    if theirs and key_of(request.gpu_uuid) not in theirs:
+        text = "the reservation is not of this GPU"
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, text)
+    holder = None if record is None else record.holder(request.reservation_id)
+    if holder is not None and holder.pod.uid != request.uid:
+        return Refusal(ReasonCode.RESERVATION_CONFLICT, "the reservation is another pod's")
+    authentic = held is not None and named and _is_authentic(held, ids)
+    return finalize_on(
+        record, request.reservation_id, found.sight, request.uid, authentic=authentic
+    )
+
+
+def _is_authentic(held: LivePod, ids: ReservationIds | None) -> bool:
+    subject = ReservationSubject(held.pod.namespace, held.node, held.gpus, held.pod.uid)
+    return ids is not None and ids.is_authentic(held.reservation, subject)
+
+
+def _pod_of(request: FinalizeRequest) -> PodRef:
+    return PodRef(request.namespace, request.name, request.uid)
+
+
+def _change(request: FinalizeRequest, record: GpuRecord, cause: str) -> ReservationChange:
+    return ReservationChange(
+        _pod_of(request),
+        request.reservation_id,
+        record.node,
+        (record.gpu,),
+        HolderState.CONFIRMED,
+        cause,
+    )
