@@ -1,5 +1,4 @@
-"""The controller's side towards the Kubernetes API: caches, enrolments, leadership, events.
+"""The controller's side towards the Kubernetes API: caches, stores, leader election, Events.
 
-What is read here narrows trust and never widens it. Nothing in here decides about
-evidence or pods; decisions read the caches from memory.
+What is read here narrows trust and never widens it. Must not decide about evidence or pods.
 """

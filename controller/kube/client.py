@@ -53,7 +53,7 @@ class Request:
 
 
 class Body(Protocol):
-    """A body that arrives."""
+    """A body that arrives; a Protocol for the same reason as `Exchange`."""
 
     async def chunk(self) -> bytes:
         """The next bytes, none at the end; raises ApiError."""
@@ -72,7 +72,10 @@ class Answer:
 
 
 class Exchange(Protocol):
-    """Carries requests to the API server."""
+    """Carries requests to the API server.
+
+    A Protocol, so that a controller without a cluster does not import the client library (20 MiB).
+    """
 
     def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
         """Send and give the answer with its body unread; raises ApiError."""

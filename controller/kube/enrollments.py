@@ -1,6 +1,9 @@
-"""Enrollments.
+"""NodeEnrollment, the custom resource of one node's pins, denial and instances, and its store.
 
-Holds: enrollment object, enrollment store.
+The schema is in deploy/; what the API server could not have stored by it is refused here, not
+repaired. The record is the `spec`; there is no status, and nothing in the object makes a node
+eligible. Its finalizer holds an object that somebody deletes, so that one `kubectl delete` does
+not drop denials and pins.
 """
 
 import re
@@ -19,23 +22,14 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     PinnedGpu,
 )
+from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
-from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Pace
-from controller.kube.reflection import Kind, Metadata
-from controller.kube.resources import ENROLLMENTS, GROUP
-from controller.kube.store import FIRST_READ_SECONDS, WrittenObjects
+from controller.kube.resources import ENROLLMENTS, GROUP, Kind, Metadata
+from controller.kube.store import FIRST_READ_SECONDS, ObjectStore
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
-
-# --- enrollment object
-# NodeEnrollment, the custom resource of one node's pins, denial and instances. Pure.
-#
-# The schema stands in deploy/; what the API server could not have stored by it is refused
-# here, not repaired. The record is the `spec`; there is no status, and nothing in the
-# object makes a node eligible. Its finalizer holds an object that somebody deletes, so that
-# denials and pins are not shed by one `kubectl delete`.
 
 API_VERSION: Final = f"{GROUP}/{ENROLLMENTS.version}"
 KIND: Final = "NodeEnrollment"
@@ -216,20 +210,18 @@ def _wall_ns(text: str) -> int:
     return int(seconds) * _SECOND + int(found[2])
 
 
-# --- enrollment store
-# EnrollmentStore on NodeEnrollment objects: what all replicas of a cluster agree on.
-#
-# The snapshot is the copy that the watch keeps, own answers ahead of it; it counts for as long
-# as the watch speaks. A record whose object somebody deleted by force stays in force here and
-# is written again.
-
 _MOST_RACES: Final = 4
 _MOST_REPAIRS: Final = 16
 _MANY: Final = 64
 
 
 class KubernetesEnrollmentStore:
-    """Implements EnrollmentStore; `watcher.follow` keeps it, in the event loop that uses it."""
+    """Implements EnrollmentStore: what all replicas of a cluster agree on.
+
+    The snapshot is the cache that the watch keeps, own answers ahead of it; it counts for as long
+    as the watch sends. A record whose object somebody deleted by force stays in force here and is
+    written again. `watcher.follow` keeps the cache, in the event loop that uses it.
+    """
 
     def __init__(
         self,
@@ -243,7 +235,7 @@ class KubernetesEnrollmentStore:
         first_read_s: float = FIRST_READ_SECONDS,
     ) -> None:
         self._snapshot = EnrollmentSnapshot(fresh_until_ns=0)
-        self._objects: WrittenObjects[EnrollmentRecord] = WrittenObjects(
+        self._objects: ObjectStore[EnrollmentRecord] = ObjectStore(
             api,
             ENROLLMENT_KIND,
             self._take,
@@ -260,11 +252,11 @@ class KubernetesEnrollmentStore:
 
     @property
     def watcher(self) -> ListWatch[EnrollmentRecord]:
-        """What keeps the copy."""
+        """Keeps the cache."""
         return self._objects.watcher
 
     async def load(self) -> EnrollmentSnapshot:
-        """Wait for the first list, later look whether the watch still speaks.
+        """Wait for the first list, later check that the watch still sends.
 
         Raises EnrollmentUnavailableError. Writes again what was deleted by force.
         """

@@ -1,30 +1,31 @@
-"""Events.
+"""Kubernetes Events: their texts, merged into series, rate-limited and written. Best effort.
 
-Holds: event series, admission notices, trust notices, use notices.
+Nothing waits for an Event: what does not fit is dropped and counted. `EventSeries` and the texts
+are pure; `EventRecorder` writes.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from controller.admission.review import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault, UseFaultKind
 from controller.fleet.enrollment import DirectorySnapshot
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.kube.reflection import KnownPod
-from controller.kube.resources import cleaned
+from controller.kube.client import ApiClient
+from controller.kube.pods import KnownPod
+from controller.kube.resources import EVENTS, GROUP, ApiError, cleaned
 from controller.placement.texts import micro_time
 from controller.placement.verbs import FilterDecision, Totals
+from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
-
-# --- event series
-# What is to be said in Kubernetes Events, merged into series and slowed down. Pure.
-#
-# The first of a kind is written at once, repeats become a count that is written at most
-# once a minute (events.k8s.io/v1 `series`). Few kinds are remembered and few writes are
-# made in a second: what does not fit is dropped and counted. Nothing here waits.
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
 
 _SECOND: Final = 1_000_000_000
 MAX_KINDS: Final = 1024
@@ -104,7 +105,11 @@ class _Series:
 
 
 class EventSeries:
-    """One per process; `reporter` is shown as the instance that reports."""
+    """Notices merged into series; `reporter` is shown as the instance that reports.
+
+    The first of a kind is written at once. Repeats become a count that is written at most once a
+    minute (events.k8s.io/v1 `series`). The number of kinds and of writes per second is bounded.
+    """
 
     def __init__(self, controller: str, reporter: str) -> None:
         self._controller = controller
@@ -220,12 +225,9 @@ class EventSeries:
         }
 
 
-# --- admission notices
-# What people are told in Events about pods in report-only mode. Pure.
-#
-# About the object that made the pod, else about the pod; at its creation that has no UID. A refusal
-# that is carried out needs no Event of ours: whoever created the pod gets it as an error, and the
-# scheduler says why it does not bind one.
+# --- admission, binding and placement in report-only mode
+# A refusal that is carried out needs no Event of ours: whoever created the pod gets it as an
+# error, and the scheduler says why it does not bind one.
 
 REASON: Final = "PodWouldBeDenied"
 BINDING_REASON: Final = "BindingWouldBeDenied"
@@ -233,7 +235,10 @@ PLACEMENT_REASON: Final = "PodWouldNotBePlaced"
 
 
 def admission_notice(decision: AdmissionDecision) -> Notice | None:
-    """`would be denied: …`, or None where the pod is let in anyway."""
+    """`would be denied: …`, or None where the pod is let in anyway.
+
+    About the object that made the pod, else about the pod, which has no UID at its creation.
+    """
     if not (decision.reported and decision.refusals):
         return None
     owner = decision.owner
@@ -276,11 +281,7 @@ def _by_count(counts: Mapping[ReasonCode, int]) -> list[ReasonCode]:
     return sorted(counts, key=lambda code: (-counts[code], code.value))
 
 
-# --- trust notices
-# What people are told on Node and Pod objects when the trust in a node changes. Pure.
-#
-# One table, from change to Event. An unchanged round says nothing. Pods hear of what
-# concerns them: those with a wish that run on a node which is no longer, or again, trusted.
+# --- trust in nodes
 
 MAX_PODS: Final = 64
 """Pods of one node that are told of one change."""
@@ -315,7 +316,11 @@ def trust_notices(
     nodes: DirectorySnapshot,
     guarded_pods: Callable[[str], Iterable[KnownPod]],
 ) -> Iterator[Notice]:
-    """What is to be said about `changes`; nothing about nodes that the cluster does not have."""
+    """Notices about `changes`, none about nodes that the cluster does not have.
+
+    Pods get those that concern them: pods with a wish on a node that is no longer trusted, or
+    trusted again.
+    """
     for change in changes:
         words, node = _WORDS.get(change.kind), nodes.nodes.get(change.node)
         if words is None or node is None or node.uid is None:
@@ -333,11 +338,9 @@ def _notice(about: Regarding, words: _Words, code: str, note: str) -> Notice:
     return Notice(about, words.reason, words.action, words.severity, code, note)
 
 
-# --- use notices
-# What people are told in Events when a node's GPUs and the ledger do not agree. Pure.
-#
+# --- disagreements between nodes and the ledger
 # About the pod where the pod has what it should not have, or lacks what it needs. About the node
-# where a GPU is used off the books: such a pod may be anybody's, and has done nothing wrong.
+# where a GPU is used without a reservation: such a pod may be anybody's and has done nothing wrong.
 
 MISMATCH: Final = "GpuMismatch"
 UNRESERVED: Final = "GpuUnreserved"
@@ -389,3 +392,80 @@ def _reason(fault: UseFault) -> str:
             return UNRESERVED
         case _:
             return MISMATCH
+
+
+# --- writing
+
+CONTROLLER: Final = f"{GROUP}/controller"
+LOOK_SECONDS: Final = 1.0
+
+
+class EventRecorder:
+    """Writes notices as Events; used from one event loop.
+
+    Every replica sees the same evidence, so only the replica for which `leads` is true writes;
+    notices of the others are dropped.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        reporter: str,
+        clock: Clock,
+        instruments: Instruments,
+        leads: Callable[[], bool],
+        draw_name: Callable[[], str],
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._leads = leads
+        self._draw_name = draw_name
+        """Another one each time: what makes an Event's name its own."""
+        self._series = EventSeries(CONTROLLER, reporter)
+        self._count = instruments.counter(names.KUBE_EVENTS)
+        self._log = logger("kube")
+        self._told = False
+
+    def say(self, notices: Iterable[Notice]) -> None:
+        """Remember what is to be said; returns at once."""
+        if not self._leads():
+            return
+        now_ns, wall_ns = self._clock.boottime_ns(), self._clock.wall_ns()
+        for notice in notices:
+            result = self._series.add(notice, self._draw_name(), now_ns, wall_ns)
+            self._count.labels(result).inc()
+
+    async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
+        """Write what is due, for ever; ends by cancellation only."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self.look()
+
+    async def look(self) -> None:
+        """Write what is due now; one failure is enough for a while."""
+        if not self._leads():
+            self._series.clear()
+            return
+        while (writing := self._series.next_writing(self._clock.boottime_ns())) is not None:
+            try:
+                await self._write(writing)
+            except ApiError as error:
+                self._failed(writing, error)
+                return
+            self._series.wrote(writing.key, self._clock.boottime_ns())
+            self._count.labels("written").inc()
+            self._told = False
+
+    async def _write(self, writing: Writing) -> None:
+        if writing.is_new:
+            await self._api.create(EVENTS, writing.body, writing.namespace)
+        else:
+            await self._api.patch(EVENTS, writing.name, writing.body, writing.namespace)
+
+    def _failed(self, writing: Writing, error: ApiError) -> None:
+        if self._series.failed(writing.key, is_gone=error.is_not_found and not writing.is_new):
+            self._count.labels("failed").inc()
+        if not self._told:
+            self._log.warning(Event.KUBE_EVENT_FAILED, reason=str(error))
+        self._told = True

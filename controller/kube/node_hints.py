@@ -1,19 +1,20 @@
-"""Node hints.
+"""Labels and annotations on nodes that help kube-scheduler; nothing here is trusted by anybody.
 
-Holds: node hints, node toucher.
+Hint labels say where a waiting pod would pass, for schedulers that do not ask the extender.
+The annotation makes the scheduler try waiting pods again.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from controller.admission.mutation import FITS
+from controller.admission.mutation import FITS, hinted
 from controller.admission.pod_view import AdmittedPod
-from controller.fleet.enrollment import DirectorySnapshot
-from controller.fleet.trust import TrustChange
+from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
-from controller.kube.hint_plan import HintPlan, LabelChange, WakeupQueue
 from controller.kube.resources import GROUP, NODES, ApiError
 from controller.placement.texts import WishRules, micro_time
 from gpuwarden.clock import Clock
@@ -22,39 +23,119 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-# --- node hints
-# Keeps the hint labels of nodes as they should be, where no scheduler asks the extender.
-#
-# One replica does, the leader, and few nodes in a second. What the labels say is trusted by
-# nobody: a scheduler that follows an old one meets the gate.
-
+_SECOND: Final = 1_000_000_000
 LOOK_SECONDS: Final = 0.5
 MOST_PER_LOOK: Final = 10
+MOST_WISHES: Final = 64
+"""So many labels of ours a node has at most."""
+KEPT_WISH_NS: Final = 60 * _SECOND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HintPorts:
-    """What is asked at each look; all of it answers from memory."""
+@dataclass(frozen=True, slots=True)
+class LabelChange:
+    """What changes about one node."""
 
-    waiting: Callable[[], Iterable[AdmittedPod]]
-    """Guarded pods of enforced namespaces that are not bound."""
-    nodes: Callable[[], DirectorySnapshot]
-    passing: Callable[[AdmittedPod], Iterable[str]]
-    """The nodes where such a pod would pass."""
-    not_ready: Callable[[], str | None]
-    """Why nothing may be decided yet, or None."""
-    leads: Callable[[], bool]
-    boottime_ns: Callable[[], int]
+    node: str
+    add: frozenset[str]
+    remove: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Wish:
+    pod: AdmittedPod
+    """One that has it."""
+    waited_ns: int
+
+
+class HintPlan:
+    """Which hint labels nodes should have, and what to change for that. Pure.
+
+    A node has the label of a wish while a waiting pod with that wish would pass there. A wish
+    that no pod waits with any more is followed for a while, because such pods come in series.
+    """
+
+    def __init__(self, rules: WishRules) -> None:
+        self._rules = rules
+        self._wishes: dict[str, _Wish] = {}
+
+    def __len__(self) -> int:
+        return len(self._wishes)
+
+    def follow(self, waiting: Iterable[AdmittedPod], now_ns: int) -> None:
+        """Take up the wishes of the pods that wait now; there is no room for more than so many.
+
+        Where room is short, one of the namespace that has most makes way for one that has fewer.
+        """
+        for pod in waiting:
+            key = hinted(pod, self._rules)
+            if key is not None and (key in self._wishes or self._has_room(pod)):
+                self._wishes[key] = _Wish(pod, now_ns)
+        for key, wish in tuple(self._wishes.items()):
+            if now_ns - wish.waited_ns >= KEPT_WISH_NS:
+                del self._wishes[key]
+
+    def _has_room(self, pod: AdmittedPod) -> bool:
+        if len(self._wishes) < MOST_WISHES:
+            return True
+        counts = Counter(wish.pod.metadata.namespace for wish in self._wishes.values())
+        (most, count), *_ = counts.most_common(1)
+        if count <= counts[pod.metadata.namespace] + 1:
+            return False
+        last = next(x for x in reversed(self._wishes) if self._of(x) == most)
+        del self._wishes[last]
+        return True
+
+    def _of(self, key: str) -> str | None:
+        return self._wishes[key].pod.metadata.namespace
+
+    def changes(
+        self, nodes: Mapping[str, KnownNode], passing: Callable[[AdmittedPod], Iterable[str]]
+    ) -> list[LabelChange]:
+        """What to change, first of all where a label is wrong: a scheduler may be at it now."""
+        wanted: dict[str, set[str]] = {}
+        for key, wish in self._wishes.items():
+            for node in passing(wish.pod):
+                wanted.setdefault(node, set()).add(key)
+        found = [
+            LabelChange(name, frozenset(keys - node.hints), node.hints - keys)
+            for name, node in nodes.items()
+            if node.hints != (keys := wanted.get(name, set()))
+        ]
+        return sorted(found, key=lambda change: not change.remove)
 
 
 class NodeHints:
-    """One per process; used from one event loop."""
+    """Writes the hint labels of nodes: only the leader does, and few nodes in a second.
+
+    Nobody trusts what the labels say: a scheduler that follows an old one meets the gate. Used
+    from one event loop.
+    """
 
     def __init__(
-        self, api: ApiClient, ports: HintPorts, rules: WishRules, instruments: Instruments
+        self,
+        api: ApiClient,
+        *,
+        waiting: Callable[[], Iterable[AdmittedPod]],
+        nodes: Callable[[], DirectorySnapshot],
+        passing: Callable[[AdmittedPod], Iterable[str]],
+        not_ready: Callable[[], str | None],
+        leads: Callable[[], bool],
+        boottime_ns: Callable[[], int],
+        rules: WishRules,
+        instruments: Instruments,
     ) -> None:
+        """All callables answer from memory.
+
+        `waiting`: guarded pods of enforced namespaces that are not bound; `passing`: the nodes
+        where such a pod would pass; `not_ready`: why nothing may be decided yet.
+        """
         self._api = api
-        self._ports = ports
+        self._waiting = waiting
+        self._nodes = nodes
+        self._passing = passing
+        self._not_ready = not_ready
+        self._leads = leads
+        self._boottime_ns = boottime_ns
         self._plan = HintPlan(rules)
         self._count = instruments.counter(names.KUBE_HINTS)
         self._followed = instruments.gauge(names.KUBE_HINTED_WISHES)
@@ -78,13 +159,12 @@ class NodeHints:
                 return
 
     def _due(self) -> list[LabelChange]:
-        ports, now_ns = self._ports, self._ports.boottime_ns()
-        nodes = ports.nodes()
-        if not ports.leads() or ports.not_ready() is not None or now_ns >= nodes.fresh_until_ns:
+        now_ns, nodes = self._boottime_ns(), self._nodes()
+        if not self._leads() or self._not_ready() is not None or now_ns >= nodes.fresh_until_ns:
             return []
-        self._plan.follow(ports.waiting(), now_ns)
+        self._plan.follow(self._waiting(), now_ns)
         self._followed.set(len(self._plan))
-        return self._plan.changes(nodes.nodes, ports.passing)
+        return self._plan.changes(nodes.nodes, self._passing)
 
     async def _changed(self, change: LabelChange) -> bool:
         labels = dict.fromkeys(change.add, FITS) | dict.fromkeys(change.remove)
@@ -106,17 +186,85 @@ class NodeHints:
         self._told = True
 
 
-# --- node toucher
-# Touches nodes that pods may go to again, so that the scheduler tries those that wait anew.
-#
-# Every replica does so for what it has verified itself: whichever the scheduler asks next may
-# have been the last to know. Nobody reads the annotation, and nothing trusts it.
+# --- requeueing of waiting pods
+
+KEPT_NODE_NS: Final = 15 * _SECOND
+"""How long a node is remembered while no pod waits: the cache of the pods may be behind."""
+TOUCHES_PER_SECOND: Final = 10.0
+BURST: Final = 20.0
+_HELPS: Final = frozenset(
+    {
+        ChangeKind.FIRST_ACCEPTED,
+        ChangeKind.RESTORED,
+        ChangeKind.FACTS_CHANGED,
+        ChangeKind.GPU_BACK,
+    }
+)
+
+
+class WakeupQueue:
+    """Nodes that pods may go to again and that nobody has touched yet. Pure.
+
+    kube-scheduler tries a pod that an extender rejected again only after an event that may help
+    it: a changed label, annotation or new condition of a node is one, better evidence is none. A
+    touch is due while guarded pods wait. Few are made in a second: each wakes every such pod.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+        self._tokens = BURST
+        self._filled_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def add(self, changes: Iterable[TrustChange], now_ns: int) -> None:
+        """Take the nodes for which a pod may be let through now that was rejected before."""
+        self.add_nodes((change.node for change in changes if change.kind in _HELPS), now_ns)
+
+    def add_nodes(self, nodes: Iterable[str], now_ns: int) -> None:
+        """Take nodes that have room again, or that a pod may be sent to again."""
+        for node in nodes:
+            self._since.pop(node, None)
+            self._since[node] = now_ns
+
+    def due(self, now_ns: int, *, pods_wait: bool) -> str | None:
+        """The node to touch now, the one that waits longest; it stays until `done`."""
+        self._fill(now_ns)
+        if not pods_wait:
+            self._forget(now_ns)
+            return None
+        if self._tokens < 1.0 or not self._since:
+            return None
+        self._tokens -= 1.0
+        return next(iter(self._since))
+
+    def done(self, node: str) -> None:
+        """It was touched, or is gone."""
+        self._since.pop(node, None)
+
+    def _fill(self, now_ns: int) -> None:
+        elapsed_s = max(0, now_ns - self._filled_ns) / _SECOND
+        self._tokens = min(BURST, self._tokens + elapsed_s * TOUCHES_PER_SECOND)
+        self._filled_ns = now_ns
+
+    def _forget(self, now_ns: int) -> None:
+        for node, since_ns in tuple(self._since.items()):
+            if now_ns - since_ns < KEPT_NODE_NS:
+                return
+            del self._since[node]
+
 
 ANNOTATION: Final = f"{GROUP}/touched"
 
 
 class NodeToucher:
-    """One per process; used from one event loop."""
+    """Touches nodes that pods may go to again, so that the scheduler tries waiting pods again.
+
+    Every replica does so for what it has verified itself: whichever the scheduler asks next may
+    have been the last to know. Nobody reads the annotation, and nothing trusts it. Used from one
+    event loop.
+    """
 
     def __init__(
         self,

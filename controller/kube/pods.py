@@ -1,36 +1,139 @@
-"""Pods.
+"""The pods of the cluster: cached, indexed by node, read past the cache, evicted.
 
-Holds: pods by node, bound pods, cluster pods, cluster nodes, enforced namespaces.
+Must not decide about a pod: it answers and does what it is asked for.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
+
 from controller.access import FoundPod
+from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.binding.request import BoundPod, PodsUnavailableError, StoredPod
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.kube.cache import Cache, Change
 from controller.kube.client import ApiClient
-from controller.kube.reflection import Change, Entry, Kind, KnownNamespace, KnownPod, Reflection
-from controller.kube.resources import PODS, ApiError
+from controller.kube.resources import EVICTION, PODS, ApiError, Entry, Kind, Metadata
 from controller.ledger.claim import LivePod
-from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight, key_of
-from controller.placement.texts import micro_time
+from controller.ledger.record import (
+    Origin,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+    in_claiming_order,
+    is_early_id,
+    key_of,
+)
+from controller.placement.pod import Pod, decode_pod
+from controller.placement.requirements import (
+    Requirements,
+    RequirementsInvalid,
+    controlling_owner,
+    parse_requirements,
+    share_group,
+)
+from controller.placement.texts import (
+    ASSIGNED_UUIDS,
+    RESERVATION_ID,
+    WishRules,
+    micro_time,
+)
 from gpuwarden.clock import Clock
 
-# --- pods by node
-# Which guarded pods run where, and which wait: an index that follows the pods' copy. Pure.
+
+class _PodStatus(msgspec.Struct, gc=False):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: Metadata
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod of the cluster."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """Empty until it is bound."""
+    has_ended: bool
+    """Succeeded or Failed: it holds nothing any more."""
+    asks: bool
+    """It carries a wish, or one that cannot be read."""
+    uses_gpus: bool
+    """In an enforced namespace it would be guarded."""
+    waiting: AdmittedPod | None = None
+    """The whole pod, while it is not bound and has not ended: the gate judges it."""
+    held: LivePod | None = None
+    """What it was told that it holds, once it is bound; nobody has checked the id yet."""
+    needs: Requirements | RequirementsInvalid | None = None
+    """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
+
+
+_POD: Final = msgspec.json.Decoder(_Pod)
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+def pod_kind(rules: WishRules) -> Kind[KnownPod]:
+    """Pods, with what `rules` make of their wishes."""
+
+    def read(body: bytes) -> tuple[Metadata, KnownPod]:
+        head, pod = _POD.decode(body), decode_pod(body)
+        found, node = head.metadata, pod.spec.node_name or ""
+        has_ended = head.status.phase in _ENDED
+        wishes = parse_requirements(pod, rules, enforced=False)
+        asks, strict = _is_guarded(wishes), parse_requirements(pod, rules, enforced=True)
+        uses_gpus = asks or _is_guarded(strict)
+        return found, KnownPod(
+            found.namespace,
+            found.name,
+            found.uid,
+            node=node,
+            has_ended=has_ended,
+            asks=asks,
+            uses_gpus=uses_gpus,
+            waiting=None if node or has_ended else decode_admitted(body),
+            held=_held(found, node, pod, wishes),
+            needs=strict if node and uses_gpus and not has_ended else None,
+        )
+
+    return Kind(PODS, read)
+
+
+def _held(
+    found: Metadata, node: str, pod: Pod, wishes: Requirements | RequirementsInvalid
+) -> LivePod | None:
+    reservation = pod.annotations.get(RESERVATION_ID)
+    if not node or reservation is None:
+        return None
+    ref = PodRef(found.namespace, found.name, found.uid, controlling_owner(pod))
+    gpus = in_claiming_order(tuple(pod.annotations.get(ASSIGNED_UUIDS, "").split(",")))
+    origin = Origin.ADMISSION if is_early_id(reservation) else Origin.GATE
+    return LivePod(ref, node, reservation, gpus, origin, share_group(pod, wishes))
+
+
+def _is_guarded(wishes: Requirements | RequirementsInvalid) -> bool:
+    return isinstance(wishes, RequirementsInvalid) or wishes.guarded
 
 
 class PodsByNode:
-    """`is_enforced` says whether a namespace makes every GPU pod in it guarded."""
+    """Which guarded pods run on which node, and which wait: an index of the cached pods.
+
+    `is_enforced` says whether a namespace makes every GPU pod in it guarded.
+    """
 
     def __init__(self, is_enforced: Callable[[str], bool]) -> None:
         self._is_enforced = is_enforced
         self._pods: dict[str, dict[str, KnownPod]] = {}
 
     def observe(self, changes: tuple[Change[KnownPod], ...], _asked_ns: int | None) -> None:
-        """The copy changed."""
+        """Take changes of the cache."""
         for change in changes:
             if change.old is not None:
                 self._remove(change.key, change.old.value)
@@ -61,25 +164,25 @@ def _counts(pod: KnownPod) -> bool:
     return not pod.has_ended and (pod.asks or pod.uses_gpus)
 
 
-# --- bound pods
-# The bound pods of the cluster, as the comparison with their nodes asks for them. Pure.
-#
-# By name the copy answers at once. By UID it is asked only about pods that have a GPU which nobody
-# gave them, with UIDs that an agent says: so the index of UIDs is made at most every few seconds.
-
-REMADE_NS: Final = 5 * 1_000_000_000
+REINDEX_NS: Final = 5 * 1_000_000_000
+"""How often the index by UID is made at most."""
 
 
 class ClusterBoundPods:
-    """Implements BoundPods; used from one event loop."""
+    """Implements BoundPods: what the comparison of nodes with their pods asks for.
+
+    By name the cache answers at once. By UID it is asked only about pods that use a GPU without a
+    reservation, with UIDs that an agent reports: so the index by UID is made every few seconds at
+    most. Used from one event loop.
+    """
 
     def __init__(
         self,
-        reflection: Reflection[KnownPod],
+        cache: Cache[KnownPod],
         by_node: PodsByNode,
         boottime_ns: Callable[[], int],
     ) -> None:
-        self._reflection = reflection
+        self._cache = cache
         self._by_node = by_node
         self._boottime_ns = boottime_ns
         self._keys: dict[str, str] = {}
@@ -88,15 +191,15 @@ class ClusterBoundPods:
 
     def named(self, namespace: str, name: str) -> BoundPod | None:
         """The pod of that name."""
-        entry = self._reflection.objects.get(f"{namespace}/{name}")
+        entry = self._cache.objects.get(f"{namespace}/{name}")
         return None if entry is None else self._bound(entry.value)
 
     def with_uid(self, uid: str) -> BoundPod | None:
         """The pod of that UID; a new one is found after a moment only."""
         found = self._known(uid)
         now_ns = self._boottime_ns()
-        if found is None and (self._made_ns is None or now_ns - self._made_ns >= REMADE_NS):
-            entries = self._reflection.objects.items()
+        if found is None and (self._made_ns is None or now_ns - self._made_ns >= REINDEX_NS):
+            entries = self._cache.objects.items()
             self._keys = {entry.uid: key for key, entry in entries if entry.value.node}
             self._made_ns = now_ns
             found = self._known(uid)
@@ -110,7 +213,7 @@ class ClusterBoundPods:
                 yield found
 
     def _known(self, uid: str) -> Entry[KnownPod] | None:
-        entry = self._reflection.objects.get(self._keys.get(uid, ""))
+        entry = self._cache.objects.get(self._keys.get(uid, ""))
         return entry if entry is not None and entry.uid == uid else None
 
     def _bound(self, pod: KnownPod) -> BoundPod | None:
@@ -120,42 +223,40 @@ class ClusterBoundPods:
         return BoundPod(PodRef(pod.namespace, pod.name, pod.uid), pod.node, needs)
 
 
-# --- cluster pods
-# The pods of the cluster as the gate and the ledger ask for them: the copy, and past it.
-#
-# The copy answers at once. A read goes to the API server's store, so that what it says was true
-# after the question; a touch changes the pod, so that every older Binding of it fails.
-
 TOUCHED = "touched.gpuwarden.dev/at"
 """An annotation beside our prefix: what stands under that does not change after creation."""
 _RELIED_ON_NS = 15 * 1_000_000_000
-"""An older copy is not asked about pods that are to be bound."""
+"""An older cache is not asked about pods that are to be bound."""
 _ANOTHER = frozenset({HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 """How a patch fails that names another UID than the object's."""
 
 
 class ClusterPods:
-    """Used from one event loop."""
+    """Single pods for binding decisions and the ledger: the cache, and reads past it.
+
+    A read goes to the API server, so its answer was true after the question. A touch changes the
+    pod, so every older Binding of it fails. Used from one event loop.
+    """
 
     def __init__(
         self,
         api: ApiClient,
         kind: Kind[KnownPod],
-        reflection: Reflection[KnownPod],
+        cache: Cache[KnownPod],
         *,
         replica: str,
         clock: Clock,
     ) -> None:
         self._api = api
         self._kind = kind
-        self._reflection = reflection
+        self._cache = cache
         self._replica = replica
         self._clock = clock
         self._live: dict[str, LivePod] = {}
         self._by_gpu: dict[str, dict[str, LivePod]] = {}
 
     def observe(self, changes: tuple[Change[KnownPod], ...], _asked_ns: int | None) -> None:
-        """The copy changed."""
+        """Take changes of the cache."""
         for change in changes:
             live = None if change.new is None else _live(change.new.value)
             self._index(change.key, self._live.get(change.key), live)
@@ -165,23 +266,23 @@ class ClusterPods:
                 self._live.pop(change.key, None)
 
     def live(self) -> tuple[LivePod, ...]:
-        """Bound pods that have not ended and say that they hold GPUs, from the copy."""
+        """Bound pods that have not ended and carry GPUs, from the cache."""
         return tuple(self._live.values())
 
     def holding(self, gpu: str) -> tuple[LivePod, ...]:
-        """Those of `live` that say that they hold this GPU."""
+        """Those of `live` that carry this GPU."""
         return tuple(self._by_gpu.get(key_of(gpu), {}).values())
 
     def reread(self) -> None:
-        """Have the copy made anew, soon."""
-        self._reflection.relist()
+        """Have the cache listed anew, soon."""
+        self._cache.relist()
 
     def known(self, namespace: str, name: str) -> StoredPod | None:
-        """From the copy; None where it does not know, or is too old to be relied on."""
-        fresh_at_ns = self._reflection.fresh_at_ns
+        """From the cache; None where it has none or is too old to be relied on."""
+        fresh_at_ns = self._cache.fresh_at_ns
         if fresh_at_ns is None or self._clock.boottime_ns() - fresh_at_ns >= _RELIED_ON_NS:
             return None
-        entry = self._reflection.objects.get(f"{namespace}/{name}")
+        entry = self._cache.objects.get(f"{namespace}/{name}")
         return None if entry is None else _stored(entry)
 
     async def read(self, namespace: str, name: str) -> StoredPod | None:
@@ -202,8 +303,8 @@ class ClusterPods:
             raise PodsUnavailableError(f"the pod could not be read: {error}") from None
 
     def sight(self, pod: PodRef) -> PodSight:
-        """What the copy says of a pod by its UID; that it lacks one proves nothing."""
-        entry = self._reflection.objects.get(f"{pod.namespace}/{pod.name}")
+        """The cached pod of that UID; a missing one proves nothing."""
+        entry = self._cache.objects.get(f"{pod.namespace}/{pod.name}")
         return None if entry is None or entry.uid != pod.uid else _seen(entry.value)
 
     async def look(self, pod: PodRef) -> PodSeen | PodGone:
@@ -269,111 +370,27 @@ def _seen(pod: KnownPod) -> PodSeen:
     return PodSeen(pod.uid, pod.node, reservation, pod.has_ended)
 
 
-# --- cluster nodes
-# The nodes of the cluster, as the Verifier asks for them: reads the copy, never the network.
-#
-# A copy that is too old accepts nobody: the snapshot says until when it counts. A Node that
-# is there makes nothing trusted, one that is not there is refused. Pure.
+class PodEvictor:
+    """Implements Evictor by the Eviction API (policy/v1), which heeds disruption budgets."""
 
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
 
-class MapNames:
-    """Which node a map means by another name: an index that follows the nodes' copy."""
-
-    def __init__(self) -> None:
-        self._holders: dict[str, dict[str, None]] = {}
-        self.only: dict[str, str] = {}
-        """The node of each name that just one has: of two, a map means neither."""
-
-    def observe(self, changes: tuple[Change[KnownNode], ...], _asked_ns: int | None) -> None:
-        """The copy changed."""
-        for change in changes:
-            old = None if change.old is None else change.old.value.map_name
-            new = None if change.new is None else change.new.value.map_name
-            if old == new:
-                continue
-            if old is not None:
-                self._holders.get(old, {}).pop(change.key, None)
-                self._choose(old)
-            if new is not None:
-                self._holders.setdefault(new, {})[change.key] = None
-                self._choose(new)
-
-    def _choose(self, name: str) -> None:
-        holders = self._holders.get(name, {})
-        if len(holders) == 1:
-            self.only[name] = next(iter(holders))
-        else:
-            self.only.pop(name, None)
-        if not holders:
-            self._holders.pop(name, None)
-
-
-class ClusterNodes:
-    """Implements NodeDirectory."""
-
-    def __init__(
-        self,
-        reflection: Reflection[KnownNode],
-        stale_after_ns: int,
-        map_names: MapNames | None = None,
-    ) -> None:
-        self._reflection = reflection
-        self._stale_after_ns = stale_after_ns
-        self._map_names = map_names or MapNames()
-
-    def snapshot(self) -> DirectorySnapshot:
-        """What is known now; stale from the start until the first list is in."""
-        return DirectorySnapshot(
-            _Values(self._reflection.objects),
-            self._reflection.fresh_until_ns(self._stale_after_ns),
-            self._map_names.only,
-        )
-
-    def warning(self) -> str | None:
-        """A real directory needs none."""
-        return None
-
-
-class _Values(Mapping[str, KnownNode]):
-    """The values of entries, without a copy."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self, entries: Mapping[str, Entry[KnownNode]]) -> None:
-        self._entries = entries
-
-    def __getitem__(self, name: str) -> KnownNode:
-        return self._entries[name].value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-# --- enforced namespaces
-# Namespaces in which every GPU pod is guarded, from the copy of the Namespaces. Pure.
-#
-# A namespace that the copy does not know counts as enforced: a pod's namespace exists before
-# the pod, so the copy is behind, and to guess that it is not enforced would let the pod pass.
-# One that is known stays what it was while the copy is too old; readiness says that it is.
-
-
-class EnforcedNamespaces:
-    """Answers from memory."""
-
-    def __init__(self, reflection: Reflection[KnownNamespace], stale_after_ns: int) -> None:
-        self._reflection = reflection
-        self._stale_after_ns = stale_after_ns
-
-    def is_enforced(self, namespace: str) -> bool:
-        """Whether GPU pods in it are guarded without a wish; False where none is named."""
-        if not namespace:
-            return False
-        known = self._reflection.objects.get(namespace)
-        return known is None or known.value.enforced
-
-    def fresh_until_ns(self) -> int:
-        """CLOCK_BOOTTIME from which the copy is too old; 0 before it was read."""
-        return self._reflection.fresh_until_ns(self._stale_after_ns)
+    async def evict(self, pod: PodRef) -> str:
+        """Evict the pod of that UID; empty where that was done or it is gone, else why not."""
+        name = pod.name or ""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            await self._api.create_below(PODS, name, EVICTION, body, pod.namespace)
+        except ApiError as error:
+            if error.is_not_found or error.is_conflict:  # gone, or another pod by now
+                return ""
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                return f"a disruption budget is against it: {error}"
+            return str(error)
+        return ""

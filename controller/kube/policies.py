@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
+from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
-from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.policy_objects import (
     CLASS_KIND,
     POLICY,
@@ -125,4 +125,4 @@ class ClusterPolicy:
         return True
 
     def _parts(self) -> PolicyParts:
-        return PolicyParts(self._policies.reflection.objects, self._classes.reflection.objects)
+        return PolicyParts(self._policies.cache.objects, self._classes.cache.objects)

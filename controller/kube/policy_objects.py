@@ -14,8 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.kube.reflection import Entry, Kind, Metadata
-from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES, GROUP
+from controller.kube.resources import (
+    ATTESTATION_CLASSES,
+    ATTESTATION_POLICIES,
+    GROUP,
+    Entry,
+    Kind,
+    Metadata,
+)
 from controller.policies.file import (
     API_VERSION,
     KIND,

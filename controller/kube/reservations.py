@@ -1,6 +1,7 @@
-"""Reservations.
+"""GPUReservation, the custom resource of one GPU's reservation record, and its store.
 
-Holds: reservation object, reservation store.
+The schema is in deploy/; what the API server could not have stored by it is refused here, not
+repaired. The record is the `spec`; `status` is a summary for people that nothing reads back.
 """
 
 import contextlib
@@ -12,12 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
+from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
-from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Pace
-from controller.kube.reflection import Entry as Known
-from controller.kube.reflection import Kind, Metadata
-from controller.kube.resources import GROUP, RESERVATIONS
-from controller.kube.store import FIRST_READ_SECONDS, WrittenObjects
+from controller.kube.resources import GROUP, RESERVATIONS, Kind, Metadata
+from controller.kube.resources import Entry as Known
+from controller.kube.store import FIRST_READ_SECONDS, ObjectStore
 from controller.ledger.record import (
     GpuRecord,
     Holder,
@@ -32,19 +32,12 @@ from gpuwarden.clock import Clock
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 
-# --- reservation object
-# GPUReservation, the custom resource of one GPU's reservation record. Pure.
-#
-# The schema stands in deploy/; what the API server could not have stored by it is refused
-# here, not repaired. The record is the `spec`; `status` is a summary for people that nothing
-# reads back. Its finalizer holds an object that somebody deletes, or whose definition goes:
-# a GPU in use is not freed by one `kubectl delete`. The final write of a record's life marks
-# its holders as ended and takes the finalizer off, so that an object that vanished otherwise
-# is known to have been removed by force.
-
 API_VERSION: Final = f"{GROUP}/{RESERVATIONS.version}"
 KIND: Final = "GPUReservation"
 FINALIZER: Final = f"{GROUP}/reservation"
+"""Holds an object that somebody deletes, or whose definition goes: one `kubectl delete` does not
+free a GPU in use. The final write of a record's life marks its holders as ended and takes the
+finalizer off, so an object that vanished otherwise is known to have been removed by force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +208,13 @@ def _read_holder(holder: _Holder) -> Holder:
     )
 
 
-# --- reservation store
-# LedgerStore on GPUReservation objects: what all replicas of a cluster agree on.
-#
-# Creation is the API server's create-if-absent, so it refuses a second holder by itself. A
-# record ends in two writes: one that marks its holders as ended (from then on the GPU is
-# free) and one that removes the object; whoever finds one between the two removes it. An
-# object that vanished before its end was removed by force: its record stays in force here
-# and is written again.
-
 _MOST_RACES: Final = 4
 _MOST_REPAIRS: Final = 16
 _MANY: Final = 64
 
 
 class Mended(StrEnum):
-    """What was done to a live record's object that somebody had laid hands on."""
+    """How a live record's object was restored that somebody had changed or removed."""
 
     WRITTEN = "written"
     """It had been removed by force, and was made again."""
@@ -239,7 +223,14 @@ class Mended(StrEnum):
 
 
 class KubernetesLedgerStore:
-    """Implements LedgerStore; `watcher.follow` keeps it, in the event loop that uses it."""
+    """Implements LedgerStore: what all replicas of a cluster agree on.
+
+    Creation is the API server's create-if-absent, so it refuses a second holder by itself. A
+    record ends in two writes: one marks its holders as ended (from then on the GPU is free), one
+    removes the object; whoever finds an object between the two removes it. An object that vanished
+    before its end was removed by force: its record stays in force here and is written again.
+    `watcher.follow` keeps the cache, in the event loop that uses it.
+    """
 
     def __init__(
         self,
@@ -257,7 +248,7 @@ class KubernetesLedgerStore:
         """How often."""
         self._mends = instruments.counter(names.LEDGER_MENDS)
         self._replaced: list[Entry] = []
-        self._objects: WrittenObjects[KeptReservation] = WrittenObjects(
+        self._objects: ObjectStore[KeptReservation] = ObjectStore(
             api,
             RESERVATION_KIND,
             self._take,
@@ -273,11 +264,11 @@ class KubernetesLedgerStore:
 
     @property
     def watcher(self) -> ListWatch[KeptReservation]:
-        """What keeps the copy."""
+        """Keeps the cache."""
         return self._objects.watcher
 
     async def load(self) -> LedgerSnapshot:
-        """Wait for the first list, later look whether the watch still speaks.
+        """Wait for the first list, later check that the watch still sends.
 
         Raises LedgerUnavailableError. Writes again what was removed by force, and removes what
         was left at its end.
@@ -313,8 +304,8 @@ class KubernetesLedgerStore:
         demand_successor(old, new)
         async with self._objects.turns[new.key]:
             if old is None:
-                return await self._created(new)
-            return await self._changed(old, new)
+                return await self._create(new)
+            return await self._change(old, new)
 
     async def show(self) -> int:
         """Bring the status of some objects up to date, for people; how many it was.
@@ -333,7 +324,7 @@ class KubernetesLedgerStore:
                 await self._objects.change(key, known, step, subresource="status")
         return min(len(behind), _MOST_REPAIRS)
 
-    async def _created(self, new: GpuRecord) -> bool:
+    async def _create(self, new: GpuRecord) -> bool:
         for _ in range(_MOST_RACES):
             known = self._objects.known.get(new.key)
             if known is not None and _is_live(known):
@@ -344,7 +335,7 @@ class KubernetesLedgerStore:
             await self._mend(new.key)
         raise self._lost_races(new)
 
-    async def _changed(self, old: Entry, new: GpuRecord) -> bool:
+    async def _change(self, old: Entry, new: GpuRecord) -> bool:
         for _ in range(_MOST_RACES):
             known = self._objects.known.get(new.key)
             if known is None or known.value.entry != old:
@@ -412,7 +403,7 @@ class KubernetesLedgerStore:
 
     def _lost_races(self, record: GpuRecord) -> Exception:
         error = LedgerUnavailableError("too many others change it")
-        return self._objects.failed(record.key, error)
+        return self._objects.error_about(record.key, error)
 
 
 def _is_live(known: Known[KeptReservation]) -> bool:

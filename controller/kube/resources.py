@@ -1,23 +1,21 @@
-"""Resources.
+"""The resources of the Kubernetes API that the controller uses: calls, objects and errors.
 
-Holds: resources, errors.
+`CALLS` is the one list of calls: RBAC in deploy/ grants exactly it, and tests compare it with
+the rules and with the API server's audit log. No IO.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from gpuwarden.redaction import without_secrets
 
-# --- resources
-# The resources of the Kubernetes API that the controller touches, and every call it makes.
-#
-# `CALLS` is the one list: RBAC in deploy/ grants exactly it, and tests compare it with the
-# rules and with what an API server's audit log has seen. Pure.
+T = TypeVar("T")
 
 GROUP: Final = "gpuwarden.dev"
 LEASE_NAME: Final = "gpuwarden-controller"
@@ -127,11 +125,110 @@ def with_query(path: str, **query: str | int | None) -> str:
     return f"{path}?{text}" if text else path
 
 
+# --- objects
+# An object that lacks its name, UID or version, or whose fields have other types than the
+# API's, is an error: without it a cache cannot be known to be whole.
+
+
+class EventKind(Enum):
+    """What an event of a watch says."""
+
+    APPLIED = auto()
+    """ADDED or MODIFIED: they mean the same to a cache."""
+    DELETED = auto()
+    BOOKMARK = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """One object, reduced to the fields that the controller uses."""
+
+    version: str
+    uid: str
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """One event; `entry` is None for a bookmark, whose only news is the version."""
+
+    kind: EventKind
+    version: str
+    key: str = ""
+    entry: Entry[T] | None = None
+
+
+class Metadata(msgspec.Struct, rename="camel", gc=False):
+    """meta/v1 ObjectMeta, as far as it is used."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _Bookmark(msgspec.Struct, gc=False):
+    metadata: Metadata
+
+
+class Kind(Generic[T]):
+    """How one kind of object is read from JSON."""
+
+    def __init__(self, resource: Resource, read: Callable[[bytes], tuple[Metadata, T]]) -> None:
+        self.resource = resource
+        self._read = read
+
+    def entry(self, body: bytes | msgspec.Raw) -> tuple[str, Entry[T]]:
+        """Key and entry of one object; raises ApiError."""
+        try:
+            metadata, value = self._read(bytes(body))
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ApiError(f"{self.resource.plural}: {_cause(error)}", 422) from None
+        if not (metadata.name and metadata.uid and metadata.resource_version):
+            raise ApiError(f"{self.resource.plural}: an object without name, UID or version", 422)
+        key = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+        return key, Entry(metadata.resource_version, metadata.uid, value)
+
+    def event(self, line: bytes) -> WatchEvent[T]:
+        """One line of a watch; raises ApiError, the server's own for an ERROR event."""
+        try:
+            found = _EVENT.decode(line)
+            if found.type == "BOOKMARK":
+                version = _BOOKMARK.decode(found.object).metadata.resource_version
+                return WatchEvent(EventKind.BOOKMARK, version)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ApiError(f"{self.resource.plural}: {_cause(error)}", 422) from None
+        if found.type == "ERROR":
+            raise error_from_event(bytes(found.object))
+        if found.type not in _KINDS:
+            raise ApiError(f"{self.resource.plural}: an event of unknown type", 422)
+        key, entry = self.entry(found.object)
+        return WatchEvent(_KINDS[found.type], entry.version, key, entry)
+
+
+_KINDS: Final = {
+    "ADDED": EventKind.APPLIED,
+    "MODIFIED": EventKind.APPLIED,
+    "DELETED": EventKind.DELETED,
+}
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_BOOKMARK: Final = msgspec.json.Decoder(_Bookmark)
+
+
+def _cause(error: Exception) -> str:
+    """A decoder's words name fields and types, never values."""
+    return f"an object that cannot be read: {error}"[:256]
+
+
 # --- errors
-# What the Kubernetes API refuses with, as values of ours. Pure.
-#
-# Nothing of an answer is kept but the fields of a `Status` object, cut short and without
-# what looks like a secret: other bodies come from proxies and may hold anything.
+# Nothing of an answer is kept but the fields of a `Status` object, cut short and without what
+# looks like a secret: other bodies come from proxies and may hold anything.
 
 MAX_TEXT: Final = 256
 MAX_RETRY_AFTER_S: Final = 60.0

@@ -1,19 +1,19 @@
-"""Objects of one kind that we write ourselves: a copy by list and watch, own answers ahead of it.
+"""Objects that the controller writes itself: a cache by list and watch, own answers ahead of it.
 
-Creation is the API server's create-if-absent, a change carries the resourceVersion that it was
-made from, a deletion that and the UID. After every answer, also one that refused, it is
-known what is there. What an answer's absence means is the business of whoever asked.
+Creation is create-if-absent. A change carries the resourceVersion that it was made from, a
+deletion that and the UID. After every answer, also a refusal, the newest object is known.
+What a missing answer means is the caller's decision.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from controller.kube.cache import DEFAULT_PACE, Change, ListWatch, Pace
 from controller.kube.client import JSON_PATCH, ApiClient
-from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Pace
-from controller.kube.reflection import Change, Entry, Inquiry, Kind, Sightings
-from controller.kube.resources import ApiError
+from controller.kube.resources import ApiError, Entry, Kind
 from gpuwarden.clock import Clock
 from gpuwarden.telemetry.metrics import Instruments
 
@@ -28,8 +28,110 @@ _WAITS: Final = (0.2, 0.5, 1.0)
 """Seconds to stay away after 429, unless the server names fewer."""
 
 
-class WrittenObjects(Generic[T]):
-    """One per kind; used from one event loop. `watcher.follow` keeps the copy."""
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request about one object that is on its way."""
+
+    key: str
+    seen: set[str] = field(default_factory=set)
+    """Versions that were known before, or that the cache showed meanwhile."""
+    is_overtaken: bool = False
+    """A list was taken meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """The cache has not shown this version yet."""
+
+    version: str
+    answered_ns: int
+
+
+class MutationCache(Generic[T]):
+    """The newest known state of objects that we also write: the cache, own answers ahead. Pure.
+
+    An answer to a write, or to a read past the cache, is newer than what the watch has sent so
+    far, and resourceVersions do not say which of two is newer. So an answer counts, and what the
+    watch sends about the object is known to be older, until the watch sends that very version.
+    A list asked for after the answer is newer than it; one that was on its way at the same time
+    proves nothing, and another is wanted.
+
+    Nothing is ever forgotten: an object that is gone is known to be missing.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Entry[T]] = {}
+        self.missing: set[str] = set()
+        """Known, but no longer there."""
+        self._ahead: dict[str, _Ahead] = {}
+        self._pending: set[PendingRequest] = set()
+
+    def begin(self, key: str) -> PendingRequest:
+        """Before a request about `key`, one at a time; `complete` or `cancel` follows."""
+        known = self.known.get(key)
+        request = PendingRequest(key, set() if known is None else {known.version})
+        self._pending.add(request)
+        return request
+
+    def cancel(self, request: PendingRequest) -> None:
+        """The request brought no object."""
+        self._pending.discard(request)
+
+    def complete(self, request: PendingRequest, entry: Entry[T], now_ns: int) -> bool:
+        """The request brought `entry`; False if only another request can say what is newest."""
+        self._pending.discard(request)
+        if entry.version in request.seen:
+            return True
+        if request.is_overtaken:
+            return False
+        self._put(request.key, entry)
+        self._ahead[request.key] = _Ahead(entry.version, now_ns)
+        return True
+
+    def take_changes(self, changes: tuple[Change[T], ...]) -> list[str]:
+        """Take what the watch sent; returns the keys whose known value is another now."""
+        return [x.key for x in changes if self._take(x.key, x.new)]
+
+    def take_list(self, entries: Mapping[str, Entry[T]], asked_ns: int) -> tuple[list[str], bool]:
+        """Take a list asked for at `asked_ns`; keys that changed, and whether to list again."""
+        for request in self._pending:
+            request.is_overtaken = True
+        changed, is_unsure = [], False
+        for key in self.known.keys() | entries.keys():
+            ahead, entry = self._ahead.get(key), entries.get(key)
+            if ahead is not None and ahead.answered_ns >= asked_ns:
+                is_unsure |= entry is None or entry.version != ahead.version
+                if entry is None or entry.version != ahead.version:
+                    continue
+            self._ahead.pop(key, None)
+            if self._take(key, entry):
+                changed.append(key)
+        return changed, is_unsure
+
+    def _take(self, key: str, entry: Entry[T] | None) -> bool:
+        ahead = self._ahead.get(key)
+        if ahead is not None:
+            if entry is None or entry.version != ahead.version:
+                return False
+            del self._ahead[key]
+        if entry is None:
+            if key in self.known:
+                self.missing.add(key)
+            return False
+        for request in self._pending:
+            if request.key == key:
+                request.seen.add(entry.version)
+        return self._put(key, entry)
+
+    def _put(self, key: str, entry: Entry[T]) -> bool:
+        before = self.known.get(key)
+        self.known[key] = entry
+        self.missing.discard(key)
+        return before is None or before.value != entry.value
+
+
+class ObjectStore(Generic[T]):
+    """One per kind; used from one event loop. `watcher.follow` keeps the cache."""
 
     def __init__(
         self,
@@ -54,7 +156,7 @@ class WrittenObjects(Generic[T]):
         self._clock = clock
         self._stale_after_ns = stale_after_ns
         self._first_read_s = first_read_s
-        self._sightings: Sightings[T] = Sightings()
+        self._objects: MutationCache[T] = MutationCache()
         self._writing = asyncio.Semaphore(_AT_ONCE)
         self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Requests about one object, one after the other: their answers have an order."""
@@ -71,20 +173,20 @@ class WrittenObjects(Generic[T]):
     @property
     def known(self) -> Mapping[str, Entry[T]]:
         """The newest that is known of every object that was ever seen."""
-        return self._sightings.known
+        return self._objects.known
 
     @property
     def missing(self) -> frozenset[str]:
         """Names of known objects that are no longer there."""
-        return frozenset(self._sightings.missing)
+        return frozenset(self._objects.missing)
 
     @property
     def fresh_until_ns(self) -> int:
-        """CLOCK_BOOTTIME from which the copy is too old; 0 before the first list."""
-        return self.watcher.reflection.fresh_until_ns(self._stale_after_ns)
+        """CLOCK_BOOTTIME from which the cache is too old; 0 before the first list."""
+        return self.watcher.cache.fresh_until_ns(self._stale_after_ns)
 
     async def demand_fresh(self) -> None:
-        """Wait for the first list, later look whether the watch still speaks; raises."""
+        """Wait for the first list, later check that the watch still sends; raises `unavailable`."""
         if not self.watcher.synced.is_set():
             try:
                 await asyncio.wait_for(self.watcher.synced.wait(), self._first_read_s)
@@ -94,17 +196,17 @@ class WrittenObjects(Generic[T]):
             raise self._too_old("not confirmed for too long")
 
     async def create(self, key: str, body: object) -> bool:
-        """False if there is one."""
-        inquiry = self._sightings.inquire(key)
+        """Create the object; False if there is one."""
+        request = self._objects.begin(key)
         try:
-            answer = await self._asked(lambda: self._api.create(self._kind.resource, body))
+            answer = await self._ask(lambda: self._api.create(self._kind.resource, body))
         except ApiError as error:
-            self._sightings.unanswered(inquiry)
+            self._objects.cancel(request)
             if not error.is_conflict:
-                raise self.failed(key, error) from None
+                raise self.error_about(key, error) from None
             await self.fetch(key)
             return False
-        await self._answered(inquiry, answer)
+        await self._complete(request, answer)
         return True
 
     async def change(
@@ -123,9 +225,9 @@ class WrittenObjects(Generic[T]):
             {"op": "replace", "path": "/metadata/resourceVersion", "value": known.version},
             *steps,
         ]
-        inquiry = self._sightings.inquire(key)
+        request = self._objects.begin(key)
         try:
-            answer = await self._asked(
+            answer = await self._ask(
                 lambda: self._api.patch(
                     self._kind.resource,
                     key,
@@ -135,55 +237,55 @@ class WrittenObjects(Generic[T]):
                 )
             )
         except ApiError as error:
-            self._sightings.unanswered(inquiry)
+            self._objects.cancel(request)
             if not (error.is_conflict or error.is_not_found):
-                raise self.failed(key, error) from None
+                raise self.error_about(key, error) from None
             await self.fetch(key)
             return False
         if is_last:
-            self._sightings.unanswered(inquiry)
+            self._objects.cancel(request)
         else:
-            await self._answered(inquiry, answer)
+            await self._complete(request, answer)
         return True
 
     async def delete(self, key: str, known: Entry[T]) -> bool:
         """Delete exactly the version that is known; False if it is another one by now."""
         try:
-            await self._asked(
+            await self._ask(
                 lambda: self._api.delete(
                     self._kind.resource, key, uid=known.uid, version=known.version
                 )
             )
         except ApiError as error:
             if not (error.is_conflict or error.is_not_found):
-                raise self.failed(key, error) from None
+                raise self.error_about(key, error) from None
             await self.fetch(key)
             return False
         return True
 
     async def fetch(self, key: str) -> None:
-        """Learn what the object is now; asked once more where a list came in between."""
+        """Read what the object is now; read again where a list came in between."""
         for _ in range(_MOST_RACES):
-            inquiry = self._sightings.inquire(key)
+            request = self._objects.begin(key)
             try:
-                body = await self._asked(lambda: self._api.get(self._kind.resource, key))
+                body = await self._ask(lambda: self._api.get(self._kind.resource, key))
             except ApiError as error:
-                self._sightings.unanswered(inquiry)
+                self._objects.cancel(request)
                 if not error.is_not_found:
-                    raise self.failed(key, error) from None
-                if key in self._sightings.known:
-                    self._sightings.missing.add(key)
+                    raise self.error_about(key, error) from None
+                if key in self._objects.known:
+                    self._objects.missing.add(key)
                 return
-            if self._took(inquiry, body):
+            if self._take_answer(request, body):
                 return
         raise self._unavailable(f"{self._name} {key}: lists and answers cross")
 
-    def failed(self, key: str, error: Exception) -> Exception:
-        """What is raised about one object."""
+    def error_about(self, key: str, error: Exception) -> Exception:
+        """The error to raise about one object."""
         return self._unavailable(f"{self._name} {key}: {error}")
 
-    async def _asked(self, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
-        """Stay away for a moment where the server has too much to do; raises ApiError."""
+    async def _ask(self, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        """Wait and retry where the server answers 429; raises ApiError."""
         for wait_s in _WAITS:
             try:
                 async with self._writing:
@@ -195,33 +297,33 @@ class WrittenObjects(Generic[T]):
         async with self._writing:
             return await ask()
 
-    async def _answered(self, inquiry: Inquiry, body: bytes) -> None:
-        """A write of ours was carried out; what is known afterwards includes it."""
-        if not self._took(inquiry, body):
-            await self.fetch(inquiry.key)
+    async def _complete(self, request: PendingRequest, body: bytes) -> None:
+        """A write of ours was carried out; the known state afterwards includes it."""
+        if not self._take_answer(request, body):
+            await self.fetch(request.key)
 
-    def _took(self, inquiry: Inquiry, body: bytes) -> bool:
-        """Whether it could be told what is newest."""
+    def _take_answer(self, request: PendingRequest, body: bytes) -> bool:
+        """Take an object from an answer; False where it is not known to be the newest."""
         try:
             key, entry = self._kind.entry(body)
         except ApiError as error:
-            self._sightings.unanswered(inquiry)
-            raise self.failed(inquiry.key, error) from None
-        is_sure = self._sightings.answered(inquiry, entry, self._clock.boottime_ns())
+            self._objects.cancel(request)
+            raise self.error_about(request.key, error) from None
+        is_sure = self._objects.complete(request, entry, self._clock.boottime_ns())
         if is_sure:
             self._take([key])
         return is_sure
 
     def _observe(self, changes: tuple[Change[T], ...], asked_ns: int | None) -> None:
         if asked_ns is None:
-            self._take(self._sightings.told(changes))
+            self._take(self._objects.take_changes(changes))
             return
-        entries = self.watcher.reflection.objects
-        changed, is_unsure = self._sightings.listed(entries, asked_ns)
+        entries = self.watcher.cache.objects
+        changed, is_unsure = self._objects.take_list(entries, asked_ns)
         self._take(changed)
         if is_unsure:
-            self.watcher.reflection.relist()
+            self.watcher.cache.relist()
 
     def _too_old(self, text: str) -> Exception:
-        trouble = self.watcher.reflection.trouble
+        trouble = self.watcher.cache.trouble
         return self._unavailable(f"{self._name}s: {text}{': ' if trouble else ''}{trouble}")

@@ -1,6 +1,7 @@
-"""Transport.
+"""HTTP exchanges with the API server through `kubernetes.aio`, with the credentials of today.
 
-Holds: access, connector, transport.
+Credentials are read again whenever they may have changed. Tokens and keys stay inside `Access`
+and out of every text.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -27,12 +28,6 @@ from kubernetes.aio.config.kube_config import load_kube_config
 from controller.kube.client import MAX_OBJECT_BYTES, Answer, Request
 from controller.kube.resources import ApiError
 from gpuwarden.clock import Clock
-
-# --- access
-# How the API server is reached and what we show it, read anew whenever it may have changed.
-#
-# In a pod: the service account's files, which kubelet replaces. Elsewhere: a kubeconfig.
-# `kubernetes.aio` reads both. Tokens and keys stay inside `Access` and out of every text.
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -54,21 +49,11 @@ class Access:
     """Digest of server, CA, client certificate and key: another one needs new connections."""
 
 
-class AccessSource(Protocol):
-    """Reads the access of this process."""
-
-    @property
-    def reread_s(self) -> float:
-        """Seconds after which what was read is read again."""
-
-    async def read(self) -> Access:
-        """Read it now; raises AccessError."""
-
-
 class InCluster:
     """The service account of the pod that we run in (KEP-1205: the token is replaced)."""
 
     reread_s: Final = 60.0
+    """Seconds after which the files are read again."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> None:
         self._environ = environ
@@ -95,6 +80,7 @@ class Kubeconfig:
     """A kubeconfig file, and one of its contexts."""
 
     reread_s: Final = 600.0
+    """Seconds after which the file is read again."""
 
     def __init__(self, path: Path, context: str | None = None) -> None:
         self._path = path
@@ -114,6 +100,9 @@ class Kubeconfig:
         except Exception as error:  # noqa: BLE001 - whatever the library trips over, the file is unusable
             raise AccessError(f"kubeconfig {self._path}: {_reason(error)}") from None
         return _access(configuration, f"kubeconfig {self._path}")
+
+
+AccessSource = InCluster | Kubeconfig
 
 
 def _access(configuration: Configuration, where: str) -> Access:
@@ -172,18 +161,16 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ConfigException) else type(error).__name__
 
 
-# --- connector
-# TCP connections to the API server that are over when they are closed.
-#
-# A TLS connection that is left in the middle of an answer stays open until its peer says farewell,
-# for up to 30 s, and the library does not wait for it. An API server is owed no farewell.
-
 _END_SECONDS: Final = 1.0
 """What an event loop needs for a connection that was cut off, many times over."""
 
 
 class AbortingConnector(aiohttp.TCPConnector):
-    """Cuts off every connection that it gave out when it is closed."""
+    """Aborts every connection that it gave out when it is closed.
+
+    A TLS connection that is left in the middle of an answer stays open until its peer closes it,
+    for up to 30 s, and the library does not wait for that.
+    """
 
     def __init__(self, *, limit: int, tls: ssl.SSLContext) -> None:
         super().__init__(limit=limit, ssl=tls)
@@ -227,13 +214,6 @@ class RestClient(RESTClientObject):
         return AbortingConnector(limit=self.maxsize, tls=self.ssl_context)
 
 
-# --- transport
-# One HTTP exchange with the API server through `kubernetes.aio`, with credentials of today.
-#
-# A token that was replaced is used within a minute, and at once after a 401; a changed CA
-# or client certificate gets connections of its own while open ones finish on theirs. Bodies
-# are read by the caller, who bounds them. An answer behind a redirect counts for nothing.
-
 CONNECT_SECONDS: Final = 10.0
 MAX_LINE_BYTES: Final = MAX_OBJECT_BYTES + 1024
 """An event of a watch: an object and few words."""
@@ -256,14 +236,20 @@ class _Connections:
         if self.users == 0:
             await self.rest.close()
 
-    async def left(self) -> None:
+    async def leave(self) -> None:
+        """Give up one use."""
         self.users -= 1
         if self.is_retired and self.users == 0:
             await self.rest.close()
 
 
 class Transport:
-    """Implements `controller.kube.client.Exchange`; used from one event loop."""
+    """Implements `controller.kube.client.Exchange`; used from one event loop.
+
+    A replaced token is used within a minute, and at once after a 401. A changed CA or client
+    certificate gets connections of its own while open ones finish on theirs. The caller reads
+    bodies and bounds them. An answer behind a redirect is refused.
+    """
 
     def __init__(self, source: AccessSource, clock: Clock) -> None:
         self._source = source
@@ -276,19 +262,19 @@ class Transport:
     @contextlib.asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         """Send and give the answer with its body unread; raises ApiError."""
-        connections = await self._current()
+        connections = await self._acquire()
         try:
-            response = await self._sent(connections, request)
+            response = await self._send(connections, request)
         except ssl.SSLError as error:
             connections = await self._reread(connections, _tls_text(error))
-            response = await self._sent_or_error(connections, request)
+            response = await self._send_or_raise(connections, request)
         if response.status == _UNAUTHORIZED:
             fresh = await self._reread_after_refusal(connections)
             if fresh is not None:
                 response.release()
-                await connections.left()
+                await connections.leave()
                 connections = fresh
-                response = await self._sent_or_error(connections, request)
+                response = await self._send_or_raise(connections, request)
         try:
             yield Answer(
                 response.status, response.headers.get("Retry-After"), _Body(response.content)
@@ -297,7 +283,7 @@ class Transport:
             raise ApiError(f"the API server broke off: {type(error).__name__}") from None
         finally:
             response.close()
-            await connections.left()
+            await connections.leave()
 
     async def close(self) -> None:
         """Close what is idle now, the rest when it ends."""
@@ -305,14 +291,14 @@ class Transport:
             await self._connections.retire()
             self._connections = None
 
-    async def _current(self) -> _Connections:
+    async def _acquire(self) -> _Connections:
         """Connections by credentials that are not too old; where these cannot be read, the last."""
         async with self._reading:
             now_ns = self._clock.boottime_ns()
             trouble = ""
             if self._read_ns is None or now_ns - self._read_ns >= self._source.reread_s * _NS:
                 try:
-                    await self._take(await self._source.read())
+                    await self._use(await self._source.read())
                 except AccessError as error:
                     trouble = str(error)
                 self._read_ns = now_ns
@@ -323,7 +309,7 @@ class Transport:
             connections.users += 1
             return connections
 
-    async def _take(self, access: Access) -> None:
+    async def _use(self, access: Access) -> None:
         old = self._connections
         if old is not None and old.access.material == access.material:
             old.access = access
@@ -338,11 +324,11 @@ class Transport:
 
     async def _reread(self, used: _Connections, text: str) -> _Connections:
         """Other connections than `used`, whose TLS failed; raises ApiError if there are none."""
-        await used.left()
+        await used.leave()
         self._read_ns = None
-        fresh = await self._current()
+        fresh = await self._acquire()
         if fresh is used:
-            await fresh.left()
+            await fresh.leave()
             raise ApiError(text)
         return fresh
 
@@ -350,22 +336,22 @@ class Transport:
         """Connections with other credentials than those that were refused, if there are any."""
         before = used.access.authorization
         self._read_ns = None
-        fresh = await self._current()
+        fresh = await self._acquire()
         if fresh is used and fresh.access.authorization == before:
-            await fresh.left()
+            await fresh.leave()
             return None
         return fresh
 
-    async def _sent_or_error(
+    async def _send_or_raise(
         self, connections: _Connections, request: Request
     ) -> aiohttp.ClientResponse:
         try:
-            return await self._sent(connections, request)
+            return await self._send(connections, request)
         except ssl.SSLError as error:
-            await connections.left()
+            await connections.leave()
             raise ApiError(_tls_text(error)) from None
 
-    async def _sent(self, connections: _Connections, request: Request) -> aiohttp.ClientResponse:
+    async def _send(self, connections: _Connections, request: Request) -> aiohttp.ClientResponse:
         """Raises ssl.SSLError where new credentials may help; any other end is an ApiError."""
         access = connections.access
         headers = {"Accept": "application/json", "Content-Type": request.content_type}
@@ -387,18 +373,18 @@ class Transport:
         except aiohttp.ClientSSLError as error:
             raise ssl.SSLError(type(error).__name__) from None
         except TimeoutError:
-            await connections.left()
+            await connections.leave()
             raise ApiError("no answer from the API server in time") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            await connections.left()
+            await connections.leave()
             raise ApiError(f"no answer from the API server: {type(error).__name__}") from None
         except BaseException:
-            await connections.left()
+            await connections.leave()
             raise
         response: aiohttp.ClientResponse = answered.response
         if response.history:
             response.close()
-            await connections.left()
+            await connections.leave()
             raise ApiError("the API server sent us elsewhere, which it never does")
         return response
 

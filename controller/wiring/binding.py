@@ -33,7 +33,8 @@ from controller.binding.webhook import (
     GrantPorts,
 )
 from controller.fleet.view import FleetSnapshot
-from controller.kube.reflection import Change, KnownPod
+from controller.kube.cache import Change
+from controller.kube.pods import KnownPod
 from controller.ledger.claim import AttemptLimits, Claimant
 from controller.ledger.record import ReservationIds, ReservationKey
 from controller.ledger.store import Entry, LedgerStore, MemoryLedgerStore

@@ -10,18 +10,18 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from controller.admission.pod_view import AdmittedPod
 from controller.admission.review import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault
 from controller.fleet.trust import TrustChange
-from controller.kube.calls import KubeTokenReviewer, PodEvictor
+from controller.kube.cache import DEFAULT_PACE, Change, ListWatch, Observe, Pace
 from controller.kube.client import ApiClient, Exchange
 from controller.kube.enrollments import KubernetesEnrollmentStore
-from controller.kube.event_recorder import EventRecorder
 from controller.kube.events import (
+    EventRecorder,
     Notice,
     admission_notice,
     binding_notice,
@@ -29,20 +29,27 @@ from controller.kube.events import (
     trust_notices,
     use_notices,
 )
-from controller.kube.leadership import Leadership
-from controller.kube.list_watch import DEFAULT_PACE, ListWatch, Observe, Pace
-from controller.kube.node_hints import HintPorts, NodeHints, NodeToucher
-from controller.kube.pods import (
-    ClusterBoundPods,
+from controller.kube.leader_election import Leadership
+from controller.kube.node_hints import NodeHints, NodeToucher
+from controller.kube.nodes import (
+    NAMESPACE_KIND,
+    NODE_KIND,
     ClusterNodes,
-    ClusterPods,
     EnforcedNamespaces,
     MapNames,
+)
+from controller.kube.pods import (
+    ClusterBoundPods,
+    ClusterPods,
+    KnownPod,
+    PodEvictor,
     PodsByNode,
+    pod_kind,
 )
 from controller.kube.policies import ClusterPolicy
-from controller.kube.reflection import NAMESPACE_KIND, NODE_KIND, Change, Kind, KnownPod, pod_kind
 from controller.kube.reservations import KubernetesLedgerStore
+from controller.kube.resources import Kind
+from controller.kube.token_review import KubeTokenReviewer
 from controller.ledger.store import LedgerUnavailableError
 from controller.placement.texts import WishRules
 from controller.placement.verbs import FilterDecision, Totals
@@ -54,18 +61,6 @@ from gpuwarden.telemetry.metrics import Instruments
 T = TypeVar("T")
 _NS = 1e9
 _SHOWN_EVERY_S = 2.0
-
-
-class Aged(Protocol):
-    """A copy, as its gauges see it."""
-
-    @property
-    def fresh_at_ns(self) -> int | None:
-        """CLOCK_BOOTTIME when it was last known to be right."""
-
-    @property
-    def objects(self) -> Mapping[str, object]:
-        """What it holds."""
 
 
 class Cluster:
@@ -95,13 +90,13 @@ class Cluster:
         map_names = MapNames()
         nodes = self._followed(NODE_KIND, map_names.observe)
         namespaces = self._followed(NAMESPACE_KIND)
-        self.nodes = ClusterNodes(nodes.reflection, stale_after_ns, map_names)
-        self.namespaces = EnforcedNamespaces(namespaces.reflection, stale_after_ns)
+        self.nodes = ClusterNodes(nodes.cache, stale_after_ns, map_names)
+        self.namespaces = EnforcedNamespaces(namespaces.cache, stale_after_ns)
         self._pods = by_node = PodsByNode(self.namespaces.is_enforced)
         kind = pod_kind(rules)
         pods = self._followed(kind, self._observe_pods)
-        self.pods = ClusterPods(api, kind, pods.reflection, replica=replica, clock=clock)
-        self.bound_pods = ClusterBoundPods(pods.reflection, by_node, clock.boottime_ns)
+        self.pods = ClusterPods(api, kind, pods.cache, replica=replica, clock=clock)
+        self.bound_pods = ClusterBoundPods(pods.cache, by_node, clock.boottime_ns)
         self.evictor = PodEvictor(api)
         self._pod_observers: list[Observe[KnownPod]] = [self._pods.observe, self.pods.observe]
         self.enrollments = KubernetesEnrollmentStore(
@@ -194,16 +189,14 @@ class Cluster:
         """
         return NodeHints(
             self._api,
-            HintPorts(
-                waiting=self._waiting,
-                nodes=self.nodes.snapshot,
-                passing=passing,
-                not_ready=not_ready,
-                leads=self.leadership.leads,
-                boottime_ns=self._clock.boottime_ns,
-            ),
-            self._rules,
-            self._instruments,
+            waiting=self._waiting,
+            nodes=self.nodes.snapshot,
+            passing=passing,
+            not_ready=not_ready,
+            leads=self.leadership.leads,
+            boottime_ns=self._clock.boottime_ns,
+            rules=self._rules,
+            instruments=self._instruments,
         )
 
     def _waiting(self) -> Iterator[AdmittedPod]:
@@ -262,10 +255,10 @@ class Cluster:
         )
         now_ns = self._clock.boottime_ns()
         for name, watcher in self._watchers.items():
-            copy: Aged = watcher.reflection
-            objects.labels(name).set(len(copy.objects))
-            if copy.fresh_at_ns is not None:
-                age.labels(name).set(max(0, now_ns - copy.fresh_at_ns) / _NS)
+            cache = watcher.cache
+            objects.labels(name).set(len(cache.objects))
+            if cache.fresh_at_ns is not None:
+                age.labels(name).set(max(0, now_ns - cache.fresh_at_ns) / _NS)
 
     async def close(self) -> None:
         """Give the Lease back and close connections; the tasks have ended before."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from controller.kube.calls import KubeTokenReviewer, reviewed_identity
 from controller.kube.client import JSON_PATCH, ApiClient
 from controller.kube.resources import LEASES, NAMESPACES, TOKEN_REVIEWS, ApiError, Resource
+from controller.kube.token_review import KubeTokenReviewer, reviewed_identity
 
 NAMESPACE = "default"
 

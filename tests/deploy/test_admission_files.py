@@ -11,7 +11,7 @@ import yaml
 from controller.admission.pod_view import asks_condition
 from controller.admission.review import ENFORCED, pod_handlers
 from controller.binding import webhook as gate
-from controller.kube.reflection import ENFORCE_LABEL
+from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.texts import WishRules
 from controller.web.webhook import AdmissionLimits
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.reflection import ENFORCE_LABEL
+from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.pod import MANAGED_TAINT, RUNTIME_DEVICE_PREFIXES, reserved_keys
 from controller.placement.texts import (
     LABEL_PREFIXES,

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from controller.kube.pods import TOUCHED, ClusterPods
-from controller.kube.reflection import ENFORCE_LABEL, Kind, KnownPod, Reflection, pod_kind
+from controller.kube.cache import Cache
+from controller.kube.nodes import ENFORCE_LABEL
+from controller.kube.pods import TOUCHED, ClusterPods, KnownPod, pod_kind
+from controller.kube.resources import Kind
 from controller.kube.transport import Kubeconfig
 from controller.ledger.record import PodGone, PodRef, PodSeen
 from controller.placement.texts import WishRules
@@ -395,7 +397,7 @@ async def test_a_touch_is_of_one_pod_and_no_other_of_its_name(world: World) -> N
     metadata = world.pods.get("touched")["metadata"]
     client, transport = api_client(Kubeconfig(world.lab.kubeconfig), SystemClock())
     kind: Kind[KnownPod] = pod_kind(WishRules())
-    pods = ClusterPods(client, kind, Reflection(), replica="e2e", clock=SystemClock())
+    pods = ClusterPods(client, kind, Cache(), replica="e2e", clock=SystemClock())
     try:
         other = PodRef(NAMESPACE, "touched", "00000000-0000-4000-8000-000000000000")
         assert await pods.touch(other) == PodGone()

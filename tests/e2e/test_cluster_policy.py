@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.kube.list_watch import Pace
+from controller.kube.cache import Pace
 from controller.kube.policies import ClusterPolicy
 from controller.kube.policy_objects import CLASS, OBJECT_VERSION, POLICY
 from controller.policies.file import PolicyChange, decode_policy

@@ -16,18 +16,16 @@ from typing import Any
 import pytest
 
 from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore, KnownNode
+from controller.kube.cache import ListWatch, Pace
 from controller.kube.client import ApiClient
 from controller.kube.enrollments import (
     KubernetesEnrollmentStore,
     enrollment_object,
     enrollment_spec,
 )
-from controller.kube.event_recorder import EventRecorder
-from controller.kube.events import REPEAT_NS, Notice, Regarding, Severity
-from controller.kube.leadership import Leadership
-from controller.kube.list_watch import ListWatch, Pace
-from controller.kube.pods import ClusterNodes
-from controller.kube.reflection import NODE_KIND
+from controller.kube.events import REPEAT_NS, EventRecorder, Notice, Regarding, Severity
+from controller.kube.leader_election import Leadership
+from controller.kube.nodes import NODE_KIND, ClusterNodes
 from controller.kube.resources import LEASE_NAME, NAMESPACES, NODES, ApiError, Resource
 from controller.kube.transport import InCluster, Kubeconfig
 from gpuwarden.clock import SystemClock
@@ -221,7 +219,7 @@ class TestNodes:
     ) -> None:
         lab.fake_nodes.add("kube-a")
         watcher = _watcher(ours)
-        directory = ClusterNodes(watcher.reflection, 60_000_000_000)
+        directory = ClusterNodes(watcher.cache, 60_000_000_000)
         async with _following(watcher):
             await _equal(lab, directory)
             await asyncio.to_thread(lab.control_plane.api_server.kill)
@@ -241,16 +239,16 @@ class TestNodes:
         watcher = _watcher(ours, Pace(watch_s=5, silence_s=8.0, ask_s=1.0), instruments)
         async with _following(watcher):
             await asyncio.wait_for(watcher.synced.wait(), 20)
-            first = watcher.reflection.fresh_at_ns
+            first = watcher.cache.fresh_at_ns
 
             async def fresher() -> bool | None:
-                at = watcher.reflection.fresh_at_ns
+                at = watcher.cache.fresh_at_ns
                 assert at is not None
                 assert first is not None
                 return at > first + 11_000_000_000 or None
 
             await eventually(fresher, "two watches later")
-            assert watcher.reflection.trouble == ""
+            assert watcher.cache.trouble == ""
         lists = instruments.registry.get_sample_value(
             "gpuwarden_kube_lists_total", {"resource": "nodes"}
         )
@@ -260,9 +258,9 @@ class TestNodes:
         """As after a restore: what the copy holds is of a version that is not there yet."""
         lab.fake_nodes.add("kube-c")
         watcher = _watcher(ours, Pace(watch_s=3, silence_s=8.0, ask_s=1.0, pause_factor=0.2))
-        watcher.reflection.listed({}, "99999999999", SystemClock().boottime_ns())
+        watcher.cache.take_list({}, "99999999999", SystemClock().boottime_ns())
         async with _following(watcher):
-            await _equal(lab, ClusterNodes(watcher.reflection, 60_000_000_000))
+            await _equal(lab, ClusterNodes(watcher.cache, 60_000_000_000))
         lab.fake_nodes.delete("kube-c")
 
 

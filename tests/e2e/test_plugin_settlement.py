@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from controller.kube.reflection import ENFORCE_LABEL
+from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.pod import MANAGED_TAINT
 from gpuwarden.evidence.model import GpuProcess
 from tests.e2e.lab.api import Document

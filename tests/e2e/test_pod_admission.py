@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from controller.admission.pod_view import ASSIGNED_PATH
-from controller.kube.reflection import ENFORCE_LABEL
+from controller.kube.nodes import ENFORCE_LABEL
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import LEVEL, UUIDS, container, new_pod
 from tests.builders.hostile_pods import HOSTILE, HOSTILE_IDS

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.kube.events import BINDING_REASON, PLACEMENT_REASON, REASON
-from controller.kube.reflection import ENFORCE_LABEL
+from controller.kube.nodes import ENFORCE_LABEL
 from sandbox.fleet.watch import metrics_of
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab

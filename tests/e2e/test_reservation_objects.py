@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from controller.kube.cache import Pace
 from controller.kube.client import ApiClient
-from controller.kube.list_watch import Pace
 from controller.kube.reservations import (
     FINALIZER,
     KubernetesLedgerStore,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.kube.enrollments import enrollment_object
-from controller.kube.reflection import ENFORCE_LABEL
+from controller.kube.nodes import ENFORCE_LABEL
 from tests.contracts.enrollment_store import FULL
 from tests.e2e.lab.fake_nodes import KIND_LABEL
 from tests.e2e.lab.lab import Lab

@@ -46,7 +46,7 @@ from controller.binding.webhook import GatePods as Pods
 from controller.binding.webhook import Grants as GrantLog
 from controller.fleet.enrollment import KnownNode
 from controller.fleet.view import FleetSnapshot
-from controller.kube.reflection import pod_kind
+from controller.kube.pods import pod_kind
 from controller.ledger.claim import Claimant, LivePod
 from controller.ledger.occupancy import Grants, LoggedGrant
 from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight

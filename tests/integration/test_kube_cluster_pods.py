@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from controller.binding.request import PodsUnavailableError
+from controller.kube.cache import Change, ListWatch, Observe
 from controller.kube.client import ApiClient
-from controller.kube.list_watch import ListWatch, Observe
-from controller.kube.pods import TOUCHED, ClusterPods
-from controller.kube.reflection import Change, KnownPod, pod_kind
+from controller.kube.pods import TOUCHED, ClusterPods, KnownPod, pod_kind
 from controller.kube.transport import Transport
 from controller.ledger.record import PodGone, PodRef, PodSeen
 from controller.placement.texts import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
@@ -80,7 +79,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         jitter=lambda: 0.0,
         observe=observe,
     )
-    pods = ClusterPods(client, kind, watcher.reflection, replica="c-0", clock=clock)
+    pods = ClusterPods(client, kind, watcher.cache, replica="c-0", clock=clock)
     observers.append(pods.observe)
     following = asyncio.create_task(watcher.follow())
     await watcher.synced.wait()

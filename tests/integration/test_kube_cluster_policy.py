@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from controller.kube.cache import Pace
 from controller.kube.client import ApiClient
-from controller.kube.list_watch import Pace
 from controller.kube.policies import ClusterPolicy
 from controller.policies.file import PolicyChange
 from controller.policy import Level

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.kube.cache import ListWatch, Pace
 from controller.kube.client import Answer, ApiClient, Request
-from controller.kube.list_watch import ListWatch, Pace
-from controller.kube.reflection import NODE_KIND
+from controller.kube.nodes import NODE_KIND
 from controller.kube.resources import NODES
 from controller.kube.transport import InCluster, Transport
 from gpuwarden.clock import SystemClock

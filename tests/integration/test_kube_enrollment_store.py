@@ -16,8 +16,8 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     PinnedGpu,
 )
+from controller.kube.cache import Pace
 from controller.kube.enrollments import FINALIZER, KubernetesEnrollmentStore, enrollment_object
-from controller.kube.list_watch import Pace
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from controller.kube.client import ApiClient
-from controller.kube.event_recorder import EventRecorder
-from controller.kube.events import REPEAT_NS, Notice, Regarding, Severity
-from controller.kube.leadership import Leadership
-from controller.kube.lease import Terms
+from controller.kube.events import REPEAT_NS, EventRecorder, Notice, Regarding, Severity
+from controller.kube.leader_election import Leadership, Terms
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster

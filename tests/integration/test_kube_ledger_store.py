@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.kube.list_watch import Pace
+from controller.kube.cache import Pace
 from controller.kube.reservations import (
     FINALIZER,
     KubernetesLedgerStore,

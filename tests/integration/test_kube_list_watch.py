@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.enrollment import KnownNode
-from controller.kube.list_watch import ListWatch, Pace
-from controller.kube.pods import ClusterNodes
-from controller.kube.reflection import NODE_KIND
+from controller.kube.cache import ListWatch, Pace
+from controller.kube.nodes import NODE_KIND, ClusterNodes
 from controller.kube.resources import NODES, ApiError
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
@@ -35,7 +34,7 @@ class Following:
 
     @property
     def uids(self) -> dict[str, str]:
-        return {name: x.uid for name, x in self.watcher.reflection.objects.items()}
+        return {name: x.uid for name, x in self.watcher.cache.objects.items()}
 
     @property
     def wanted(self) -> dict[str, str]:
@@ -45,7 +44,7 @@ class Following:
         async def look() -> bool | None:
             return (self.uids == self.wanted and self.server.open_watches["nodes"] == 1) or None
 
-        await eventually(look, f"{what}: {self.watcher.reflection.trouble}")
+        await eventually(look, f"{what}: {self.watcher.cache.trouble}")
 
 
 Follow = Callable[..., contextlib.AbstractAsyncContextManager[Following]]
@@ -137,11 +136,11 @@ async def test_a_watch_that_ends_goes_on_from_its_bookmark(
 ) -> None:
     async with follow(replace(PACE, watch_s=2, ask_s=0.3)) as following:
         await following.equals("first list")
-        before = following.watcher.reflection.fresh_at_ns or 0
+        before = following.watcher.cache.fresh_at_ns or 0
         server.create("namespaces", node("elsewhere"))
 
         async def bookmarked() -> bool | None:
-            return (following.watcher.reflection.fresh_at_ns or 0) > before + 2 * _SECOND or None
+            return (following.watcher.cache.fresh_at_ns or 0) > before + 2 * _SECOND or None
 
         await eventually(bookmarked, "a watch later")
         server.objects.compact()
@@ -155,10 +154,10 @@ async def test_where_nothing_happens_at_all_the_version_itself_proves_it(
 ) -> None:
     async with follow(replace(PACE, ask_s=0.1)) as following:
         await following.equals("first list")
-        before = following.watcher.reflection.fresh_at_ns or 0
+        before = following.watcher.cache.fresh_at_ns or 0
 
         async def proven() -> bool | None:
-            return (following.watcher.reflection.fresh_at_ns or 0) > before or None
+            return (following.watcher.cache.fresh_at_ns or 0) > before or None
 
         await eventually(proven, "the copy has the newest version")
         assert lists(server) == 1
@@ -223,19 +222,19 @@ async def test_a_server_that_goes_away_and_comes_back(
 ) -> None:
     async with follow() as following:
         await following.equals("first list")
-        was, fresh_at = following.uids, following.watcher.reflection.fresh_at_ns
+        was, fresh_at = following.uids, following.watcher.cache.fresh_at_ns
         await server.stop()
 
         async def noticed() -> bool | None:
-            return bool(following.watcher.reflection.trouble) or None
+            return bool(following.watcher.cache.trouble) or None
 
         await eventually(noticed, "the copy says that something is wrong")
         assert following.uids == was
-        assert following.watcher.reflection.fresh_at_ns == fresh_at
+        assert following.watcher.cache.fresh_at_ns == fresh_at
         server.delete("nodes", "a")
         await server.start()
         await following.equals("after restart")
-        assert following.watcher.reflection.trouble == ""
+        assert following.watcher.cache.trouble == ""
 
 
 async def test_a_silent_watch_is_left_and_the_copy_grows_old(
@@ -243,7 +242,7 @@ async def test_a_silent_watch_is_left_and_the_copy_grows_old(
 ) -> None:
     server.are_watches_silent = True
     async with follow(replace(PACE, silence_s=0.2)) as following:
-        directory = ClusterNodes(following.watcher.reflection, 10 * _SECOND)
+        directory = ClusterNodes(following.watcher.cache, 10 * _SECOND)
         assert directory.snapshot().fresh_until_ns == 0
         assert directory.warning() is None
 
@@ -252,7 +251,7 @@ async def test_a_silent_watch_is_left_and_the_copy_grows_old(
 
         await eventually(left, "another watch")
         snapshot = directory.snapshot()
-        fresh_at = following.watcher.reflection.fresh_at_ns
+        fresh_at = following.watcher.cache.fresh_at_ns
         assert fresh_at is not None
         assert snapshot.fresh_until_ns == fresh_at + 10 * _SECOND
         assert {name: x.uid for name, x in snapshot.nodes.items()} == following.wanted

@@ -12,7 +12,8 @@ import pytest
 from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
 from controller.fleet.enrollment import DirectorySnapshot, KnownNode
-from controller.kube.node_hints import MOST_PER_LOOK, HintPorts, NodeHints
+from controller.kube.client import ApiClient
+from controller.kube.node_hints import MOST_PER_LOOK, NodeHints
 from controller.placement.texts import WishRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -45,17 +46,20 @@ class Around:
     now_ns: int = 0
     fresh_until_ns: int = 10
 
-    def ports(self) -> HintPorts:
+    def hints(self, api: ApiClient) -> NodeHints:
         def passing(_pod: AdmittedPod) -> Iterable[str]:
             return self.passing
 
-        return HintPorts(
+        return NodeHints(
+            api,
             waiting=lambda: self.waiting,
             nodes=lambda: DirectorySnapshot(self.nodes, self.fresh_until_ns),
             passing=passing,
             not_ready=lambda: self.not_ready,
             leads=lambda: self.leads,
             boottime_ns=lambda: self.now_ns,
+            rules=WishRules(),
+            instruments=Instruments(Process.CONTROLLER, "test"),
         )
 
 
@@ -79,7 +83,7 @@ def around() -> Around:
 @pytest.fixture
 async def hints(server: FakeApiServer, tmp_path: Path, around: Around) -> AsyncIterator[NodeHints]:
     api, transport = api_client(in_cluster(tmp_path / "sa", server))
-    yield NodeHints(api, around.ports(), WishRules(), Instruments(Process.CONTROLLER, "test"))
+    yield around.hints(api)
     await transport.close()
 
 

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from controller.kube.list_watch import Pace
+from controller.kube.cache import Pace
 from controller.kube.reservations import KubernetesLedgerStore
 from controller.ledger.claim import Claim, Claimant, Claimed
 from controller.ledger.record import MOVES, HolderState, Origin, PodRef, ShareGroup

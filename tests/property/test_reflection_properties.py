@@ -1,4 +1,4 @@
-"""A copy equals the server after any order of events, drops, compactions and restarts.
+"""A cache equals the server after any order of events, drops, compactions and restarts.
 
 The model server is tests/fakes/api_objects; a watch that is open is a position in its
 history, of which Hypothesis delivers as much as it likes before the next thing happens.
@@ -8,16 +8,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.kube.reflection import (
-    Change,
-    Entry,
-    Event,
-    EventKind,
-    Reflection,
-    WantList,
-    WantWatch,
-)
-from controller.kube.resources import ApiError
+from controller.kube.cache import Cache, Change, WantList, WantWatch
+from controller.kube.resources import ApiError, Entry, EventKind, WatchEvent
 from tests.fakes.api_objects import ApiObjects, Object, RefusedError, version_of
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -36,7 +28,7 @@ class Copying(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.server = ApiObjects()
-        self.copy: Reflection[int] = Reflection()
+        self.cache: Cache[int] = Cache()
         self.replayed: dict[str, Entry[int]] = {}
         """What somebody knows who only listens to the changes."""
         self.now = 0
@@ -89,25 +81,25 @@ class Copying(RuleBasedStateMachine):
     def the_server_is_restored_from_elsewhere(self) -> None:
         self.server.restart_elsewhere()
         self.watch = None
-        self.copy.failed(ApiError("broken"))
+        self.cache.record_failure(ApiError("broken"))
 
     @precondition(lambda self: self.watch is None)
     @rule(writes=st.lists(st.tuples(NAMES, st.integers(0, 3)), max_size=2))
     def the_copy_takes_its_next_step(self, writes: list[tuple[str, int]]) -> None:
         """`writes` happen between the list's moment and its arrival."""
-        wanted = self.copy.wanted()
+        wanted = self.cache.next_request()
         if isinstance(wanted, WantWatch):
             try:
                 self.watch = self.server.number_of(wanted.version)
             except RefusedError as error:
-                self.copy.failed(ApiError("gone", error.status))
-                assert isinstance(self.copy.wanted(), WantList)
+                self.cache.record_failure(ApiError("gone", error.status))
+                assert isinstance(self.cache.next_request(), WantList)
             return
         asked, listed = self.now, self.server_state()
         version = version_of(self.server.number)
         for name, value in writes:
             self.somebody_writes(name, value)
-        self.heard(self.copy.listed(listed, version, asked))
+        self.heard(self.cache.take_list(listed, version, asked))
         self.lists += 1
 
     @precondition(lambda self: self.watch is not None)
@@ -116,33 +108,33 @@ class Copying(RuleBasedStateMachine):
         assert self.watch is not None
         if self.watch < self.server.oldest:
             self.watch = None
-            self.copy.failed(ApiError("ERROR event", 410))
+            self.cache.record_failure(ApiError("ERROR event", 410))
             return
         for happening in self.server.after("things", self.watch)[:count]:
             self.watch = happening.number
-            event = Event(
+            event = WatchEvent(
                 _KINDS[happening.type],
                 version_of(happening.number),
                 happening.key,
                 entry(happening.object),
             )
-            self.heard(self.copy.event(event, self.now_as_of(happening.number)))
+            self.heard(self.cache.take_event(event, self.now_as_of(happening.number)))
 
     @precondition(lambda self: self.watch is not None and self.watch >= self.server.oldest)
     @rule()
     def the_watch_sends_a_bookmark(self) -> None:
         self.the_watch_delivers(1_000)
         self.watch = self.server.number
-        bookmark: Event[int] = Event(EventKind.BOOKMARK, version_of(self.watch))
-        assert self.copy.event(bookmark, self.now) == ()
-        assert dict(self.copy.objects) == self.server_state()
+        bookmark: WatchEvent[int] = WatchEvent(EventKind.BOOKMARK, version_of(self.watch))
+        assert self.cache.take_event(bookmark, self.now) == ()
+        assert dict(self.cache.objects) == self.server_state()
 
     @precondition(lambda self: self.watch is not None)
     @rule(status=st.sampled_from([0, 429, 500, 503]))
     def the_watch_breaks(self, status: int) -> None:
         self.watch = None
-        self.copy.failed(ApiError("broken", status, retry_after_s=2.0))
-        assert self.copy.pause_s(0.0) >= 2.0
+        self.cache.record_failure(ApiError("broken", status, retry_after_s=2.0))
+        assert self.cache.pause_s(0.0) >= 2.0
 
     @precondition(lambda self: self.watch is not None)
     @rule()
@@ -159,7 +151,7 @@ class Copying(RuleBasedStateMachine):
                 self.the_watch_delivers(1_000)
         if self.watch is not None and self.watch >= self.server.oldest:
             self.the_watch_delivers(1_000)
-            assert dict(self.copy.objects) == self.server_state()
+            assert dict(self.cache.objects) == self.server_state()
 
     def now_as_of(self, number: int) -> int:
         """A moment that does not claim more than this event proves."""
@@ -169,18 +161,18 @@ class Copying(RuleBasedStateMachine):
     @invariant()
     def the_copy_is_some_state_of_the_server(self) -> None:
         """Never of an earlier one than before."""
-        mine = dict(self.copy.objects)
+        mine = dict(self.cache.objects)
         states = [*(state for _, state in self.past), self.server_state()]
         if self.lists:
             self.newest = next(n for n in range(self.newest, len(states)) if states[n] == mine)
 
     @invariant()
     def the_changes_tell_the_whole_story(self) -> None:
-        assert self.replayed == dict(self.copy.objects)
+        assert self.replayed == dict(self.cache.objects)
 
     @invariant()
     def it_never_asks_from_nowhere(self) -> None:
-        wanted = self.copy.wanted()
+        wanted = self.cache.next_request()
         assert isinstance(wanted, WantList) or wanted.version not in {"", "0", "None"}
 
 

@@ -8,7 +8,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.kube.reflection import Change, Entry, Inquiry, Sightings
+from controller.kube.cache import Change
+from controller.kube.resources import Entry
+from controller.kube.store import MutationCache, PendingRequest
 from tests.fakes.api_objects import version_of
 
 KEYS = st.sampled_from(["a", "a", "b"])
@@ -23,10 +25,10 @@ class Writing(RuleBasedStateMachine):
         self.order: dict[str, int] = {}
         self.history: list[tuple[int, str, Entry[int] | None]] = []
         self.watched = 0
-        self.copy: dict[str, Entry[int]] = {}
-        """What the reflection holds: the watch and lists alone."""
-        self.sightings: Sightings[int] = Sightings()
-        self.answers: list[tuple[Inquiry, Entry[int]]] = []
+        self.cache: dict[str, Entry[int]] = {}
+        """What the cache holds: the watch and lists alone."""
+        self.mutations: MutationCache[int] = MutationCache()
+        self.answers: list[tuple[PendingRequest, Entry[int]]] = []
         self.list_on_its_way: tuple[int, int, dict[str, Entry[int]]] | None = None
         self.is_list_wanted = False
         self.newest_known: dict[str, int] = {}
@@ -53,39 +55,39 @@ class Writing(RuleBasedStateMachine):
     @rule(key=KEYS, writes=st.booleans())
     def we_ask(self, key: str, *, writes: bool) -> None:
         """One at a time per object, as the store does."""
-        if any(inquiry.key == key for inquiry, _ in self.answers):
+        if any(request.key == key for request, _ in self.answers):
             return
-        inquiry = self.sightings.inquire(key)
+        request = self.mutations.begin(key)
         if writes:
-            self.answers.append((inquiry, self.write(key)))
+            self.answers.append((request, self.write(key)))
         elif key in self.objects:
-            self.answers.append((inquiry, self.objects[key]))
+            self.answers.append((request, self.objects[key]))
         else:
-            self.sightings.unanswered(inquiry)
+            self.mutations.cancel(request)
 
     @precondition(lambda self: self.answers)
     @rule()
     def we_are_answered(self) -> None:
-        inquiry, entry = self.answers.pop(0)
+        request, entry = self.answers.pop(0)
         self.now += 1
-        if self.sightings.answered(inquiry, entry, self.now):
+        if self.mutations.complete(request, entry, self.now):
             assert (
-                self.order[self.sightings.known[inquiry.key].version] >= self.order[entry.version]
+                self.order[self.mutations.known[request.key].version] >= self.order[entry.version]
             )
         else:
-            self.we_ask(inquiry.key, writes=False)
+            self.we_ask(request.key, writes=False)
 
     @precondition(lambda self: self.list_on_its_way is None)
     @rule(count=st.sampled_from([1, 1_000]))
     def the_watch_tells(self, count: int) -> None:
         for number, key, entry in [x for x in self.history if x[0] > self.watched][:count]:
             self.watched = number
-            change = Change(key, self.copy.get(key), entry)
+            change = Change(key, self.cache.get(key), entry)
             if entry is None:
-                self.copy.pop(key, None)
+                self.cache.pop(key, None)
             else:
-                self.copy[key] = entry
-            self.sightings.told((change,))
+                self.cache[key] = entry
+            self.mutations.take_changes((change,))
 
     @precondition(lambda self: self.list_on_its_way is None)
     @rule(is_later=st.booleans())
@@ -100,8 +102,8 @@ class Writing(RuleBasedStateMachine):
         assert self.list_on_its_way is not None
         asked, number, objects = self.list_on_its_way
         self.list_on_its_way = None
-        self.watched, self.copy = number, dict(objects)
-        _, is_unsure = self.sightings.listed(objects, asked)
+        self.watched, self.cache = number, dict(objects)
+        _, is_unsure = self.mutations.take_list(objects, asked)
         self.is_list_wanted |= is_unsure
 
     @rule()
@@ -115,13 +117,13 @@ class Writing(RuleBasedStateMachine):
                 self.a_list_is_asked_for(is_later=True)
         assert not self.is_list_wanted
         self.the_watch_tells(1_000)
-        known = self.sightings.known
-        there = {k: x for k, x in known.items() if k not in self.sightings.missing}
+        known = self.mutations.known
+        there = {k: x for k, x in known.items() if k not in self.mutations.missing}
         assert there == self.objects
 
     @invariant()
     def nothing_goes_back_in_time(self) -> None:
-        for key, entry in self.sightings.known.items():
+        for key, entry in self.mutations.known.items():
             number = self.order[entry.version]
             assert number >= self.newest_known.get(key, 0)
             self.newest_known[key] = number

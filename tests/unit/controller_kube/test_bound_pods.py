@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from controller.binding.request import BoundPod
-from controller.kube.pods import REMADE_NS, ClusterBoundPods, PodsByNode
-from controller.kube.reflection import Change, KnownPod, Reflection, pod_kind
+from controller.kube.cache import Cache, Change
+from controller.kube.pods import REINDEX_NS, ClusterBoundPods, KnownPod, PodsByNode, pod_kind
 from controller.ledger.record import PodRef
 from controller.placement.requirements import Requirements
 from controller.placement.texts import WishRules
@@ -38,15 +38,15 @@ def document(
 class Copy:
     def __init__(self, *documents: dict[str, Any], enforced: bool = False) -> None:
         self.clock = FakeClock()
-        self.reflection: Reflection[KnownPod] = Reflection()
+        self.cache: Cache[KnownPod] = Cache()
         by_node = PodsByNode(lambda _namespace: enforced)
         entries = dict(KIND.entry(json.dumps(x).encode()) for x in documents)
-        self.reflection.listed(entries, "7", 1)
+        self.cache.take_list(entries, "7", 1)
         by_node.observe(tuple(Change(k, None, x) for k, x in entries.items()), 1)
-        self.pods = ClusterBoundPods(self.reflection, by_node, self.clock.boottime_ns)
+        self.pods = ClusterBoundPods(self.cache, by_node, self.clock.boottime_ns)
 
     def listed(self, *documents: dict[str, Any]) -> None:
-        self.reflection.listed(dict(KIND.entry(json.dumps(x).encode()) for x in documents), "8", 2)
+        self.cache.take_list(dict(KIND.entry(json.dumps(x).encode()) for x in documents), "8", 2)
 
 
 def name_of(pod: BoundPod | None) -> str | None:
@@ -91,7 +91,7 @@ def test_by_uid_the_index_is_not_made_for_every_question() -> None:
     copy.listed(document("a"), document("b"))
     assert copy.pods.with_uid("uid-b") is None
     assert name_of(copy.pods.with_uid("uid-a")) == "a"
-    copy.clock.advance(REMADE_NS / 1e9)
+    copy.clock.advance(REINDEX_NS / 1e9)
     assert name_of(copy.pods.with_uid("uid-b")) == "b"
 
 

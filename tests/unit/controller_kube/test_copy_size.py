@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from controller.kube.cache import Cache
 from controller.kube.enrollments import ENROLLMENT_KIND, enrollment_object
+from controller.kube.nodes import NAMESPACE_KIND, NODE_KIND
+from controller.kube.pods import pod_kind
 from controller.kube.policy_objects import ACCEPTED, CLASS_KIND, POLICY_KIND
-from controller.kube.reflection import NAMESPACE_KIND, NODE_KIND, Kind, Reflection, pod_kind
 from controller.kube.reservations import RESERVATION_KIND, reservation_object, reservation_status
-from controller.kube.resources import CALLS, Verb
+from controller.kube.resources import CALLS, Kind, Verb
 from controller.placement.texts import WishRules
 from tests.builders.ledger import record
 from tests.contracts.enrollment_store import FULL
@@ -173,11 +175,11 @@ def parts_of(found: object) -> Iterator[object]:
 
 def copied(kind: Kind[Any], document: Document) -> tuple[object, ...]:
     """All that a copy holds after the object was listed, and after it was told by a watch."""
-    listed: Reflection[Any] = Reflection()
-    listed.listed(dict([kind.entry(json.dumps(document).encode())]), "7", 1)
-    watched: Reflection[Any] = Reflection()
+    listed: Cache[Any] = Cache()
+    listed.take_list(dict([kind.entry(json.dumps(document).encode())]), "7", 1)
+    watched: Cache[Any] = Cache()
     line = json.dumps({"type": "ADDED", "object": document}).encode()
-    watched.event(kind.event(line), 1)
+    watched.take_event(kind.event(line), 1)
     return tuple(tuple(each.objects.items()) for each in (listed, watched))
 
 

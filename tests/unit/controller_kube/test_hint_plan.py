@@ -6,8 +6,8 @@ from typing import Any
 from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
 from controller.fleet.enrollment import KnownNode
-from controller.kube.hint_plan import KEPT_NS_HINT_PLAN as KEPT_NS
-from controller.kube.hint_plan import MOST_WISHES, HintPlan, LabelChange
+from controller.kube.node_hints import KEPT_WISH_NS as KEPT_NS
+from controller.kube.node_hints import MOST_WISHES, HintPlan, LabelChange
 from controller.placement.texts import WishRules
 from tests.builders.admitted_pods import admitted, new_pod
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from controller.kube.lease import Candidate, Create, Lease, Update
+from controller.kube.leader_election import Candidate, Create, Lease, Update
 from controller.kube.resources import ApiError
 
 _SECOND = 1_000_000_000

@@ -1,8 +1,9 @@
 """Which node a map means by the label `gpu-node-name`."""
 
 from controller.fleet.enrollment import KnownNode
-from controller.kube.pods import MapNames
-from controller.kube.reflection import Change, Entry
+from controller.kube.cache import Change
+from controller.kube.nodes import MapNames
+from controller.kube.resources import Entry
 
 
 def entry(map_name: str | None) -> Entry[KnownNode]:

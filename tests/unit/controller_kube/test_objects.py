@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 
 from controller.fleet.enrollment import KnownNode, Taint
-from controller.kube.reflection import (
-    NAMESPACE_KIND,
-    NODE_KIND,
-    Entry,
-    EventKind,
-    KnownNamespace,
-    KnownPod,
-    pod_kind,
-)
-from controller.kube.resources import ApiError, error_from_answer
+from controller.kube.nodes import NAMESPACE_KIND, NODE_KIND, KnownNamespace
+from controller.kube.pods import KnownPod, pod_kind
+from controller.kube.resources import ApiError, Entry, EventKind, error_from_answer
 from controller.ledger.claim import LivePod
 from controller.ledger.record import PodRef
 from controller.placement.texts import WishRules

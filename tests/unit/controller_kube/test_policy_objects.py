@@ -19,8 +19,7 @@ from controller.kube.policy_objects import (
     status_patch,
     verdict,
 )
-from controller.kube.reflection import Entry
-from controller.kube.resources import ApiError
+from controller.kube.resources import ApiError, Entry
 from controller.policies.file import MAX_BYTES, PolicyFinding, PolicyInvalidError, decode_policy
 
 HASH = "v1:sha256:" + "a" * 64

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.access import BoundPod, TokenReviewUnavailableError
-from controller.kube.calls import reviewed_identity
+from controller.kube.token_review import reviewed_identity
 
 NAME = "authentication.kubernetes.io/pod-name"
 UID = "authentication.kubernetes.io/pod-uid"

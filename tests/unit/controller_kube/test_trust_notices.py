@@ -7,9 +7,10 @@ import pytest
 
 from controller.fleet.enrollment import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
+from controller.kube.cache import Change
 from controller.kube.events import MAX_PODS, REASONS, Regarding, Severity, trust_notices
-from controller.kube.pods import PodsByNode
-from controller.kube.reflection import Change, Entry, KnownPod
+from controller.kube.pods import KnownPod, PodsByNode
+from controller.kube.resources import Entry
 from gpuwarden.reasons import ReasonCode
 
 NODES = DirectorySnapshot({"gpu-1": KnownNode("uid-1"), "odd": KnownNode(None)})

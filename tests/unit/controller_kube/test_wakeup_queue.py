@@ -3,8 +3,8 @@
 import pytest
 
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.kube.hint_plan import BURST, WakeupQueue
-from controller.kube.hint_plan import KEPT_NS_WAKEUP_QUEUE as KEPT_NS
+from controller.kube.node_hints import BURST, WakeupQueue
+from controller.kube.node_hints import KEPT_NODE_NS as KEPT_NS
 
 SECOND = 1_000_000_000
 HELPS = {

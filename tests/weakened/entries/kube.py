@@ -8,14 +8,14 @@ from tests.weakened.weakening import one
 ENTRIES: Final = (
     one(
         "taint-that-kubelet-heeds",
-        "controller/kube/reflection.py",
+        "controller/kube/nodes.py",
         "return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT",
         "return taint.key == MANAGED_TAINT",
         "tests/unit/controller_kube/test_objects.py::test_what_is_kept_of_a_node",
     ),
     one(
         "map-names-one-node",
-        "controller/kube/pods.py",
+        "controller/kube/nodes.py",
         "if len(holders) == 1:",
         "if holders:",
         "tests/unit/controller_kube/test_map_names.py"
@@ -23,7 +23,7 @@ ENTRIES: Final = (
     ),
     one(
         "hints-go",
-        "controller/kube/hint_plan.py",
+        "controller/kube/node_hints.py",
         "LabelChange(name, frozenset(keys - node.hints), node.hints - keys)",
         "LabelChange(name, frozenset(keys - node.hints), frozenset())",
         "tests/unit/controller_kube/test_hint_plan.py"
@@ -64,7 +64,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-audience",
-        "controller/kube/calls.py",
+        "controller/kube/token_review.py",
         "if not status.authenticated or audience not in (status.audiences or ()):",
         "if not status.authenticated:",
         f"{REVIEW_ANSWERS}::test_what_does_not_count",

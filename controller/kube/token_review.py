@@ -1,55 +1,16 @@
-"""Calls.
+"""Asks the API server whose token it is (authentication.k8s.io/v1 TokenReview).
 
-Holds: pod evictor, token reviewer.
+A token counts only for our audience, and only if the API server has compared that audience.
+No error holds any part of a token or of an answer about one.
 """
 
-from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from controller.access import BoundPod, TokenIdentity, TokenReviewUnavailableError
 from controller.kube.client import ApiClient
-from controller.kube.resources import EVICTION, PODS, TOKEN_REVIEWS, ApiError
-from controller.ledger.record import PodRef
-
-# --- pod evictor
-# Evicts pods by the Eviction API (policy/v1), so that disruption budgets are heeded.
-#
-# Must not decide whom: it is asked for one pod, of one UID.
-
-
-class PodEvictor:
-    """Implements Evictor."""
-
-    def __init__(self, api: ApiClient) -> None:
-        self._api = api
-
-    async def evict(self, pod: PodRef) -> str:
-        """Evict the pod of that UID; empty where that was done or it is gone, else why not."""
-        name = pod.name or ""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
-        }
-        try:
-            await self._api.create_below(PODS, name, EVICTION, body, pod.namespace)
-        except ApiError as error:
-            if error.is_not_found or error.is_conflict:  # gone, or another pod by now
-                return ""
-            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
-                return f"a disruption budget is against it: {error}"
-            return str(error)
-        return ""
-
-
-# --- token reviewer
-# Asks the Kubernetes API whose token it is (authentication.k8s.io/v1 TokenReview).
-#
-# A token counts only for our audience, and only if the API server says that it has looked at
-# that. Nothing of a token, nor of an answer about one, stands in an error.
+from controller.kube.resources import TOKEN_REVIEWS, ApiError
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
