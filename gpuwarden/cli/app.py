@@ -9,7 +9,7 @@ from typing import Final
 
 from cyclopts import App, CycloptsError
 
-from gpuwarden.cli.outcome import MEANING, CliError, ExitCode
+from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
 from gpuwarden.cli.terminal import shown
 
 _COMMANDS: Final = "gpuwarden.cli.commands"
@@ -27,14 +27,14 @@ _GROUPS: Final = {
 }
 _LAZY: Final = {
     "nodes": ("nodes:nodes", "List the nodes of the fleet, once or as they change."),
-    "node show": ("node:show", "Show one node and its GPUs."),
-    "node accept": ("operate:accept", "Make the hardware that a node shows its pins."),
-    "node quarantine": ("operate:quarantine", "Take a node out until it is let back in."),
-    "node release": ("operate:release", "End the denial of a node; its pins stay."),
+    "node show": ("nodes:show", "Show one node and its GPUs."),
+    "node accept": ("nodes:accept", "Make the hardware that a node shows its pins."),
+    "node quarantine": ("nodes:quarantine", "Take a node out until it is let back in."),
+    "node release": ("nodes:release", "End the denial of a node; its pins stay."),
     "gpus": ("gpus:gpus", "List every GPU with its serial and UUID."),
     "reservations": ("reservations:reservations", "List who holds which GPU."),
     "reservation release": (
-        "release:release",
+        "reservations:release",
         "Release a GPU of a silent node from a pod that has ended.",
     ),
     "class list": ("classes:list_", "List the classes that nodes have and that policy names."),
@@ -42,7 +42,7 @@ _LAZY: Final = {
     "class diff": ("classes:diff_", "Show where two classes differ; exits with 3 if they do."),
     "explain node": ("explain:node", "Explain why a node is or is not eligible."),
     "explain pod": (
-        "explain_pod:pod",
+        "explain:pod",
         "Explain a pod's way to its GPUs, or why it waits; exits with 3 if that is wrong.",
     ),
     "fit": ("fit:fit", "Say which nodes a pod would pass on; exits with 3 if there is none."),
@@ -63,8 +63,8 @@ _LAZY: Final = {
     "config print": ("config:print_", "Print every effective value and where it comes from."),
     "config validate": ("config:validate", "Check a configuration; exits with 2 and all findings."),
     "config schema": ("config:schema", "Print the JSON Schema of a configuration file."),
-    "version": ("version:version", "Print the version of this program and of the protocol."),
-    "completion": ("completion:completion", "Print the completion script of a shell."),
+    "version": ("program:version", "Print the version of this program and of the protocol."),
+    "completion": ("program:completion", "Print the completion script of a shell."),
 }
 """Command -> place and summary, which help shows without loading the command."""
 

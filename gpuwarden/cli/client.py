@@ -6,19 +6,27 @@ that fits; the controller's own text is escaped. Must not print.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from grpc import aio
 
-from gpuwarden.cli.credentials import expected_controller, own_svid
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Connection
-from gpuwarden.cli.outcome import CliError, ExitCode
 from gpuwarden.cli.terminal import shown
+from gpuwarden.identity.chain import ChainError, spiffe_id_of
+from gpuwarden.identity.offer import Offer, OfferRefusedError, appraise
+from gpuwarden.identity.spiffe_id import Role, SpiffeId, SpiffeIdError, parse_spiffe_id
+from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
 from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
 from gpuwarden.wire.transport import client_options
@@ -53,19 +61,24 @@ _EXIT: Final = {
     grpc.StatusCode.UNAVAILABLE: ExitCode.NOT_REACHABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: ExitCode.TIMEOUT,
 }
+_MAX_LIFETIME: Final = timedelta(days=31)
+"""Operators may hold longer SVIDs than workloads; the server has its own limit."""
+_MAX_PEM_BYTES: Final = 1024 * 1024
+_FETCH_SECONDS: Final = 5.0
+_READERS: Final = frozenset({Role.INSPECTOR, Role.OPERATOR})
 
 
-def ask(connection: Connection, question: Callable[["Asker"], Awaitable[T]]) -> T:
+def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) -> T:
     """Open the connection, put the question, close it; raises CliError."""
 
     async def run() -> T:
-        async with connected(connection) as asker:
-            return await question(asker)
+        async with connected(connection) as client:
+            return await question(client)
 
     return asyncio.run(run())
 
 
-class Asker:
+class Client:
     """The methods of all services with a time limit and our errors."""
 
     def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
@@ -186,13 +199,13 @@ def _join(parts: dict[str, Part], one: sup.CollectResponse) -> None:
 
 
 @asynccontextmanager
-async def connected(connection: Connection) -> AsyncIterator[Asker]:
+async def connected(connection: Connection) -> AsyncIterator[Client]:
     """An open connection; raises CliError where none can be had."""
     if connection.server.startswith("unix:"):
         path = Path(connection.server.removeprefix("unix:").removeprefix("//"))
         _demand_socket(path)
         async with aio.insecure_channel(f"unix:{path}", options=client_options()) as channel:
-            yield Asker(channel, connection.timeout, _failure)
+            yield Client(channel, connection.timeout, _failure)
         return
     host, port = _address(connection.server)
     svid = own_svid(connection)
@@ -201,7 +214,7 @@ async def connected(connection: Connection) -> AsyncIterator[Asker]:
     async with Tunnel(svid, host, port, expected, timeouts=timeouts) as tunnel:
         explain = _tunnelled(tunnel, connection.server)
         async with tunnel.channel() as channel:
-            yield Asker(channel, connection.timeout, explain)
+            yield Client(channel, connection.timeout, explain)
 
 
 def _demand_socket(path: Path) -> None:
@@ -250,3 +263,101 @@ def _failure(error: aio.AioRpcError) -> CliError:
     if code is ExitCode.TIMEOUT:
         text = "no answer in time; see --timeout"
     return CliError(code, text)
+
+
+# --- credentials
+
+
+def own_svid(connection: Connection) -> Svid:
+    """Our SVID as the options name it; raises CliError."""
+    given = {"--svid": connection.svid, "--key": connection.key, "--bundle": connection.bundle}
+    if not any(given.values()):
+        return _from_workload_api(connection.workload_api)
+    missing = [name for name, path in given.items() if path is None]
+    if missing:
+        raise CliError(ExitCode.USAGE, f"{' and '.join(missing)} missing; all three go together")
+    return _from_files(*(path for path in given.values() if path is not None))
+
+
+def expected_controller(connection: Connection, own: SpiffeId) -> SpiffeId:
+    """The SPIFFE ID that the controller must have; raises CliError."""
+    if connection.controller_id is not None:
+        try:
+            return parse_spiffe_id(connection.controller_id)
+        except SpiffeIdError as error:
+            raise CliError(ExitCode.USAGE, f"--controller-id: {error}") from None
+    prefix, _, role = own.path.rpartition("/")[0].rpartition("/")
+    if role in set(Role):
+        return SpiffeId(own.trust_domain, f"{prefix}/{Role.CONTROLLER}")
+    raise CliError(ExitCode.USAGE, f"{own} tells no path prefix; give --controller-id")
+
+
+def is_reader(spiffe_id: SpiffeId) -> bool:
+    """Whether the identity has a role that may read the fleet, whatever the path prefix."""
+    return spiffe_id.path.rpartition("/")[0].rpartition("/")[2] in _READERS
+
+
+def _from_files(svid: Path, key: Path, bundle: Path) -> Svid:
+    chain = _certificates("--svid", svid)
+    try:
+        private_key = load_pem_private_key(_read("--key", key, secret=True), password=None)
+        spiffe_id = spiffe_id_of(chain[0])
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        raise CliError(ExitCode.USAGE, f"--key: {key} is not an unencrypted PEM key") from None
+    except (ChainError, SpiffeIdError) as error:
+        raise CliError(ExitCode.USAGE, f"--svid: {svid}: {error}") from None
+    roots = tuple(_certificates("--bundle", bundle))
+    return _appraised(Offer(str(spiffe_id), private_key, tuple(chain), roots, (str(spiffe_id),)))
+
+
+def _from_workload_api(endpoint: str | None) -> Svid:
+    # Imported here: the library takes longer to load than a local question takes to answer.
+    from gpuwarden.identity.workload_api import (  # noqa: PLC0415 - see above
+        SpiffeWorkloadApi,
+        WorkloadApiDeniedError,
+        WorkloadApiError,
+    )
+
+    if not endpoint:
+        text = "no SVID: give --svid, --key and --bundle, or --workload-api"
+        raise CliError(ExitCode.USAGE, text)
+    api = SpiffeWorkloadApi(
+        endpoint, is_reader, fetch_timeout=_FETCH_SECONDS, first_update_timeout=_FETCH_SECONDS
+    )
+    try:
+        offer = api.fetch()
+    except WorkloadApiError as error:
+        denied = isinstance(error, WorkloadApiDeniedError)
+        code = ExitCode.NOT_AUTHORISED if denied else ExitCode.NOT_REACHABLE
+        raise CliError(code, f"Workload API at {endpoint}: {error}") from None
+    if not any(is_reader(parse_spiffe_id(offered)) for offered in offer.offered):
+        text = f"Workload API offers no inspector or operator, only {', '.join(offer.offered[:8])}"
+        raise CliError(ExitCode.NOT_AUTHORISED, text)
+    return _appraised(offer)
+
+
+def _appraised(offer: Offer) -> Svid:
+    try:
+        return appraise(offer, lambda _: True, datetime.now(UTC), _MAX_LIFETIME, generation=1)
+    except OfferRefusedError as error:
+        raise CliError(ExitCode.NOT_AUTHORISED, f"own SVID cannot be used: {error}") from None
+
+
+def _certificates(option: str, path: Path) -> Sequence[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(_read(option, path))
+    except ValueError:
+        raise CliError(ExitCode.USAGE, f"{option}: {path} holds no PEM certificates") from None
+
+
+def _read(option: str, path: Path, *, secret: bool = False) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if secret and os.fstat(file.fileno()).st_mode & stat.S_IRWXO:
+                raise CliError(ExitCode.USAGE, f"{option}: {path} is open to others; chmod o= it")
+            content = file.read(_MAX_PEM_BYTES + 1)
+    except OSError as error:
+        raise CliError(ExitCode.USAGE, f"{option}: {path}: {error.strerror}") from None
+    if len(content) > _MAX_PEM_BYTES:
+        raise CliError(ExitCode.USAGE, f"{option}: {path} is larger than {_MAX_PEM_BYTES} bytes")
+    return content

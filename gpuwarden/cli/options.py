@@ -1,11 +1,13 @@
-"""Options that commands share: where the controller is, who we are, how to print."""
+"""Options that commands share: where the controller is, who we are, how to print, --yes."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.output import Format
 
 DEFAULT_SERVER: Final = "unix:/run/gpuwarden/fleet.sock"
@@ -15,6 +17,7 @@ OWN_VARIABLES: Final = frozenset({SERVER_VARIABLE, CONTROLLER_ID_VARIABLE})
 """Variables of this program; agent and controller do not know them."""
 
 _GROUP: Final = Group("Connection", sort_key=10)
+_AFFIRMATIVE: Final = frozenset({"y", "yes"})
 
 
 @Parameter(name="*", group=_GROUP)
@@ -42,3 +45,17 @@ HERE: Final = Connection()
 """The local socket, with the default time limit."""
 
 Output = Annotated[Format, Parameter(name=["--output", "-o"])]
+Namespace = Annotated[str, Parameter(name=["--namespace", "-n"])]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="")]
+
+
+def demand_yes(question: str, text: str, *, yes: bool) -> None:
+    """Ask on the terminal; a program must have said so."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(ExitCode.USAGE, "standard input is no terminal: give --yes")
+    sys.stderr.write(f"{text}\n{question} [y/N] " if text else f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in _AFFIRMATIVE:
+        raise CliError(ExitCode.ERROR, "not confirmed, nothing was done")

@@ -5,13 +5,15 @@ shown as objects. Pure: returns text.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, Final
 
 import yaml
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+
+from gpuwarden.cli.terminal import shown
 
 
 class Format(StrEnum):
@@ -41,6 +43,18 @@ def structured(value: object, format_: Format) -> str:
     if format_ is Format.YAML:
         return yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
     return f"{json.dumps(value, indent=2)}\n".replace("\x7f", "\\u007f")
+
+
+def printed(found: object, output: Format, *, names: Iterable[str], text: Callable[[], str]) -> str:
+    """What a command prints: `found`, a message or plain values, as JSON or YAML; or the names.
+
+    Else `text`, which is for people and has what is not printable escaped.
+    """
+    if output in STRUCTURED:
+        return structured(plain(found) if isinstance(found, Message) else found, output)
+    if output is Format.NAME:
+        return "".join(f"{shown(name)}\n" for name in names)
+    return text()
 
 
 def json_line(value: object) -> str:

@@ -12,6 +12,12 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _GAP: Final = "   "
+_PREFIX: Final = "v1:sha256:"
+_SHORT: Final = 12
+_MIB_PER_GIB: Final = 1024
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
+_ENOUGH: Final = 2
+"""Of a unit, before it is used: 90 s are 90s, 120 s are 2m."""
 NOTHING: Final = "-"
 
 
@@ -66,6 +72,34 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     filled = [(name, shown(value)) for name, value in pairs if value]
     size = max((len(name) for name, _ in filled), default=0) + 1
     return "".join(f"{name + ':':<{size}}  {value}\n" for name, value in filled)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """A list in one cell."""
+    return ",".join(parts)
+
+
+def short_hash(text: str) -> str:
+    """The first digits of a class hash: enough to name it on a command line."""
+    return text.removeprefix(_PREFIX)[:_SHORT] if text.startswith(_PREFIX) else text
+
+
+def duration(milliseconds: int) -> str:
+    """Whole seconds, rounded down; empty for none."""
+    return f"{milliseconds // 1000}s" if milliseconds else ""
+
+
+def memory(mebibytes: int) -> str:
+    """Memory as selectors name it, with one decimal."""
+    return f"{mebibytes / _MIB_PER_GIB:.1f}Gi" if mebibytes else ""
+
+
+def age(seconds: int) -> str:
+    """As kubectl writes it, in one unit; empty where it is not known."""
+    for unit, size in _UNITS:
+        if seconds >= _ENOUGH * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s" if seconds else ""
 
 
 def _width(character: str) -> int:

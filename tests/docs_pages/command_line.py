@@ -3,7 +3,7 @@
 from typing import Final
 
 from gpuwarden.cli.app import build
-from gpuwarden.cli.outcome import MEANING
+from gpuwarden.cli.exit_codes import MEANING
 
 _HEAD: Final = """\
 # Command line

@@ -49,7 +49,8 @@ SUBJECTS: Final = (
         "gpuwarden/audit",
         (
             "tests/unit/audit",
-            "tests/unit/cli/test_cli_audit_commands.py",
+            "tests/unit/cli/commands/test_audit.py",
+            "tests/unit/cli/commands/test_reverify.py",
             "tests/property/test_audit_chain.py",
             "tests/property/test_merkle_properties.py",
             "tests/architecture/test_docs_pages.py",

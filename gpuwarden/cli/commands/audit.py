@@ -1,11 +1,18 @@
-"""`gpuwarden audit …`: whether an audit log is whole, and what it proves. Needs no controller."""
+"""`gpuwarden audit verify|prove|consistency`: whether a log is whole, and what it proves.
 
+Needs no controller.
+"""
+
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cyclopts import Parameter
 
 from gpuwarden.audit.chain import Head, Verified
@@ -16,15 +23,23 @@ from gpuwarden.audit.checkpoint import (
     open_checkpoint,
     unverified_checkpoint,
 )
-from gpuwarden.audit.files import Report, log_files, verify_collected_files, verify_files
-from gpuwarden.audit.note import NoteError
+from gpuwarden.audit.files import (
+    Report,
+    log_files,
+    verify_collected_files,
+    verify_files,
+)
+from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.audit.proofs import NoProofError, VerifiedLog
 from gpuwarden.audit.tree_check import TreeFacts, Wanted
-from gpuwarden.cli.log_key import pinned
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Output
-from gpuwarden.cli.outcome import CliError, ExitCode
-from gpuwarden.cli.output import STRUCTURED, Format, structured
+from gpuwarden.cli.output import STRUCTURED, Format, printed, structured
 from gpuwarden.cli.terminal import facts, shown
+
+_MAX_KEY: Final = 16 * 1024
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_NO_KEY: Final = "expected an Ed25519 public key in PEM, or a verifier key NAME+KEYID+BASE64"
 
 
 def verify(
@@ -62,11 +77,14 @@ def verify(
     if not paths:
         raise CliError(ExitCode.USAGE, "audit verify needs a file or folder")
     try:
-        wanted = Wanted(pinned(key, pin), _expected(checkpoint))
+        wanted = Wanted(_pinned(key, pin), _expected(checkpoint))
         reports = _reports(paths, _head(expect), wanted, collected=collected)
     except OSError as error:
         raise CliError(ExitCode.ERROR, shown(str(error))) from None
-    sys.stdout.write(_text(reports, output))
+    heads = (_outcome(report)["head"] for report in reports.values())
+    found = [_plain(origin, report) for origin, report in reports.items()]
+    text = printed(found, output, names=heads, text=lambda: "\n".join(map(_for_people, found)))
+    sys.stdout.write(text)
     if not reports:
         raise CliError(ExitCode.FINDING, "no audit records found")
     whole = all(isinstance(report.result, Verified) for report in reports.values())
@@ -196,14 +214,6 @@ def _note(path: Path) -> str:
         return file.read(2 * MAX_CHECKPOINT).decode("utf-8", "replace")
 
 
-def _text(reports: Mapping[str, Report], output: Format) -> str:
-    if output in STRUCTURED:
-        return structured([_plain(origin, report) for origin, report in reports.items()], output)
-    if output is Format.NAME:
-        return "".join(f"{_outcome(report)['head']}\n" for report in reports.values())
-    return "\n".join(_for_people(_plain(origin, report)) for origin, report in reports.items())
-
-
 def _proof_text(plain: dict[str, Any], output: Format) -> str:
     if output in STRUCTURED:
         return structured(plain, output)
@@ -262,3 +272,37 @@ def _certified(tree: TreeFacts) -> dict[str, Any]:
 
 def _base64(data: bytes) -> str:
     return b64encode(data).decode()
+
+
+# --- the key
+
+
+def _pinned(key: Path | None, pin: str) -> str:
+    """SHA-256 of the raw public key in hex, empty if none was given; raises OSError, CliError."""
+    if key is not None and pin:
+        raise CliError(ExitCode.USAGE, "give either --key or --pin")
+    if key is not None:
+        with key.open("rb") as file:
+            return _digest_of(file.read(_MAX_KEY), f"--key {key}")
+    if not pin or _DIGEST.fullmatch(pin):
+        return pin
+    try:
+        return VerifierKey.parse(pin).digest
+    except NoteError as error:
+        text = f"--pin: expected 64 lower-case hex digits or a verifier key: {error}"
+        raise CliError(ExitCode.USAGE, text) from None
+
+
+def _digest_of(data: bytes, what: str) -> str:
+    if b"-----BEGIN" not in data:
+        try:
+            return VerifierKey.parse(data.decode("utf-8", "replace").strip()).digest
+        except NoteError:
+            raise CliError(ExitCode.USAGE, f"{what}: {_NO_KEY}") from None
+    try:
+        key = load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise CliError(ExitCode.USAGE, f"{what}: {_NO_KEY}")
+    return VerifierKey("", key.public_bytes_raw()).digest

@@ -6,12 +6,11 @@ A document is believed only if it hashes to what the controller says it does.
 import sys
 from typing import Final
 
-from gpuwarden.cli.client import Asker, ask
-from gpuwarden.cli.fleet_columns import CLASSES, joined
+from gpuwarden.cli.client import Client, ask
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.outcome import CliError, ExitCode
-from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
-from gpuwarden.cli.terminal import Column, facts, shown, table, visible
+from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.terminal import Column, facts, joined, short_hash, shown, table, visible
 from gpuwarden.evidence.class_document import (
     ClassDocument,
     Difference,
@@ -23,6 +22,22 @@ from gpuwarden.evidence.class_document import (
 from gpuwarden.evidence.class_document import facts as document_facts
 from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+CLASSES: Final[tuple[Column[pb.Class], ...]] = (
+    Column("CLASS", lambda x: short_hash(x.attestation_hash) or joined(x.names)),
+    Column("NAMES", lambda x: joined(x.names)),
+    Column("LEVEL", lambda x: x.level),
+    Column("NODES", lambda x: str(len(x.nodes))),
+    Column("GPUS", lambda x: str(x.gpu_count)),
+    Column("HASHES", lambda x: joined((x.attestation_hash, *x.hashes)).strip(","), wide=True),
+    Column("ON", lambda x: joined(x.nodes), wide=True),
+)
+_SAME: Final = "The classes are the same.\n"
+_DIFFERENCES: Final[tuple[Column[Difference], ...]] = (
+    Column("PATH", lambda x: x.path),
+    Column("LEFT", lambda x: _scalar(x.left)),
+    Column("RIGHT", lambda x: _scalar(x.right)),
+)
 
 
 def list_(*, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
@@ -36,16 +51,15 @@ def list_(*, output: Output = Format.TABLE, connection: Connection = HERE) -> No
         How to reach the controller.
 
     """
-    found = ask(connection, lambda asker: asker.classes())
-    if output in STRUCTURED:
-        sys.stdout.write(structured(plain(found), output))
-    elif output is Format.NAME:
-        names = (one.attestation_hash or joined(one.names) for one in found.classes)
-        sys.stdout.write("".join(f"{shown(name)}\n" for name in names))
-    elif not found.classes:
-        sys.stdout.write("No classes.\n")
-    else:
-        sys.stdout.write(table(visible(CLASSES, wide=output is Format.WIDE), found.classes))
+    found = ask(connection, lambda client: client.classes())
+    columns = visible(CLASSES, wide=output is Format.WIDE)
+    text = printed(
+        found,
+        output,
+        names=(one.attestation_hash or joined(one.names) for one in found.classes),
+        text=lambda: table(columns, found.classes) if found.classes else "No classes.\n",
+    )
+    sys.stdout.write(text)
 
 
 def show(
@@ -63,14 +77,15 @@ def show(
         How to reach the controller.
 
     """
-    found = ask(connection, lambda asker: asker.attestation_class(reference))
+    found = ask(connection, lambda client: client.attestation_class(reference))
     document = _document(found) if found.document else None
-    if output in STRUCTURED:
-        sys.stdout.write(structured(plain(found), output))
-    elif output is Format.NAME:
-        sys.stdout.write(f"{shown(found.attestation_hash or joined(found.names))}\n")
-    else:
-        sys.stdout.write(_text(found, document))
+    text = printed(
+        found,
+        output,
+        names=(found.attestation_hash or joined(found.names),),
+        text=lambda: _text(found, document),
+    )
+    sys.stdout.write(text)
 
 
 def diff_(
@@ -96,25 +111,24 @@ def diff_(
 
     """
 
-    async def both(asker: Asker) -> tuple[ClassDocument, ClassDocument]:
-        return await _resolved(asker, left), await _resolved(asker, right)
+    async def both(client: Client) -> tuple[ClassDocument, ClassDocument]:
+        return await _resolved(client, left), await _resolved(client, right)
 
     differences = diff(*ask(connection, both))
-    sys.stdout.write(_differences(differences, output))
+    text = printed(
+        [x._asdict() for x in differences],
+        output,
+        names=(x.path for x in differences),
+        text=lambda: table(_DIFFERENCES, differences) if differences else _SAME,
+    )
+    sys.stdout.write(text)
     return ExitCode.FINDING if differences else ExitCode.OK
 
 
-_DIFFERENCES: Final[tuple[Column[Difference], ...]] = (
-    Column("PATH", lambda x: x.path),
-    Column("LEFT", lambda x: _scalar(x.left)),
-    Column("RIGHT", lambda x: _scalar(x.right)),
-)
-
-
-async def _resolved(asker: Asker, reference: str) -> ClassDocument:
-    found = await asker.attestation_class(reference)
+async def _resolved(client: Client, reference: str) -> ClassDocument:
+    found = await client.attestation_class(reference)
     if not found.attestation_hash and len(found.hashes) == 1:
-        found = await asker.attestation_class(found.hashes[0])
+        found = await client.attestation_class(found.hashes[0])
     if found.document:
         return _document(found)
     count = len(found.hashes)
@@ -148,14 +162,6 @@ def _text(found: pb.Class, document: ClassDocument | None) -> str:
     if document is None:
         return head
     return f"{head}\n{facts((path, _scalar(value)) for path, value in document_facts(document))}"
-
-
-def _differences(differences: list[Difference], output: Format) -> str:
-    if output in STRUCTURED:
-        return structured([x._asdict() for x in differences], output)
-    if output is Format.NAME:
-        return "".join(f"{shown(x.path)}\n" for x in differences)
-    return table(_DIFFERENCES, differences) if differences else "The classes are the same.\n"
 
 
 def _scalar(value: Scalar) -> str:

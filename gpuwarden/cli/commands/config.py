@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import OWN_VARIABLES, Output
-from gpuwarden.cli.outcome import CliError, ExitCode
-from gpuwarden.cli.output import STRUCTURED, Format, structured
+from gpuwarden.cli.output import Format, printed, structured
 from gpuwarden.settings.finding import SettingsError
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, Loaded, load
 from gpuwarden.settings.report import effective, json_schema, render
@@ -49,12 +49,8 @@ def print_(
 
     """
     loaded = _loaded(process, config, values or (), environment=environment)
-    if output in STRUCTURED:
-        sys.stdout.write(structured(effective(loaded), output))
-    elif output is Format.NAME:
-        sys.stdout.write("".join(f"{name}\n" for name in effective(loaded)))
-    else:
-        sys.stdout.write(render(loaded))
+    values_ = effective(loaded)
+    sys.stdout.write(printed(values_, output, names=values_, text=lambda: render(loaded)))
 
 
 def validate(

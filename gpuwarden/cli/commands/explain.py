@@ -1,17 +1,59 @@
-"""`gpuwarden explain node`: why a node is or is not eligible, and what to do about it."""
+"""`gpuwarden explain node|pod`: why things are as they are, and what to do about it."""
 
 import sys
+from typing import Final
 
 from gpuwarden.cli.client import ask
-from gpuwarden.cli.commands.node import node_facts
-from gpuwarden.cli.enrollment_text import changes_text
-from gpuwarden.cli.fleet_columns import REFUSALS
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
-from gpuwarden.cli.terminal import facts, shown, table
-from gpuwarden.reason_texts import EXPLANATIONS
+from gpuwarden.cli.commands.nodes import changes_text, node_facts
+from gpuwarden.cli.commands.reservations import RESERVATIONS
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.options import HERE, Connection, Namespace, Output
+from gpuwarden.cli.output import Format, printed
+from gpuwarden.cli.terminal import Column, facts, joined, shown, table, visible
+from gpuwarden.reason_texts import EXPLANATIONS, Explanation
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import placement_pb2 as place
+
+_SHOWN: Final = 80
+_SHORT: Final = 16
+_BOUND, _WAITING = "bound", "waiting"
+
+REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
+    Column("AT", lambda x: x.at),
+    Column("STEP", lambda x: str(x.step) if x.step else ""),
+    Column("CODE", lambda x: x.code),
+    Column("COUNT", lambda x: str(x.count)),
+    Column("DETAIL", lambda x: x.detail),
+)
+STATIONS: Final[tuple[Column[place.Station], ...]] = (
+    Column("STATION", lambda x: x.name),
+    Column("STATE", lambda x: x.state),
+    Column("AT", lambda x: x.at),
+    Column("GPUS", lambda x: joined(x.gpus)),
+    Column("SOURCE", lambda x: x.source),
+    Column("EVIDENCE", lambda x: x.evidence_digest[:_SHORT]),
+    Column("DIGEST", lambda x: x.evidence_digest, wide=True),
+)
+REJECTIONS: Final[tuple[Column[place.Rejection], ...]] = (
+    Column("NODES", lambda x: str(x.count)),
+    Column("REASON", lambda x: x.code),
+    Column("DETAIL", lambda x: x.detail),
+    Column("FOR EXAMPLE", lambda x: joined(x.nodes)),
+)
+RECORDS: Final[tuple[Column[place.PodRecord], ...]] = (
+    Column("AT", lambda x: x.at),
+    Column("RECORD", lambda x: str(x.seq)),
+    Column("KIND", lambda x: x.kind),
+    Column("DECISION", lambda x: x.decision),
+    Column("REASONS", lambda x: joined(x.codes)),
+    Column("NODE", lambda x: x.node),
+    Column("GPUS", lambda x: joined(x.gpus)),
+    Column("POD-UID", lambda x: x.uid, wide=True),
+)
+
+
+# --- node
 
 
 def node(name: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
@@ -27,17 +69,15 @@ def node(name: str, /, *, output: Output = Format.TABLE, connection: Connection 
         How to reach the controller.
 
     """
-    found = ask(connection, lambda asker: asker.explanation(name))
-    if output in STRUCTURED:
-        sys.stdout.write(structured(plain(found), output))
-    elif output is Format.NAME:
-        sys.stdout.write("".join(f"{shown(refusal.code)}\n" for refusal in found.refusals))
-    else:
-        sys.stdout.write(_text(found))
+    found = ask(connection, lambda client: client.explanation(name))
+    codes = (refusal.code for refusal in found.refusals)
+    sys.stdout.write(printed(found, output, names=codes, text=lambda: _node_text(found)))
 
 
-def _text(found: pb.ExplainNodeResponse) -> str:
-    parts = [facts((*node_facts(found.node), *_advice(found.node.code)))]
+def _node_text(found: pb.ExplainNodeResponse) -> str:
+    reason = _explanation(found.node.code)
+    advice = (("Cause", reason.cause), ("What to do", reason.remedy)) if reason else ()
+    parts = [facts((*node_facts(found.node), *advice))]
     if found.findings:
         parts.append("Findings:\n" + "".join(f"  {shown(one)}\n" for one in found.findings))
     if found.refusals:
@@ -51,8 +91,116 @@ def _text(found: pb.ExplainNodeResponse) -> str:
     return "\n".join(parts)
 
 
-def _advice(code: str) -> tuple[tuple[str, str], ...]:
-    if code not in set(ReasonCode):
-        return ()
-    text = EXPLANATIONS[ReasonCode(code)]
-    return (("Cause", text.cause), ("What to do", text.remedy))
+def _explanation(code: str) -> Explanation | None:
+    """None for no code, and for one that only a newer controller knows."""
+    return EXPLANATIONS[ReasonCode(code)] if code in set(ReasonCode) else None
+
+
+# --- pod
+
+
+def pod(
+    name: str,
+    /,
+    *,
+    namespace: Namespace = "default",
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> ExitCode:
+    """Explain a pod: what it wished, what is reserved, where it went, what kubelet and NVML say.
+
+    Exits with 3 where one of these is missing or does not agree with those before, and where
+    the pod waits and no node would pass now.
+
+    Parameters
+    ----------
+    name
+        The pod, as `NAMESPACE/NAME` or `NAME`.
+    namespace
+        Namespace of a pod that is given by its name alone.
+    output
+        How to print; `name` gives the reason codes for which nodes reject it now.
+    connection
+        How to reach the controller.
+
+    """
+    where, what = _parted(name, namespace)
+    found = ask(connection, lambda client: client.account(where, what))
+    codes = (*filter(None, (found.code,)), *(x.code for x in found.rejections))
+    text = printed(
+        found,
+        output,
+        names=dict.fromkeys(codes),
+        text=lambda: _pod_text(found, wide=output is Format.WIDE),
+    )
+    sys.stdout.write(text)
+    stuck = _waits(found) and found.guarded and (found.code or not found.passing)
+    return ExitCode.FINDING if found.wrong or stuck else ExitCode.OK
+
+
+def _parted(name: str, namespace: str) -> tuple[str, str]:
+    before, slash, after = name.partition("/")
+    where, what = (before, after) if slash else (namespace, before)
+    if not where or not what or "/" in what:
+        text = f"expected NAMESPACE/NAME or NAME, got '{shown(name[:_SHOWN])}'"
+        raise CliError(ExitCode.USAGE, text)
+    return where, what
+
+
+def _waits(found: place.ExplainPodResponse) -> bool:
+    """Whether the pod is there and bound to no node yet."""
+    return any(x.name == _BOUND and x.state == _WAITING for x in found.stations)
+
+
+def _pod_text(found: place.ExplainPodResponse, *, wide: bool) -> str:
+    """All of it: where the pod stands, what was found, why it waits, what the log remembers."""
+    parts = [facts(_head(found)), table(visible(STATIONS, wide=wide), found.stations)]
+    lines = [f"  {shown(x.name)}: {shown(line)}\n" for x in found.stations for line in x.findings]
+    if lines:
+        parts.append("Findings:\n" + "".join(lines))
+    if _waits(found) and found.guarded:
+        parts.append(_waiting(found))
+    if found.earlier:
+        held = table(visible(RESERVATIONS, wide=wide), found.earlier)
+        parts.append(f"Earlier pods of this name still hold:\n{held}")
+    parts.append(_records(found, wide=wide))
+    return "\n".join(parts)
+
+
+def _head(found: place.ExplainPodResponse) -> tuple[tuple[str, str], ...]:
+    limit = f": {found.guarantee_limit}" if found.guarantee_limit else ""
+    promise = f"{found.guarantee}{limit}" if found.guarantee else ""
+    return (
+        ("Pod", f"{found.namespace}/{found.name}"),
+        ("UID", found.uid),
+        ("Phase", found.phase or "gone"),
+        ("Guarantee given", found.guarantee_given),
+        ("Guarantee possible now" if _waits(found) else "Guarantee now", promise),
+    )
+
+
+def _waiting(found: place.ExplainPodResponse) -> str:
+    if found.code:
+        refused = f"The pod is refused: {shown(found.code)} {shown(found.detail)}\n"
+        return refused + _advice(found.code)
+    some = f": {shown(joined(found.passing_nodes))}" if found.passing_nodes else ""
+    head = f"Nodes that /filter would pass now: {found.passing}{some}\n"
+    if not found.rejections:
+        return head
+    advice = "" if found.passing else _advice(found.rejections[0].code)
+    return f"{head}Rejected:\n{table(REJECTIONS, found.rejections)}{advice}"
+
+
+def _advice(code: str) -> str:
+    reason = _explanation(code)
+    return f"What to do: {reason.remedy}\n" if reason else ""
+
+
+def _records(found: place.ExplainPodResponse, *, wide: bool) -> str:
+    if not found.records_since:
+        return "This replica's audit log cannot be read.\n"
+    since = shown(found.records_since)
+    if not found.records:
+        return f"Nothing about it in this replica's audit log since {since}.\n"
+    title = f"In this replica's audit log, looked through since {since}:\n"
+    return title + table(visible(RECORDS, wide=wide), found.records)

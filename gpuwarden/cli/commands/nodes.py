@@ -1,4 +1,8 @@
-"""`gpuwarden nodes`: all nodes, once or as they change."""
+"""`gpuwarden nodes` and `gpuwarden node show|accept|quarantine|release`.
+
+What accept and release send is a decision about exactly what was shown: the controller
+refuses it when anything has changed since.
+"""
 
 import asyncio
 import sys
@@ -7,14 +11,91 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from gpuwarden.cli.client import Asker, ask
-from gpuwarden.cli.fleet_columns import NODES
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, structured
-from gpuwarden.cli.terminal import cells, line, shown, table, visible, width
+from gpuwarden.cli.client import Client, ask
+from gpuwarden.cli.commands.gpus import GPUS
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.options import HERE, Connection, Output, Yes, demand_yes
+from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
+from gpuwarden.cli.terminal import (
+    Column,
+    cells,
+    duration,
+    facts,
+    joined,
+    line,
+    short_hash,
+    shown,
+    table,
+    visible,
+    width,
+)
+from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import operator_pb2 as ops
 
+Answer = ops.AcceptNodeResponse | ops.QuarantineNodeResponse | ops.ReleaseNodeResponse
+
+_KEPT: Final = "kept"
+_WAITING: Final = "Waits for an operator:"
+_LOST: Final = "Lost; if that is for good, `node accept` drops it from the pins:"
 _REMOVED: Final = "removed"
+_SHORT: Final = 12
+
+
+def gpu_count(node: pb.Node) -> str:
+    """GPUs that answer, of all where some are lost."""
+    if node.lost_gpu_count:
+        return f"{node.gpu_count - node.lost_gpu_count}/{node.gpu_count}"
+    return str(node.gpu_count)
+
+
+def guarantee(node: pb.Node) -> str:
+    """The most that a pod is promised of the node's GPUs, and why no more."""
+    if not node.guarantee_limit:
+        return node.guarantee
+    return f"{node.guarantee}, no more: {node.guarantee_limit}"
+
+
+NODES: Final[tuple[Column[pb.Node], ...]] = (
+    Column("NAME", lambda x: x.name),
+    Column("STATE", lambda x: x.state),
+    Column("LEVEL", lambda x: x.level),
+    Column("GPUS", gpu_count),
+    Column("PRODUCTS", lambda x: joined(x.products)),
+    Column("CLASS", lambda x: short_hash(x.attestation_hash)),
+    Column("FRESH", lambda x: duration(x.fresh_for_ms)),
+    Column("REASON", lambda x: x.code),
+    Column("DRIVER", lambda x: x.driver, wide=True),
+    Column("CUDA", lambda x: x.cuda, wide=True),
+    Column("CC", lambda x: x.cc, wide=True),
+    Column("ARCH", lambda x: x.arch, wide=True),
+    Column("MODE", lambda x: x.mode, wide=True),
+    Column("GUARANTEE", guarantee, wide=True),
+    Column("AGENT", lambda x: x.agent_version, wide=True),
+    Column("EVIDENCE", lambda x: x.evidence_digest[:_SHORT], wide=True),
+    Column("DETAIL", lambda x: x.detail, wide=True),
+)
+ALLOCATIONS: Final[tuple[Column[pb.Allocation], ...]] = (
+    Column("NAMESPACE", lambda x: x.namespace),
+    Column("POD", lambda x: x.pod),
+    Column("CONTAINER", lambda x: x.container),
+    Column("RESOURCE", lambda x: x.resource),
+    Column("DEVICE", lambda x: x.device),
+)
+PROCESSES: Final[tuple[Column[pb.GpuProcess], ...]] = (
+    Column("PROCESS", lambda x: str(x.pid)),
+    Column("GPU", lambda x: x.gpu),
+    Column("POD UID", lambda x: x.pod_uid),
+)
+CHANGES: Final[tuple[Column[pb.PinChange], ...]] = (
+    Column("CHANGE", lambda x: x.change),
+    Column("SUBJECT", lambda x: x.subject),
+    Column("PINNED", lambda x: x.pinned),
+    Column("OFFERED", lambda x: x.offered),
+)
+
+
+# --- list
 
 
 def nodes(
@@ -36,27 +117,24 @@ def nodes(
 
     """
     if watch:
-        ask(connection, lambda asker: _watch(asker, output))
+        ask(connection, lambda client: _watch(client, output))
         return
-    fleet = ask(connection, lambda asker: asker.nodes())
+    fleet = ask(connection, lambda client: client.nodes())
     for warning in filter(None, (fleet.not_ready, *fleet.warnings)):
         sys.stderr.write(f"warning: {shown(warning)}\n")
-    sys.stdout.write(_listed(fleet, output))
+    columns = visible(NODES, wide=output is Format.WIDE)
+    text = printed(
+        fleet,
+        output,
+        names=(node.name for node in fleet.nodes),
+        text=lambda: table(columns, fleet.nodes) if fleet.nodes else "No nodes.\n",
+    )
+    sys.stdout.write(text)
 
 
-def _listed(fleet: pb.ListNodesResponse, output: Format) -> str:
-    if output in STRUCTURED:
-        return structured(plain(fleet), output)
-    if output is Format.NAME:
-        return "".join(f"{shown(node.name)}\n" for node in fleet.nodes)
-    if not fleet.nodes:
-        return "No nodes.\n"
-    return table(visible(NODES, wide=output is Format.WIDE), fleet.nodes)
-
-
-async def _watch(asker: Asker, output: Format) -> None:
+async def _watch(client: Client, output: Format) -> None:
     write = _writer(output)
-    async for message in asker.watch():
+    async for message in client.watch():
         write(message)
         await asyncio.to_thread(sys.stdout.flush)
 
@@ -100,3 +178,245 @@ class _Rows:
 
     def _write(self, row: tuple[str, ...]) -> None:
         sys.stdout.write(f"{line(row, self._widths)}\n")
+
+
+# --- show
+
+
+def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
+    """Show one node, its GPUs, who uses them, what is pinned, and what waits for an operator.
+
+    Parameters
+    ----------
+    node
+        Name of the node.
+    output
+        How to print.
+    connection
+        How to reach the controller.
+
+    """
+    answer = ask(connection, lambda client: client.node(node))
+    parts = {"enrollment": plain(answer.enrollment), "use": plain(answer.use)}
+    text = printed(
+        {**plain(answer.node), **parts},
+        output,
+        names=(answer.node.name,),
+        text=lambda: _node_text(answer, wide=output is Format.WIDE),
+    )
+    sys.stdout.write(text)
+
+
+def _node_text(answer: pb.GetNodeResponse, *, wide: bool) -> str:
+    """A node for people: its facts, its GPUs, who uses them, its enrollment."""
+    node = answer.node
+    gpus = f"\n{table(visible(GPUS[1:], wide=wide), node.gpus)}" if node.gpus else ""
+    enrollment = enrollment_text(answer.enrollment)
+    return f"{facts(node_facts(node))}{gpus}{_use_text(answer)}\n{enrollment}"
+
+
+def _use_text(answer: pb.GetNodeResponse) -> str:
+    """What kubelet has given away and which processes the driver knows, where it was read."""
+    if not answer.HasField("use"):
+        return ""
+    use = answer.use
+    allocations = table(ALLOCATIONS, use.allocations) if use.allocations else "None.\n"
+    processes = table(PROCESSES, use.processes) if use.processes else "None.\n"
+    parts = (
+        ("Allocated by kubelet", allocations if use.allocations_read else "Not read.\n"),
+        ("Processes on GPUs", processes if use.processes_read else "Not read.\n"),
+    )
+    return "".join(f"\n{title}:\n{text}" for title, text in parts)
+
+
+def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
+    """What is said about a node, by name."""
+    return (
+        ("Name", node.name),
+        ("State", node.state),
+        ("Reason", f"{node.code} {node.detail}".strip()),
+        *(("Warning", warning) for warning in node.warnings),
+        ("Level", node.level),
+        ("Class", node.attestation_hash),
+        ("Fresh for", duration(node.fresh_for_ms)),
+        ("Accepted at", node.accepted_at),
+        ("Mode", node.mode),
+        ("Guarantee", guarantee(node)),
+        ("GPUs", gpu_count(node) if node.accepted_at else ""),
+        ("Driver", node.driver),
+        ("CUDA", node.cuda),
+        ("Confidential computing", node.cc),
+        ("Architecture", node.arch),
+        ("System UUID", node.system_uuid),
+        ("Boot id", node.boot_id),
+        ("Agent", f"{node.agent_version} instance {node.instance_id}" if node.instance_id else ""),
+        ("Node identity", node.node_identity),
+        ("Evidence", node.evidence_digest),
+    )
+
+
+def enrollment_text(enrollment: pb.Enrollment) -> str:
+    """What is pinned, whether and why the node is denied, and what it shows instead."""
+    parts = [facts(_facts(enrollment))]
+    if enrollment.HasField("candidate"):
+        parts.append(changes_text(enrollment.candidate))
+    return "\n".join(parts)
+
+
+def changes_text(candidate: pb.Candidate) -> str:
+    """What accepting would change, under a heading; what stays is counted."""
+    heading = _LOST if candidate.code == ReasonCode.GPU_LOST else _WAITING
+    changing = [x for x in candidate.changes if x.change != _KEPT]
+    kept = len(candidate.changes) - len(changing)
+    lines = table(CHANGES, changing) if changing else ""
+    evidence = shown(candidate.evidence_digest[:16])
+    return f"{heading}\n{lines}{kept} kept, shown by evidence {evidence}\n"
+
+
+def _facts(enrollment: pb.Enrollment) -> tuple[tuple[str, str], ...]:
+    denial = enrollment.denial
+    denied = f"{denial.code} by {_who(denial.actor)} at {denial.at}: {denial.reason}"
+    return (
+        ("Pinned", _pins(enrollment)),
+        ("Pinned node UID", enrollment.node_uid),
+        ("Pinned SPIRE agent", enrollment.spire_agent),
+        ("Denied", denied if enrollment.HasField("denial") else ""),
+    )
+
+
+def _pins(enrollment: pb.Enrollment) -> str:
+    if not enrollment.gpus:
+        return "nothing yet"
+    enrolled = sum(x.enrolled for x in enrollment.gpus)
+    return f"{len(enrollment.gpus)} GPUs, {enrolled} of them by an operator"
+
+
+def _who(actor: str) -> str:
+    return "the controller" if actor == "controller" else actor
+
+
+# --- accept, quarantine, release
+
+
+def accept(
+    node: str,
+    /,
+    *,
+    reason: str,
+    yes: Yes = False,
+    if_version: str = "",
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> None:
+    """Make the hardware that a node shows its pins, and end its denial.
+
+    Shows what would change and asks first. The node is eligible again with its next evidence.
+
+    Parameters
+    ----------
+    node
+        Name of the node.
+    reason
+        Why, for the audit log: 1 to 500 printable characters.
+    yes
+        Do not ask; for programs, which had better give --if-version too.
+    if_version
+        Only if the enrolment still has this version, as `node show -o json` gives it.
+    output
+        How to print what was done; `name` gives the node's name.
+    connection
+        How to reach the controller.
+
+    """
+    found = _look(node, if_version, connection)
+    if not found.HasField("candidate"):
+        text = f"{shown(node)} shows no hardware that waits to be accepted; see `node release`"
+        raise CliError(ExitCode.ERROR, text)
+    demand_yes(f"Make this the hardware of {shown(node)}?", enrollment_text(found), yes=yes)
+    done = ask(connection, lambda client: client.accept(node, reason, found.version))
+    count = len(done.enrollment.gpus)
+    _print(node, done, output, f"{count} GPUs are pinned, its next evidence lets it back in")
+
+
+def release(
+    node: str,
+    /,
+    *,
+    reason: str,
+    yes: Yes = False,
+    if_version: str = "",
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> None:
+    """End the denial of a node; its pins stay.
+
+    For a denial that was wrong or whose cause is gone. A node whose hardware is still not
+    the pinned one is denied again by its next evidence.
+
+    Parameters
+    ----------
+    node
+        Name of the node.
+    reason
+        Why, for the audit log: 1 to 500 printable characters.
+    yes
+        Do not ask; for programs, which had better give --if-version too.
+    if_version
+        Only if the enrolment still has this version, as `node show -o json` gives it.
+    output
+        How to print what was done; `name` gives the node's name.
+    connection
+        How to reach the controller.
+
+    """
+    found = _look(node, if_version, connection)
+    if not found.HasField("denial"):
+        raise CliError(ExitCode.ERROR, f"{shown(node)} is not denied; see `explain node`")
+    demand_yes(f"Let {shown(node)} try again?", enrollment_text(found), yes=yes)
+    done = ask(connection, lambda client: client.release(node, reason, found.version))
+    _print(node, done, output, "the denial has ended, its next evidence decides")
+
+
+def quarantine(
+    node: str,
+    /,
+    *,
+    reason: str,
+    yes: Yes = False,
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> None:
+    """Take a node out until an operator lets it back in; running pods stay.
+
+    Parameters
+    ----------
+    node
+        Name of the node.
+    reason
+        Why, for the audit log and for whoever finds the node shut out.
+    yes
+        Do not ask.
+    output
+        How to print what was done; `name` gives the node's name.
+    connection
+        How to reach the controller.
+
+    """
+    demand_yes(f"Take {shown(node)} out?", "", yes=yes)
+    done = ask(connection, lambda client: client.quarantine(node, reason))
+    for warning in done.warnings:
+        sys.stderr.write(f"warning: {shown(warning)}\n")
+    _print(node, done, output, "no guarded pod is placed there until an operator lets it back in")
+
+
+def _look(node: str, if_version: str, connection: Connection) -> pb.Enrollment:
+    found = ask(connection, lambda client: client.node(node)).enrollment
+    if if_version and if_version != found.version:
+        text = f"{shown(node)} has changed: its enrolment has version {shown(found.version)}"
+        raise CliError(ExitCode.ERROR, text)
+    return found
+
+
+def _print(node: str, done: Answer, output: Format, text: str) -> None:
+    said = f"{shown(node)}: {text}\n"
+    sys.stdout.write(printed(done, output, names=(node,), text=lambda: said))

@@ -1,22 +1,52 @@
-"""`gpuwarden reservations`: who holds which GPU."""
+"""`gpuwarden reservations` and `gpuwarden reservation release`: who holds which GPU.
+
+What release sends names the one reservation that was shown; the controller refuses it while
+the pod lives or the node shows it.
+"""
 
 import sys
-from typing import Annotated
-
-from cyclopts import Parameter
+from typing import Final
 
 from gpuwarden.cli.client import ask
-from gpuwarden.cli.options import HERE, Connection, Output
-from gpuwarden.cli.output import STRUCTURED, Format, plain, structured
-from gpuwarden.cli.reservation_columns import RESERVATIONS
-from gpuwarden.cli.terminal import shown, table, visible
+from gpuwarden.cli.exit_codes import CliError, ExitCode
+from gpuwarden.cli.options import HERE, Connection, Namespace, Output, Yes, demand_yes
+from gpuwarden.cli.output import Format, plain, printed
+from gpuwarden.cli.terminal import Column, age, joined, shown, table, visible
+from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as pb
+
+_RELEASING: Final = "Releasing"
+
+
+def gpu_text(gpu: pb.ReservedGpu, state: str) -> str:
+    """A GPU, and what is special about it."""
+    notes = []
+    if gpu.state != state:
+        notes.append(gpu.state or "no record")
+    if gpu.holders > 1:
+        notes.append(f"{gpu.holders} holders")
+    return f"{gpu.uuid}({', '.join(notes)})" if notes else gpu.uuid
+
+
+RESERVATIONS: Final[tuple[Column[pb.Reservation], ...]] = (
+    Column("NAMESPACE", lambda x: x.namespace),
+    Column("POD", lambda x: x.pod),
+    Column("STATE", lambda x: x.state),
+    Column("NODE", lambda x: x.node),
+    Column("GPUS", lambda x: joined(gpu_text(one, x.state) for one in x.gpus)),
+    Column("ORIGIN", lambda x: x.origin),
+    Column("SHARED", lambda x: x.share_group),
+    Column("AGE", lambda x: age(x.age_s)),
+    Column("ADOPTED", lambda x: "yes" if x.adopted else "", wide=True),
+    Column("POD-UID", lambda x: x.uid, wide=True),
+    Column("RESERVATION", lambda x: x.id, wide=True),
+)
 
 
 def reservations(
     *,
     node: str = "",
-    namespace: Annotated[str, Parameter(name=["--namespace", "-n"])] = "",
+    namespace: Namespace = "",
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
@@ -34,19 +64,91 @@ def reservations(
         How to reach the controller.
 
     """
-    found = ask(connection, lambda asker: asker.reservations(node, namespace))
-    sys.stdout.write(_text(sorted(found, key=_place), output))
+    found = ask(connection, lambda client: client.reservations(node, namespace))
+    found.sort(key=lambda x: (x.namespace, x.pod, x.id))
+    columns = visible(RESERVATIONS, wide=output is Format.WIDE)
+    text = printed(
+        {"reservations": [plain(x) for x in found]},
+        output,
+        names=(x.id for x in found),
+        text=lambda: table(columns, found) if found else "No reservations.\n",
+    )
+    sys.stdout.write(text)
 
 
-def _place(one: pb.Reservation) -> tuple[str, str, str]:
-    return one.namespace, one.pod, one.id
+def release(
+    gpu: str,
+    /,
+    *,
+    reason: str,
+    pod: str = "",
+    reservation: str = "",
+    yes: Yes = False,
+    output: Output = Format.TABLE,
+    connection: Connection = HERE,
+) -> None:
+    """Release a GPU of a silent node from a pod that has ended.
+
+    For a node that is gone or does not answer: whoever says so makes sure that nothing of the
+    pod runs there any more. Refused while the pod lives and while the node shows it. Ends 0 where
+    the GPU is free of the reservation already.
+
+    Parameters
+    ----------
+    gpu
+        UUID of the GPU or MIG device.
+    reason
+        Why, for the audit log: 1 to 500 printable characters.
+    pod
+        Whose part in the GPU, as NAMESPACE/NAME.
+    reservation
+        Or the id of the reservation, as `reservations -o wide` shows it.
+    yes
+        Do not ask; for programs.
+    output
+        How to print what was done; `name` gives the GPU's UUID.
+    connection
+        How to reach the controller.
+
+    """
+    if bool(pod) == bool(reservation):
+        raise CliError(ExitCode.USAGE, "give one of --pod and --reservation")
+    namespace, name = _split(pod) if pod else ("", "")
+    listed = ask(connection, lambda client: client.reservations("", namespace))
+    meant = [x for x in listed if x.id == reservation or (pod and x.pod == name)]
+    found = [x for x in meant if _state(x, gpu)]
+    if len(found) > 1:
+        found = [x for x in found if _state(x, gpu) == _RELEASING]
+        if len(found) != 1:
+            text = f"{len(found)} reservations of {shown(pod)} are being released there"
+            raise CliError(ExitCode.ERROR, f"{text}: give --reservation")
+    if pod and not found:
+        _print(gpu, ops.ReleaseGpuResponse(already=True), output, pod)
+        return
+    one = found[0].id if found else reservation
+    text = table(visible(RESERVATIONS, wide=True), found) if found else ""
+    demand_yes(f"Is nothing of it left, and {shown(gpu)} to be released?", text, yes=yes)
+    done = ask(connection, lambda client: client.release_gpu(gpu, one, reason))
+    _print(gpu, done, output, pod or one)
 
 
-def _text(found: list[pb.Reservation], output: Format) -> str:
-    if output in STRUCTURED:
-        return structured({"reservations": [plain(x) for x in found]}, output)
-    if output is Format.NAME:
-        return "".join(f"{shown(x.id)}\n" for x in found)
-    if not found:
-        return "No reservations.\n"
-    return table(visible(RESERVATIONS, wide=output is Format.WIDE), found)
+def _split(pod: str) -> tuple[str, str]:
+    namespace, slash, name = pod.partition("/")
+    if not namespace or not slash or not name or "/" in name:
+        text = f"--pod: expected NAMESPACE/NAME, got '{shown(pod[:80])}'"
+        raise CliError(ExitCode.USAGE, text)
+    return namespace, name
+
+
+def _state(one: pb.Reservation, gpu: str) -> str:
+    """Where the reservation stands there; empty where it has no part in the GPU."""
+    return next((x.state for x in one.gpus if x.uuid.lower() == gpu.lower()), "")
+
+
+def _print(gpu: str, done: ops.ReleaseGpuResponse, output: Format, whose: str) -> None:
+    pod = f"{shown(done.namespace)}/{shown(done.pod or '-')}"
+    text = f"released from {pod} on {shown(done.node)}"
+    if done.already:
+        text = f"{shown(whose)} has no part in it, nothing was done"
+    line = f"{shown(gpu)}: {text}\n"
+    sys.stdout.write(printed(done, output, names=(gpu,), text=lambda: line))

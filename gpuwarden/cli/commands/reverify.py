@@ -1,5 +1,6 @@
-"""`gpuwarden audit reverify`: whether kept evidence was validly signed when it came."""
+"""`gpuwarden audit reverify`: whether archived evidence was validly signed when it came."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +20,15 @@ from gpuwarden.audit.exhibit import (
 )
 from gpuwarden.audit.files import lines_of, log_files
 from gpuwarden.audit.record import LogRecord, RecordError, decode_record
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Output
-from gpuwarden.cli.outcome import CliError, ExitCode
-from gpuwarden.cli.output import STRUCTURED, Format, structured
+from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import facts, shown
 from gpuwarden.evidence.canonical import sha256_hex
 
 DEFAULT_STORE: Final = Path("/var/lib/gpuwarden/audit")
 _MAX_BUNDLE: Final = 1 << 20
-_HEX: Final = frozenset("0123456789abcdef")
-_DIGITS: Final = 64
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def reverify_(
         How to print.
 
     """
-    if len(digest) != _DIGITS or not _HEX.issuperset(digest):
+    if not _DIGEST.fullmatch(digest):
         raise CliError(ExitCode.USAGE, "expected an evidence digest, 64 lower-case hex digits")
     try:
         exhibit = _exhibit(store, digest)
@@ -73,7 +73,9 @@ def reverify_(
         raise CliError(ExitCode.ERROR, shown(str(error))) from None
     except ExhibitError as error:
         raise CliError(ExitCode.FINDING, f"{digest}: {shown(str(error))}") from None
-    sys.stdout.write(_text(_plain(exhibit, digest, signer, then), output))
+    found = _plain(exhibit, digest, signer, then)
+    text = printed(found, output, names=(digest,), text=lambda: _text(found))
+    sys.stdout.write(text)
     return ExitCode.OK
 
 
@@ -150,11 +152,7 @@ def _plain(exhibit: Exhibit, digest: str, signer: str, then: _Then) -> dict[str,
     }
 
 
-def _text(plain: dict[str, Any], output: Format) -> str:
-    if output in STRUCTURED:
-        return structured(plain, output)
-    if output is Format.NAME:
-        return f"{plain['evidence']}\n"
+def _text(plain: dict[str, Any]) -> str:
     record = plain["record"]
     known = f"{record}, {plain['kind']}: {plain['decision']} {' '.join(plain['codes'])}".rstrip()
     return facts(

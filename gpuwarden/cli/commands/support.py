@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from gpuwarden.cli.client import ask
+from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
 from gpuwarden.cli.options import HERE, OWN_VARIABLES, Connection
-from gpuwarden.cli.outcome import MEANING, CliError, ExitCode
 from gpuwarden.cli.terminal import shown
 from gpuwarden.settings.finding import SettingsError
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
@@ -87,7 +87,7 @@ def support_bundle(
 def _asked(connection: Connection) -> list[Part]:
     """The controller's parts, each of them or why it is missing."""
     try:
-        told = {part.name: part for part in ask(connection, lambda asker: asker.support())}
+        told = {part.name: part for part in ask(connection, lambda client: client.support())}
     except CliError as error:
         sys.stderr.write(f"gpuwarden: {error}\n")
         words = " ".join([MEANING[error.code], *known_words(str(error))])

@@ -1,13 +1,30 @@
 """A fleet on a unix socket, and the CLI run inside this process against it."""
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwarden.cli.app import run
 from tests.fakes.fleet_server import FakeFleetServer
+
+REVOKED: dict[str, Any] = {
+    "state": "revoked",
+    "code": "INVENTORY_CHANGED",
+    "detail": "a card was swapped",
+    "fresh_for_ms": 0,
+    "lost_gpu_count": 1,
+    "warnings": ["clock is 40 s ahead"],
+}
+"""A node that was swapped, for `node_message`."""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)

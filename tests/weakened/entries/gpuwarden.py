@@ -47,7 +47,7 @@ ENTRIES: Final = (
         "gpuwarden/cli/terminal.py",
         "    if text.isprintable():\n",
         "    if text:\n",
-        "tests/unit/cli/test_cli_terminal.py::test_no_control_character_survives",
+        "tests/unit/cli/test_terminal.py::test_no_control_character_survives",
     ),
     one(
         "lines-of-the-log",

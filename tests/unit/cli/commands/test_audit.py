@@ -1,4 +1,4 @@
-"""Audit commands on logs with checkpoints, and on evidence beside them."""
+"""`audit …`: logs, their checkpoints and keys, and the evidence beside them."""
 
 import json
 from pathlib import Path
@@ -9,18 +9,95 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.files import file_name
 from gpuwarden.audit.note import VerifierKey
-from gpuwarden.audit.record import format_timestamp
-from gpuwarden.evidence.canonical import sha256_hex
-from tests.builders.audit_log import GENESIS, digest, line
-from tests.builders.ca import SpiffeCa
+from gpuwarden.audit.record import FORMAT
+from gpuwarden.evidence.canonical import canonical_json, sha256_hex
+from tests.builders.audit_log import GENESIS
 from tests.builders.certified_log import CertifiedLog, rechained
-from tests.builders.evidence import Scene, agent_uri
-from tests.builders.exhibits import exhibit
 from tests.builders.log_keys import ORIGIN, checkpoint, signer
 from tests.unit.cli.conftest import Cli
+
+
+def plain_log(count: int) -> bytes:
+    """A whole log of `count` records."""
+    lines, prev = [], GENESIS
+    for seq in range(1, count + 1):
+        line = canonical_json(
+            {
+                "v": FORMAT,
+                "seq": seq,
+                "ts": "2026-11-27T20:00:00.000Z",
+                "boot": "b",
+                "origin": "prod/0",
+                "instance": "i",
+                "kind": "log.start" if seq == 1 else "config.change",
+                "actor": "a",
+                "subject": "s",
+                "decision": "allowed",
+                "codes": [],
+                "refs": {},
+                "prev": prev,
+            }
+        )
+        prev = sha256_hex(line)
+        lines.append(line + b"\n")
+    return b"".join(lines)
+
+
+@pytest.fixture
+def plain_folder(tmp_path: Path) -> Path:
+    (tmp_path / "audit-00000000000000000001.jsonl").write_bytes(plain_log(3))
+    return tmp_path
+
+
+def test_a_whole_log_is_verified(cli: Cli, plain_folder: Path) -> None:
+    ran = cli("audit", "verify", str(plain_folder))
+    assert ran.code == 0
+    assert "Log:          prod/0\nResult:       verified\nRecords:      3\n" in ran.out
+    [found] = json.loads(cli("audit", "verify", str(plain_folder), "-o", "json").out)
+    assert found["records"] == 3
+    assert found["torn"] is None
+    head = cli("audit", "verify", str(plain_folder), "-o", "name").out.strip()
+    assert head == found["head"]
+    assert cli("audit", "verify", str(plain_folder), "--expect", head).code == 0
+
+
+def test_a_flipped_byte_is_found(cli: Cli, plain_folder: Path) -> None:
+    [path] = plain_folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(b'"actor":"a"', b'"actor":"b"', 1))
+    ran = cli("audit", "verify", str(path))
+    assert ran.code == 3
+    assert "Result:  broken\nRecord:  1\n" in ran.out
+    assert f"Where:   {path}:1\n" in ran.out
+
+
+def test_a_cut_log_does_not_have_the_expected_head(cli: Cli, plain_folder: Path) -> None:
+    [path] = plain_folder.iterdir()
+    head = cli("audit", "verify", str(path), "-o", "name").out.strip()
+    path.write_bytes(plain_log(2))
+    assert cli("audit", "verify", str(path)).code == 0
+    assert cli("audit", "verify", str(path), "--expect", head).code == 3
+
+
+def test_a_torn_tail_is_told(cli: Cli, plain_folder: Path) -> None:
+    [path] = plain_folder.iterdir()
+    path.write_bytes(plain_log(2) + b'{"v":')
+    ran = cli("audit", "verify", str(path))
+    assert ran.code == 0
+    assert "Torn:         5 bytes of an unfinished line at the end" in ran.out
+
+
+def test_records_among_other_lines(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "collected.log"
+    path.write_bytes(b"starting\n" + plain_log(2) + b"{}\n")
+    ran = cli("audit", "verify", "--collected", str(path))
+    assert ran.code == 0
+    assert "Log:          prod/0\n" in ran.out
+    path.write_bytes(b"nothing here\n")
+    ran = cli("audit", "verify", "--collected", str(path))
+    assert (ran.code, ran.err) == (3, "gpuwarden: no audit records found\n")
+
 
 KEY = signer(1).key
 
@@ -161,122 +238,3 @@ def test_growth_is_proven(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert (again["old"], again["new"]["size"]) == (plain["old"], 11)
     people = cli("audit", "consistency", "4", "9", str(folder)).out
     assert f"Old:    4 records, root {plain['old']['root']}\n" in people
-
-
-SCENE = Scene()
-EVIDENCE = exhibit(SCENE)
-DIGEST = EVIDENCE.digest
-
-
-def keep(store: Path, one: Exhibit, **refs: object) -> None:
-    """Evidence in a store, with a record about it where `refs` are given."""
-    place = store / "evidence" / "20260505"
-    place.mkdir(parents=True)
-    (place / f"{DIGEST}.json").write_bytes(one.encoded())
-    if refs:
-        known = {"evidence": DIGEST, "leaf": sha256_hex(one.chain[0]), "bundle": one.bundle}
-        first = line(1, GENESIS, refs={"note": f'"evidence":"{DIGEST}"'})
-        second = line(
-            2,
-            digest(first),
-            kind="evidence.accepted",
-            decision="accepted",
-            codes=["ACCEPTED"],
-            ts=format_timestamp(one.received_ms * 1_000_000),
-            refs=known | refs,
-        )
-        (store / file_name(1)).write_bytes(first + second)
-
-
-def test_kept_evidence_was_valid_then(cli: Cli, tmp_path: Path) -> None:
-    keep(tmp_path, EVIDENCE, level="L0")
-    plain = found(cli, "reverify", DIGEST, "--store", tmp_path)
-    assert (plain["result"], plain["signer"]) == ("valid then", agent_uri())
-    assert (plain["record"], plain["kind"], plain["codes"]) == (
-        2,
-        "evidence.accepted",
-        ["ACCEPTED"],
-    )
-    assert plain["at"] == format_timestamp(EVIDENCE.received_ms * 1_000_000)
-    people = cli("audit", "reverify", DIGEST, "--store", str(tmp_path)).out
-    assert "Record:       2, evidence.accepted: accepted ACCEPTED\n" in people
-    assert cli("audit", "reverify", DIGEST, "--store", str(tmp_path), "-o", "name").out == (
-        f"{DIGEST}\n"
-    )
-
-
-def test_evidence_whose_record_is_gone_speaks_for_itself(cli: Cli, tmp_path: Path) -> None:
-    keep(tmp_path, EVIDENCE)
-    assert found(cli, "reverify", DIGEST, "--store", tmp_path)["record"] is None
-    (tmp_path / file_name(1)).write_bytes(line(1, GENESIS))
-    ran = cli("audit", "reverify", DIGEST, "--store", str(tmp_path))
-    assert (ran.code, "Record:       none in the log" in ran.out) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("refs", "text"),
-    [
-        ({"leaf": "0" * 64}, "the record names another certificate"),
-        ({"bundle": "0" * 64}, "the record names another trust bundle"),
-    ],
-)
-def test_the_record_holds_the_store_to_its_word(
-    cli: Cli, tmp_path: Path, refs: dict[str, object], text: str
-) -> None:
-    keep(tmp_path, EVIDENCE, **refs)
-    ran = cli("audit", "reverify", DIGEST, "--store", str(tmp_path))
-    assert (ran.code, text in ran.err) == (3, True)
-
-
-def test_roots_from_elsewhere_count_instead(cli: Cli, tmp_path: Path) -> None:
-    keep(tmp_path, EVIDENCE, bundle="0" * 64)
-    good, other = tmp_path / "good.pem", tmp_path / "other.pem"
-    good.write_bytes(b"".join(root.public_bytes(Encoding.PEM) for root in SCENE.roots))
-    roots = SpiffeCa(at=SCENE.wall).roots
-    other.write_bytes(b"".join(root.public_bytes(Encoding.PEM) for root in roots))
-    command = ("audit", "reverify", DIGEST, "--store", str(tmp_path), "--bundle")
-    assert cli(*command, str(good)).code == 0
-    ran = cli(*command, str(other))
-    assert (ran.code, "CHAIN_INVALID" in ran.err) == (3, True)
-
-
-def test_evidence_that_does_not_hold_is_a_finding(cli: Cli, tmp_path: Path) -> None:
-    keep(tmp_path, EVIDENCE, level="L0")
-    path = tmp_path / "evidence" / "20260505" / f"{DIGEST}.json"
-    stored = json.loads(path.read_bytes())
-    for changes, text in (
-        ({"signature": "AAAA"}, "signature does not verify"),
-        ({"payload": "AAAA"}, "the evidence has the digest"),
-        ({"v": "x"}, "v must be"),
-    ):
-        changed = {**stored, **changes}
-        path.write_text(json.dumps(changed, sort_keys=True, separators=(",", ":")))
-        ran = cli("audit", "reverify", DIGEST, "--store", str(tmp_path))
-        assert (ran.code, text in ran.err) == (3, True), ran.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        ("short --store {store}", 2, "expected an evidence digest"),
-        (f"{'g' * 64} --store {{store}}", 2, "expected an evidence digest"),
-        (f"{'0' * 64} --store {{store}}", 3, "holds no evidence"),
-        ("{digest} --store {store} --bundle /nowhere", 1, "/nowhere"),
-        ("{digest} --store {store} --bundle {junk}", 2, "expected certificates in PEM"),
-    ],
-)
-def test_what_cannot_be_reverified_is_said(
-    cli: Cli, tmp_path: Path, arguments: str, code: int, text: str
-) -> None:
-    keep(tmp_path, EVIDENCE)
-    (tmp_path / "junk").write_text("junk")
-    line_ = arguments.format(digest=DIGEST, store=tmp_path, junk=tmp_path / "junk")
-    ran = cli("audit", "reverify", *line_.split())
-    assert (ran.code, text in ran.err) == (code, True), ran.err
-
-
-def test_a_record_that_cannot_be_read_is_a_finding(cli: Cli, tmp_path: Path) -> None:
-    keep(tmp_path, EVIDENCE)
-    (tmp_path / file_name(1)).write_text(f'{{"evidence":"{DIGEST}"}}\n')
-    ran = cli("audit", "reverify", DIGEST, "--store", str(tmp_path))
-    assert (ran.code, "its record cannot be read" in ran.err) == (3, True)

@@ -1,22 +1,74 @@
-"""`gpuwarden explain pod`: stations, reasons and records for people; exit codes."""
+"""`explain node|pod`: findings, reasons and records for people; exit codes."""
 
 import json
 from typing import Any
 
 import pytest
 
-from gpuwarden.wire.v1 import placement_pb2 as pb
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import placement_pb2 as place
+from tests.builders.fleet_messages import node_message
 from tests.fakes.fleet_server import FakeFleetServer
-from tests.unit.cli.conftest import Cli
-from tests.unit.cli.test_cli_reservations import HOSTILE, reservation
+from tests.unit.cli.commands.test_reservations import HOSTILE, reservation
+from tests.unit.cli.conftest import REVOKED, Cli
+
+EXPLANATION = pb.ExplainNodeResponse(
+    node=node_message(**REVOKED),
+    refusals=[
+        pb.PastRefusal(
+            at="2026-11-27T20:01:00.000Z",
+            code="INVENTORY_CHANGED",
+            detail="GPU added",
+            step=16,
+            count=3,
+        ),
+        pb.PastRefusal(at="2026-11-27T20:00:00.000Z", code="NVML_UNAVAILABLE", count=1),
+    ],
+    identity_document='{"cluster":"prod"}',
+    pin_document='{"cluster":"other"}',
+    findings=["lease: ended", "pins: differ\x1b"],
+)
+
+
+def test_a_node_is_explained(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.explanations = {"gpu-a1": EXPLANATION}
+    out = ask("explain", "node", "gpu-a1").out
+    assert "Cause:         A GPU was added or swapped" in out
+    assert "What to do:    If the card was replaced on purpose" in out
+    assert "Findings:\n  lease: ended\n  pins: differ\\x1b\n" in out
+    assert "2026-11-27T20:01:00.000Z   16     INVENTORY_CHANGED   3       GPU added\n" in out
+    assert 'Pinned identity:\n  {"cluster":"other"}\n' in out
+    assert 'Identity of the last acceptance:\n  {"cluster":"prod"}\n' in out
+
+
+def test_a_healthy_node_is_explained_briefly(ask: Cli, fleet: FakeFleetServer) -> None:
+    same = '{"cluster":"prod"}'
+    fleet.explanations = {
+        "a": pb.ExplainNodeResponse(node=node_message(), identity_document=same, pin_document=same),
+        "b": pb.ExplainNodeResponse(node=node_message(code="SOMETHING_NEW")),
+    }
+    healthy = ask("explain", "node", "a").out
+    assert "Refusals" not in healthy
+    assert "Pinned" not in healthy
+    assert "Cause" not in ask("explain", "node", "b").out
+
+
+def test_an_explanation_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.explanations = {"gpu-a1": EXPLANATION}
+    found = json.loads(ask("explain", "node", "gpu-a1", "-o", "json").out)
+    assert found["pinDocument"] == {"cluster": "other"}
+    assert ask("explain", "node", "gpu-a1", "-o", "name").out == (
+        "INVENTORY_CHANGED\nNVML_UNAVAILABLE\n"
+    )
+
 
 STATIONS = ("wished", "reserved", "bound", "kubelet", "nvml")
 AT = "2026-11-27T20:00:00.000Z"
 
 
-def account(*states: str, **changes: Any) -> pb.ExplainPodResponse:
+def account(*states: str, **changes: Any) -> place.ExplainPodResponse:
     stations = [
-        pb.Station(name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"])
+        place.Station(name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"])
         for name, state in zip(STATIONS, states or ["reached"] * 5, strict=True)
     ]
     fields: dict[str, Any] = {
@@ -28,11 +80,11 @@ def account(*states: str, **changes: Any) -> pb.ExplainPodResponse:
         "stations": stations,
         "records_since": AT,
     }
-    return pb.ExplainPodResponse(**(fields | changes))
+    return place.ExplainPodResponse(**(fields | changes))
 
 
 WAITING = ("reached", *["waiting"] * 4)
-BUSY = pb.Rejection(code="GPU_BUSY", detail="no free GPU", count=2, nodes=["gpu-1", "gpu-2"])
+BUSY = place.Rejection(code="GPU_BUSY", detail="no free GPU", count=2, nodes=["gpu-1", "gpu-2"])
 
 
 def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -131,7 +183,7 @@ def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
 def test_hostile_text_does_not_reach_the_terminal(
     ask: Cli, fleet: FakeFleetServer, format_: str
 ) -> None:
-    rejection = pb.Rejection(code=HOSTILE, detail=HOSTILE, count=1, nodes=[HOSTILE])
+    rejection = place.Rejection(code=HOSTILE, detail=HOSTILE, count=1, nodes=[HOSTILE])
     found = account(*WAITING, rejections=[rejection], phase=HOSTILE, guarantee_limit=HOSTILE)
     found.guarantee = found.guarantee_given = HOSTILE
     found.passing_nodes.append(HOSTILE)

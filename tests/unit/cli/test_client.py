@@ -1,4 +1,4 @@
-"""The CLI's own SVID from files, and which controller it then expects."""
+"""How a controller is asked: our own SVID, the controller that we expect, errors and exit codes."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -12,11 +12,46 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from gpuwarden.cli.credentials import expected_controller, is_reader, own_svid
+from gpuwarden.cli.client import expected_controller, is_reader, own_svid
+from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Connection
-from gpuwarden.cli.outcome import CliError, ExitCode
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa, plain_key
+from tests.fakes.fleet_server import FakeFleetServer
+from tests.unit.cli.conftest import Cli
+
+
+def test_a_socket_that_nobody_serves(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.sock"
+    path.touch()
+    ran = cli("nodes", "--server", f"unix:{path}")
+    assert ran.code == 5
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (Refusal(ReasonCode.ROLE_DENIED, "role agent"), 4),
+        (Refusal(ReasonCode.CHAIN_INVALID, "x"), 4),
+        (Refusal(ReasonCode.CONTROLLER_NOT_READY, "x"), 5),
+        (Refusal(ReasonCode.REQ_INVALID, "bad\x1b"), 1),
+    ],
+)
+def test_a_refusal_has_its_exit_code_and_text(
+    ask: Cli, fleet: FakeFleetServer, refusal: Refusal, code: int
+) -> None:
+    fleet.refusal = refusal
+    ran = ask("gpus")
+    detail = refusal.detail.replace("\x1b", "\\x1b")
+    assert (ran.code, ran.err) == (code, f"gpuwarden: {refusal.code}: {detail}\n")
+
+
+def test_no_answer_in_time(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.hangs = True
+    ran = ask("nodes", "--timeout", "0.2")
+    assert (ran.code, ran.err) == (124, "gpuwarden: no answer in time; see --timeout\n")
+
 
 READER = "spiffe://example.org/gpuwarden/inspector/alice"
 

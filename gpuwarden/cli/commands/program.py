@@ -1,0 +1,36 @@
+"""`gpuwarden version` and `gpuwarden completion`: about the program itself."""
+
+import sys
+from typing import Literal
+
+from gpuwarden import __version__
+from gpuwarden.cli.app import build
+from gpuwarden.cli.options import Output
+from gpuwarden.cli.output import Format, printed
+from gpuwarden.evidence.model import PROTOCOL
+
+
+def version(*, output: Output = Format.TABLE) -> None:
+    """Print the version of this program and of the protocol.
+
+    Parameters
+    ----------
+    output
+        How to print; `name` gives the version alone.
+
+    """
+    found = {"version": __version__, "protocol": PROTOCOL}
+    text = f"gpuwarden {__version__}, protocol {PROTOCOL}\n"
+    sys.stdout.write(printed(found, output, names=(__version__,), text=lambda: text))
+
+
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print the completion script of a shell, to be sourced from its start file.
+
+    Parameters
+    ----------
+    shell
+        The shell to complete in.
+
+    """
+    sys.stdout.write(build().generate_completion(shell=shell))
