@@ -10,9 +10,8 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from controller.audit.tree import LogState, NoNodeError, TreeNodes
+from controller.audit.tree import LogState, NoNodeError, TreeFile
 from controller.record import Json, Record
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, Checkpoint, TreeHead, log_id
 from gpuwarden.audit.merkle import (
@@ -24,14 +23,7 @@ from gpuwarden.audit.merkle import (
 )
 from gpuwarden.audit.note import Signer
 from gpuwarden.audit.record import RecordKind
-
-# --- notary
-# Says, signed, what the log has come to: the tree over its records, checkpoints, proofs.
-#
-# The writer makes a `Draft` of the lines it is about to append and commits it once they
-# are durable; so nothing is ever signed that a crash could take back. What is published
-# is a value that any thread may read; proofs that somebody wants are made by the
-# writer's thread, because they read the disk.
+from gpuwarden.clock import Clock
 
 CHECKPOINT_NS = 10_000_000_000
 ACTOR = "controller"
@@ -44,13 +36,6 @@ MAX_WANTED = 256
 
 Proof = tuple[str, ...]
 """Hashes in base64, as they travel."""
-
-
-class BootClock(Protocol):
-    """CLOCK_BOOTTIME."""
-
-    def boottime_ns(self) -> int:
-        """Nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +91,10 @@ class Notary:
     def __init__(
         self,
         state: LogState,
-        tree: TreeNodes,
+        tree: TreeFile,
         signer: Signer,
         key_changes: tuple[str, ...],
-        clock: BootClock,
+        clock: Clock,
     ) -> None:
         self.state = state
         self.signer = signer

@@ -14,13 +14,6 @@ from pathlib import Path
 
 from gpuwarden.audit.exhibit import FOLDER, Exhibit
 
-# --- evidence store
-# Keeps evidence beside the log, by its digest: first, changed and refused evidence, bad news.
-#
-# Written by a thread of its own and not synced: a slow disk holds nobody up, and a power cut
-# may cost the evidence of the last seconds, never its record. Bounded in age and bytes,
-# the oldest goes first.
-
 MAX_WAITING = 32 << 20
 """Bytes of payloads that may wait."""
 _SLACK = 16

@@ -11,32 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from gpuwarden.audit.chain import BEFORE_FIRST, Accepted, ChainVerifier, Head
 from gpuwarden.audit.files import PATTERN, file_name
 from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordError, decode_record
 from gpuwarden.evidence.canonical import sha256_hex
 
-# --- disk
-# The three calls to a disk that can fail half-way, behind a seam for tests.
 
-
-class Disk(Protocol):
-    """What the log needs of a disk; every call may raise OSError."""
-
-    def write(self, descriptor: int, data: memoryview) -> int:
-        """Write some of `data`, return how much."""
-
-    def sync(self, descriptor: int) -> None:
-        """Return when what was written is on the disk."""
-
-    def reserve(self, descriptor: int, size: int) -> None:
-        """Make sure that the file can have `size` bytes."""
-
-
-class SystemDisk:
-    """This machine's disk."""
+class Disk:
+    """The three calls to a disk that can fail half-way; each may raise OSError."""
 
     def write(self, descriptor: int, data: memoryview) -> int:
         """Write some of `data`, return how much."""
@@ -51,15 +34,11 @@ class SystemDisk:
         os.posix_fallocate(descriptor, 0, size)
 
 
-# --- scan
-# Finds where a log file ends: its last whole record, and what a crash left behind it.
-#
-# A torn end is what an unfinished group leaves: short, and without any whole record in
-# it. Anything else is not repaired: it may be evidence of tampering.
+# --- where a file ends
 
 MAX_TORN_BYTES = 64 * (MAX_RECORD_BYTES + 1)
 """One group of records at its longest."""
-_LINE_LIMIT_SCAN = 2 * MAX_RECORD_BYTES
+_LINE_LIMIT = 2 * MAX_RECORD_BYTES
 
 
 class LogBrokenError(Exception):
@@ -84,9 +63,11 @@ def scan_file(
     older: Path | None,
     accepted: Accepted = lambda _record, _line: None,
 ) -> Scan:
-    """Scan a file as the continuation of `older`; raises LogBrokenError, OSError.
+    """Find where a file ends that continues `older`: its last whole record, and what is behind it.
 
-    `accepted` is told each whole record of this file.
+    A torn end is what an unfinished group leaves: short, and without any whole record in
+    it. Anything else is not repaired, because it may be evidence of tampering. `accepted` is called
+    with each whole record of this file. Raises LogBrokenError, OSError.
     """
     verifier = ChainVerifier()
     if older is not None:
@@ -108,7 +89,7 @@ def _feed(verifier: ChainVerifier, path: Path) -> tuple[int, bytes]:
     """Feed all lines; return the length of what fits, and what comes behind it."""
     durable = 0
     with path.open("rb") as file:
-        while verifier.fault is None and (line := file.readline(_LINE_LIMIT_SCAN)):
+        while verifier.fault is None and (line := file.readline(_LINE_LIMIT)):
             known = verifier.records
             verifier.feed(line)
             durable += len(line) if verifier.records > known else 0
@@ -131,7 +112,7 @@ def _last_line(path: Path) -> bytes:
     """Last line of a finished file; raises LogBrokenError if it is no record."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - _LINE_LIMIT_SCAN))
+        file.seek(max(0, size - _LINE_LIMIT))
         lines = file.read().splitlines(keepends=True)
     last = lines[-1] if lines else b""
     try:
@@ -141,15 +122,10 @@ def _last_line(path: Path) -> bytes:
     return last
 
 
-# --- file store
-# The log's files on disk: opened under a lock, healed, appended to, rotated.
-#
-# One folder holds one log: `audit-<number of the first record>.jsonl`, `lock` and
-# `reserve`. What is durable is never touched again; what is not durable is cut off before
-# the next record is written. Knows lines, not what they mean.
+# --- the log
 
 _CLOSED = -1
-"""In place of a descriptor; closing it is an error that is ignored."""
+"""Stands for a descriptor that is not open; closing it is an error that is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +147,7 @@ class FileStore:
         disk: Disk,
         replay: Accepted = lambda _record, _line: None,
     ) -> None:
-        """Open the folder's log; `replay` is told the records of its last file, in order."""
+        """Open the folder's log; `replay` is called with the records of its last file, in order."""
         self._replay = replay
         self._folder = folder
         self._disk = disk
@@ -298,11 +274,7 @@ class FileStore:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
 
 
-# --- reserve
-# Disk space kept for grants: a file of nothing beside the log that shrinks when space runs out.
-#
-# Other programs can fill the volume at any time, so a limit on ourselves reserves
-# nothing; blocks that are allocated do.
+# --- space for grants
 
 STEP_BYTES = 1 << 20
 """What one shortage releases."""
@@ -310,7 +282,11 @@ NAME = "reserve"
 
 
 class Reserve:
-    """Holds `size` bytes of the folder's file system; only the writer's thread calls it."""
+    """Holds `size` bytes of the folder's file system for grants, in a file that shrinks as needed.
+
+    Other programs can fill the volume at any time, so only allocated blocks reserve space. Only
+    the writer's thread calls this.
+    """
 
     def __init__(self, folder: Path, size: int, disk: Disk) -> None:
         self._path = folder / NAME

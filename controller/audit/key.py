@@ -104,18 +104,18 @@ def _make(path: Path) -> None:
     fresh.replace(path)
 
 
-# --- key changes
-# Statements that the log's key changed, kept beside the log: the file `key-changes`.
-#
-# They also stand in `log.key` records; but those may be past retention when a witness comes
-# back that has pinned an old key.
+# --- statements that the key changed
 
 NAME = "key-changes"
 _MAX_BYTES = 64 * 1024
 
 
 class KeyChanges:
-    """Oldest first. What is not a statement is passed over."""
+    """The file `key-changes` beside the log, oldest first. What is not a statement is skipped.
+
+    The statements are in `log.key` records too; but those may be past retention when a witness
+    comes back that knows an old key.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME

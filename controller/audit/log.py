@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from controller.audit.checkpoints import Published
-from controller.audit.rounds import Rounds
+from controller.audit.repeats import RepeatCounter
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
 from controller.audit.writer import (
-    Letter,
     Losses,
-    Mailbox,
     Observer,
     Opened,
-    Sources,
-    Ticket,
+    QueuedRecord,
+    RecordQueue,
+    Waiter,
     Writer,
 )
 from controller.record import AuditUnavailableError, Record
@@ -33,12 +32,6 @@ from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
-
-# --- durable log
-# The audit log on this replica's disk: `AuditLog` for the event loop, a thread behind it.
-#
-# Opening never fails: where the log cannot be written, grants are refused until it can,
-# and `condition` says why.
 
 QUEUE_RECORDS = 8192
 GRANT_SECONDS = 2.0
@@ -77,17 +70,18 @@ class DurableLog:
         self._clock = clock
         self._keep = keep
         self._grant_seconds = grant_seconds
-        self._mailbox = Mailbox(queue_records)
-        self._rounds = Rounds()
-        self._rounds_lock = threading.Lock()
+        self._queue = RecordQueue(queue_records)
+        self._repeats = RepeatCounter()
+        self._repeats_lock = threading.Lock()
         self._losses = Losses()
         self._writer = Writer(
-            self._mailbox,
+            self._queue,
             open_store,
             sealer=Sealer(identity),
             clock=clock,
             observer=observer,
-            sources=Sources(self._due_rounds, self._all_rounds),
+            due=self._take_due_repeats,
+            flush=self._take_all_repeats,
             losses=self._losses,
             rotate_bytes=rotate_bytes,
         )
@@ -114,7 +108,7 @@ class DurableLog:
     @property
     def waiting(self) -> int:
         """Records that wait to be written."""
-        return len(self._mailbox)
+        return len(self._queue)
 
     @property
     def published(self) -> Published | None:
@@ -138,10 +132,10 @@ class DurableLog:
             if not done.done():
                 done.set_result(failure)
 
-        ticket = Ticket(lambda failure: _call(loop, resolve, failure))
-        with self._rounds_lock:
-            self._rounds.absorb(record, self._clock.wall_ns())
-        if not self._mailbox.put(self._letter(record, ticket)):
+        waiter = Waiter(lambda failure: _call(loop, resolve, failure))
+        with self._repeats_lock:
+            self._repeats.absorb(record, self._clock.wall_ns())
+        if not self._queue.put(self._queued(record, waiter)):
             raise AuditUnavailableError("too many records are waiting")
         try:
             failure = await asyncio.wait_for(done, self._grant_seconds)
@@ -150,7 +144,7 @@ class DurableLog:
                 f"the record was not durable within {self._grant_seconds:g} s"
             ) from None
         finally:
-            ticket.abandoned = True
+            waiter.abandoned = True
         if failure is not None:
             raise AuditUnavailableError(failure)
         self._keep_exhibit(exhibit)
@@ -158,15 +152,15 @@ class DurableLog:
     def note(self, record: Record) -> None:
         """Take the record without waiting; see `AuditLog.note`.
 
-        Unchanged rounds and repeated refusals are counted, see `rounds`.
+        Unchanged rounds and repeated refusals are counted, see `RepeatCounter`.
         """
         record, exhibit = _parted(record)
-        with self._rounds_lock:
-            absorbed = self._rounds.absorb(record, self._clock.wall_ns())
+        with self._repeats_lock:
+            absorbed = self._repeats.absorb(record, self._clock.wall_ns())
         if absorbed:
             return
         self._keep_exhibit(exhibit)
-        if not self._mailbox.put(self._letter(record, None)):
+        if not self._queue.put(self._queued(record, None)):
             self._losses.add(1)
 
     def _keep_exhibit(self, exhibit: Exhibit | None) -> None:
@@ -174,22 +168,22 @@ class DurableLog:
         if exhibit is not None and not self._writer.low:
             self._keep(exhibit)
 
-    def _letter(self, record: Record, ticket: Ticket | None) -> Letter:
-        return Letter(record, self._clock.wall_ns(), self._clock.boottime_ns(), ticket)
+    def _queued(self, record: Record, waiter: Waiter | None) -> QueuedRecord:
+        return QueuedRecord(record, self._clock.wall_ns(), self._clock.boottime_ns(), waiter)
 
     def _lag(self) -> str:
-        oldest = self._mailbox.oldest_ns()
+        oldest = self._queue.oldest_ns()
         if oldest is not None and self._clock.boottime_ns() - oldest > LAG_NS:
             return "the log lags behind"
         return ""
 
-    def _due_rounds(self, wall_ns: int) -> list[Record]:
-        with self._rounds_lock:
-            return self._rounds.due(wall_ns)
+    def _take_due_repeats(self, wall_ns: int) -> list[Record]:
+        with self._repeats_lock:
+            return self._repeats.take_due(wall_ns)
 
-    def _all_rounds(self) -> list[Record]:
-        with self._rounds_lock:
-            return self._rounds.flush()
+    def _take_all_repeats(self) -> list[Record]:
+        with self._repeats_lock:
+            return self._repeats.take_all()
 
 
 def _parted(record: Record) -> tuple[Record, Exhibit | None]:
@@ -206,18 +200,18 @@ def _call(
         loop.call_soon_threadsafe(resolve, failure)
 
 
-# --- copies
-# Copies of durable records on standard output, for log collectors.
-#
-# A collector that reads slowly, or not at all, must not hold up the log: copies wait in
-# a bounded queue of their own, and what does not fit is counted as lost.
+# --- copies for log collectors
 
 MAX_WAITING = 4 << 20
 """Bytes of copies that may wait."""
 
 
 class Copies:
-    """Writes blocks of whole lines to a file descriptor from a thread of its own."""
+    """Copies durable records to a file descriptor, from a thread of its own.
+
+    A collector that reads slowly, or not at all, must not hold up the log: copies wait in
+    a bounded queue, and what does not fit is counted as lost.
+    """
 
     def __init__(self, descriptor: int, lost: Callable[[int], None]) -> None:
         self._descriptor = descriptor
@@ -272,14 +266,13 @@ class Copies:
         return True
 
 
-# --- reporting
-# What the log says about itself: metrics, log events, and the copies on standard output.
+# --- metrics and log events
 
 COPIES_CLOSE_SECONDS = 1.0
 
 
 class Reporting:
-    """Implements the writer's `Observer`."""
+    """Implements the writer's `Observer`: metrics, log events, copies on standard output."""
 
     def __init__(
         self,

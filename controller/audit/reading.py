@@ -14,15 +14,9 @@ from gpuwarden.audit.files import log_files
 from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
 from gpuwarden.evidence.canonical import canonical_json
 
-# --- tail
-# Reads the last records of a log on disk again, of a few kinds, while it may be written to.
-#
-# Streaming and bounded in bytes: what is older is not looked at. The log's own opening has
-# checked the chain of the file that is in use. Reading only; must not decide what a record means.
-
 TAIL_BYTES: Final = 64 << 20
 """At 100 reservations a minute some ten hours."""
-_LINE_LIMIT_TAIL: Final = 2 * MAX_RECORD_BYTES
+_LINE_LIMIT: Final = 2 * MAX_RECORD_BYTES
 
 
 def recent_records(
@@ -76,14 +70,9 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
         if start:
             file.seek(start - 1)
             file.readline()  # the rest of a line that began before
-        while line := file.readline(_LINE_LIMIT_TAIL):
+        while line := file.readline(_LINE_LIMIT):
             yield line
 
-
-# --- recent
-# The last records about one subject in this replica's log, for people: read from its end, bounded.
-#
-# Reading only; nothing is verified here.
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 MOST_RECORDS: Final = 40

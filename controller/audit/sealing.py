@@ -12,9 +12,6 @@ from gpuwarden.audit.record import FORMAT, MAX_RECORD_BYTES, format_timestamp
 from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
 from gpuwarden.evidence.errors import CanonicalError
 
-# --- sealing
-# Turns a record into the line that follows a given head: fields, chain, size. Pure.
-
 _MAX_NAME = 300
 """Bytes of a name as it stands in the line, quotes included."""
 _MAX_WORD = 64

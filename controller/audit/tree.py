@@ -6,7 +6,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from controller.audit.files import Disk, LogBrokenError
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, unverified_checkpoint
@@ -24,45 +23,29 @@ from gpuwarden.audit.record import (
     RecordKind,
 )
 
-# --- tree file
-# The tree's stored hashes on disk, for proofs: the file `tree` beside the log.
-#
-# Everything in it follows from the records, so it is never synced with them, never makes
-# a grant wait, and never makes the log fail: what cannot be written waits in memory, and
-# when there is too much of it, proofs stop until the next start. It stays when old records are
-# deleted, 64 bytes for each, because a witness may come back after any time.
-
 NAME = "tree"
 WRITE_BYTES = 1 << 20
 """What is gathered while a log is read anew."""
 MAX_WAITING = 8 << 20
 _HOLE = b"\0" * HASH_BYTES
 _CLOSED = -1
-"""In place of a descriptor; closing it is an error that is ignored."""
+"""Stands for a descriptor that is not open; closing it is an error that is ignored."""
 
 
 class NoNodeError(Exception):
     """This hash is not there: lost, or never known."""
 
 
-class TreeNodes(Protocol):
-    """Where the hashes of complete subtrees are kept; `TreeFile`."""
-
-    def begin(self, frontier: Frontier) -> None:
-        """Forget all that lies behind this frontier."""
-
-    def append(self, hashes: bytes) -> None:
-        """Keep what became complete."""
-
-    def flush(self, *, durable: bool = False) -> None:
-        """Write what waits."""
-
-    def node(self, level: int, offset: int) -> bytes:
-        """The hash of a complete subtree; raises NoNodeError."""
-
-
 class TreeFile:
-    """Implements `TreeNodes`; used by one thread. No method raises OSError."""
+    """The hashes of complete subtrees, for proofs: the file `tree` beside the log.
+
+    Everything in it follows from the records, so it is never synced with them, never makes
+    a grant wait, and never makes the log fail: what cannot be written waits in memory, and
+    when there is too much of it, proofs stop until the next start. It stays when old records are
+    deleted, 64 bytes for each, because a witness may come back after any time.
+
+    Used by one thread. No method raises OSError.
+    """
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._path = folder / NAME
@@ -145,12 +128,7 @@ def _place(level: int, offset: int) -> int:
     return stored_index(level, offset) * HASH_BYTES
 
 
-# --- replay
-# What a log's records say about its tree, keys and checkpoints, read again at the start.
-#
-# The last file is enough: it begins with the first record of the log, or with a
-# `log.rotate` that carries the frontier of the tree, the key in force and a checkpoint of all
-# before. Pure but for the tree's hashes, which it passes on.
+# --- state of a log when it is opened
 
 KEPT_HEADS = 32
 """Checkpoints whose proofs are ready beforehand, because most witnesses know one of them."""
@@ -158,7 +136,7 @@ KEPT_HEADS = 32
 
 @dataclass(slots=True)
 class LogState:
-    """What the records came to."""
+    """What the records add up to."""
 
     frontier: Frontier
     log: str = ""
@@ -173,9 +151,14 @@ class LogState:
 
 
 class Replay:
-    """Takes the records of a log in order, from its first or from a `log.rotate`."""
+    """Finds out what a log's records say about its tree, keys and checkpoints.
 
-    def __init__(self, tree: TreeNodes) -> None:
+    The last file is enough: it begins with the first record of the log, or with a
+    `log.rotate` that carries the frontier of the tree, the key in force and a checkpoint of all
+    before.
+    """
+
+    def __init__(self, tree: TreeFile) -> None:
         self._tree = tree
         self._begun = False
         self.state: LogState | None = None

@@ -16,18 +16,13 @@ from functools import partial
 from typing import Protocol, cast
 
 from controller.audit.checkpoints import ACTOR, Draft, Notary, Published
-from controller.audit.files import LogBrokenError
+from controller.audit.files import FileStore, LogBrokenError, Reserve
 from controller.audit.sealing import SealedLine, Sealer, summarised
 from controller.record import Json, Record
-from gpuwarden.audit.chain import Head
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 
-# --- mailbox
-# The bounded queue between those who report events and the thread that writes them.
-#
-# Nobody waits here but the writer. Ordinary records may fill three quarters; the rest is
-# kept for grants, refusals and revocations.
+# --- queue
 
 GROUP_RECORDS = 64
 """Records that are made durable together at most."""
@@ -38,57 +33,60 @@ ORDINARY = frozenset({RecordKind.FILTER_DECISION, RecordKind.EVIDENCE_ROUND})
 """Kinds that go first when room runs out."""
 
 
-class Ticket:
-    """The waiting side of a grant: told once, from the writer's thread, how it went."""
+class Waiter:
+    """The waiting side of a grant; `answer` is called once, from the writer's thread.
 
-    def __init__(self, tell: Callable[[str | None], None]) -> None:
-        self._tell = tell
+    It is called with None when the record is durable, or with the reason why it is not.
+    """
+
+    def __init__(self, answer: Callable[[str | None], None]) -> None:
+        self.answer = answer
         self.abandoned = False
         """Set by the waiter when it has given up: the record must not be written any more."""
 
-    def settle(self, failure: str | None) -> None:
-        """Tell the waiter that the record is durable (None), or why it is not."""
-        self._tell(failure)
-
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class QueuedRecord:
     """A record on its way into the log."""
 
     record: Record
     wall_ns: int
     sent_ns: int
     """CLOCK_BOOTTIME, for the lag."""
-    ticket: Ticket | None = None
+    waiter: Waiter | None = None
 
     @property
     def ordinary(self) -> bool:
         """Whether it may be dropped first."""
-        return self.ticket is None and self.record.kind in ORDINARY
+        return self.waiter is None and self.record.kind in ORDINARY
 
 
-class Mailbox:
-    """First in, first out; every method may be called from any thread."""
+class RecordQueue:
+    """The bounded queue between those who report events and the thread that writes them.
+
+    First in, first out. Nobody waits here but the writer. Ordinary records may fill three quarters;
+    the rest is kept for grants, refusals and revocations. Any thread may call any method.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._ordinary_limit = limit * 3 // 4
-        self._letters: deque[Letter] = deque()
+        self._records: deque[QueuedRecord] = deque()
         self._urgent = False
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        return len(self._letters)
+        return len(self._records)
 
-    def put(self, letter: Letter) -> bool:
-        """Take the letter; False when there is no room for it."""
+    def put(self, queued: QueuedRecord) -> bool:
+        """Take the queued; False when there is no room for it."""
         with self._changed:
-            limit = self._ordinary_limit if letter.ordinary else self._limit
-            if len(self._letters) >= limit:
+            limit = self._ordinary_limit if queued.ordinary else self._limit
+            if len(self._records) >= limit:
                 return False
-            self._letters.append(letter)
-            self._urgent |= letter.ticket is not None
-            if self._urgent or len(self._letters) in {1, GROUP_RECORDS}:
+            self._records.append(queued)
+            self._urgent |= queued.waiter is not None
+            if self._urgent or len(self._records) in {1, GROUP_RECORDS}:
                 self._changed.notify()
             return True
 
@@ -98,54 +96,48 @@ class Mailbox:
             self._urgent = True
             self._changed.notify()
 
-    def take(self, timeout: float) -> list[Letter]:
+    def take(self, timeout: float) -> list[QueuedRecord]:
         """Return the next group, oldest first; empty after `timeout` seconds or a `wake`.
 
         A waiting grant is taken at once, with what is there; other records wait up to
         GROUP_SECONDS for company.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._letters or self._urgent, timeout)
+            self._changed.wait_for(lambda: self._records or self._urgent, timeout)
             self._changed.wait_for(
-                lambda: self._urgent or not 0 < len(self._letters) < GROUP_RECORDS, GROUP_SECONDS
+                lambda: self._urgent or not 0 < len(self._records) < GROUP_RECORDS, GROUP_SECONDS
             )
-            count = min(len(self._letters), GROUP_RECORDS)
-            group = [self._letters.popleft() for _ in range(count)]
-            self._urgent = any(letter.ticket for letter in self._letters)
+            count = min(len(self._records), GROUP_RECORDS)
+            group = [self._records.popleft() for _ in range(count)]
+            self._urgent = any(queued.waiter for queued in self._records)
             return group
 
-    def put_back(self, letters: Iterable[Letter]) -> int:
-        """Put unwritten letters without waiters back in front; returns how many had no room."""
+    def put_back(self, batch: Iterable[QueuedRecord]) -> int:
+        """Put unwritten batch without waiters back in front; returns how many had no room."""
         lost = 0
         with self._changed:
-            for letter in reversed(list(letters)):
-                if len(self._letters) >= self._limit:
+            for queued in reversed(list(batch)):
+                if len(self._records) >= self._limit:
                     lost += 1
                 else:
-                    self._letters.appendleft(letter)
+                    self._records.appendleft(queued)
         return lost
 
-    def take_out(self, choose: Callable[[Letter], bool]) -> list[Letter]:
-        """Remove and return the letters that `choose` picks."""
+    def take_out(self, choose: Callable[[QueuedRecord], bool]) -> list[QueuedRecord]:
+        """Remove and return the batch that `choose` picks."""
         with self._changed:
-            chosen = [letter for letter in self._letters if choose(letter)]
-            self._letters = deque(letter for letter in self._letters if not choose(letter))
-            self._urgent = any(letter.ticket for letter in self._letters)
+            chosen = [queued for queued in self._records if choose(queued)]
+            self._records = deque(queued for queued in self._records if not choose(queued))
+            self._urgent = any(queued.waiter for queued in self._records)
         return chosen
 
     def oldest_ns(self) -> int | None:
-        """When the oldest waiting letter was sent."""
+        """When the oldest waiting queued was sent."""
         with self._changed:
-            return self._letters[0].sent_ns if self._letters else None
+            return self._records[0].sent_ns if self._records else None
 
 
 # --- writer
-# The thread that writes the log: groups, commits, survives a disk that fails.
-#
-# States: writing; low (space ran out: ordinary records are dropped, the reserve is spent
-# on the rest); down (nothing can be made durable: grants are refused at once, records
-# without a waiter are kept as far as there is room). After every outage the first record
-# is a `log.gap` that says how much was lost.
 
 TICK_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 0.1
@@ -153,49 +145,12 @@ LAST_RETRY_SECONDS = 5.0
 DELETED_NAMES = 8
 
 
-class Store(Protocol):
-    """Where lines become durable; `FileStore`. Errors: OSError, LogBrokenError."""
-
-    head: Head
-
-    @property
-    def size(self) -> int:
-        """Durable bytes of the current file."""
-
-    @property
-    def file(self) -> str:
-        """Name of the current file."""
-
-    def append(self, lines: bytes, head: Head) -> None:
-        """Make whole lines durable."""
-
-    def recover(self) -> None:
-        """Forget what is not durable after a failed append."""
-
-    def rotate(self, first_line: bytes, head: Head) -> None:
-        """Begin a new file with this line; after an error the old one stays in use."""
-
-
-class Space(Protocol):
-    """Disk space kept for grants; `Reserve`."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that was asked for is held."""
-
-    def fill(self) -> None:
-        """Take up what is missing."""
-
-    def release(self) -> bool:
-        """Give back one step; False when nothing is left."""
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A store that has just been opened."""
 
-    store: Store
-    space: Space
+    store: FileStore
+    space: Reserve
     notary: Notary
     first: tuple[Record, ...]
     """Records that this opening begins with; the last is `log.start`."""
@@ -206,7 +161,10 @@ class Opened:
 
 
 class Observer(Protocol):
-    """Who hears how it goes, on the writer's thread."""
+    """Learns how it goes, on the writer's thread.
+
+    The writer must not know metrics and logs; `log.Reporting` implements this.
+    """
 
     def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
         """Take note that a group is durable."""
@@ -219,16 +177,6 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """Take note that nothing follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where records come from besides the mailbox."""
-
-    due: Callable[[int], list[Record]]
-    """Counters whose hour is over."""
-    flush: Callable[[], list[Record]]
-    """All counters, at the end."""
 
 
 class Losses:
@@ -255,26 +203,29 @@ class Writer:
 
     def __init__(
         self,
-        mailbox: Mailbox,
+        queue: RecordQueue,
         open_store: Callable[[], Opened],
         *,
         sealer: Sealer,
         clock: Clock,
         observer: Observer,
-        sources: Sources,
+        due: Callable[[int], list[Record]],
+        flush: Callable[[], list[Record]],
         losses: Losses,
         rotate_bytes: int,
     ) -> None:
+        """`due` takes out the counters whose hour is over, `flush` all of them, at the end."""
         self.down = "not open yet"
         self.low = False
         self.attempted = threading.Event()
         """Set once the first attempt to open the log has ended."""
-        self._mailbox = mailbox
+        self._queue = queue
         self._open_store = open_store
         self._sealer = sealer
         self._clock = clock
         self._observer = observer
-        self._sources = sources
+        self._due = due
+        self._flush = flush
         self._losses = losses
         self._rotate_bytes = rotate_bytes
         self._rotate_at = rotate_bytes
@@ -297,7 +248,7 @@ class Writer:
     def stop(self) -> None:
         """Let `run` write what waits, and end."""
         self._stopping.set()
-        self._mailbox.wake()
+        self._queue.wake()
 
     def run(self) -> None:
         """Write until stopped. No error of the disk, nor of a record, ends it."""
@@ -313,27 +264,27 @@ class Writer:
         self._finish()
 
     def _begin(self) -> None:
-        self._guarded(self._restore)
+        self._attempt(self._restore)
         self._certify_if_up()
 
     def _take_and_commit(self, timeout: float) -> int:
-        letters = self._mailbox.take(timeout)
-        self._guarded(partial(self._commit, letters), letters)
+        batch = self._queue.take(timeout)
+        self._attempt(partial(self._commit, batch), batch)
         self._certify_if_up()
-        return len(letters)
+        return len(batch)
 
     def _certify_if_up(self) -> None:
         if not self.down:
-            self._guarded(self._certify)
+            self._attempt(self._certify)
 
-    def _guarded(self, work: Callable[[], None], letters: Sequence[Letter] = ()) -> None:
-        """Do `work`; whatever goes wrong, the waiters among its letters are told."""
+    def _attempt(self, work: Callable[[], None], batch: Sequence[QueuedRecord] = ()) -> None:
+        """Do `work`; whatever goes wrong, the waiters of the batch get an answer."""
         try:
             work()
         except (OSError, LogBrokenError) as error:
-            self._go_down(str(error), letters, keep=True)
+            self._go_down(str(error), batch, keep=True)
         except Exception as error:  # noqa: BLE001 -- a fault in one record must not end the log
-            self._go_down(f"fault in the writer: {type(error).__name__}", letters, keep=False)
+            self._go_down(f"fault in the writer: {type(error).__name__}", batch, keep=False)
 
     def _restore(self) -> None:
         """Open the log, or cut off what is not durable; the first record says what happened."""
@@ -346,21 +297,21 @@ class Writer:
         if self._started:
             refs: dict[str, Json] = {"cause": self.down}
             first = (Record(RecordKind.LOG_GAP, ACTOR, "log", "restored", refs=refs),)
-        self._append([self._letter(record) for record in first])
+        self._append([self._queued(record) for record in first])
         self._started = True
         self.down = ""
         self._retry_seconds = FIRST_RETRY_SECONDS
-        self._tell()
+        self._report_state()
 
-    def _commit(self, letters: Sequence[Letter]) -> None:
+    def _commit(self, batch: Sequence[QueuedRecord]) -> None:
         wanted = [
-            letter for letter in letters if letter.ticket is None or not letter.ticket.abandoned
+            queued for queued in batch if queued.waiter is None or not queued.waiter.abandoned
         ]
-        self._append([*wanted, *self._own_records()])
+        self._append([*wanted, *self._take_own_records()])
         self._rotate_if_due()
 
-    def _own_records(self) -> list[Letter]:
-        """Counters that are due and losses to admit; looked at once per tick."""
+    def _take_own_records(self) -> list[QueuedRecord]:
+        """Take out the counters that are due and the count of losses; once per tick."""
         now = self._clock.boottime_ns()
         if now - self._ticked_ns < TICK_SECONDS * 1e9:
             return []
@@ -368,21 +319,21 @@ class Writer:
         if self.low:
             self._open.space.fill()
             self._note_space(low=not self._open.space.complete)
-        return [self._letter(r) for r in [*self._sources.due(self._clock.wall_ns()), *self._gap()]]
+        return [self._queued(r) for r in [*self._due(self._clock.wall_ns()), *self._take_gap()]]
 
-    def _gap(self) -> list[Record]:
+    def _take_gap(self) -> list[Record]:
         lost = self._losses.take()
         if not lost:
             return []
         self._observer.lost(lost)
         return [Record(RecordKind.LOG_GAP, ACTOR, "log", "lost", refs={"lost": lost})]
 
-    def _append(self, letters: Sequence[Letter]) -> None:
-        """Make the letters durable and tell their waiters, with the reserve where space is out."""
+    def _append(self, batch: Sequence[QueuedRecord]) -> None:
+        """Make the batch durable and answer its waiters, with the reserve where space is out."""
         started = time.perf_counter()
-        while letters := self._affordable(letters):
+        while batch := self._drop_if_low(batch):
             draft = self._open.notary.draft()
-            lines = self._seal(letters, draft)
+            lines = self._seal(batch, draft)
             try:
                 self._open.store.append(b"".join(x.line + b"\n" for x in lines), lines[-1].head)
             except OSError as error:
@@ -392,25 +343,25 @@ class Writer:
                 self._note_space(low=True)
                 continue
             self._open.notary.commit(draft)
-            kinds = [letter.record.kind.value for letter in letters]
+            kinds = [queued.record.kind.value for queued in batch]
             self._observer.committed(lines, kinds, time.perf_counter() - started)
-            for letter in letters:
-                if letter.ticket is not None:
-                    letter.ticket.settle(None)
+            for queued in batch:
+                if queued.waiter is not None:
+                    queued.waiter.answer(None)
             return
 
-    def _affordable(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    def _drop_if_low(self, batch: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
         if not self.low:
-            return letters
-        kept = [letter for letter in letters if not letter.ordinary]
-        self._losses.add(len(letters) - len(kept))
+            return batch
+        kept = [queued for queued in batch if not queued.ordinary]
+        self._losses.add(len(batch) - len(kept))
         return kept
 
-    def _seal(self, letters: Sequence[Letter], draft: Draft) -> list[SealedLine]:
+    def _seal(self, batch: Sequence[QueuedRecord], draft: Draft) -> list[SealedLine]:
         lines: list[SealedLine] = []
         head = self._open.store.head
-        for letter in letters:
-            lines.append(self._sealer.seal(letter.record, letter.wall_ns, head))
+        for queued in batch:
+            lines.append(self._sealer.seal(queued.record, queued.wall_ns, head))
             draft.take(lines[-1].line)
             head = lines[-1].head
         return lines
@@ -420,7 +371,7 @@ class Writer:
         notary = self._open.notary
         if notary.due():
             signed = notary.sign()
-            self._append([self._letter(signed.record())])
+            self._append([self._queued(signed.record())])
             notary.publish(signed)
         notary.tick()
 
@@ -430,7 +381,7 @@ class Writer:
             return
         notary = self._open.notary
         signed, draft = notary.sign(), notary.draft()
-        refs = {"from": store.file, "deleted": self._deleted(), **notary.carried(signed)}
+        refs = {"from": store.file, "deleted": self._delete_expired(), **notary.carried(signed)}
         rotated = Record(RecordKind.LOG_ROTATE, ACTOR, "log", "rotated", refs=refs)
         line = self._sealer.seal(rotated, self._clock.wall_ns(), store.head)
         draft.take(line.line)
@@ -446,52 +397,52 @@ class Writer:
         notary.publish(signed)
         self._observer.committed([line], [RecordKind.LOG_ROTATE.value], 0.0)
 
-    def _deleted(self) -> Json:
-        """Names of the files that have just been deleted; short, whatever their number."""
+    def _delete_expired(self) -> Json:
+        """Delete the files that are too old; returns their names, shortened where they are many."""
         return summarised(tuple(self._open.expire()), keep=DELETED_NAMES)
 
-    def _go_down(self, reason: str, letters: Sequence[Letter], *, keep: bool) -> None:
+    def _go_down(self, reason: str, batch: Sequence[QueuedRecord], *, keep: bool) -> None:
         """Refuse the waiting grants, keep the other records if they may be tried again."""
         self.down = reason
-        self._tell()
-        waiting = self._mailbox.take_out(lambda letter: letter.ticket is not None)
-        for letter in (*letters, *waiting):
-            if letter.ticket is not None:
-                letter.ticket.settle(reason)
-        notes = [letter for letter in letters if letter.ticket is None]
-        self._losses.add(self._mailbox.put_back(notes) if keep else len(notes))
+        self._report_state()
+        waiting = self._queue.take_out(lambda queued: queued.waiter is not None)
+        for queued in (*batch, *waiting):
+            if queued.waiter is not None:
+                queued.waiter.answer(reason)
+        notes = [queued for queued in batch if queued.waiter is None]
+        self._losses.add(self._queue.put_back(notes) if keep else len(notes))
 
     def _finish(self) -> None:
         if self.down:
-            self._guarded(self._restore)
+            self._attempt(self._restore)
         while not self.down and self._take_and_commit(0):
             pass
-        last = [self._letter(record) for record in (*self._sources.flush(), *self._gap())]
+        last = [self._queued(record) for record in (*self._flush(), *self._take_gap())]
         self._append_at_the_end(last)
         if not self.down:
             self._open.notary.demand()
         self._certify_if_up()
         self._append_at_the_end(
-            [self._letter(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))]
+            [self._queued(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))]
         )
         self.down = self.down or "closed"
-        self._give_up(self._mailbox.take_out(lambda _letter: True))
+        self._give_up(self._queue.take_out(lambda _queued: True))
         if self._opened is not None:
             self._opened.notary.save(durable=False)
             self._opened.close()
         self._observer.close()
 
-    def _append_at_the_end(self, letters: Sequence[Letter]) -> None:
+    def _append_at_the_end(self, batch: Sequence[QueuedRecord]) -> None:
         if self.down:
-            self._losses.add(len(letters))
+            self._losses.add(len(batch))
         else:
-            self._guarded(partial(self._append, letters), letters)
+            self._attempt(partial(self._append, batch), batch)
 
-    def _give_up(self, letters: Sequence[Letter]) -> None:
-        for letter in letters:
-            if letter.ticket is not None:
-                letter.ticket.settle(self.down)
-        self._observer.lost(len(letters) + self._losses.take())
+    def _give_up(self, batch: Sequence[QueuedRecord]) -> None:
+        for queued in batch:
+            if queued.waiter is not None:
+                queued.waiter.answer(self.down)
+        self._observer.lost(len(batch) + self._losses.take())
 
     @property
     def _open(self) -> Opened:
@@ -500,10 +451,10 @@ class Writer:
     def _note_space(self, *, low: bool) -> None:
         if low is not self.low:
             self.low = low
-            self._tell()
+            self._report_state()
 
-    def _tell(self) -> None:
+    def _report_state(self) -> None:
         self._observer.state(self.down, low=self.low)
 
-    def _letter(self, record: Record) -> Letter:
-        return Letter(record, self._clock.wall_ns(), self._clock.boottime_ns())
+    def _queued(self, record: Record) -> QueuedRecord:
+        return QueuedRecord(record, self._clock.wall_ns(), self._clock.boottime_ns())

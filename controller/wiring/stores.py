@@ -16,7 +16,7 @@ from typing import Final
 
 from controller.audit.checkpoints import ACTOR, Notary, key_record
 from controller.audit.evidence import EvidenceStore
-from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve, SystemDisk
+from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
 from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
 from controller.audit.log import Copies, DurableLog, Reporting
 from controller.audit.sealing import LogIdentity
@@ -127,7 +127,7 @@ def audit_log(
         lost=instruments.counter(names.AUDIT_EVIDENCE_LOST).inc,
     )
     return DurableLog(
-        partial(open_files, settings, identity.origin, clock, SystemDisk()),
+        partial(open_files, settings, identity.origin, clock, Disk()),
         identity,
         clock,
         Reporting(instruments, copies, evidence.close),

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.audit.files import SystemDisk
+from controller.audit.files import Disk
 
 
 @dataclass
-class FaultyDisk(SystemDisk):
+class FaultyDisk(Disk):
     """`room` bytes can be written before ENOSPC, the last write being cut; None = endless."""
 
     room: int | None = None

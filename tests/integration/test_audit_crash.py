@@ -18,7 +18,7 @@ from pathlib import Path
 from controller.record import AuditUnavailableError
 from controller.wiring.stores import audit_log
 from controller.record import Record
-from controller.audit.writer import LogIdentity
+from controller.audit.sealing import LogIdentity
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.controller import AuditSettings

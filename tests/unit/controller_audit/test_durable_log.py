@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.audit.log import Condition, DurableLog
-from controller.audit.rounds import HOUR_NS
+from controller.audit.repeats import HOUR_NS
 from controller.record import AuditUnavailableError
 from controller.wiring.stores import audit_log
 from gpuwarden.audit.collected import verify_collected
@@ -41,7 +41,7 @@ async def test_granted_record_is_durable_when_grant_returns(folder: Path) -> Non
 def test_a_grant_waits_two_seconds_in_a_queue_of_8192(folder: Path) -> None:
     bench = Bench(folder)
     audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
-    assert (audit._grant_seconds, audit._mailbox._limit) == (2.0, 8192)
+    assert (audit._grant_seconds, audit._queue._limit) == (2.0, 8192)
 
 
 def test_an_end_waits_two_seconds_and_copies_go_to_standard_output() -> None:

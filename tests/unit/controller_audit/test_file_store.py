@@ -9,11 +9,11 @@ import pytest
 from controller.audit.files import (
     NAME,
     STEP_BYTES,
+    Disk,
     FileStore,
     Healed,
     LogBrokenError,
     Reserve,
-    SystemDisk,
 )
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified
 from gpuwarden.audit.files import file_name, log_files, verify_files
@@ -46,7 +46,7 @@ def store(tmp_path: Path, disk: FaultyDisk) -> Iterator[FileStore]:
 
 
 def reopened(folder: Path) -> FileStore:
-    store = FileStore(folder, ORIGIN, SystemDisk())
+    store = FileStore(folder, ORIGIN, Disk())
     store.close()
     return store
 
@@ -84,7 +84,7 @@ def test_lines_are_durable_and_the_next_process_goes_on(
 @pytest.mark.usefixtures("store")
 def test_two_processes_cannot_write_one_log(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="in use by another process"):
-        FileStore(tmp_path / "audit", ORIGIN, SystemDisk())
+        FileStore(tmp_path / "audit", ORIGIN, Disk())
 
 
 def test_files_open_for_all_become_private(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_only_finished_files_past_their_time_are_deleted(tmp_path: Path) -> None
     folder = tmp_path / "audit"
     for first in (1, 2, 3, 4):
         os.utime(write(folder, first, LINES[first - 1]), (first, first))
-    store = FileStore(folder, ORIGIN, SystemDisk())
+    store = FileStore(folder, ORIGIN, Disk())
 
     assert store.delete_finished(lambda changed: changed < 3) == [file_name(1), file_name(2)]
     assert store.delete_finished(lambda _changed: True) == [file_name(3)]
@@ -313,7 +313,7 @@ def test_only_finished_files_past_their_time_are_deleted(tmp_path: Path) -> None
 
 def test_the_disk_reserves_just_what_is_asked_for(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        SystemDisk().reserve(file.fileno(), 8192)
+        Disk().reserve(file.fileno(), 8192)
         assert os.fstat(file.fileno()).st_size == 8192
 
 
@@ -348,7 +348,7 @@ def test_a_store_that_is_closed_twice_closes_nothing_else(store: FileStore, tmp_
 
 
 def test_reserve_holds_blocks_and_gives_them_back_in_steps(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path, 2 * STEP_BYTES, SystemDisk())
+    reserve = Reserve(tmp_path, 2 * STEP_BYTES, Disk())
     reserve.fill()
     held = (tmp_path / NAME).stat()
 
@@ -361,7 +361,7 @@ def test_reserve_holds_blocks_and_gives_them_back_in_steps(tmp_path: Path) -> No
 
 def test_reserve_is_private_and_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = descriptors()
-    reserve = Reserve(tmp_path, STEP_BYTES, SystemDisk())
+    reserve = Reserve(tmp_path, STEP_BYTES, Disk())
     assert not reserve.release()
     reserve.fill()
     reserve.fill()
@@ -369,12 +369,12 @@ def test_reserve_is_private_and_leaves_no_descriptor_open(tmp_path: Path) -> Non
     assert descriptors() == before
     (tmp_path / NAME).unlink()
     (tmp_path / NAME).symlink_to(tmp_path / "target")
-    Reserve(tmp_path, STEP_BYTES, SystemDisk()).fill()
+    Reserve(tmp_path, STEP_BYTES, Disk()).fill()
     assert not (tmp_path / "target").exists()
 
 
 def test_reserve_gives_back_a_mebibyte_at_a_time(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path, (1 << 20) + 4096, SystemDisk())
+    reserve = Reserve(tmp_path, (1 << 20) + 4096, Disk())
     reserve.fill()
     assert reserve.release()
     assert (tmp_path / NAME).stat().st_size == 4096
@@ -422,7 +422,7 @@ def test_reserve_leaves_half_of_the_space_to_others(
 
 
 def test_what_a_reserve_held_before_is_kept_when_it_gets_no_more(tmp_path: Path) -> None:
-    Reserve(tmp_path, STEP_BYTES, SystemDisk()).fill()
+    Reserve(tmp_path, STEP_BYTES, Disk()).fill()
     reserve = Reserve(tmp_path, 2 * STEP_BYTES, TornDisk())
     reserve.fill()
     assert (tmp_path / NAME).stat().st_size == STEP_BYTES
@@ -430,11 +430,11 @@ def test_what_a_reserve_held_before_is_kept_when_it_gets_no_more(tmp_path: Path)
 
 
 def test_nothing_is_held_before_it_is_taken(tmp_path: Path) -> None:
-    assert not Reserve(tmp_path, 1, SystemDisk()).complete
+    assert not Reserve(tmp_path, 1, Disk()).complete
 
 
 def test_reserve_is_found_again(tmp_path: Path) -> None:
-    Reserve(tmp_path, STEP_BYTES, SystemDisk()).fill()
+    Reserve(tmp_path, STEP_BYTES, Disk()).fill()
     again = Reserve(tmp_path, STEP_BYTES, FaultyDisk(reserve_errno=errno.ENOSPC))
 
     again.fill()
@@ -444,8 +444,8 @@ def test_reserve_is_found_again(tmp_path: Path) -> None:
 
 def test_reserve_that_cannot_be_had_is_done_without(tmp_path: Path) -> None:
     full = Reserve(tmp_path, STEP_BYTES, FaultyDisk(reserve_errno=errno.ENOSPC))
-    huge = Reserve(tmp_path, 1 << 60, SystemDisk())
-    nowhere = Reserve(tmp_path / "missing", STEP_BYTES, SystemDisk())
+    huge = Reserve(tmp_path, 1 << 60, Disk())
+    nowhere = Reserve(tmp_path / "missing", STEP_BYTES, Disk())
 
     for reserve in (full, huge, nowhere):
         reserve.fill()
@@ -454,7 +454,7 @@ def test_reserve_that_cannot_be_had_is_done_without(tmp_path: Path) -> None:
 
 
 def test_reserve_of_nothing_is_complete(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path, 0, SystemDisk())
+    reserve = Reserve(tmp_path, 0, Disk())
     reserve.fill()
 
     assert reserve.complete
@@ -462,7 +462,7 @@ def test_reserve_of_nothing_is_complete(tmp_path: Path) -> None:
 
 
 def test_removed_reserve_gives_nothing_back(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path, STEP_BYTES, SystemDisk())
+    reserve = Reserve(tmp_path, STEP_BYTES, Disk())
     reserve.fill()
     (tmp_path / NAME).unlink()
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from controller.audit.checkpoints import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
-from controller.audit.files import LogBrokenError, SystemDisk
+from controller.audit.files import Disk, LogBrokenError
 from controller.audit.key import KeyChanges, LogKeyError, log_keys
 from controller.audit.log import DurableLog
 from controller.audit.tree import MAX_WAITING, NoNodeError, TreeFile
@@ -95,10 +95,10 @@ async def until_shown(audit: DurableLog, size: int) -> None:
     await until(lambda: published(audit).head.size > size)
 
 
-def opened(folder: Path, disk: SystemDisk | None = None, key: Path | None = None) -> Notary:
+def opened(folder: Path, disk: Disk | None = None, key: Path | None = None) -> Notary:
     """The notary of a log that is opened and let go at once."""
     settings = AuditSettings(dir=folder, reserve=0, key=key)
-    one = open_files(settings, ORIGIN, FakeClock(), disk or SystemDisk())
+    one = open_files(settings, ORIGIN, FakeClock(), disk or Disk())
     one.close()
     return one.notary
 

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from controller.audit.checkpoints import Draft, Notary, Published, Signed, key_record
-from controller.audit.tree import LogState, NoNodeError
+from controller.audit.tree import LogState, NoNodeError, TreeFile
 from controller.record import Record
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, open_checkpoint
 from gpuwarden.audit.merkle import Frontier, leaf_hash, stored_index, verify_consistency
@@ -18,7 +18,7 @@ from tests.fakes.clock import FakeClock
 ONE = signer(1)
 
 
-class MemoryTree:
+class MemoryTree(TreeFile):
     """Keeps all hashes; `gone` are those that nobody can read."""
 
     def __init__(self) -> None:

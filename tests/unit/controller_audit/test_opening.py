@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from controller.audit.files import SystemDisk
+from controller.audit.files import Disk
 from controller.audit.key import LogKeyError, LogKeys, log_keys
 from controller.record import Record
 from controller.wiring.stores import open_files, prev_log
@@ -26,7 +26,7 @@ TEXT = Checkpoint(ORIGIN, "1f" * 16, TreeHead(5, b"r" * 32)).text()
 
 def first(folder: Path) -> Record:
     """The first record of a log that is opened and let go at once."""
-    opened = open_files(AuditSettings(dir=folder, reserve=0), ORIGIN, FakeClock(), SystemDisk())
+    opened = open_files(AuditSettings(dir=folder, reserve=0), ORIGIN, FakeClock(), Disk())
     opened.close()
     [record] = opened.first
     return record
@@ -77,7 +77,7 @@ def test_an_opening_that_fails_leaves_no_descriptor_open(folder: Path, tmp_path:
     settings = AuditSettings(dir=folder, reserve=0, key=tmp_path / "missing")
     before = descriptors()
     with pytest.raises(LogKeyError):
-        open_files(settings, ORIGIN, FakeClock(), SystemDisk())
+        open_files(settings, ORIGIN, FakeClock(), Disk())
     assert descriptors() == before
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.audit.files import LogBrokenError
-from controller.audit.tree import LogState, Replay
+from controller.audit.tree import LogState, Replay, TreeFile
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id
 from gpuwarden.audit.merkle import Frontier, leaf_hash
 from gpuwarden.audit.record import decode_record
@@ -18,7 +18,7 @@ Entry = tuple[int, str, dict[str, Any]]
 """Number, kind, refs."""
 
 
-class Hashes:
+class Hashes(TreeFile):
     """Notes what a tree is told."""
 
     def __init__(self) -> None:
@@ -30,12 +30,6 @@ class Hashes:
 
     def append(self, hashes: bytes) -> None:
         self.hashes += hashes
-
-    def flush(self, *, durable: bool = False) -> None:
-        del durable
-
-    def node(self, level: int, offset: int) -> bytes:
-        raise NotImplementedError
 
 
 def replayed(*records: Entry) -> tuple[LogState | None, Hashes, Frontier]:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from controller.audit.files import SystemDisk
+from controller.audit.files import Disk
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
-from controller.audit.writer import Letter, Losses, Mailbox, Sources, Ticket, Writer
+from controller.audit.writer import Losses, QueuedRecord, RecordQueue, Waiter, Writer
 from controller.record import Record
 from controller.wiring.stores import open_files
 from gpuwarden.audit.record import RecordKind
@@ -18,16 +18,16 @@ STATE = Record(RecordKind.NODE_STATE, "a", "node/n1", "eligible")
 class LateGrant:
     """An observer that sends one more grant when it sees the last record."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
-        self.mailbox = mailbox
+    def __init__(self, queue: RecordQueue) -> None:
+        self.queue = queue
         self.answers: list[str | None] = []
         self.lost_records = 0
 
     def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
         del lines, seconds
         if RecordKind.LOG_STOP in kinds:
-            self.mailbox.put(Letter(STATE, 0, 0, Ticket(self.answers.append)))
-            self.mailbox.put(Letter(STATE, 0, 0))
+            self.queue.put(QueuedRecord(STATE, 0, 0, Waiter(self.answers.append)))
+            self.queue.put(QueuedRecord(STATE, 0, 0))
 
     def lost(self, records: int) -> None:
         self.lost_records += records
@@ -40,16 +40,17 @@ class LateGrant:
 
 
 def test_grant_that_comes_after_the_last_record_is_refused(tmp_path: Path) -> None:
-    clock, mailbox = FakeClock(), Mailbox(10)
-    observer = LateGrant(mailbox)
+    clock, queue = FakeClock(), RecordQueue(10)
+    observer = LateGrant(queue)
     settings = AuditSettings(dir=tmp_path / "audit", reserve=0)
     writer = Writer(
-        mailbox,
-        lambda: open_files(settings, "lab/c", clock, SystemDisk()),
+        queue,
+        lambda: open_files(settings, "lab/c", clock, Disk()),
         sealer=Sealer(LogIdentity("lab/c", "b", "i")),
         clock=clock,
         observer=observer,
-        sources=Sources(lambda _now: [], list),
+        due=lambda _now: [],
+        flush=list,
         losses=Losses(),
         rotate_bytes=1 << 20,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from controller.audit.checkpoints import Published
 from controller.audit.files import LogBrokenError
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
-from controller.audit.writer import Letter, Losses, Mailbox, Opened, Sources, Ticket, Writer
+from controller.audit.writer import Losses, Opened, QueuedRecord, RecordQueue, Waiter, Writer
 from controller.record import Record
 from controller.wiring.stores import open_files
 from gpuwarden.audit.files import log_files
@@ -59,19 +59,20 @@ class Desk:
     def __init__(self, folder: Path, *, rotate_bytes: int = 1 << 20, **settings: Any) -> None:
         self.settings = AuditSettings(**{"dir": folder, "reserve": 0, **settings})
         self.clock, self.disk, self.heard = FakeClock(), FaultyDisk(), Heard()
-        self.mailbox, self.losses = Mailbox(10), Losses()
+        self.queue, self.losses = RecordQueue(10), Losses()
         self.due: list[Record] = []
         self.asked_ns: list[int] = []
         self.counted: list[Record] = []
         self.answers: list[str | None] = []
         self.broken: Exception | None = None
         self.writer = Writer(
-            self.mailbox,
+            self.queue,
             self._open,
             sealer=Sealer(LogIdentity("lab/c", "b", "i")),
             clock=self.clock,
             observer=self.heard,
-            sources=Sources(self._due, self._flush),
+            due=self._due,
+            flush=self._flush,
             losses=self.losses,
             rotate_bytes=rotate_bytes,
         )
@@ -98,22 +99,24 @@ class Desk:
 
     def put(self, *records: Record) -> "Desk":
         for record in records:
-            assert self.mailbox.put(self.letter(record))
+            assert self.queue.put(self.queued(record))
         return self
 
-    def letter(self, record: Record, tell: Callable[[str | None], None] | None = None) -> Letter:
-        ticket = Ticket(tell) if tell else None
-        return Letter(record, self.clock.wall_ns(), self.clock.boottime_ns(), ticket)
+    def queued(
+        self, record: Record, answer: Callable[[str | None], None] | None = None
+    ) -> QueuedRecord:
+        waiter = Waiter(answer) if answer else None
+        return QueuedRecord(record, self.clock.wall_ns(), self.clock.boottime_ns(), waiter)
 
-    def grant(self, record: Record = STATE) -> Ticket:
-        letter = self.letter(record, self.answers.append)
-        assert self.mailbox.put(letter)
-        assert letter.ticket is not None
-        return letter.ticket
+    def grant(self, record: Record = STATE) -> Waiter:
+        queued = self.queued(record, self.answers.append)
+        assert self.queue.put(queued)
+        assert queued.waiter is not None
+        return queued.waiter
 
     def step(self, seconds: float = 0.0) -> int:
         self.clock.advance(seconds)
-        self.mailbox.wake()
+        self.queue.wake()
         return self.writer._take_and_commit(0)
 
     def published(self) -> Published | None:
@@ -183,7 +186,7 @@ def test_counters_are_asked_a_second_after_the_boot(folder: Path) -> None:
 def test_a_stop_wakes_the_writer(folder: Path) -> None:
     desk = Desk(folder).begin()
     desk.writer.stop()
-    assert desk.mailbox._urgent
+    assert desk.queue._urgent
     assert desk.writer._stopping.is_set()
 
 
@@ -211,7 +214,7 @@ def test_a_log_that_cannot_be_opened_refuses_and_keeps(folder: Path) -> None:
     desk.writer._begin()
     assert desk.answers == ["not ours"]
     assert desk.heard.states == [("not ours", False)]
-    assert len(desk.mailbox) == 1
+    assert len(desk.queue) == 1
     desk.broken = None
     desk.writer._begin()
     desk.step()
@@ -227,7 +230,7 @@ def test_after_an_outage_the_first_record_says_why(folder: Path) -> None:
     reason = desk.writer.down
     assert "Input/output error" in reason
     assert desk.answers == [reason]
-    assert len(desk.mailbox) == 1, "what nobody waits for is kept"
+    assert len(desk.queue) == 1, "what nobody waits for is kept"
     desk.disk.sync_errno = None
     desk.writer._begin()
     desk.step()
@@ -271,17 +274,17 @@ def test_a_fault_in_a_record_loses_its_group_and_not_the_log(folder: Path) -> No
     desk.step()
     assert desk.writer.down == "fault in the writer: TypeError"
     assert desk.answers == [desk.writer.down]
-    assert (len(desk.mailbox), desk.losses.take()) == (0, 2)
+    assert (len(desk.queue), desk.losses.take()) == (0, 2)
     desk.writer._begin()
     assert desk.writer.down == ""
 
 
 def test_what_does_not_fit_when_it_is_put_back_is_lost(folder: Path) -> None:
     desk = Desk(folder).begin().put(*[STATE] * 10)
-    letters = desk.mailbox.take(0)
+    batch = desk.queue.take(0)
     desk.put(*[STATE] * 4)
-    desk.writer._go_down("down", letters, keep=True)
-    assert (len(desk.mailbox), desk.losses.take()) == (10, 4)
+    desk.writer._go_down("down", batch, keep=True)
+    assert (len(desk.queue), desk.losses.take()) == (10, 4)
 
 
 def test_the_reserve_is_spent_on_what_counts(folder: Path) -> None:
@@ -336,7 +339,7 @@ def test_quota_is_space_as_well(folder: Path) -> None:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
             return super().write(descriptor, data)
 
-    desk.writer._open.store._disk = Quota()  # type: ignore[attr-defined] # a FileStore
+    desk.writer._open.store._disk = Quota()
     desk.put(STATE).step()
     assert (desk.writer.down, desk.writer.low) == ("", True)
 
@@ -377,9 +380,9 @@ def test_up_to_eight_deleted_files_are_named(folder: Path) -> None:
     names = [f"audit-{number:020d}.jsonl" for number in range(9)]
     opened = desk.writer._open
     desk.writer._opened = replace(opened, expire=lambda: names[:8])
-    assert desk.writer._deleted() == tuple(names[:8])
+    assert desk.writer._delete_expired() == tuple(names[:8])
     desk.writer._opened = replace(opened, expire=lambda: names)
-    deleted = desk.writer._deleted()
+    deleted = desk.writer._delete_expired()
     assert isinstance(deleted, dict)
     assert deleted["count"] == 9
 

@@ -8,7 +8,7 @@ from tests.weakened.weakening import Edit, Weakening, one
 ENTRIES: Final = (
     one(
         "log-of-one-node",
-        "controller/audit/rounds.py",
+        "controller/audit/repeats.py",
         "        self._count(record, wall_ns, 1 if known else 0)\n        return known",
         "        self._count(record, wall_ns, 1 if known else 0)\n        return False",
         f"{COUNTING}::test_first_refusal_is_logged_and_repeats_are_counted",

@@ -12,14 +12,6 @@ from typing import Final
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind, format_timestamp
 
-# --- rounds
-# Counts what repeats, so that the volume of the log stays bounded. Pure.
-#
-# An unchanged accepted round of a node, and a refusal that repeats the one before, become
-# one `evidence.round` record per node, decision, codes and hour; so do states that a peer can
-# bring about as often as it likes, or one node could fill the log of all. An acceptance that
-# goes into the log, or a release, ends the counting for that node: the next one is news again.
-
 HOUR_NS = 3_600_000_000_000
 MAX_OPEN = 100_000
 """Counters that may be open at once; beyond it events are counted together, by first code."""
@@ -43,7 +35,7 @@ class _Open:
     until_ns: int
 
 
-class Rounds:
+class RepeatCounter:
     """Open counters, taken out when their hour is over."""
 
     def __init__(self, max_open: int = MAX_OPEN) -> None:
@@ -73,7 +65,7 @@ class Rounds:
                 self._end(record.subject)
         return False
 
-    def due(self, wall_ns: int) -> list[Record]:
+    def take_due(self, wall_ns: int) -> list[Record]:
         """Take out the counters that have ended or that an hour has passed for, as records."""
         over: list[_Key] = []
         if self._oldest_ns is not None and not 0 <= wall_ns - self._oldest_ns < HOUR_NS:
@@ -85,7 +77,7 @@ class Rounds:
             ]
         return self._take(over)
 
-    def flush(self) -> list[Record]:
+    def take_all(self) -> list[Record]:
         """Take out all counters, as records."""
         return self._take(list(self._open))
 
