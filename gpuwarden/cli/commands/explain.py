@@ -13,7 +13,7 @@ from gpuwarden.cli.terminal import Column, facts, joined, shown, table, visible
 from gpuwarden.reason_texts import EXPLANATIONS, Explanation
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb
-from gpuwarden.wire.v1 import placement_pb2 as place
+from gpuwarden.wire.v1 import placement_pb2
 
 _SHOWN: Final = 80
 _SHORT: Final = 16
@@ -26,7 +26,7 @@ REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
     Column("COUNT", lambda x: str(x.count)),
     Column("DETAIL", lambda x: x.detail),
 )
-STATIONS: Final[tuple[Column[place.Station], ...]] = (
+STATIONS: Final[tuple[Column[placement_pb2.Station], ...]] = (
     Column("STATION", lambda x: x.name),
     Column("STATE", lambda x: x.state),
     Column("AT", lambda x: x.at),
@@ -35,13 +35,13 @@ STATIONS: Final[tuple[Column[place.Station], ...]] = (
     Column("EVIDENCE", lambda x: x.evidence_digest[:_SHORT]),
     Column("DIGEST", lambda x: x.evidence_digest, wide=True),
 )
-REJECTIONS: Final[tuple[Column[place.Rejection], ...]] = (
+REJECTIONS: Final[tuple[Column[placement_pb2.Rejection], ...]] = (
     Column("NODES", lambda x: str(x.count)),
     Column("REASON", lambda x: x.code),
     Column("DETAIL", lambda x: x.detail),
     Column("FOR EXAMPLE", lambda x: joined(x.nodes)),
 )
-RECORDS: Final[tuple[Column[place.PodRecord], ...]] = (
+RECORDS: Final[tuple[Column[placement_pb2.PodRecord], ...]] = (
     Column("AT", lambda x: x.at),
     Column("RECORD", lambda x: str(x.seq)),
     Column("KIND", lambda x: x.kind),
@@ -147,12 +147,12 @@ def _parted(name: str, namespace: str) -> tuple[str, str]:
     return where, what
 
 
-def _waits(found: place.ExplainPodResponse) -> bool:
+def _waits(found: placement_pb2.ExplainPodResponse) -> bool:
     """Whether the pod is there and bound to no node yet."""
     return any(x.name == _BOUND and x.state == _WAITING for x in found.stations)
 
 
-def _pod_text(found: place.ExplainPodResponse, *, wide: bool) -> str:
+def _pod_text(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
     """All of it: where the pod stands, what was found, why it waits, what the log remembers."""
     parts = [facts(_head(found)), table(visible(STATIONS, wide=wide), found.stations)]
     lines = [f"  {shown(x.name)}: {shown(line)}\n" for x in found.stations for line in x.findings]
@@ -167,7 +167,7 @@ def _pod_text(found: place.ExplainPodResponse, *, wide: bool) -> str:
     return "\n".join(parts)
 
 
-def _head(found: place.ExplainPodResponse) -> tuple[tuple[str, str], ...]:
+def _head(found: placement_pb2.ExplainPodResponse) -> tuple[tuple[str, str], ...]:
     limit = f": {found.guarantee_limit}" if found.guarantee_limit else ""
     promise = f"{found.guarantee}{limit}" if found.guarantee else ""
     return (
@@ -179,7 +179,7 @@ def _head(found: place.ExplainPodResponse) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _waiting(found: place.ExplainPodResponse) -> str:
+def _waiting(found: placement_pb2.ExplainPodResponse) -> str:
     if found.code:
         refused = f"The pod is refused: {shown(found.code)} {shown(found.detail)}\n"
         return refused + _advice(found.code)
@@ -196,7 +196,7 @@ def _advice(code: str) -> str:
     return f"What to do: {reason.remedy}\n" if reason else ""
 
 
-def _records(found: place.ExplainPodResponse, *, wide: bool) -> str:
+def _records(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
     if not found.records_since:
         return "This replica's audit log cannot be read.\n"
     since = shown(found.records_since)

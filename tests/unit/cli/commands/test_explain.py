@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.wire.v1 import fleet_pb2 as pb
-from gpuwarden.wire.v1 import placement_pb2 as place
+from gpuwarden.wire.v1 import placement_pb2
 from tests.builders.fleet_messages import node_message
 from tests.fakes.fleet_server import FakeFleetServer
 from tests.unit.cli.commands.test_reservations import HOSTILE, reservation
@@ -66,9 +66,11 @@ STATIONS = ("wished", "reserved", "bound", "kubelet", "nvml")
 AT = "2026-11-27T20:00:00.000Z"
 
 
-def account(*states: str, **changes: Any) -> place.ExplainPodResponse:
+def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
     stations = [
-        place.Station(name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"])
+        placement_pb2.Station(
+            name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"]
+        )
         for name, state in zip(STATIONS, states or ["reached"] * 5, strict=True)
     ]
     fields: dict[str, Any] = {
@@ -80,11 +82,13 @@ def account(*states: str, **changes: Any) -> place.ExplainPodResponse:
         "stations": stations,
         "records_since": AT,
     }
-    return place.ExplainPodResponse(**(fields | changes))
+    return placement_pb2.ExplainPodResponse(**(fields | changes))
 
 
 WAITING = ("reached", *["waiting"] * 4)
-BUSY = place.Rejection(code="GPU_BUSY", detail="no free GPU", count=2, nodes=["gpu-1", "gpu-2"])
+BUSY = placement_pb2.Rejection(
+    code="GPU_BUSY", detail="no free GPU", count=2, nodes=["gpu-1", "gpu-2"]
+)
 
 
 def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
@@ -183,7 +187,7 @@ def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
 def test_hostile_text_does_not_reach_the_terminal(
     ask: Cli, fleet: FakeFleetServer, format_: str
 ) -> None:
-    rejection = place.Rejection(code=HOSTILE, detail=HOSTILE, count=1, nodes=[HOSTILE])
+    rejection = placement_pb2.Rejection(code=HOSTILE, detail=HOSTILE, count=1, nodes=[HOSTILE])
     found = account(*WAITING, rejections=[rejection], phase=HOSTILE, guarantee_limit=HOSTILE)
     found.guarantee = found.guarantee_given = HOSTILE
     found.passing_nodes.append(HOSTILE)
