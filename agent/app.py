@@ -57,6 +57,7 @@ from gpuwarden.identity.keeper import KeeperFacts, SvidKeeper
 from gpuwarden.identity.spiffe_id import agent_id, parse_spiffe_id
 from gpuwarden.identity.svid import SvidSource
 from gpuwarden.identity.tunnel import DialFailure
+from gpuwarden.moment import NS_PER_MS
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -185,7 +186,7 @@ class App:
             state.log_alarms if state else (),
             changed=self._writer.changed,
             alarmed=self._standing.alarmed,
-            wall_ms=lambda: parts.clock.wall_ns() // 1_000_000,
+            wall_ms=lambda: parts.clock.wall_ns() // NS_PER_MS,
         )
         for alarm in self._witness.alarms():
             self._standing.alarmed(alarm)

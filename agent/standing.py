@@ -13,6 +13,7 @@ from agent.gpu.reading import GpuEvent, InventoryReading, NvmlState
 from agent.session.machine import About, End, EndReason, Verdict
 from gpuwarden.clock import Clock
 from gpuwarden.evidence.model import LogAlarm
+from gpuwarden.moment import NS_PER_MS, NS_PER_S
 from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import names
@@ -20,7 +21,6 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-_MS = 1_000_000
 _NUMBERED = "ERROR_"
 """Returns of a driver that is newer than the binding; as labels they could be without end."""
 _UNKNOWN_ERROR = "OTHER"
@@ -148,7 +148,7 @@ class Standing:
         entry.code, entry.detail = verdict.code, verdict.detail
         entry.level, entry.attestation_hash = verdict.level, verdict.attestation_hash
         if verdict.accepted:
-            entry.accepted_until_ns = now_ns + verdict.fresh_for_ms * _MS
+            entry.accepted_until_ns = now_ns + verdict.fresh_for_ms * NS_PER_MS
         elif not _is_transient(verdict.code):
             entry.accepted_until_ns = 0  # revoked at once; else the lease runs out by itself
 
@@ -296,7 +296,7 @@ class Standing:
             detail=entry.detail,
             level=entry.level,
             attestation_hash=entry.attestation_hash,
-            fresh_for_s=max(0, left_ns) // 1_000_000_000,
+            fresh_for_s=max(0, left_ns) // NS_PER_S,
         )
 
 

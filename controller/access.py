@@ -25,6 +25,7 @@ from controller.verifier.context import StreamFacts
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.chain import parse_chain
 from gpuwarden.identity.spiffe_id import Role, peer_name
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 
@@ -206,8 +207,6 @@ def caller_of(
 # Counts every open stream, accepted or not. State with bounded memory; takes `now_ns`
 # (CLOCK_BOOTTIME). Must not do IO, nor judge streams: the Verifier does.
 
-_NS = 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -233,7 +232,7 @@ class _Bucket:
     refilled_ns: int
 
     def take(self, now_ns: int) -> bool:
-        elapsed = max(0, now_ns - self.refilled_ns) / _NS
+        elapsed = max(0, now_ns - self.refilled_ns) / NS_PER_S
         self.tokens = min(float(self.rate.burst), self.tokens + elapsed * self.rate.per_second)
         self.refilled_ns = max(now_ns, self.refilled_ns)
         if self.tokens < 1.0:
@@ -243,7 +242,7 @@ class _Bucket:
 
     def wait_ns(self) -> int:
         """From the last `take` until one succeeds."""
-        return math.ceil(max(0.0, 1.0 - self.tokens) / self.rate.per_second * _NS)
+        return math.ceil(max(0.0, 1.0 - self.tokens) / self.rate.per_second * NS_PER_S)
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import controller_id
+from gpuwarden.moment import NS_PER_MS
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import logs, names, tracing
@@ -298,7 +299,7 @@ class Ticks:
         suspect = state.anchor.suspect(boottime_ns, wall_ns)
         if suspect is not state.clock_suspect:
             state.clock_suspect = suspect
-            offset_ms = state.anchor.offset_ns(boottime_ns, wall_ns) // 1_000_000
+            offset_ms = state.anchor.offset_ns(boottime_ns, wall_ns) // NS_PER_MS
             self._log.error(Event.CLOCK_SUSPECT, suspect=suspect, offset_ms=offset_ms)
         self._instruments.gauge(names.CLOCK_SUSPECT).set(suspect)
 

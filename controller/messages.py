@@ -19,10 +19,10 @@ from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.node_verdict import Promise
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe
-from controller.placement.texts import rfc3339
 from controller.placement.verbs import FitReport, NodeFit, Rejection
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.evidence.use_rules import device_uuid
+from gpuwarden.moment import NS_PER_MS, NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.v1 import fleet_pb2 as pb_of_enrollment_messages
 from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fit_message
@@ -41,7 +41,6 @@ LabelsOf = Callable[[NodeView, GpuView], tuple[str, ...]]
 PromiseOf = Callable[[NodeView], Promise | None]
 """The most that a node promises pods."""
 
-_MS = 1_000_000
 _U32_FLEET_MESSAGES = 2**32 - 1
 _MAX_REFUSALS = 20
 
@@ -169,7 +168,7 @@ def _add_promise(message: pb_of_fleet_messages.Node, promise: Promise | None) ->
 
 
 def _remaining_ms(accepted: Acceptance, now_ns: int) -> int:
-    return min(max(accepted.fresh_until_ns - now_ns, 0) // _MS, _U32_FLEET_MESSAGES)
+    return min(max(accepted.fresh_until_ns - now_ns, 0) // NS_PER_MS, _U32_FLEET_MESSAGES)
 
 
 def _gpu_of_fleet_messages(
@@ -329,7 +328,6 @@ def limit_text(promise: Promise) -> str:
 MOST: Final = 500
 """Reservations of one page."""
 _ORDER: Final = tuple(HolderState)
-_NS: Final = 1_000_000_000
 _U32_RESERVATION_MESSAGES: Final = 2**32 - 1
 
 
@@ -412,7 +410,7 @@ def _age_s(made_at: str, wall_ns: int) -> int:
         made_s = datetime.fromisoformat(made_at).timestamp()
     except ValueError:
         return 0
-    return min(max(wall_ns // _NS - int(made_s), 0), _U32_RESERVATION_MESSAGES)
+    return min(max(wall_ns // NS_PER_S - int(made_s), 0), _U32_RESERVATION_MESSAGES)
 
 
 # --- account message

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import grpc
@@ -34,6 +33,7 @@ from gpuwarden.evidence.errors import EvidenceError
 from gpuwarden.evidence.model import WANT_PODS, LogAlarm, WitnessedCheckpoint
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.svid import Svid
+from gpuwarden.moment import NS_PER_MS, NS_PER_S, utc
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.names import Span
@@ -49,7 +49,6 @@ _UNKNOWN_CODE: Final = "UNKNOWN"
 _WRITE_S: Final = 5.0
 _FAREWELL_S: Final = 1.0
 _READ_AHEAD: Final = 8
-_MS: Final = 1_000_000
 _TEXT: Final = 200
 _WORD: Final = 80
 _OPTIONS: Final = client_options(max_received_bytes=MAX_RECEIVED_BYTES)
@@ -229,7 +228,7 @@ class Session:
 
     async def _next(self, state: machine.State, conversation: "_Conversation") -> machine.Event:
         deadline_ns = state.deadline_ns or 0
-        left_s = max(0.0, (deadline_ns - self._ports.clock.boottime_ns()) / 1e9)
+        left_s = max(0.0, (deadline_ns - self._ports.clock.boottime_ns()) / NS_PER_S)
         try:
             async with asyncio.timeout(left_s):
                 event = await self._events.get()
@@ -335,7 +334,7 @@ class _Conversation:
 
     def _sign(self, action: Answer | Tell) -> SignedMessage:
         clock = self._ports.clock
-        at = SigningTime(clock.wall_ns() // _MS, clock.boottime_ns() // _MS)
+        at = SigningTime(clock.wall_ns() // NS_PER_MS, clock.boottime_ns() // NS_PER_MS)
         match action:
             case Answer(reading):
                 witness = self._ports.witness
@@ -389,7 +388,7 @@ class _Conversation:
             self._stream,
             signed,
             roots=self._ports.roots(),
-            now=datetime.fromtimestamp(self._ports.clock.wall_ns() / 1e9, UTC),
+            now=utc(self._ports.clock.wall_ns()),
             used_stream_ids=self._ports.stream_ids,
         )
         if isinstance(judged, ChallengeRefusal):

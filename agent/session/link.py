@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.session.machine import EndReason
+from gpuwarden.moment import NS_PER_S
 
-_S: Final = 1_000_000_000
 _MAX_FAILURES: Final = 32
 """Where the exponent stops growing; the cap is reached long before."""
 
@@ -266,4 +266,4 @@ def _without(link: Link, stream: int) -> Link:
 
 
 def _ns(seconds: float) -> int:
-    return int(seconds * _S)
+    return int(seconds * NS_PER_S)

@@ -12,12 +12,11 @@ from enum import StrEnum
 from typing import Final
 
 from agent.gpu.reading import GpuEvent, InventoryReading
+from gpuwarden.moment import NS_PER_MS, NS_PER_S
 from gpuwarden.reasons import ReasonCode
 
 MAX_QUEUED_NEWS: Final = 16
 _MAX_UNJUDGED: Final = 4
-_MS: Final = 1_000_000
-_S: Final = 1_000_000_000
 _STOPPING: Final = frozenset({ReasonCode.STREAM_SUPERSEDED, ReasonCode.DUPLICATE_AGENT})
 
 
@@ -283,7 +282,7 @@ def _challenged(state: State, event: Challenged, now_ns: int) -> Step:
     state = replace(
         state,
         phase=Phase.CHALLENGED,
-        deadline_ns=now_ns + event.ttl_ms * _MS,
+        deadline_ns=now_ns + event.ttl_ms * NS_PER_MS,
         challenge_id=event.challenge_id,
         wait_ms=event.interval_ms,
     )
@@ -375,7 +374,7 @@ def _due(state: State, now_ns: int) -> Step:
 
 
 def _waiting(state: State, next_ms: int, now_ns: int) -> State:
-    longest_ns = (next_ms or state.wait_ms) * _MS * 11 // 10 + _ns(state.timing.slack_s)
+    longest_ns = (next_ms or state.wait_ms) * NS_PER_MS * 11 // 10 + _ns(state.timing.slack_s)
     return replace(state, phase=Phase.WAITING, deadline_ns=now_ns + longest_ns)
 
 
@@ -389,4 +388,4 @@ def _end(state: State, reason: EndReason, detail: str, code: str = "") -> Step:
 
 
 def _ns(seconds: float) -> int:
-    return int(seconds * _S)
+    return int(seconds * NS_PER_S)

@@ -11,6 +11,7 @@ from typing import Protocol
 from agent.attester import GpuInventorySource
 from agent.gpu.reading import InventoryReading
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 
 
 class ReadingJournal(Protocol):
@@ -51,7 +52,7 @@ class SharedReadings:
                 continue  # whoever asked has gone
             begun_ns = self._clock.boottime_ns()
             reading = await self._source.read()
-            self._journal.reading_done(reading, (self._clock.boottime_ns() - begun_ns) / 1e9)
+            self._journal.reading_done(reading, (self._clock.boottime_ns() - begun_ns) / NS_PER_S)
             for future in serving:
                 if not future.done():
                     future.set_result(reading)

@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from agent.gpu.reading import GpuEvent
@@ -21,6 +20,7 @@ from agent.session.machine import MAX_QUEUED_NEWS, End
 from agent.session.resolver import ResolveError, Resolver
 from gpuwarden.clock import Clock
 from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.moment import NS_PER_S, utc
 from gpuwarden.settings.values import Address
 
 RESOLVE_INTERVAL_S: Final = 15.0
@@ -125,7 +125,7 @@ class ReplicaLink:
     async def _next(self) -> links.Event:
         deadline_ns = self._link.deadline_ns
         now_ns = self._ports.session.clock.boottime_ns()
-        left_s = None if deadline_ns is None else max(0.0, (deadline_ns - now_ns) / 1e9)
+        left_s = None if deadline_ns is None else max(0.0, (deadline_ns - now_ns) / NS_PER_S)
         try:
             async with asyncio.timeout(left_s):
                 return await self._events.get()
@@ -274,11 +274,11 @@ class ReplicaSet:
 
 def _identity(svid: Svid, clock: Clock) -> links.Identity:
     leaf = svid.leaf
-    wall = datetime.fromtimestamp(clock.wall_ns() / 1e9, UTC)
+    wall = utc(clock.wall_ns())
     left_s = (svid.not_after - wall).total_seconds()
     lifetime_s = (leaf.not_valid_after_utc - leaf.not_valid_before_utc).total_seconds()
-    ends_ns = clock.boottime_ns() + int(left_s * 1e9)
-    return links.Identity(svid.generation, ends_ns, int(lifetime_s * 1e9))
+    ends_ns = clock.boottime_ns() + int(left_s * NS_PER_S)
+    return links.Identity(svid.generation, ends_ns, int(lifetime_s * NS_PER_S))
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -24,10 +24,11 @@ from gpuwarden.audit.merkle import (
 from gpuwarden.audit.note import Signer
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 
 CHECKPOINT_NS = 10_000_000_000
 ACTOR = "controller"
-PUBLISH_NS = 1_000_000_000
+PUBLISH_NS = NS_PER_S
 """Least distance of two checkpoints that are shown: proofs cost time, and witnesses come slowly."""
 KNOWN_NS = 120_000_000_000
 """How long proofs are kept ready from a checkpoint that was shown or a size that was asked for:

@@ -28,6 +28,7 @@ from controller.audit.writer import (
 from controller.record import AuditUnavailableError, Record
 from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -36,7 +37,7 @@ from gpuwarden.telemetry.names import Event
 QUEUE_RECORDS = 8192
 GRANT_SECONDS = 2.0
 """Longest wait of a grant."""
-LAG_NS = 1_000_000_000
+LAG_NS = NS_PER_S
 """Age of the oldest waiting record from which on grants are refused at once."""
 CLOSE_SECONDS = 2.0
 

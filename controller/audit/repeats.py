@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.record import Record
-from gpuwarden.audit.record import RecordKind, format_timestamp
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.moment import rfc3339
 
 HOUR_NS = 3_600_000_000_000
 MAX_OPEN = 100_000
@@ -138,8 +139,8 @@ def _summary(counter: _Open) -> Record:
         kind=kind if kind is RecordKind.NODE_STATE else RecordKind.EVIDENCE_ROUND,
         refs={
             "count": counter.count,
-            "since": format_timestamp(counter.since_ns),
-            "until": format_timestamp(counter.until_ns),
+            "since": rfc3339(counter.since_ns),
+            "until": rfc3339(counter.until_ns),
             "last": counter.last.refs,
         },
     )

@@ -8,9 +8,10 @@ from typing import cast
 
 from controller.record import Json, Record
 from gpuwarden.audit.chain import Head
-from gpuwarden.audit.record import FORMAT, MAX_RECORD_BYTES, format_timestamp
+from gpuwarden.audit.record import FORMAT, MAX_RECORD_BYTES
 from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
 from gpuwarden.evidence.errors import CanonicalError
+from gpuwarden.moment import rfc3339
 
 _MAX_NAME = 300
 """Bytes of a name as it stands in the line, quotes included."""
@@ -61,7 +62,7 @@ class Sealer:
         seq = after.seq + 1
         after_refs = (
             f',"seq":{seq},"subject":{_text(record.subject)}'
-            f',"ts":"{format_timestamp(wall_ns)}","v":"{FORMAT}"}}'
+            f',"ts":"{rfc3339(wall_ns)}","v":"{FORMAT}"}}'
         ).encode()
         room = MAX_RECORD_BYTES - len(before_refs) - len(after_refs)
         line = before_refs + encode_refs(record.refs, room) + after_refs

@@ -21,6 +21,7 @@ from controller.audit.sealing import SealedLine, Sealer, summarised
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 
 # --- queue
 
@@ -313,7 +314,7 @@ class Writer:
     def _take_own_records(self) -> list[QueuedRecord]:
         """Take out the counters that are due and the count of losses; once per tick."""
         now = self._clock.boottime_ns()
-        if now - self._ticked_ns < TICK_SECONDS * 1e9:
+        if now - self._ticked_ns < TICK_SECONDS * NS_PER_S:
             return []
         self._ticked_ns = now
         if self.low:

@@ -53,6 +53,7 @@ from controller.placement.selector import Device
 from controller.placement.snapshot import DeviceUse, Scene
 from controller.placement.verbs import filter_nodes, prioritize_nodes
 from controller.policy import NodeMode
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- view
@@ -412,7 +413,7 @@ def _refused(code: ReasonCode, text: str) -> Refused:
 # /filter asks here, so that it sends a pod elsewhere instead of to the same denial again. What
 # is forgotten is told, so that a pod which has nowhere else to go is tried anew.
 
-KEPT_NS: Final = 5 * 1_000_000_000
+KEPT_NS: Final = 5 * NS_PER_S
 MOST: Final = 4096
 """Denials that are remembered; beyond, the oldest is forgotten first."""
 NONE: Final[frozenset[str]] = frozenset()

@@ -49,6 +49,7 @@ from controller.ledger.release import (
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import Refusal
 
 # --- apart
@@ -60,7 +61,7 @@ from gpuwarden.reasons import Refusal
 # node shows that nothing is left. The copy alone proves nothing, it may lag: the pod is touched
 # first, which also makes every older Binding of it fail.
 
-APART_NS: Final = 15 * 1_000_000_000
+APART_NS: Final = 15 * NS_PER_S
 """A copy that lags shows a confirmed pod unbound for a moment; only later its pod is touched."""
 
 

@@ -21,6 +21,7 @@ from controller.placement.snapshot import DeviceUse
 from controller.policy import NodeMode
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.moment import NS_PER_S
 
 # --- use faults
 # Where a node's own account of its GPUs and the ledger do not agree. Pure.
@@ -242,7 +243,7 @@ def _order(fault: UseFault) -> tuple[str, str, str, str, str]:
 # An acceptance outlives later refusals, and the report in it is as true as it was: only newer
 # accepted evidence makes a newer report.
 
-SETTLES_NS: Final = 60 * 1_000_000_000
+SETTLES_NS: Final = 60 * NS_PER_S
 """A kubelet that names no device at all may have just started: it names none until it has read
 its own state. So that counts once it has said so for this long."""
 
@@ -318,7 +319,7 @@ class UseReports:
 # Each such pod is asked for once; what was refused (a disruption budget, a server that is away) is
 # asked again after a while, for as long as the disagreement stands.
 
-AGAIN_NS: Final = 30 * 1_000_000_000
+AGAIN_NS: Final = 30 * NS_PER_S
 AT_ONCE: Final = 4
 """Evictions of one round: a mistake that concerns everybody must not empty a cluster at once."""
 

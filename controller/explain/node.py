@@ -18,9 +18,9 @@ from controller.fleet.view import (
     NodeView,
     PastRefusal,
 )
-from controller.placement.texts import rfc3339
 from controller.policy import AttestationClass, Policy
 from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
@@ -32,7 +32,6 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 # what blocks it and what to do, what was refused last, warnings. Pure; text only,
 # nothing may be decided from here.
 
-_NS_NODE_FINDINGS = 1_000_000_000
 _STATE_LINES: Mapping[NodeState, str] = {
     NodeState.UNKNOWN: "no evidence has been seen since this controller started",
     NodeState.REFUSED: "no evidence has been accepted; the last attempt was refused",
@@ -85,7 +84,7 @@ def pin_document(record: EnrollmentRecord | None) -> str:
 def _state_line(node: NodeView, now_ns: int) -> str:
     state = node.state(now_ns)
     if state is NodeState.ELIGIBLE and node.acceptance is not None:
-        left_s = (node.acceptance.fresh_until_ns - now_ns) // _NS_NODE_FINDINGS
+        left_s = (node.acceptance.fresh_until_ns - now_ns) // NS_PER_S
         return f"state eligible: evidence counts for another {left_s} s"
     return f"state {state}: {_STATE_LINES[state]}"
 
@@ -240,7 +239,6 @@ def _matching_hashes(fleet: FleetSnapshot, policy: Policy, reference: str) -> li
 
 WITHHELD: Final = ("detail", "warnings", "gpus", "instanceId", "bootId", "systemUuid")
 _VERSION: Final = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}(?:(?:a|b|rc|\.dev)[0-9]{1,4})?")
-_NS_NODE_LINES: Final = 1_000_000_000
 
 
 def node_line(node: NodeView, now_ns: int, streams: int) -> dict[str, object]:
@@ -261,7 +259,7 @@ def node_line(node: NodeView, now_ns: int, streams: int) -> dict[str, object]:
 def _acceptance(accepted: Acceptance, now_ns: int) -> dict[str, object]:
     return {
         "at": rfc3339(accepted.accepted_wall_ns),
-        "freshForSeconds": max(0, accepted.fresh_until_ns - now_ns) // _NS_NODE_LINES,
+        "freshForSeconds": max(0, accepted.fresh_until_ns - now_ns) // NS_PER_S,
         "level": accepted.level.value,
         "attestationHash": accepted.attestation_hash,
         "driver": _version(accepted.host.driver),

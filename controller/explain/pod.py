@@ -30,9 +30,10 @@ from controller.placement.texts import (
 )
 from controller.placement.verbs import PodExplanation
 from controller.policy import NodeMode
-from gpuwarden.audit.record import LogRecord, RecordKind, format_timestamp
+from gpuwarden.audit.record import LogRecord, RecordKind
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.evidence.use_rules import device_uuid
+from gpuwarden.moment import rfc3339
 
 # --- pod document
 # What a stored pod says about its own way: times, conditions, what it was told. Pure.
@@ -448,7 +449,7 @@ def _from_evidence(name: Name, case: Case, read: _Reading) -> Station:
     return Station(
         name,
         state,
-        format_timestamp(accepted.accepted_wall_ns),
+        rfc3339(accepted.accepted_wall_ns),
         f"evidence of {case.node.name}",
         accepted.evidence_digest,
         gpus,

@@ -14,6 +14,7 @@ from controller.fleet.enrollment import ShardedMap
 from controller.kube.client import ApiClient
 from controller.kube.resources import ApiError, Entry, EventKind, Kind, WatchEvent
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -25,7 +26,6 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 _WATCH_FAILURES: Final = 3
 """Watches that may fail in a row without an event, before a list is asked for instead."""
-_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class ListWatch(Generic[T]):
     def _is_old(self) -> bool:
         """After an outage, or a watch without an event: only a list can prove anything now."""
         fresh_at_ns = self.cache.fresh_at_ns or 0
-        return self._clock.boottime_ns() - fresh_at_ns >= self._pace.watch_s * _NS
+        return self._clock.boottime_ns() - fresh_at_ns >= self._pace.watch_s * NS_PER_S
 
     async def _list(self) -> None:
         asked_ns = self._clock.boottime_ns()
@@ -271,7 +271,7 @@ class ListWatch(Generic[T]):
         while True:
             await asyncio.sleep(self._pace.ask_s)
             asked_ns = self._clock.boottime_ns()
-            if asked_ns - (self.cache.fresh_at_ns or 0) >= self._pace.ask_s * _NS:
+            if asked_ns - (self.cache.fresh_at_ns or 0) >= self._pace.ask_s * NS_PER_S:
                 with contextlib.suppress(ApiError):
                     version = await self._api.version_now(self._kind.resource)
                     self.cache.confirm(version, asked_ns)

@@ -27,6 +27,7 @@ from controller.kube.client import ApiClient
 from controller.kube.resources import ENROLLMENTS, GROUP, Kind, Metadata
 from controller.kube.store import FIRST_READ_SECONDS, ObjectStore
 from gpuwarden.clock import Clock
+from gpuwarden.moment import rfc3339, wall_ns
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
@@ -34,7 +35,6 @@ from gpuwarden.telemetry.names import Event
 API_VERSION: Final = f"{GROUP}/{ENROLLMENTS.version}"
 KIND: Final = "NodeEnrollment"
 FINALIZER: Final = f"{GROUP}/enrollment"
-_SECOND: Final = 1_000_000_000
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z")
 
 
@@ -111,7 +111,7 @@ def enrollment_spec(record: EnrollmentRecord) -> dict[str, Any]:
             record.instance,
             list(record.superseded),
             None if record.denial is None else _denial(record.denial),
-            None if record.lifted_ns is None else _time(record.lifted_ns),
+            None if record.lifted_ns is None else rfc3339(record.lifted_ns, digits=9),
         )
     )
     return spec
@@ -164,7 +164,7 @@ def _denial(denial: Denial) -> _Denial:
         denial.code,
         denial.reason,
         denial.actor,
-        _time(denial.wall_ns),
+        rfc3339(denial.wall_ns, digits=9),
         None
         if shown is None
         else _Candidate(
@@ -196,18 +196,12 @@ def _read_denial(denial: _Denial) -> Denial:
     )
 
 
-def _time(wall_ns: int) -> str:
-    """RFC 3339 in UTC with nine digits, so that it comes back as it was."""
-    seconds, rest = divmod(wall_ns, _SECOND)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
-
-
 def _wall_ns(text: str) -> int:
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError("a time is not RFC 3339 in UTC with nine digits")
-    seconds = datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
-    return int(seconds) * _SECOND + int(found[2])
+    seconds = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+    return wall_ns(seconds) + int(found[2])
 
 
 _MOST_RACES: Final = 4

@@ -18,22 +18,21 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.pods import KnownPod
 from controller.kube.resources import EVENTS, GROUP, ApiError, cleaned
-from controller.placement.texts import micro_time
 from controller.placement.verbs import FilterDecision, Totals
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-_SECOND: Final = 1_000_000_000
 MAX_KINDS: Final = 1024
 MAX_NOTE: Final = 1024
 WRITES_PER_SECOND: Final = 5.0
 BURST: Final = 25.0
-REPEAT_NS: Final = 60 * _SECOND
-FORGET_NS: Final = 10 * 60 * _SECOND
+REPEAT_NS: Final = 60 * NS_PER_S
+FORGET_NS: Final = 10 * 60 * NS_PER_S
 """A kind that was silent for so long begins a new Event."""
 _MAX_NAME: Final = 200
 _TRIES: Final = 3
@@ -175,7 +174,7 @@ class EventSeries:
         notice = series.notice
         namespace = notice.regarding.namespace or "default"
         name = f"{notice.regarding.name[:_MAX_NAME]}.{series.name}"
-        seen = {"count": series.count, "lastObservedTime": micro_time(series.last_wall_ns)}
+        seen = {"count": series.count, "lastObservedTime": rfc3339(series.last_wall_ns, digits=6)}
         if series.written:
             return Writing(key, namespace, name, {"series": seen}, is_new=False)
         event = self._event(series, namespace, name, seen)
@@ -189,7 +188,7 @@ class EventSeries:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "eventTime": micro_time(series.last_wall_ns),
+            "eventTime": rfc3339(series.last_wall_ns, digits=6),
             "reportingController": self._controller,
             "reportingInstance": self._reporter,
             "action": notice.action,
@@ -209,7 +208,7 @@ class EventSeries:
         return event if series.count == 1 else {**event, "series": seen}
 
     def _fill(self, now_ns: int) -> None:
-        elapsed_s = max(0, now_ns - self._filled_ns) / _SECOND
+        elapsed_s = max(0, now_ns - self._filled_ns) / NS_PER_S
         self._tokens = min(BURST, self._tokens + elapsed_s * WRITES_PER_SECOND)
         self._filled_ns = now_ns
 

@@ -14,14 +14,13 @@ import msgspec
 
 from controller.kube.client import ApiClient
 from controller.kube.resources import LEASE_NAME, LEASES, ApiError
-from controller.placement.texts import micro_time
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-_SECOND: Final = 1_000_000_000
 _LONGEST_S: Final = 3600
 
 
@@ -121,7 +120,7 @@ class Candidate:
 
     def wrote(self, asked_ns: int) -> None:
         """Our write, sent at `asked_ns`, was taken: we hold the Lease."""
-        self._held_until_ns = asked_ns + int(self._terms.renew_deadline_s * _SECOND)
+        self._held_until_ns = asked_ns + int(self._terms.renew_deadline_s * NS_PER_S)
 
     def lost(self) -> None:
         """Somebody else wrote first."""
@@ -142,10 +141,10 @@ class Candidate:
             self._observed = (lease.version, now_ns)
         duration_s = lease.spec.lease_duration_seconds or self._terms.duration_s
         bounded_s = min(max(duration_s, self._terms.duration_s), _LONGEST_S)
-        return now_ns - self._observed[1] >= bounded_s * _SECOND
+        return now_ns - self._observed[1] >= bounded_s * NS_PER_S
 
     def _spec(self, before: _Spec | None, wall_ns: int) -> dict[str, Any]:
-        now = micro_time(wall_ns)
+        now = rfc3339(wall_ns, digits=6)
         transitions = 0 if before is None else before.lease_transitions or 0
         acquired = now if before is None else before.acquire_time or now
         if before is not None and before.holder_identity != self._identity:

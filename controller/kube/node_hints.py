@@ -16,19 +16,19 @@ from controller.fleet.enrollment import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.resources import GROUP, NODES, ApiError
-from controller.placement.texts import WishRules, micro_time
+from controller.placement.texts import WishRules
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-_SECOND: Final = 1_000_000_000
 LOOK_SECONDS: Final = 0.5
 MOST_PER_LOOK: Final = 10
 MOST_WISHES: Final = 64
 """So many labels of ours a node has at most."""
-KEPT_WISH_NS: Final = 60 * _SECOND
+KEPT_WISH_NS: Final = 60 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class NodeHints:
 
 # --- requeueing of waiting pods
 
-KEPT_NODE_NS: Final = 15 * _SECOND
+KEPT_NODE_NS: Final = 15 * NS_PER_S
 """How long a node is remembered while no pod waits: the cache of the pods may be behind."""
 TOUCHES_PER_SECOND: Final = 10.0
 BURST: Final = 20.0
@@ -244,7 +244,7 @@ class WakeupQueue:
         self._since.pop(node, None)
 
     def _fill(self, now_ns: int) -> None:
-        elapsed_s = max(0, now_ns - self._filled_ns) / _SECOND
+        elapsed_s = max(0, now_ns - self._filled_ns) / NS_PER_S
         self._tokens = min(BURST, self._tokens + elapsed_s * TOUCHES_PER_SECOND)
         self._filled_ns = now_ns
 
@@ -307,7 +307,7 @@ class NodeToucher:
                 return
 
     async def _touched(self, node: str) -> bool:
-        value = f"{micro_time(self._clock.wall_ns())} {self._replica}"
+        value = f"{rfc3339(self._clock.wall_ns(), digits=6)} {self._replica}"
         try:
             await self._api.patch(NODES, node, {"metadata": {"annotations": {ANNOTATION: value}}})
         except ApiError as error:

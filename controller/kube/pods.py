@@ -39,9 +39,9 @@ from controller.placement.texts import (
     ASSIGNED_UUIDS,
     RESERVATION_ID,
     WishRules,
-    micro_time,
 )
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S, rfc3339
 
 
 class _PodStatus(msgspec.Struct, gc=False):
@@ -164,7 +164,7 @@ def _counts(pod: KnownPod) -> bool:
     return not pod.has_ended and (pod.asks or pod.uses_gpus)
 
 
-REINDEX_NS: Final = 5 * 1_000_000_000
+REINDEX_NS: Final = 5 * NS_PER_S
 """How often the index by UID is made at most."""
 
 
@@ -225,7 +225,7 @@ class ClusterBoundPods:
 
 TOUCHED = "touched.gpuwarden.dev/at"
 """An annotation beside our prefix: what stands under that does not change after creation."""
-_RELIED_ON_NS = 15 * 1_000_000_000
+_RELIED_ON_NS = 15 * NS_PER_S
 """An older cache is not asked about pods that are to be bound."""
 _ANOTHER = frozenset({HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 """How a patch fails that names another UID than the object's."""
@@ -323,7 +323,7 @@ class ClusterPods:
 
     async def touch(self, pod: PodRef) -> PodSeen | PodGone:
         """Change the pod of that UID and give it as stored; raises PodsUnavailableError."""
-        at = f"{micro_time(self._clock.wall_ns())} {self._replica}"
+        at = f"{rfc3339(self._clock.wall_ns(), digits=6)} {self._replica}"
         body = {"metadata": {"uid": pod.uid, "annotations": {TOUCHED: at}}}
         try:
             answer = await self._api.patch(PODS, pod.name or "", body, pod.namespace)

@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +31,7 @@ from controller.policies.file import (
     shown,
 )
 from controller.policy import Policy
+from gpuwarden.moment import rfc3339
 
 OBJECT_VERSION: Final = f"{GROUP}/{ATTESTATION_POLICIES.version}"
 POLICY, CLASS = "AttestationPolicy", "AttestationClass"
@@ -211,7 +211,7 @@ def _message(key: PartKey, findings: Iterable[PolicyFinding]) -> str:
 
 def status_patch(wanted: Said, before: Said | None, wall_ns: int) -> dict[str, Any] | None:
     """The merge patch of the status, or None where it says so already."""
-    since = _time(wall_ns)
+    since = rfc3339(wall_ns, digits=0)
     if before is not None:
         if replace(before, since="") == wanted:
             return None
@@ -227,11 +227,6 @@ def status_patch(wanted: Said, before: Said | None, wall_ns: int) -> dict[str, A
     }
     digest = {"policyDigest": wanted.digest} if wanted.digest else {}
     return {"status": {"conditions": [condition], **digest}}
-
-
-def _time(wall_ns: int) -> str:
-    """metav1.Time: whole seconds."""
-    return datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _decoded(spec: bytes) -> object:

@@ -28,6 +28,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 from controller.kube.client import MAX_OBJECT_BYTES, Answer, Request
 from controller.kube.resources import ApiError
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -218,7 +219,6 @@ CONNECT_SECONDS: Final = 10.0
 MAX_LINE_BYTES: Final = MAX_OBJECT_BYTES + 1024
 """An event of a watch: an object and few words."""
 _UNAUTHORIZED: Final = 401
-_NS: Final = 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -296,7 +296,7 @@ class Transport:
         async with self._reading:
             now_ns = self._clock.boottime_ns()
             trouble = ""
-            if self._read_ns is None or now_ns - self._read_ns >= self._source.reread_s * _NS:
+            if self._read_ns is None or now_ns - self._read_ns >= self._source.reread_s * NS_PER_S:
                 try:
                     await self._use(await self._source.read())
                 except AccessError as error:

@@ -23,6 +23,7 @@ from controller.ledger.record import (
     nonce_of,
 )
 from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- attempt
@@ -36,18 +37,16 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # earlier, and nobody asks. Time runs by this replica's CLOCK_BOOTTIME since it first saw the
 # attempt as it is; no timestamp of anybody else's is believed.
 
-_SECOND: Final = 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
     """How long an attempt is left alone, in nanoseconds."""
 
-    gate_ns: int = 90 * _SECOND
+    gate_ns: int = 90 * NS_PER_S
     """Longer than a request of the API server may take (60 s)."""
-    unborn_ns: int = 120 * _SECOND
+    unborn_ns: int = 120 * NS_PER_S
     """For a pod that nobody has seen yet."""
-    pending_ns: int = 600 * _SECOND
+    pending_ns: int = 600 * NS_PER_S
     """`reservation.maxPending`: for a pod that waits with a reservation from its admission."""
 
 

@@ -24,6 +24,7 @@ from controller.ledger.record import (
     key_of,
 )
 from controller.ledger.store import Entry, LedgerSnapshot
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- release
@@ -39,7 +40,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
 # answers, and a replica that starts begins to count anew.
 
-DEFAULT_GRACE_NS: Final = 300 * 1_000_000_000
+DEFAULT_GRACE_NS: Final = 300 * NS_PER_S
 """`reservation.nodeGoneGrace`."""
 _ENOUGH: Final = 2
 

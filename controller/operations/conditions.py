@@ -5,9 +5,8 @@ Holds: readiness, clock guard, conditions.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Protocol
 
 from controller.audit.log import DurableLog
 from controller.fleet.enrollment import EnrollmentStore, NodeDirectory
@@ -15,9 +14,10 @@ from controller.policies.in_force import PolicyInForce
 from controller.policy import Policy
 from controller.settings import AttestationSettings
 from controller.spire.judgement import NO_SPIRE_SERVER, SpireConditions
-from controller.verifier.context import Now, Snapshots
+from controller.verifier.context import Snapshots
 from gpuwarden.clock import Clock
 from gpuwarden.identity.svid import SvidSource
+from gpuwarden.moment import NS_PER_MS, Moment
 
 # --- readiness
 # Whether this controller may decide, and why not: pure functions over its state.
@@ -28,7 +28,6 @@ from gpuwarden.identity.svid import SvidSource
 # clock.
 
 _WINDOW_FACTOR = Fraction(11, 10)
-_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def first_round(
     end_ns = listening_since_ns + window_ns(interval_ns, challenge_ttl_ns)
     if now_ns >= end_ns:
         return None
-    return f"first round: {-(-(end_ns - now_ns) // _MS)} ms left to hear from every agent"
+    return f"first round: {-(-(end_ns - now_ns) // NS_PER_MS)} ms left to hear from every agent"
 
 
 def readiness(facts: ReadinessFacts) -> Readiness:
@@ -139,8 +138,6 @@ class ClockAnchor:
 # Collects from sources that answer from memory, at each question anew. Must not decide;
 # `readiness` and the Verifier do.
 
-_NS: Final = 1e9
-
 
 class NamespaceCopy(Protocol):
     """The cluster's namespaces, as far as their age goes."""
@@ -179,10 +176,9 @@ class Conditions:
     """Where namespaces say which pods are guarded; None without a cluster."""
     spire: SpireConditions = NO_SPIRE_SERVER
 
-    def now(self) -> Now:
+    def now(self) -> Moment:
         """This moment on both clocks."""
-        wall = datetime.fromtimestamp(self.clock.wall_ns() / _NS, UTC)
-        return Now(self.clock.boottime_ns(), wall)
+        return Moment(self.clock.boottime_ns(), self.clock.wall_ns())
 
     def policy(self) -> Policy:
         """The policy in force."""

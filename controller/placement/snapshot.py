@@ -7,7 +7,7 @@ import hmac
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import compress, repeat
 from operator import is_not
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from controller.placement.texts import is_attestation_hash, is_opaque_hash
 from controller.policy import Level, Policy
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
+from gpuwarden.moment import NS_PER_S, Moment
 from gpuwarden.reasons import ReasonCode
 
 # --- verdicts
@@ -44,7 +45,7 @@ IF_PASSES: Final = bytes(byte == PASSES for byte in range(256))
 """For `bytes.translate`: 1 where a node passes."""
 IF_REJECTED: Final = bytes(byte != PASSES for byte in range(256))
 _BYTE: Final = {code: byte for byte, code in enumerate(CODES)}
-_LOOK_NS: Final = 1_000_000_000
+_LOOK_NS: Final = NS_PER_S
 """Where no lease runs there is nothing to end; any time is soon enough."""
 
 
@@ -271,15 +272,6 @@ NO_STATIC_HASHES: Final = InsecureStaticHashes({})
 # What one placement decision is made against: snapshots, policy and the moment. Pure.
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The time of a decision: what leases are measured by, and the calendar for classes."""
-
-    boottime_ns: int
-    wall: datetime
-    """UTC, aware."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementPolicy:
     """A policy with its device labels compiled; made once per policy, equal to itself only."""
@@ -428,11 +420,10 @@ class Scenes:
         policy = self._policy()
         if self._compiled is None or self._compiled.policy is not policy:
             self._compiled = placement_policy(policy)
-        wall = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC)
         return Scene(
             fleet=self._fleet.snapshot(),
             policy=self._compiled,
-            now=Moment(self._clock.boottime_ns(), wall),
+            now=Moment(self._clock.boottime_ns(), self._clock.wall_ns()),
             busy=use.busy,
             shared=use.shared,
             claimed=use.claimed,

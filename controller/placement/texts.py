@@ -6,22 +6,12 @@ Holds: finding, quantity, wish keys, hash list, guarantee, levels, refusal texts
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
 from controller.policy import Level, NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
-
-_MS = 1_000_000
-
-
-def rfc3339(wall_ns: int) -> str:
-    """Nanoseconds since the epoch as RFC 3339 UTC with milliseconds."""
-    seconds, rest = divmod(wall_ns // _MS, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
-
 
 # --- finding
 # What is wrong with a text that a person wrote: key, the text, what was expected.
@@ -371,15 +361,3 @@ def refused_node(code: ReasonCode) -> Refusal:
 def message(refusal: Refusal) -> str:
     """The text of extender answers: `gpuwarden: CODE short text`."""
     return f"gpuwarden: {refusal.code} {refusal.detail}"
-
-
-# --- micro time
-# meta/v1 MicroTime. Pure.
-
-_SECOND: Final = 1_000_000_000
-
-
-def micro_time(wall_ns: int) -> str:
-    """RFC 3339 in UTC with six digits of a second."""
-    at = datetime.fromtimestamp(wall_ns // _SECOND, UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{wall_ns % _SECOND // 1000:06d}Z"

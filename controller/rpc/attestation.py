@@ -27,12 +27,12 @@ from controller.verifier.challenge import (
     ChallengeStore,
 )
 from controller.verifier.context import (
-    Now,
     ReceivedMessage,
     Snapshots,
     StreamFacts,
 )
 from controller.verifier.verifier import Verifier
+from gpuwarden.moment import NS_PER_MS, NS_PER_S, Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import Rounds, open_round, span
@@ -42,7 +42,6 @@ from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
 # --- attest messages
 # AttestationService's messages to and from the Verifier's values. Nothing is decided here.
 
-_MS: Final = 1_000_000
 _U32: Final = 2**32 - 1
 
 
@@ -105,7 +104,7 @@ def refused_verdict(
 
 
 def _ms(nanoseconds: int) -> int:
-    return min(max(nanoseconds, 0) // _MS, _U32)
+    return min(max(nanoseconds, 0) // NS_PER_MS, _U32)
 
 
 def _at_least_one(nanoseconds: int) -> int:
@@ -183,7 +182,6 @@ class StreamTable:
 # its age, with its certificate, when the peer falls silent or does not read, when it is
 # superseded, refused or drained.
 
-_NS: Final = 1_000_000_000
 _JITTER: Final = 0.1
 _GRAIN_S: Final = 0.001
 """Of the event loop's timers: what is waited for must have come when one fires."""
@@ -223,7 +221,7 @@ class SessionPorts:
     usage: PeerUsage
     table: StreamTable
     known: Callable[[], Snapshots]
-    now: Callable[[], Now]
+    now: Callable[[], Moment]
     jitter: Callable[[], float]
     """Uniform in [0, 1)."""
     observer: StreamObserver
@@ -318,7 +316,7 @@ class AttestSession:
             await self._refuse_stream(refused(refusal, None))
         opened = self._ports.now()
         self._heard_ns = opened.boottime_ns
-        hello = await self._receive(opened.boottime_ns + int(self._ports.timing.hello_s * _NS))
+        hello = await self._receive(opened.boottime_ns + int(self._ports.timing.hello_s * NS_PER_S))
         if self._peer_left:
             raise _PeerLeftError
         if hello is None:
@@ -337,9 +335,9 @@ class AttestSession:
         self._ends_ns = self._end_of(state, opened)
         return state
 
-    def _end_of(self, state: StreamState, opened: Now) -> int:
+    def _end_of(self, state: StreamState, opened: Moment) -> int:
         left_s = (state.leaf.not_valid_after_utc - opened.wall).total_seconds()
-        return opened.boottime_ns + int(min(left_s, self._ports.timing.age_s) * _NS)
+        return opened.boottime_ns + int(min(left_s, self._ports.timing.age_s) * NS_PER_S)
 
     async def _refuse_stream(self, refusal: Refused) -> NoReturn:
         await self._ports.intake.refuse(refusal, self._peer)
@@ -428,7 +426,7 @@ class AttestSession:
         """The next message; None at `until_ns`, or at the peer's end (`_peer_left`)."""
         reading = self._reader.pending()
         if self._ending is None and not reading.done():
-            seconds = max(0, until_ns - self._ports.now().boottime_ns) / _NS
+            seconds = max(0, until_ns - self._ports.now().boottime_ns) / NS_PER_S
             await self._wakeup.wait(seconds + _GRAIN_S)
         if self._ending is not None:
             raise self._ending

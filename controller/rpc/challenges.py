@@ -23,7 +23,6 @@ from controller.verifier.challenge import (
 )
 from controller.verifier.context import (
     WANT_INVENTORY,
-    Now,
     VerifierSettings,
 )
 from gpuwarden.audit.checkpoint import open_checkpoint, unverified_checkpoint
@@ -32,6 +31,7 @@ from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.evidence.envelope import sign
 from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
 from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.moment import Moment
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 
 # --- challenger
@@ -70,7 +70,7 @@ class Challenger:
         return self._draw(ID_BYTES)
 
     def challenge(
-        self, stream: StreamState, now: Now, interval_ns: int
+        self, stream: StreamState, now: Moment, interval_ns: int
     ) -> tuple[pb.AttestResponse, IssuedChallenge]:
         """A fresh challenge for `stream` and what to remember of it; raises NoSvidError."""
         svid = self._svids.current()
@@ -80,8 +80,7 @@ class Challenger:
             self._settings,
             stream,
             self._nonces(),
-            issued_ns=now.boottime_ns,
-            wall=now.wall,
+            now=now,
             interval_ns=interval_ns,
             want=self._want(stream.node),
             audit=self._head(stream),

@@ -31,6 +31,7 @@ from controller.policy import Policy
 from controller.rpc.calls import Context, abort_with
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fleet_service
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc_of_fleet_service
@@ -94,7 +95,6 @@ class NodeWatch:
 _MAX_WATCHERS: Final = 64
 _COALESCE_SECONDS: Final = 0.05
 _MAX_POD_BYTES: Final = 1024 * 1024
-_NS: Final = 1_000_000_000
 
 
 class Fleet(Protocol):
@@ -263,7 +263,7 @@ class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
         """Until something changed or a lease runs out; changes that come close are one."""
         seconds = None
         if deadline_ns is not None:
-            seconds = max(0, deadline_ns - self._clock.boottime_ns()) / _NS
+            seconds = max(0, deadline_ns - self._clock.boottime_ns()) / NS_PER_S
         try:
             async with asyncio.timeout(seconds):
                 await wake.wait()

@@ -20,11 +20,12 @@ from controller.fleet.enrollment import (
 )
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.record import AuditLog, AuditUnavailableError, Json, Record
-from controller.verifier.challenge import IssuedChallenge, milliseconds
-from controller.verifier.context import Now, ReceivedMessage, Snapshots
+from controller.verifier.challenge import IssuedChallenge
+from controller.verifier.context import ReceivedMessage, Snapshots
 from controller.verifier.verifier import Verifier
 from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.moment import Moment
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span
@@ -133,7 +134,6 @@ def _bundle(exhibit: Exhibit | None) -> dict[str, Json]:
 
 _MAX_RACES: Final = 8
 _GRANT_SECONDS: Final = 10.0
-_MS: Final = 1_000_000
 
 Result = Accepted | BadNewsAccepted | Refused
 Changes = tuple[TrustChange, ...]
@@ -175,7 +175,7 @@ class IntakePorts:
     registry: Registry
     audit: AuditLog
     known: Callable[[], Snapshots]
-    now: Callable[[], Now]
+    now: Callable[[], Moment]
     observer: AppraisalObserver
 
 
@@ -191,7 +191,7 @@ class EvidenceIntake:
         """Steps 4 to 20 for one message; the registry has it when this returns."""
         asked = stream
 
-        def appraise(known: Snapshots, now: Now) -> Result:
+        def appraise(known: Snapshots, now: Moment) -> Result:
             nonlocal asked
             with span(Span.VERIFY, node=stream.node):
                 found = self._ports.verifier.appraise_message(
@@ -303,7 +303,7 @@ class EvidenceIntake:
 
     def _times(self) -> tuple[int, int]:
         now = self._ports.now()
-        return now.boottime_ns, milliseconds(now.wall) * _MS
+        return now.boottime_ns, now.wall_ns
 
     async def _deny(self, refusal: Refused) -> None:
         """A quarantine is written into the store, so that every replica and restart agrees.
@@ -316,7 +316,9 @@ class EvidenceIntake:
             await self._ports.denials.deny(refusal.node, denial)
 
 
-def _exhibit(stream: StreamState, message: ReceivedMessage, known: Snapshots, now: Now) -> Exhibit:
+def _exhibit(
+    stream: StreamState, message: ReceivedMessage, known: Snapshots, now: Moment
+) -> Exhibit:
     """The message as it may be kept, with what its signature is verified against now."""
     return Exhibit(
         payload_type=message.payload_type,
@@ -324,7 +326,7 @@ def _exhibit(stream: StreamState, message: ReceivedMessage, known: Snapshots, no
         signature=message.signature,
         chain=stream.chain,
         roots=known.roots,
-        received_ms=milliseconds(now.wall),
+        received_ms=now.wall_ms,
     )
 
 

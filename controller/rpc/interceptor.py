@@ -17,7 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
@@ -28,6 +28,7 @@ from grpc import aio
 from controller.access import Caller, CallerKind, authorize, caller_of, calling
 from controller.rpc.calls import Context, RequestReader, abort_with, requests, stream_facts
 from gpuwarden.clock import Clock
+from gpuwarden.moment import utc
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event, Span
@@ -162,7 +163,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
-        now = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC)
+        now = utc(self._clock.wall_ns())
         found = self._authenticate(context, now)
         caller = None if isinstance(found, Refusal) else found
         refusal = found if isinstance(found, Refusal) else self._against(method, found)

@@ -15,7 +15,6 @@ from grpc import aio
 
 from controller.spire.snapshot import (
     Entries,
-    Moment,
     SpireAgent,
     SpireEntry,
     read_agent,
@@ -24,6 +23,7 @@ from controller.spire.snapshot import (
 from gpuwarden.identity.spiffe_id import SpiffeId, SpiffeIdError, parse_spiffe_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
+from gpuwarden.moment import Moment
 from gpuwarden.settings.values import Address
 from gpuwarden.wire.spire import agents_pb2, entries_pb2
 from gpuwarden.wire.spire import types_pb2 as pb

@@ -13,6 +13,7 @@ from controller.policy import AttestorRules, Level, Policy
 from controller.spire.snapshot import ATTESTORS, SpireAgent, SpireEntry, SpireSnapshot, mismatch
 from controller.verifier.context import SpireQuestion, Standing
 from gpuwarden.evidence.strict_json import quote
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- images
@@ -52,7 +53,7 @@ def digests_of(entry: SpireEntry) -> frozenset[str]:
 DEFAULT_SELECTORS: Final = {"k8s_psat": ("k8s:ns", "k8s:sa")}
 """What the entries of our agent must have where policy does not say, by node attestor."""
 NO_RULES: Final = AttestorRules()
-ENTRIES_AGE_NS: Final = 300 * 1_000_000_000
+ENTRIES_AGE_NS: Final = 300 * NS_PER_S
 """Entries are asked for less often than agents where there are many."""
 _AGENTS: Final = "/spire/agent/"
 _SHOWN: Final = 300
@@ -90,7 +91,7 @@ def stale(snapshot: SpireSnapshot, limits: SpireLimits, now_ns: int) -> Refusal 
         return None
     return Refusal(
         ReasonCode.SPIRE_STATUS_STALE,
-        f"the SPIRE server's last answer is {max(agents_ns, entries_ns) // 1_000_000_000} s old",
+        f"the SPIRE server's last answer is {max(agents_ns, entries_ns) // NS_PER_S} s old",
     )
 
 

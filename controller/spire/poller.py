@@ -26,10 +26,11 @@ from controller.spire.judgement import (
     own_standing,
     stale,
 )
-from controller.spire.snapshot import Entries, Moment, SpireAgent, SpireEntry, SpireSnapshot
+from controller.spire.snapshot import Entries, SpireAgent, SpireEntry, SpireSnapshot
 from controller.verifier.context import SpireFacts, SpireQuestion, Standing
 from gpuwarden.identity.spiffe_id import SpiffeId, agent_id
 from gpuwarden.identity.svid import Svid, SvidSource
+from gpuwarden.moment import NS_PER_S, Moment
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 
 # --- poller
@@ -48,7 +49,6 @@ MAX_NEWCOMERS: Final = 32
 """More of them at a time are left to the next poll, which comes at once then."""
 ENTRIES_SHARE: Final = 20
 """Entries are listed for one part in this of the time at most."""
-_NS: Final = 1_000_000_000
 
 
 class SpireServer(Protocol):
@@ -188,7 +188,7 @@ class SpirePoller:
         if before is None or now.boottime_ns >= self._entries_due_ns:
             entries, entries_ns = await server.entries(self._beginning, now), now.boottime_ns
             spent_ns = self._ports.moment().boottime_ns - entries_ns
-            pause_ns = min(spent_ns * ENTRIES_SHARE, ENTRIES_AGE_NS - int(self._poll_s * _NS))
+            pause_ns = min(spent_ns * ENTRIES_SHARE, ENTRIES_AGE_NS - int(self._poll_s * NS_PER_S))
             self._entries_due_ns = entries_ns + pause_ns
         else:
             entries, entries_ns = before.entries, before.entries_ns

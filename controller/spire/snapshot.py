@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from controller.fleet.enrollment import FOREVER_NS
+from gpuwarden.moment import Moment
 from gpuwarden.wire.spire import types_pb2 as pb
 
 # --- snapshot
@@ -152,22 +153,9 @@ def _shown(values: set[str]) -> str:
 MAX_SELECTORS: Final = 256
 """Of one record; SPIRE's own attestors make a dozen and one per label."""
 MAX_TEXT: Final = 2048
-_NS: Final = 1_000_000_000
 _NAMING: Final = tuple(
     prefix for selectors in ATTESTORS.values() for prefix in (selectors.name, selectors.uid)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Both clocks when the server was asked; turns its dates into our boot time."""
-
-    boottime_ns: int
-    wall_ns: int
-
-    def boottime_of(self, unix_seconds: int) -> int:
-        """CLOCK_BOOTTIME of a date."""
-        return self.boottime_ns + unix_seconds * _NS - self.wall_ns
 
 
 def spiffe_text(message: pb.SPIFFEID) -> str:

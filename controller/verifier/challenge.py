@@ -7,7 +7,6 @@ stream, so a restart forgets all nonces. Nonces are drawn by the shell.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Final
 
@@ -15,6 +14,7 @@ from controller.fleet.appraisal import StreamState
 from controller.verifier.context import WANT_INVENTORY, ReceivedMessage, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import PROTOCOL, TYPE_BAD_NEWS, Challenge
+from gpuwarden.moment import NS_PER_MS, Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
 MEMORY: Final = 8
@@ -22,9 +22,6 @@ MEMORY: Final = 8
 
 ID_BYTES: Final = 16
 NONCE_BYTES: Final = 32
-_MS: Final = 1_000_000
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +64,7 @@ def build_challenge(
     stream: StreamState,
     nonces: Nonces,
     *,
-    issued_ns: int,
-    wall: datetime,
+    now: Moment,
     interval_ns: int | None = None,
     want: tuple[str, ...] = (WANT_INVENTORY,),
     audit: AuditHead | None = None,
@@ -89,11 +85,11 @@ def build_challenge(
         hello_sha256=stream.hello_sha256,
         leaf_sha256=stream.leaf_sha256,
         want=want,
-        ttl_ms=settings.challenge_ttl_ns // _MS,
-        interval_ms=(settings.interval_ns if interval_ns is None else interval_ns) // _MS,
+        ttl_ms=settings.challenge_ttl_ns // NS_PER_MS,
+        interval_ms=(settings.interval_ns if interval_ns is None else interval_ns) // NS_PER_MS,
         checkpoint=audit.checkpoint if audit else None,
         consistency_proof=audit.consistency_proof if audit else (),
-        wall_ms=str(milliseconds(wall)),
+        wall_ms=str(now.wall_ms),
         log_key=audit.log_key if audit else None,
         log_key_changes=audit.log_key_changes if audit else (),
     )
@@ -106,14 +102,9 @@ def build_challenge(
         leaf_sha256=document.leaf_sha256,
         want=want,
         sha256=sha256_hex(payload),
-        issued_ns=issued_ns,
-        expires_ns=issued_ns + settings.challenge_ttl_ns,
+        issued_ns=now.boottime_ns,
+        expires_ns=now.boottime_ns + settings.challenge_ttl_ns,
     )
-
-
-def milliseconds(moment: datetime) -> int:
-    """Whole milliseconds since the Unix epoch."""
-    return (moment - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Holds: context, seams.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -16,12 +15,12 @@ from controller.fleet.enrollment import DirectorySnapshot, EnrollmentSnapshot, K
 from controller.policy import DEFAULT_POLICY, Level, Policy
 from gpuwarden.evidence.model import Evidence
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import Refusal
 
 # --- context
 # What the Verifier is told: settings, facts about a session, snapshots, received bytes, time.
 
-SECOND_NS: Final = 1_000_000_000
 WANT_INVENTORY: Final = "inventory"
 WANT_REPORT: Final = "hardware-report"
 
@@ -45,9 +44,9 @@ class VerifierSettings:
     cluster: str
     path_prefix: str = "/gpuwarden"
     enrollment_required: bool = False
-    interval_ns: int = 25 * SECOND_NS
-    lease_ns: int = 90 * SECOND_NS
-    challenge_ttl_ns: int = 15 * SECOND_NS
+    interval_ns: int = 25 * NS_PER_S
+    lease_ns: int = 90 * NS_PER_S
+    challenge_ttl_ns: int = 15 * NS_PER_S
     skew_warn_ms: int = 30_000
     skew_refuse_ms: int = 300_000
     limits: Limits = field(default_factory=Limits)
@@ -57,16 +56,6 @@ class VerifierSettings:
     def __post_init__(self) -> None:
         audience = str(controller_id(self.trust_domain, self.path_prefix))
         object.__setattr__(self, "audience", audience)  # frozen from here on
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """One moment on both clocks of the controller."""
-
-    boottime_ns: int
-    """CLOCK_BOOTTIME: decides trust."""
-    wall: datetime
-    """UTC: certificates, and the comparison with the node's clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from cryptography import x509
 from controller.fleet.appraisal import StreamState
 from controller.fleet.enrollment import AUTOMATIC, EnrollmentRecord, KnownNode
 from controller.policy import Level
-from controller.verifier.challenge import ID_BYTES, NONCE_BYTES, IssuedChallenge, milliseconds
+from controller.verifier.challenge import ID_BYTES, NONCE_BYTES, IssuedChallenge
 from controller.verifier.context import (
     WANT_REPORT,
     Limits,
-    Now,
     ReceivedMessage,
     Snapshots,
     SpireFacts,
@@ -54,6 +53,7 @@ from gpuwarden.identity.spiffe_id import (
     parse_spiffe_id,
     peer_name,
 )
+from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- hello
@@ -276,7 +276,11 @@ def bound(
 
 
 def in_line(
-    header: EvidenceHeader, times: Times, stream: StreamState, now: Now, settings: VerifierSettings
+    header: EvidenceHeader,
+    times: Times,
+    stream: StreamState,
+    now: Moment,
+    settings: VerifierSettings,
 ) -> Refusal | None:
     """Step 15: sequence, previous digest, boot, clocks."""
     if header.seq <= stream.seq:
@@ -295,21 +299,21 @@ def in_line(
     return _skewed(times, now, settings)
 
 
-def skew_warning(times: Times, now: Now, settings: VerifierSettings) -> str | None:
+def skew_warning(times: Times, now: Moment, settings: VerifierSettings) -> str | None:
     """A line for people where the node's wall clock is off, though not so far as to be refused."""
     skew = _skew_ms(times, now)
     return _skew_text(skew) if abs(skew) > settings.skew_warn_ms else None
 
 
-def _skewed(times: Times, now: Now, settings: VerifierSettings) -> Refusal | None:
+def _skewed(times: Times, now: Moment, settings: VerifierSettings) -> Refusal | None:
     skew = _skew_ms(times, now)
     if abs(skew) > settings.skew_refuse_ms:
         return Refusal(ReasonCode.CLOCK_SKEW, _skew_text(skew))
     return None
 
 
-def _skew_ms(times: Times, now: Now) -> int:
-    return times.wall_ms - milliseconds(now.wall)
+def _skew_ms(times: Times, now: Moment) -> int:
+    return times.wall_ms - now.wall_ms
 
 
 def _skew_text(skew_ms: int) -> str:
@@ -524,7 +528,7 @@ class Arrival:
     issued: IssuedChallenge | Refusal
     """What popping its challenge gave."""
     known: Snapshots
-    now: Now
+    now: Moment
 
     @property
     def spare(self) -> bool:

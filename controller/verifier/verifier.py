@@ -15,7 +15,6 @@ from controller.verifier.context import (
     HardwareAppraisal,
     NoHardware,
     NoSpire,
-    Now,
     ReceivedMessage,
     Snapshots,
     SpireFacts,
@@ -28,6 +27,7 @@ from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.evidence.model import BadNews
 from gpuwarden.identity.chain import ChainProof, parse_chain
 from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
 
@@ -52,7 +52,7 @@ class Verifier:
         *,
         stream_id: bytes,
         known: Snapshots,
-        now: Now,
+        now: Moment,
     ) -> StreamState | Refused:
         """Steps 1 to 10; `stream_id` is 16 fresh random bytes.
 
@@ -93,7 +93,7 @@ class Verifier:
         issued: IssuedChallenge | Refusal,
         *,
         known: Snapshots,
-        now: Now,
+        now: Moment,
     ) -> Accepted | BadNewsAccepted | Refused:
         """Steps 4 to 18; `issued` is what popping the message's challenge gave.
 
@@ -118,7 +118,7 @@ class Verifier:
                 return judge.judge(opened, evidence)
 
     def _peer(
-        self, facts: StreamFacts, known: Snapshots, now: Now
+        self, facts: StreamFacts, known: Snapshots, now: Moment
     ) -> tuple[SpiffeId, ChainProof] | Refusal:
         """Steps 1 to 4."""
         bounds = self.settings.limits

@@ -23,7 +23,7 @@ from controller.web.documents import (
     Asked,
     Done,
     FinalizeRequest,
-    Moment,
+    Inventory,
     Page,
     Problem,
     device_page,
@@ -50,6 +50,7 @@ from controller.web.operations import (
     read_query,
 )
 from controller.web.server import BodyReceiver, BodyRefusedError, ConnectionLimits, sent_traceparent
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
@@ -146,7 +147,6 @@ def good_response(reply: Reply) -> web.Response:
 T = TypeVar("T")
 _Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
 
-_NS: Final = 1_000_000_000
 _NO_LEDGER: Final = "this controller keeps no reservations"
 _FOUR_CARDS_A_MINUTE: Final = Rate(1 / 15, 128)
 """A pod confirms each of its GPUs once, and perhaps again; each call may leave a record."""
@@ -188,7 +188,7 @@ class ApiPorts:
     """What the endpoint asks and tells."""
 
     authentication: Authentication
-    moment: Callable[[], Moment]
+    inventory: Callable[[], Inventory]
     """This moment's snapshots."""
     finalizer: Finalizer | None
     """None where there is no ledger."""
@@ -277,12 +277,12 @@ class Endpoint:
         if denied is not None:
             raise refused(denied)
         if limited is not None:
-            raise refused(limited, retry_s=math.ceil(usage.wait_ns(caller.key) / _NS))
+            raise refused(limited, retry_s=math.ceil(usage.wait_ns(caller.key) / NS_PER_S))
         return caller
 
     async def _page(
         self,
-        make: Callable[[Moment, Asked], Page[Any]],
+        make: Callable[[Inventory, Asked], Page[Any]],
         request: web.Request,
         _caller: ApiCaller | None,
         *,
@@ -293,11 +293,11 @@ class Endpoint:
         except QueryError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
         async with self._pages:
-            moment = self._ports.moment()
-            if needs_ledger and not moment.is_ledger_known:
+            inventory = self._ports.inventory()
+            if needs_ledger and not inventory.is_ledger_known:
                 text = "the ledger was not read, or too long ago"
                 raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
-            page, body = await asyncio.to_thread(_made, make, moment, asked)
+            page, body = await asyncio.to_thread(_made, make, inventory, asked)
         if page.next_after is None:
             return Reply(body)
         query = urlencode({"limit": asked.limit, "after": page.next_after})
@@ -342,9 +342,9 @@ class Endpoint:
 
 
 def _made(
-    make: Callable[[Moment, Asked], Page[T]], moment: Moment, asked: Asked
+    make: Callable[[Inventory, Asked], Page[T]], inventory: Inventory, asked: Asked
 ) -> tuple[Page[T], bytes]:
-    page = make(moment, asked)
+    page = make(inventory, asked)
     return page, msgspec.json.encode(page.items)
 
 

@@ -21,6 +21,7 @@ from controller.verifier.context import StreamFacts
 from controller.web.operations import ApiCaller, svid_caller, token_caller
 from gpuwarden.identity.chain import ChainError, parse_chain, uri_sans
 from gpuwarden.identity.spiffe_id import SpiffeIdError
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- peer certificate
@@ -84,8 +85,6 @@ def _names(chain: tuple[bytes, ...]) -> tuple[str, ...]:
 # nor keep the API server busy, push out what is known of good tokens, or take from one address what
 # all others need. Must not decide what an identity may do.
 
-_S: Final = 1_000_000_000
-
 
 class TokenReviewer(Protocol):
     """Asks the API server."""
@@ -103,9 +102,9 @@ class ReviewLimits:
 
     kept: int = 4096
     """Of accepted tokens, and of refused ones, each."""
-    accepted_ns: int = 10 * _S
+    accepted_ns: int = 10 * NS_PER_S
     """For so long a withdrawn token may still be taken for good."""
-    refused_ns: int = 5 * _S
+    refused_ns: int = 5 * NS_PER_S
     at_once: int = 16
     at_once_from_one_address: int = 4
 

@@ -249,7 +249,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Inventory:
     """What pages are made from."""
 
     fleet: FleetSnapshot
@@ -282,25 +282,25 @@ class Page(Generic[T]):
     """Where the next page begins; None where there is none."""
 
 
-def device_page(moment: Moment, asked: Asked) -> Page[Devices]:
+def device_page(inventory: Inventory, asked: Asked) -> Page[Devices]:
     """Devices of so many nodes, lost and unhealthy ones included."""
-    names, further = _keys(moment.fleet.nodes, asked)
+    names, further = _keys(inventory.fleet.nodes, asked)
     items: Devices = {}
     for name in names:
-        items |= _devices_of(moment, moment.fleet.nodes[name])
+        items |= _devices_of(inventory, inventory.fleet.nodes[name])
     return Page(items, further)
 
 
-def node_page(moment: Moment, asked: Asked) -> Page[Nodes]:
+def node_page(inventory: Inventory, asked: Asked) -> Page[Nodes]:
     """So many nodes."""
-    names, further = _keys(moment.fleet.nodes, asked)
-    return Page({x: _node(moment.fleet.nodes[x], moment.now_ns) for x in names}, further)
+    names, further = _keys(inventory.fleet.nodes, asked)
+    return Page({x: _node(inventory.fleet.nodes[x], inventory.now_ns) for x in names}, further)
 
 
-def reservation_page(moment: Moment, asked: Asked) -> Page[Reservations]:
+def reservation_page(inventory: Inventory, asked: Asked) -> Page[Reservations]:
     """So many reservations."""
-    ids, further = _keys(moment.ledger.by_reservation, asked)
-    return Page({x: _reservation(x, moment.ledger.holding(x)) for x in ids}, further)
+    ids, further = _keys(inventory.ledger.by_reservation, asked)
+    return Page({x: _reservation(x, inventory.ledger.holding(x)) for x in ids}, further)
 
 
 def _keys(keys: Iterable[str], asked: Asked) -> tuple[list[str], str | None]:
@@ -309,26 +309,26 @@ def _keys(keys: Iterable[str], asked: Asked) -> tuple[list[str], str | None]:
     return shown, shown[-1] if len(found) > asked.limit else None
 
 
-def _devices_of(moment: Moment, node: NodeView) -> Devices:
+def _devices_of(inventory: Inventory, node: NodeView) -> Devices:
     if node.acceptance is None:
         return {}
-    is_eligible = node.state(moment.now_ns) is NodeState.ELIGIBLE
-    use = use_on(node.name, node.acceptance, moment.ledger, is_eligible=is_eligible)
-    devices = shown_devices(node.acceptance, moment.ledger)
-    return {x.uuid: _device(moment, node.name, x, use) for x in devices}
+    is_eligible = node.state(inventory.now_ns) is NodeState.ELIGIBLE
+    use = use_on(node.name, node.acceptance, inventory.ledger, is_eligible=is_eligible)
+    devices = shown_devices(node.acceptance, inventory.ledger)
+    return {x.uuid: _device(inventory, node.name, x, use) for x in devices}
 
 
-def _device(moment: Moment, node: str, device: DeviceFacts, use: NodeUse) -> Device:
-    entry = moment.ledger.get(device.uuid)
+def _device(inventory: Inventory, node: str, device: DeviceFacts, use: NodeUse) -> Device:
+    entry = inventory.ledger.get(device.uuid)
     if entry is None and device.mig is not None:
-        entry = moment.ledger.get(device.gpu.uuid)  # held whole, before it was split
+        entry = inventory.ledger.get(device.gpu.uuid)  # held whole, before it was split
     holders = () if entry is None else entry.record.holders
     held = [_assignment(x) for x in holders]
     return Device(
         node=node,
         index=device.gpu.index,
         model=device.gpu.product or "",
-        labels=list(labels_of(device, moment.labels)),
+        labels=list(labels_of(device, inventory.labels)),
         status=status_of(device, holders, use),
         assignment=held[0] if held else None,
         others=held[1:],

@@ -55,11 +55,11 @@ from controller.placement.texts import WishRules
 from controller.placement.verbs import FilterDecision, Totals
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 
 T = TypeVar("T")
-_NS = 1e9
 _SHOWN_EVERY_S = 2.0
 
 
@@ -258,7 +258,7 @@ class Cluster:
             cache = watcher.cache
             objects.labels(name).set(len(cache.objects))
             if cache.fresh_at_ns is not None:
-                age.labels(name).set(max(0, now_ns - cache.fresh_at_ns) / _NS)
+                age.labels(name).set(max(0, now_ns - cache.fresh_at_ns) / NS_PER_S)
 
     async def close(self) -> None:
         """Give the Lease back and close connections; the tasks have ended before."""

@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -29,7 +28,6 @@ from controller.placement.node_verdict import Promise, promise_of
 from controller.placement.pod import PodDecodeError
 from controller.placement.selector import Device, Selector, compile_labels, labels_of
 from controller.placement.snapshot import Scenes
-from controller.placement.texts import rfc3339
 from controller.placement.verbs import NotedDecisions
 from controller.policy import NodeMode, Policy
 from controller.recorders.binding import BindingJournal, UseJournal
@@ -47,7 +45,7 @@ from controller.web.authentication import (
     TokenReviewer,
     TokenReviews,
 )
-from controller.web.documents import Moment
+from controller.web.documents import Inventory
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.finalize import FinalizePorts, Finalizer
 from controller.web.server import HttpServer, Roots, TlsFiles
@@ -64,6 +62,7 @@ from controller.wiring.binding import (
 from controller.wiring.cluster import Cluster
 from controller.wiring.parts import enforced_by, wish_rules
 from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S, rfc3339, utc
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.support.disclosed_settings import disclosed_settings
@@ -151,8 +150,6 @@ def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:
 # --- assembly
 # Puts the HTTP API of a controller together from its settings. Starts nothing.
 
-_NS_ASSEMBLY: Final = 1e9
-
 
 class KnownFleet(Protocol):
     """The fleet as people ask for it."""
@@ -184,7 +181,7 @@ def api_server(settings: ControllerSettings, sources: ApiSources) -> HttpServer 
     endpoint = Endpoint(
         ApiPorts(
             authentication=_authentication(settings, sources),
-            moment=_moment(sources),
+            inventory=_inventory(sources),
             finalizer=None if finalize is None else Finalizer(finalize),
             sink=sources.journal,
             boottime_ns=sources.clock.boottime_ns,
@@ -213,7 +210,7 @@ def _authentication(settings: ControllerSettings, sources: ApiSources) -> Authen
         AuthenticationPorts(
             reviews=reviews,
             roots=sources.roots,
-            wall=lambda: datetime.fromtimestamp(clock.wall_ns() / _NS_ASSEMBLY, UTC),
+            wall=lambda: utc(clock.wall_ns()),
             trust_domain=settings.trust_domain,
             path_prefix=settings.path_prefix,
             readers=frozenset(settings.api.readers),
@@ -221,15 +218,15 @@ def _authentication(settings: ControllerSettings, sources: ApiSources) -> Authen
     )
 
 
-def _moment(sources: ApiSources) -> Callable[[], Moment]:
+def _inventory(sources: ApiSources) -> Callable[[], Inventory]:
     labels = _Labels(sources.policy)
 
-    def moment() -> Moment:
+    def inventory() -> Inventory:
         ledger = LedgerSnapshot() if sources.ledger is None else sources.ledger.snapshot()
         now_ns = sources.clock.boottime_ns()
-        return Moment(sources.fleet.snapshot(), ledger, labels(), now_ns)
+        return Inventory(sources.fleet.snapshot(), ledger, labels(), now_ns)
 
-    return moment
+    return inventory
 
 
 class _Labels:
@@ -506,7 +503,6 @@ class SupportPorts:
 # Each lists what leaves. Texts (details, reasons, errors) do not; of them the known words do.
 
 MAX_NAMES: Final = 2000
-_NS_STATES: Final = 1_000_000_000
 
 
 def readiness(ports: SupportPorts) -> Content:
@@ -524,7 +520,7 @@ def readiness(ports: SupportPorts) -> Content:
             "insecureStandIns": len(conditions.insecure),
             "listeningForSeconds": None
             if since is None
-            else (clock.boottime_ns() - since) // _NS_STATES,
+            else (clock.boottime_ns() - since) // NS_PER_S,
             "policy": conditions.policy().digest,
         },
         ("reasons",),

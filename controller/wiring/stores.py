@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from controller.audit.checkpoints import ACTOR, Notary, key_record
 from controller.audit.evidence import EvidenceStore
@@ -30,7 +29,6 @@ from controller.settings import ControllerSettings, StoreKind, StoreSettings
 from controller.spire.client import connected
 from controller.spire.judgement import NO_SPIRE_SERVER, SpireConditions, SpireLimits
 from controller.spire.poller import LiveSpireFacts, PollPorts, SpirePoller
-from controller.spire.snapshot import Moment
 from controller.store.enrollments import SqliteEnrollmentStore
 from controller.verifier.context import NoSpire, SpireFacts
 from gpuwarden.audit.chain import Broken, ChainVerifier
@@ -43,6 +41,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import controller_id
 from gpuwarden.identity.svid import SvidSource
+from gpuwarden.moment import NS_PER_S, Moment
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
@@ -165,7 +164,7 @@ class _Opening:
         first = [*self._key_change(state, keys, changes), self._start(store, state, keys)]
 
         def expired(changed: float) -> bool:
-            return changed < (clock.wall_ns() - self._settings.retention.ns) / 1e9
+            return changed < (clock.wall_ns() - self._settings.retention.ns) / NS_PER_S
 
         return Opened(
             store,
@@ -259,8 +258,6 @@ def prev_log(folder: Path, keys: LogKeys) -> str | None:
 # --- assembly
 # Puts the SPIRE part of a controller together from its settings. Starts nothing.
 
-_NS: Final = 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class SpireParts:
@@ -281,7 +278,7 @@ class SpireParts:
         """Age of the last snapshot, seconds; 0 where there is none."""
         if self.poller is None or self.poller.snapshot is None:
             return 0.0
-        return (now_ns - self.poller.snapshot.agents_ns) / _NS
+        return (now_ns - self.poller.snapshot.agents_ns) / NS_PER_S
 
 
 def spire_parts(

@@ -22,10 +22,10 @@ from controller.spire.poller import Revocation
 from controller.verifier.context import Limits, SpireFacts, VerifierSettings
 from controller.verifier.verifier import Verifier
 from controller.wiring.binding import BindingParts
+from gpuwarden.moment import NS_PER_MS
 from gpuwarden.telemetry.metrics import Instruments
 
 _MINUTE: Final = 60.0
-_MS: Final = 1_000_000
 _SPARE_MESSAGES: Final = 4.0
 """Messages a second that a peer may send beyond what its challenges ask for."""
 
@@ -41,8 +41,8 @@ def verifier_settings(settings: ControllerSettings) -> VerifierSettings:
         interval_ns=times.interval.ns,
         lease_ns=times.lease.ns,
         challenge_ttl_ns=times.challenge_ttl.ns,
-        skew_warn_ms=settings.clock.warn.ns // _MS,
-        skew_refuse_ms=settings.clock.refuse.ns // _MS,
+        skew_warn_ms=settings.clock.warn.ns // NS_PER_MS,
+        skew_refuse_ms=settings.clock.refuse.ns // NS_PER_MS,
         limits=Limits(
             streams=settings.limits.streams,
             streams_per_peer=settings.limits.streams_per_peer,

@@ -5,7 +5,6 @@ recognised among others in a collected log. Pure: no IO, no clock.
 """
 
 import re
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
@@ -207,9 +206,3 @@ def _decode_strictly(line: bytes) -> LogRecord:
     if canonical_json(record) != line:
         raise RecordError("not in canonical form (RFC 8785)")
     return record
-
-
-def format_timestamp(wall_ns: int) -> str:
-    """Write nanoseconds since the Unix epoch as `ts`."""
-    seconds, rest = divmod(wall_ns // 1_000_000, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"

@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol, Self
 
 from gpuwarden.clock import Clock
@@ -34,9 +34,9 @@ from gpuwarden.identity.workload_api import (
     WorkloadApiDeniedError,
     WorkloadApiError,
 )
+from gpuwarden.moment import NS_PER_S, utc
 
 _LOG = logging.getLogger(__name__)
-_NS = 1_000_000_000
 _JOIN_SECONDS = 2.0
 _RETRIES_PER_LIFETIME = 16
 
@@ -276,7 +276,7 @@ class SvidKeeper:
             self._watch = None
 
     def _boot(self) -> float:
-        return self._clock.boottime_ns() / _NS
+        return self._clock.boottime_ns() / NS_PER_S
 
     def _wall(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.wall_ns() / _NS, UTC)
+        return utc(self._clock.wall_ns())

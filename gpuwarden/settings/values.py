@@ -9,7 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-_UNIT_NS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000}
+from gpuwarden.moment import NS_PER_MS, NS_PER_S
+
+_UNIT_NS = {"h": 3600 * NS_PER_S, "m": 60 * NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS}
 _DAY_NS = 24 * _UNIT_NS["h"]
 _DURATION = re.compile(
     r"(?:(\d{1,5})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?",
@@ -47,7 +49,7 @@ class Duration:
     @property
     def seconds(self) -> float:
         """The same in seconds, for timers."""
-        return self.ns / 1e9
+        return self.ns / NS_PER_S
 
     def __str__(self) -> str:
         rest, parts = self.ns, []

@@ -26,6 +26,7 @@ from gpuwarden.evidence.model import Gpu, Host, Inventory
 from gpuwarden.identity.spiffe_id import agent_id, controller_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
+from gpuwarden.moment import NS_PER_MS
 from gpuwarden.wire.v1 import attestation_pb2 as wire
 from gpuwarden.wire.v1.attestation_pb2_grpc import (
     AttestationServiceStub,
@@ -146,7 +147,7 @@ class RogueAgent:
             rogue_reading(),
             (),
             signer=self,
-            at=SigningTime(clock.wall_ns() // 1_000_000, clock.boottime_ns() // 1_000_000),
+            at=SigningTime(clock.wall_ns() // NS_PER_MS, clock.boottime_ns() // NS_PER_MS),
         )
         self._stream = message.stream
         return message.request

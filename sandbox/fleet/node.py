@@ -25,6 +25,7 @@ from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.identity.spiffe_id import SpiffeId, agent_id, controller_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
+from gpuwarden.moment import NS_PER_MS
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware, reading_of
 from sandbox.fleet.tally import Tally
@@ -81,7 +82,7 @@ class SimulatedNode:
             (),
             changed=lambda: None,
             alarmed=lambda alarm: around.tally.alarms.update([alarm.code]),
-            wall_ms=lambda: around.clock.wall_ns() // 1_000_000,
+            wall_ms=lambda: around.clock.wall_ns() // NS_PER_MS,
         )
 
     @property

@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from statistics import median
 
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.placement.requirements import Requirements
-from controller.placement.snapshot import Moment, PlacementMemory, Scene, placement_policy
+from controller.placement.snapshot import PlacementMemory, Scene, placement_policy
 from controller.placement.verbs import filter_nodes
 from controller.policy import DEFAULT_POLICY
 from gpuwarden.clock import SystemClock
+from gpuwarden.moment import Moment
 from tests.bench.fleet_of import node_name, registry_of
 from tests.bench.results import Bound, Goal, Row
 
@@ -75,7 +75,7 @@ class _Core:
         scene = Scene(
             fleet=self._snapshot,
             policy=_POLICY,
-            now=Moment(clock.boottime_ns(), datetime.now(UTC)),
+            now=Moment(clock.boottime_ns(), clock.wall_ns()),
             memory=self._memory,
         )
         return filter_nodes(names, self._needs, scene).passed

@@ -20,13 +20,10 @@ from controller.verifier.challenge import (
     IssuedChallenge,
     Nonces,
     build_challenge,
-    milliseconds,
 )
 from controller.verifier.context import (
-    SECOND_NS,
     WANT_INVENTORY,
     HardwareAppraisal,
-    Now,
     ReceivedMessage,
     Snapshots,
     SpireFacts,
@@ -48,13 +45,14 @@ from gpuwarden.evidence.model import (
     Hello,
 )
 from gpuwarden.identity.svid import PrivateKey
+from gpuwarden.moment import NS_PER_S, Moment, wall_ns
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.inventory import inventory
 
 NODE = "gpu-1"
 CLUSTER = "lab"
 WALL = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
-BOOTTIME_NS = 1_000 * SECOND_NS
+BOOTTIME_NS = 1_000 * NS_PER_S
 NODE_BOOTTIME_MS = 500_000
 INSTANCE = "a1" * 16
 BOOT = "8d4f1c6e-3c0f-4c5e-9a51-0a2b6e1d7f10"
@@ -115,7 +113,7 @@ class Scene:
     """Whether the challenge asks for pods; `pods` in `evidence` tells them."""
     key: PrivateKey | None = None
     """Signs instead of the session's key."""
-    answers_after_ns: int = SECOND_NS
+    answers_after_ns: int = NS_PER_S
     presented_before: bool = False
     between: list[Callable[["Scene"], None]] = field(default_factory=list)
     """Run after the stream was opened, before the message is appraised."""
@@ -133,11 +131,11 @@ class Scene:
         return Snapshots(self.roots, self.directory, self.enrollment, self.policy)
 
     @property
-    def now(self) -> Now:
-        return Now(self.boottime_ns, self.wall)
+    def now(self) -> Moment:
+        return Moment(self.boottime_ns, wall_ns(self.wall))
 
     def advance(self, seconds: float) -> None:
-        self.boottime_ns += int(seconds * SECOND_NS)
+        self.boottime_ns += int(seconds * NS_PER_S)
         self.wall += timedelta(seconds=seconds)
 
     def identify(self, *uris: str, lifetime: timedelta = timedelta(hours=1)) -> None:
@@ -179,8 +177,7 @@ class Scene:
             self.settings,
             stream,
             nonces(number),
-            issued_ns=self.boottime_ns,
-            wall=self.wall,
+            now=self.now,
             want=(WANT_INVENTORY, WANT_PODS) if self.wants_pods else (WANT_INVENTORY,),
         )
         return issued
@@ -199,7 +196,7 @@ class Scene:
             "prev": stream.prev,
             "instance_id": stream.hello.instance_id,
             "boot_id": stream.hello.boot_id,
-            "wall_ms": str(milliseconds(self.wall)),
+            "wall_ms": str(self.now.wall_ms),
             "boottime_ms": str(NODE_BOOTTIME_MS + self.boottime_ns // 1_000_000),
         }
         if self.bad_news:

@@ -1,7 +1,6 @@
 """Evidence as it goes to the store: signed by an agent of a small CA."""
 
 from controller.fleet.appraisal import StreamState
-from controller.verifier.challenge import milliseconds
 from gpuwarden.audit.exhibit import Exhibit
 from tests.builders.evidence import Scene
 
@@ -18,5 +17,5 @@ def exhibit(scene: Scene | None = None, number: int = 1) -> Exhibit:
         message.signature,
         stream.chain,
         scene.roots,
-        milliseconds(scene.wall),
+        scene.now.wall_ms,
     )

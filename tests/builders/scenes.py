@@ -6,13 +6,13 @@ from controller.fleet.view import FleetSnapshot, NodeView
 from controller.placement.snapshot import (
     NO_STATIC_HASHES,
     InsecureStaticHashes,
-    Moment,
     PlacementMemory,
     PlacementPolicy,
     Scene,
     placement_policy,
 )
 from controller.policy import DEFAULT_POLICY, Policy
+from gpuwarden.moment import Moment, wall_ns
 from tests.builders.fleet_views import NOW_NS, fleet
 
 WALL = datetime(2026, 6, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def scene(
     return Scene(
         fleet=fleet(*nodes) if snapshot is None else snapshot,
         policy=policy if isinstance(policy, PlacementPolicy) else placement_policy(policy),
-        now=Moment(now_ns, wall),
+        now=Moment(now_ns, wall_ns(wall)),
         busy=frozenset(busy),
         static=static,
         memory=memory or PlacementMemory(),

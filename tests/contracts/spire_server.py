@@ -13,10 +13,10 @@ from controller.spire.client import (
     SpireServerError,
     connected,
 )
-from controller.spire.snapshot import Moment
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid
+from gpuwarden.moment import Moment
 from gpuwarden.settings.values import Address
 
 

@@ -5,7 +5,7 @@ What a test changes (its clocks, its SVID, its audit log, its store) are plain a
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Self
 
 from controller.access import PeerUsage, Rate
@@ -27,11 +27,12 @@ from controller.rpc.intake import Changes, EvidenceIntake, IntakePorts, Result
 from controller.rpc.interceptor import AuthorizationInterceptor, tls_caller
 from controller.rpc.server import RpcServer, agents_server
 from controller.rpc.services import OperatorService, SupportService
-from controller.verifier.context import Now, Snapshots, VerifierSettings
+from controller.verifier.context import Snapshots, VerifierSettings
 from controller.verifier.verifier import Verifier
 from controller.wiring.serving import SupportDesk
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.server_credentials import server_credentials
+from gpuwarden.moment import NS_PER_US, Moment
 from gpuwarden.reasons import Refusal
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
 from gpuwarden.wire.v1 import operator_pb2_grpc, support_pb2_grpc
@@ -195,9 +196,9 @@ class World:
             policy=self.policy,
         )
 
-    def now(self) -> Now:
-        wall = datetime.fromtimestamp(self.clock.wall_ns() / 1e9, UTC) + self.wall_shift
-        return Now(self.boottime_ns(), wall)
+    def now(self) -> Moment:
+        shift_ns = self.wall_shift // timedelta(microseconds=1) * NS_PER_US
+        return Moment(self.boottime_ns(), self.clock.wall_ns() + shift_ns)
 
     def boottime_ns(self) -> int:
         return self.clock.boottime_ns() + self.slept_ns

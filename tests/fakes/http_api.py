@@ -18,7 +18,7 @@ from controller.ledger.record import PodGone, PodRef, PodSeen, ReservationSubjec
 from controller.ledger.store import MemoryLedgerStore
 from controller.web.api import ApiLimits, ApiPorts, Endpoint
 from controller.web.authentication import Authentication, AuthenticationPorts, TokenReviews
-from controller.web.documents import FinalizeRequest, Moment
+from controller.web.documents import FinalizeRequest, Inventory
 from controller.web.finalize import FinalizePorts, Finalizer
 from controller.web.operations import Operation
 from controller.web.server import HttpServer, TlsFiles
@@ -109,10 +109,10 @@ class ApiWorld:
     async def find(self, pod: PodRef) -> FoundPod:
         return self.pod if pod.uid == "uid-0" else FoundPod(PodGone(), None)
 
-    def moment(self) -> Moment:
+    def inventory(self) -> Inventory:
         ledger = self.memory.snapshot()
         now_ns = 0 if self.is_ledger_fresh else ledger.fresh_until_ns
-        return Moment(self.fleet, ledger, {}, now_ns)
+        return Inventory(self.fleet, ledger, {}, now_ns)
 
     # --- callers ---
 
@@ -181,7 +181,7 @@ async def api_world(
     endpoint = Endpoint(
         ApiPorts(
             authentication=authentication,
-            moment=world.moment,
+            inventory=world.inventory,
             finalizer=finalizer,
             sink=world,
             boottime_ns=world.boottime_ns,

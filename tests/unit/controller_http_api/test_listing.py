@@ -14,7 +14,7 @@ from controller.placement.selector import compile_labels
 from controller.web.documents import (
     Asked,
     Devices,
-    Moment,
+    Inventory,
     device_page,
     node_page,
     reservation_page,
@@ -32,17 +32,17 @@ def held(gpu: str, node: str, state: HolderState, **changes: Any) -> GpuRecord:
     return GpuRecord(gpu, node, (holder(gpu, state=state, **changes),))
 
 
-def moment(*nodes: NodeView, records: tuple[GpuRecord, ...] = (), now_ns: int = 0) -> Moment:
+def inventory(*nodes: NodeView, records: tuple[GpuRecord, ...] = (), now_ns: int = 0) -> Inventory:
     ledger = LedgerSnapshot.of(Entry(x, "1") for x in records)
-    return Moment(fleet(*nodes), ledger, LABELS, now_ns)
+    return Inventory(fleet(*nodes), ledger, LABELS, now_ns)
 
 
-def devices(here: Moment) -> Devices:
+def devices(here: Inventory) -> Devices:
     return device_page(here, ALL).items
 
 
 def devices_of(where: NodeView, *records: GpuRecord) -> Devices:
-    return devices(moment(where, records=records))
+    return devices(inventory(where, records=records))
 
 
 def test_devices_have_node_labels_and_who_holds_them() -> None:
@@ -52,7 +52,7 @@ def test_devices_have_node_labels_and_who_holds_them() -> None:
         held("GPU-gpu-1-1", "gpu-1", HolderState.PROPOSED),
         held("GPU-gpu-1-2", "gpu-1", HolderState.RELEASING),
     )
-    found = devices(moment(node, records=records))
+    found = devices(inventory(node, records=records))
     assert list(found) == [f"GPU-gpu-1-{index}" for index in range(4)]
     assert [x.status.value for x in found.values()] == [
         "assigned",
@@ -78,7 +78,7 @@ def test_devices_have_node_labels_and_who_holds_them() -> None:
 def test_every_holder_of_a_share_group_is_shown() -> None:
     gpu = "GPU-gpu-1-0"
     shared = GpuRecord(gpu, "gpu-1", (holder(gpu), holder(gpu, pod=OTHER_POD)), SHARE)
-    found = devices(moment(healthy("gpu-1", gpus=1), records=(shared,)))[gpu]
+    found = devices(inventory(healthy("gpu-1", gpus=1), records=(shared,)))[gpu]
     assert found.assignment is not None
     assert (found.assignment.name, [x.name for x in found.others]) == ("train-0", ["train-1"])
 
@@ -98,7 +98,7 @@ SPLIT = gpu(0, mig=True, mig_devices=[mig_slice("MIG-a"), mig_slice("MIG-b")])
 def test_what_cannot_be_given_is_not_free(kept: str, statuses: list[str]) -> None:
     where = node("gpu-1", acceptance(gpus=[SPLIT, gpu(1)]))
     records = (held(kept, "gpu-1", HolderState.CONFIRMED),)
-    found = devices(moment(where, records=records))
+    found = devices(inventory(where, records=records))
     assert [found[x].status.value for x in ("MIG-a", "MIG-b", "GPU-1")] == statuses
     holders = [x.assignment for x in found.values() if x.status.value == "assigned"]
     assert {x.name for x in holders if x is not None} <= {"train-0"}
@@ -183,14 +183,14 @@ def test_a_gpu_that_is_split_into_nothing_is_shown_while_it_is_held() -> None:
 def test_nothing_is_free_that_is_not_attested_and_healthy() -> None:
     node = healthy("gpu-1", gpus=2)
     assert node.acceptance is not None
-    stale = moment(node, now_ns=node.acceptance.fresh_until_ns)
+    stale = inventory(node, now_ns=node.acceptance.fresh_until_ns)
     assert {x.status.value for x in devices(stale).values()} == {"unattested"}
     first, second = node.acceptance.gpus
     sick = replace(node.acceptance, gpus=(replace(first, unhealthy="xid 79"), second))
-    found = devices(moment(replace(node, acceptance=sick)))
+    found = devices(inventory(replace(node, acceptance=sick)))
     assert [x.status.value for x in found.values()] == ["unhealthy", "free"]
     used = replace(node.acceptance, processes_by_gpu=MappingProxyType({second.uuid: 1}))
-    found = devices(moment(replace(node, acceptance=used)))
+    found = devices(inventory(replace(node, acceptance=used)))
     assert [x.status.value for x in found.values()] == ["free", "in-use"]
 
 
@@ -198,7 +198,7 @@ def test_nodes_say_why_they_are_not_trusted() -> None:
     node = healthy("gpu-1", gpus=2)
     silent = replace(healthy("gpu-0"), acceptance=None)
     assert devices_of(silent) == {}
-    found = node_page(moment(node, silent), ALL).items
+    found = node_page(inventory(node, silent), ALL).items
     assert list(found) == ["gpu-0", "gpu-1"]
     assert (found["gpu-0"].state, found["gpu-0"].reason) == ("unknown", "NODE_NO_EVIDENCE")
     assert (found["gpu-1"].state, found["gpu-1"].reason) == ("eligible", "")
@@ -214,14 +214,14 @@ def test_a_reservation_shows_each_of_its_gpus() -> None:
         held("GPU-b", "gpu-1", HolderState.PROPOSED),
         held("GPU-c", "gpu-2", HolderState.PROPOSED, pod=OTHER_POD),
     )
-    found = reservation_page(moment(records=records), ALL).items
+    found = reservation_page(inventory(records=records), ALL).items
     assert list(found) == ["v1.k.uid-0", "v1.k.uid-1"]
     assert found["v1.k.uid-0"].gpus == {"GPU-a": "Confirmed", "GPU-b": "Proposed"}
     assert (found["v1.k.uid-1"].name, found["v1.k.uid-1"].node) == ("train-1", "gpu-2")
 
 
 def test_pages_join_to_the_whole_in_order() -> None:
-    here = moment(*(healthy(f"gpu-{number}", gpus=1) for number in (3, 1, 2, 5, 4)))
+    here = inventory(*(healthy(f"gpu-{number}", gpus=1) for number in (3, 1, 2, 5, 4)))
     seen: list[str] = []
     after: str | None = ""
     while after is not None:

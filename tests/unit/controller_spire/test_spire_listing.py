@@ -8,10 +8,10 @@ from controller.spire.snapshot import (
     ATTESTORS,
     MAX_SELECTORS,
     MAX_TEXT,
-    Moment,
     read_agent,
     read_entries,
 )
+from gpuwarden.moment import Moment
 from gpuwarden.wire.spire import types_pb2 as pb
 from tests.builders.spire import IMAGE, TD, S, spire_entry
 

@@ -10,9 +10,10 @@ import pytest
 
 from controller.spire.client import SpireFailure, SpireServerError
 from controller.spire.poller import LISTING_S, MAX_NEWCOMERS, PollPorts, SpirePoller
-from controller.spire.snapshot import Entries, Moment, SpireAgent, SpireEntry, SpireSnapshot
+from controller.spire.snapshot import Entries, SpireAgent, SpireEntry, SpireSnapshot
 from gpuwarden.identity.spiffe_id import SpiffeId, parse_spiffe_id
 from gpuwarden.identity.svid import Svid
+from gpuwarden.moment import Moment
 from tests.builders.ca import SpiffeCa
 from tests.builders.spire import CONTROLLER, PARENT, PEER, TD, S, spire_agent, spire_entry
 from tests.builders.svids import FakeSvidSource

@@ -13,6 +13,7 @@ from controller.verifier.context import ReceivedMessage
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import TYPE_BAD_NEWS, Challenge
 from gpuwarden.evidence.strict_json import decode
+from gpuwarden.moment import Moment, wall_ns
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import BOOTTIME_NS, CLUSTER, SETTINGS, WALL, Scene, nonces
@@ -41,8 +42,7 @@ def test_the_document_says_everything_the_answer_must_bind_to() -> None:
         SETTINGS,
         STREAM,
         nonces(7),
-        issued_ns=5,
-        wall=WALL,
+        now=Moment(5, wall_ns(WALL)),
         interval_ns=24_500_000_000,
         want=("inventory", "hardware-report"),
         audit=AuditHead("origin\n1\nroot\n", ("p",), "key", ("change",)),
@@ -75,7 +75,7 @@ def test_the_document_says_everything_the_answer_must_bind_to() -> None:
 
 
 def test_without_an_audit_log_nothing_is_claimed_about_it() -> None:
-    payload, _ = build_challenge(SETTINGS, STREAM, nonces(1), issued_ns=0, wall=WALL)
+    payload, _ = build_challenge(SETTINGS, STREAM, nonces(1), now=Moment(0, wall_ns(WALL)))
     document = decode(payload, Challenge, max_bytes=4096)
     assert (document.checkpoint, document.consistency_proof) == (None, ())
     assert (document.log_key, document.log_key_changes) == (None, ())
@@ -86,7 +86,7 @@ def test_without_an_audit_log_nothing_is_claimed_about_it() -> None:
 def test_times_are_whole_milliseconds() -> None:
     settings = replace(SETTINGS, challenge_ttl_ns=1_999_999)
     payload, _ = build_challenge(
-        settings, STREAM, nonces(1), issued_ns=0, wall=WALL, interval_ns=2_000_000
+        settings, STREAM, nonces(1), now=Moment(0, wall_ns(WALL)), interval_ns=2_000_000
     )
     document = decode(payload, Challenge, max_bytes=4096)
     assert (document.ttl_ms, document.interval_ms) == (1, 2)

@@ -8,12 +8,12 @@ import pytest
 from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
 from controller.fleet.enrollment import Denial, EnrollmentRecord
 from controller.verifier import stream as peer
-from controller.verifier.context import SECOND_NS
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
 from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest
 from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE, FailedRead, WitnessedCheckpoint
 from gpuwarden.evidence.node_identity import decode_node_identity
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import Effect, ReasonCode
 from tests.builders.ca import SpiffeCa
 from tests.builders.defects import DEFECTS, OTHER_INSTANCE, superseded
@@ -51,7 +51,7 @@ def test_acceptance_carries_what_was_proven() -> None:
     assert result.identity_digest == (
         "v1:sha256:" + sha256_hex(b"gpuwarden.dev/node-identity/v1\n" + result.identity_document)
     )
-    assert result.fresh_until_ns == issued.issued_ns + 90 * SECOND_NS
+    assert result.fresh_until_ns == issued.issued_ns + 90 * NS_PER_S
 
 
 def test_rounds_follow_each_other_by_sequence_and_digest() -> None:

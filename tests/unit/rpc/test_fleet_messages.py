@@ -5,7 +5,7 @@ import pytest
 from controller.fleet.view import NodeView
 from controller.messages import gpu_messages, node_message, refusal_messages, use_message
 from controller.placement.node_verdict import Promise
-from controller.placement.texts import Guarantee, Limit, rfc3339
+from controller.placement.texts import Guarantee, Limit
 from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink
 from gpuwarden.reasons import ReasonCode
 from tests.builders.inventory import gpu_uuid
@@ -179,10 +179,6 @@ def test_refusals_are_bounded_and_keep_their_order() -> None:
 def test_a_lease_longer_than_the_field_is_capped() -> None:
     node = node_view(acceptance=replace(acceptance(), fresh_until_ns=2**62))
     assert node_message(node, 0).fresh_for_ms == 2**32 - 1
-
-
-def test_rfc3339_keeps_milliseconds() -> None:
-    assert rfc3339(1_500_000_000) == "1970-01-01T00:00:01.500Z"
 
 
 def test_use_is_sorted_and_names_hardware() -> None:

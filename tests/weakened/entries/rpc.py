@@ -78,8 +78,8 @@ ENTRIES: Final = (
     one(
         "slow-senders",
         "controller/rpc/attestation.py",
-        "int(self._ports.timing.hello_s * _NS)",
-        "3600 * _NS",
+        "int(self._ports.timing.hello_s * NS_PER_S)",
+        "3600 * NS_PER_S",
         f"{HOSTILE}::test_a_message_that_comes_byte_by_byte_is_not_waited_for",
     ),
     one(

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.files import file_name
-from gpuwarden.audit.record import format_timestamp
 from gpuwarden.evidence.canonical import sha256_hex
+from gpuwarden.moment import rfc3339
 from tests.builders.audit_log import GENESIS, digest, line
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import Scene, agent_uri
@@ -42,7 +42,7 @@ def keep(store: Path, one: Exhibit, **refs: object) -> None:
             kind="evidence.accepted",
             decision="accepted",
             codes=["ACCEPTED"],
-            ts=format_timestamp(one.received_ms * 1_000_000),
+            ts=rfc3339(one.received_ms * 1_000_000),
             refs=known | refs,
         )
         (store / file_name(1)).write_bytes(first + second)
@@ -57,7 +57,7 @@ def test_kept_evidence_was_valid_then(cli: Cli, tmp_path: Path) -> None:
         "evidence.accepted",
         ["ACCEPTED"],
     )
-    assert plain["at"] == format_timestamp(EVIDENCE.received_ms * 1_000_000)
+    assert plain["at"] == rfc3339(EVIDENCE.received_ms * 1_000_000)
     people = cli("audit", "reverify", DIGEST, "--store", str(tmp_path)).out
     assert "Record:       2, evidence.accepted: accepted ACCEPTED\n" in people
     assert cli("audit", "reverify", DIGEST, "--store", str(tmp_path), "-o", "name").out == (
