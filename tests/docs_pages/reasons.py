@@ -10,22 +10,27 @@ _HEAD: Final = """\
 
 Generated from `gpuwarden/reasons.py` and `gpuwarden/reason_texts.py` by `make docs`; do not edit.
 
-A code is a stable string. The same one stands in events (`gpuwarden: CODE short text`), metric
-labels, gRPC error details, audit records and the CLI. Verification goes through its steps in
-order, and the first step that fails gives the one code; within a step the order below decides.
+A code is a stable string. Events (`gpuwarden: CODE short text`), metric labels, gRPC error details,
+audit records and the command line use the same one. Verification takes its steps in order. The
+first step that fails gives the one code; within a step, the order below decides.
 
-*Effect* is what a refusal does to a node that was trusted until then: **transient** lets its lease
-run out, **revoke** ends eligibility at once until the next accepted evidence, **quarantine**
-revokes until an operator acts. Revoke and quarantine apply from step 6 on, where a refusal belongs
-to the node's authenticated identity. `gpuwarden explain node NODE` shows a node's last refusals.
+*Effect* is what a refusal does to a node that was trusted until then. **transient**: its lease runs
+out. **revoke**: the node is not eligible until its next accepted evidence. **quarantine**: the node
+is not eligible until an operator releases or accepts it. Revoke and quarantine apply from step 6
+on, where a refusal belongs to the node's authenticated identity. `gpuwarden explain node NODE`
+shows the last refusals of a node.
+
+In commands, NODE, POD, NAMESPACE, AGENT_POD, CONTROLLER_POD, FILE, DIR (a folder with an audit
+log), ID (a SPIFFE ID), HASH and DIGEST (of evidence, as audit records hold it) are placeholders.
+This version does not verify hardware reports (step 17): no code of that step occurs.
 """
 
 _TITLES: Final = {
     Stage.STREAM: "When an agent opens a stream (steps 1 to 10)",
     Stage.MESSAGE: "For each message (steps 11 to 20)",
-    Stage.PLACEMENT: "When a pod looks for a node",
-    Stage.GATE: "At the binding gate",
-    Stage.DOOR: "Doors around the gate, shut at admission",
+    Stage.PLACEMENT: "When a node is chosen for a pod",
+    Stage.GATE: "When a pod is bound",
+    Stage.DOOR: "When a pod is created: bypass checks",
     Stage.STATE: "States and alarms",
     Stage.API: "At the APIs",
 }

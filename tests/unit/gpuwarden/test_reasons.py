@@ -29,6 +29,19 @@ def test_cause_and_remedy_are_one_plain_sentence_each(code: ReasonCode) -> None:
     assert text.cause != text.remedy
 
 
+def test_every_remedy_names_a_command() -> None:
+    without = {code for code in ReasonCode if "`" not in EXPLANATIONS[code].remedy}
+    assert without == {ReasonCode.ACCEPTED}
+
+
+def test_no_remedy_sends_its_reader_back_to_where_it_stands() -> None:
+    """`explain node` shows those of verification; `explain pod` shows all others."""
+    node = {ReasonCode.NODE_NO_EVIDENCE, ReasonCode.NODE_STALE, ReasonCode.NVML_UNAVAILABLE}
+    for code in ReasonCode:
+        here = "explain node" if code in STEP_OF or code in node else "explain pod"
+        assert here not in EXPLANATIONS[code].remedy, code
+
+
 def test_steps_are_exactly_those_of_verification() -> None:
     verification = {c for c in ReasonCode if EXPLANATIONS[c].stage in {Stage.STREAM, Stage.MESSAGE}}
     assert set(STEP_OF) == verification

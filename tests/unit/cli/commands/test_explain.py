@@ -34,7 +34,7 @@ def test_a_node_is_explained(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.explanations = {"gpu-a1": EXPLANATION}
     out = ask("explain", "node", "gpu-a1").out
     assert "Cause:         A GPU was added or swapped" in out
-    assert "What to do:    If the card was replaced on purpose" in out
+    assert "What to do:    Look at the change with `gpuwarden node show NODE`" in out
     assert "Findings:\n  lease: ended\n  pins: differ\\x1b\n" in out
     assert "2026-11-27T20:01:00.000Z   16     INVENTORY_CHANGED   3       GPU added\n" in out
     assert 'Pinned identity:\n  {"cluster":"other"}\n' in out
