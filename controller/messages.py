@@ -1,6 +1,7 @@
-"""Messages.
+"""Snapshots and decisions as protobuf messages: views in, messages out, nothing decided. Pure.
 
-Holds: fleet messages, enrollment messages, fit message, reservation messages, account message.
+Absent facts become empty strings, as the protocol says. Times are shown, never compared. `now_ns`
+is CLOCK_BOOTTIME of this controller, `wall_ns` its wall clock.
 """
 
 import heapq
@@ -24,24 +25,16 @@ from gpuwarden.audit.record import LogRecord
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.wire.v1 import fleet_pb2 as pb_of_enrollment_messages
-from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fit_message
-from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fleet_messages
-from gpuwarden.wire.v1 import placement_pb2 as pb_of_account_message
-from gpuwarden.wire.v1 import placement_pb2 as pb_of_reservation_messages
+from gpuwarden.wire.v1 import fleet_pb2, placement_pb2
 
-# --- fleet messages
-# The verified fleet as protobuf messages: views in, messages out, and nothing decided.
-#
-# Absent facts become empty strings, as the protocol says. Pure; `now_ns` is
-# CLOCK_BOOTTIME of this controller.
+# --- nodes and GPUs
 
 LabelsOf = Callable[[NodeView, GpuView], tuple[str, ...]]
 """Policy labels that hold for a GPU, sorted."""
 PromiseOf = Callable[[NodeView], Promise | None]
 """The most that a node promises pods."""
 
-_U32_FLEET_MESSAGES = 2**32 - 1
+_U32 = 2**32 - 1
 _MAX_REFUSALS = 20
 
 _CODE_OF_STATE = {
@@ -50,7 +43,7 @@ _CODE_OF_STATE = {
 }
 
 
-def no_labels(_node: NodeView, _gpu_of_fleet_messages: GpuView) -> tuple[str, ...]:
+def no_labels(_node: NodeView, _gpu: GpuView) -> tuple[str, ...]:
     """For answers in which labels play no part."""
     return ()
 
@@ -65,11 +58,11 @@ def node_message(
     now_ns: int,
     labels_of: LabelsOf = no_labels,
     promise_of: PromiseOf = no_promise,
-) -> pb_of_fleet_messages.Node:
+) -> fleet_pb2.Node:
     """One node with its GPUs as of `now_ns`."""
     state = node.state(now_ns)
     code, detail = _why(node, state)
-    message = pb_of_fleet_messages.Node(
+    message = fleet_pb2.Node(
         name=node.name, state=state.value, code=code, detail=detail, mode=node.mode.value
     )
     message.warnings.extend(node.warnings)
@@ -82,23 +75,23 @@ def node_message(
     return message
 
 
-def gpu_messages(node: NodeView, labels_of: LabelsOf = no_labels) -> list[pb_of_fleet_messages.Gpu]:
+def gpu_messages(node: NodeView, labels_of: LabelsOf = no_labels) -> list[fleet_pb2.Gpu]:
     """The GPUs of the last accepted evidence of `node`, in PCI bus order."""
     if node.acceptance is None:
         return []
-    return [_gpu_of_fleet_messages(node, gpu, labels_of) for gpu in node.acceptance.gpus]
+    return [_gpu_message(node, gpu, labels_of) for gpu in node.acceptance.gpus]
 
 
-def use_message(accepted: Acceptance | None) -> pb_of_fleet_messages.GpuUse | None:
+def use_message(accepted: Acceptance | None) -> fleet_pb2.GpuUse | None:
     """Allocations and processes of the last accepted evidence."""
     if accepted is None:
         return None
-    message = pb_of_fleet_messages.GpuUse(
+    message = fleet_pb2.GpuUse(
         allocations_read=accepted.allocations is not None,
         processes_read=accepted.processes is not None,
     )
     message.allocations.extend(
-        pb_of_fleet_messages.Allocation(
+        fleet_pb2.Allocation(
             namespace=one.namespace,
             pod=one.pod,
             container=one.container,
@@ -109,21 +102,21 @@ def use_message(accepted: Acceptance | None) -> pb_of_fleet_messages.GpuUse | No
         for one in sorted(accepted.allocations or (), key=astuple)
     )
     message.processes.extend(
-        pb_of_fleet_messages.GpuProcess(gpu=one.gpu, pid=one.pid, pod_uid=one.pod_uid or "")
+        fleet_pb2.GpuProcess(gpu=one.gpu, pid=one.pid, pod_uid=one.pod_uid or "")
         for one in sorted(accepted.processes or (), key=lambda x: (x.gpu, x.pid))
     )
     return message
 
 
-def refusal_messages(refusals: Iterable[PastRefusal]) -> list[pb_of_fleet_messages.PastRefusal]:
+def refusal_messages(refusals: Iterable[PastRefusal]) -> list[fleet_pb2.PastRefusal]:
     """Past refusals, newest first, as many as a person reads."""
     return [
-        pb_of_fleet_messages.PastRefusal(
+        fleet_pb2.PastRefusal(
             at=rfc3339(refusal.wall_ns),
             code=refusal.code.value,
             detail=refusal.detail,
             step=refusal.step,
-            count=min(refusal.count, _U32_FLEET_MESSAGES),
+            count=min(refusal.count, _U32),
         )
         for refusal in tuple(refusals)[:_MAX_REFUSALS]
     ]
@@ -141,7 +134,7 @@ def _why(node: NodeView, state: NodeState) -> tuple[str, str]:
     return _CODE_OF_STATE[state].value, detail
 
 
-def _add_acceptance(message: pb_of_fleet_messages.Node, accepted: Acceptance) -> None:
+def _add_acceptance(message: fleet_pb2.Node, accepted: Acceptance) -> None:
     message.level = accepted.level.value
     message.attestation_hash = accepted.attestation_hash
     message.driver = accepted.host.driver or ""
@@ -161,20 +154,18 @@ def _add_acceptance(message: pb_of_fleet_messages.Node, accepted: Acceptance) ->
     message.warnings.extend(accepted.warnings)
 
 
-def _add_promise(message: pb_of_fleet_messages.Node, promise: Promise | None) -> None:
+def _add_promise(message: fleet_pb2.Node, promise: Promise | None) -> None:
     if promise is not None:
         message.guarantee = promise.guarantee.value
         message.guarantee_limit = "" if promise.limit is None else promise.limit.value
 
 
 def _remaining_ms(accepted: Acceptance, now_ns: int) -> int:
-    return min(max(accepted.fresh_until_ns - now_ns, 0) // NS_PER_MS, _U32_FLEET_MESSAGES)
+    return min(max(accepted.fresh_until_ns - now_ns, 0) // NS_PER_MS, _U32)
 
 
-def _gpu_of_fleet_messages(
-    node: NodeView, gpu: GpuView, labels_of: LabelsOf
-) -> pb_of_fleet_messages.Gpu:
-    message = pb_of_fleet_messages.Gpu(
+def _gpu_message(node: NodeView, gpu: GpuView, labels_of: LabelsOf) -> fleet_pb2.Gpu:
+    message = fleet_pb2.Gpu(
         node=node.name,
         index=gpu.index,
         uuid=gpu.uuid,
@@ -203,7 +194,7 @@ def _gpu_of_fleet_messages(
     )
     message.labels.extend(labels_of(node, gpu))
     message.mig_devices.extend(
-        pb_of_fleet_messages.MigDevice(
+        fleet_pb2.MigDevice(
             uuid=mig.uuid, profile=mig.profile or "", memory_mib=mig.memory_mib or 0
         )
         for mig in gpu.mig_devices
@@ -221,15 +212,14 @@ def _on_off(mode: bool | None) -> str:  # noqa: FBT001 - a value to render, not 
     return "" if mode is None else ("on" if mode else "off")
 
 
-# --- enrollment messages
-# Pins, denial and candidate of a node as protobuf messages. Pure; nothing is decided here.
+# --- enrollment
 
 
-def enrollment_message(shown: Shown) -> pb_of_enrollment_messages.Enrollment:
+def enrollment_message(shown: Shown) -> fleet_pb2.Enrollment:
     """Everything that an operator judges by."""
     record, candidate = shown.record, shown.candidate
-    message = pb_of_enrollment_messages.Enrollment(
-        gpus=[_gpu_of_enrollment_messages(pin) for pin in record.gpus],
+    message = fleet_pb2.Enrollment(
+        gpus=[_pin_message(pin) for pin in record.gpus],
         node_uid=record.node_uid or "",
         spire_agent=record.spire_agent or "",
         version=shown.version,
@@ -238,7 +228,7 @@ def enrollment_message(shown: Shown) -> pb_of_enrollment_messages.Enrollment:
         message.denial.CopyFrom(_denial(shown.denial))
     if candidate is not None:
         message.candidate.CopyFrom(
-            pb_of_enrollment_messages.Candidate(
+            fleet_pb2.Candidate(
                 code=candidate.code,
                 evidence_digest=candidate.evidence_digest,
                 changes=change_messages(pin_changes(shown)),
@@ -247,18 +237,18 @@ def enrollment_message(shown: Shown) -> pb_of_enrollment_messages.Enrollment:
     return message
 
 
-def change_messages(changes: Iterable[PinChange]) -> list[pb_of_enrollment_messages.PinChange]:
+def change_messages(changes: Iterable[PinChange]) -> list[fleet_pb2.PinChange]:
     """The difference between pins and candidate, line by line."""
     return [
-        pb_of_enrollment_messages.PinChange(
+        fleet_pb2.PinChange(
             change=x.change.value, subject=x.subject, pinned=x.pinned, offered=x.offered
         )
         for x in changes
     ]
 
 
-def _gpu_of_enrollment_messages(pin: PinnedGpu) -> pb_of_enrollment_messages.PinnedGpu:
-    return pb_of_enrollment_messages.PinnedGpu(
+def _pin_message(pin: PinnedGpu) -> fleet_pb2.PinnedGpu:
+    return fleet_pb2.PinnedGpu(
         uuid=pin.uuid,
         serial=pin.serial or "",
         identity_key=pin.identity_key or "",
@@ -267,28 +257,25 @@ def _gpu_of_enrollment_messages(pin: PinnedGpu) -> pb_of_enrollment_messages.Pin
     )
 
 
-def _denial(denial: Denial) -> pb_of_enrollment_messages.Denial:
-    return pb_of_enrollment_messages.Denial(
+def _denial(denial: Denial) -> fleet_pb2.Denial:
+    return fleet_pb2.Denial(
         code=denial.code, reason=denial.reason, actor=denial.actor, at=rfc3339(denial.wall_ns)
     )
 
 
-# --- fit message
-# What /filter and /prioritize would say about a pod, as FleetService tells it. Pure.
+# --- verdicts of /filter and /prioritize about a pod
 
 
 def fit_message(
     needs: Requirements | RequirementsInvalid, report: FitReport | None
-) -> pb_of_fit_message.FitPodResponse:
+) -> fleet_pb2.FitPodResponse:
     """All verdicts; `report` is None for a pod that asks for nothing of ours."""
     if isinstance(needs, RequirementsInvalid):
-        message = pb_of_fit_message.FitPodResponse(
+        message = fleet_pb2.FitPodResponse(
             guarded=True, code=ReasonCode.REQ_INVALID, detail=needs.detail()
         )
     else:
-        message = pb_of_fit_message.FitPodResponse(
-            guarded=needs.guarded, requirements=describe(needs)
-        )
+        message = fleet_pb2.FitPodResponse(guarded=needs.guarded, requirements=describe(needs))
     if report is None:
         return message
     if report.pod_refusal is not None and not message.code:
@@ -297,17 +284,15 @@ def fit_message(
     return message
 
 
-def unreadable_pod(error: str) -> pb_of_fit_message.FitPodResponse:
+def unreadable_pod(error: str) -> fleet_pb2.FitPodResponse:
     """The bytes are no pod."""
-    return pb_of_fit_message.FitPodResponse(guarded=True, code=ReasonCode.REQ_INVALID, detail=error)
+    return fleet_pb2.FitPodResponse(guarded=True, code=ReasonCode.REQ_INVALID, detail=error)
 
 
-def _fit(fit: NodeFit) -> pb_of_fit_message.Fit:
+def _fit(fit: NodeFit) -> fleet_pb2.Fit:
     if fit.refusal is not None:
-        return pb_of_fit_message.Fit(
-            node=fit.node, code=fit.refusal.code, detail=fit.refusal.detail
-        )
-    message = pb_of_fit_message.Fit(node=fit.node, passes=True, score=fit.score)
+        return fleet_pb2.Fit(node=fit.node, code=fit.refusal.code, detail=fit.refusal.detail)
+    message = fleet_pb2.Fit(node=fit.node, passes=True, score=fit.score)
     if fit.promise is not None:
         message.guarantee = fit.promise.guarantee.value
         message.detail = limit_text(fit.promise)
@@ -319,35 +304,30 @@ def limit_text(promise: Promise) -> str:
     return "" if promise.limit is None else f"no more is promised: {promise.limit}"
 
 
-# --- reservation messages
-# Reservations as protobuf messages: a snapshot of the ledger in, one page out. Pure.
-#
-# In the order of reservation ids, so that equal ledgers give equal pages. Times are shown, never
-# compared: nothing depends on them.
+# --- reservations, in the order of their ids, so that equal ledgers give equal pages
 
-MOST: Final = 500
+MAX_RESERVATIONS: Final = 500
 """Reservations of one page."""
 _ORDER: Final = tuple(HolderState)
-_U32_RESERVATION_MESSAGES: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReservationQuery:
     """Which reservations: those of a node, of a namespace, after an id; empty for all."""
 
     node: str = ""
     namespace: str = ""
     after: str = ""
-    limit: int = MOST
+    limit: int = MAX_RESERVATIONS
 
 
 def reservation_page(
-    ledger: LedgerSnapshot, wanted: Wanted, wall_ns: int
-) -> pb_of_reservation_messages.ListReservationsResponse:
+    ledger: LedgerSnapshot, wanted: ReservationQuery, wall_ns: int
+) -> placement_pb2.ListReservationsResponse:
     """At most `limit` reservations, and where the next page begins."""
     ids = heapq.nsmallest(wanted.limit + 1, _ids(ledger, wanted))
     shown = ids[: wanted.limit]
-    return pb_of_reservation_messages.ListReservationsResponse(
+    return placement_pb2.ListReservationsResponse(
         reservations=[reservation_message(ledger, x, wall_ns) for x in shown],
         next_after=shown[-1] if len(ids) > wanted.limit else "",
     )
@@ -355,20 +335,20 @@ def reservation_page(
 
 def reservation_message(
     ledger: LedgerSnapshot, name: str, wall_ns: int
-) -> pb_of_reservation_messages.Reservation:
+) -> placement_pb2.Reservation:
     """One reservation that the ledger has; raises IndexError for one that it has not."""
     entries = ledger.holding(name)
     held = {x.record.key: (x, part) for x in entries if (part := x.record.holder(name)) is not None}
     first, holder = next(iter(held.values()))
     states = [part.state for _, part in held.values()]
     made_at = min((x.made_at for x in entries if x.made_at), default="")
-    return pb_of_reservation_messages.Reservation(
+    return placement_pb2.Reservation(
         id=name,
         namespace=holder.pod.namespace,
         pod=holder.pod.name or "",
         uid=holder.pod.uid or "",
         node=first.record.node,
-        gpus=[_gpu_of_reservation_messages(x, held.get(key_of(x))) for x in holder.gpus],
+        gpus=[_reserved_gpu(x, held.get(key_of(x))) for x in holder.gpus],
         state=min(states, key=_ORDER.index).value,
         origin=holder.origin.value,
         made_at=made_at,
@@ -378,7 +358,7 @@ def reservation_message(
     )
 
 
-def _ids(ledger: LedgerSnapshot, wanted: Wanted) -> Iterator[str]:
+def _ids(ledger: LedgerSnapshot, wanted: ReservationQuery) -> Iterator[str]:
     for name in ledger.by_reservation:
         if name <= wanted.after:
             continue
@@ -389,13 +369,11 @@ def _ids(ledger: LedgerSnapshot, wanted: Wanted) -> Iterator[str]:
             yield name
 
 
-def _gpu_of_reservation_messages(
-    uuid: str, held: tuple[Entry, Holder] | None
-) -> pb_of_reservation_messages.ReservedGpu:
+def _reserved_gpu(uuid: str, held: tuple[Entry, Holder] | None) -> placement_pb2.ReservedGpu:
     if held is None:
-        return pb_of_reservation_messages.ReservedGpu(uuid=uuid)
+        return placement_pb2.ReservedGpu(uuid=uuid)
     entry, part = held
-    return pb_of_reservation_messages.ReservedGpu(
+    return placement_pb2.ReservedGpu(
         uuid=entry.record.gpu, state=part.state.value, holders=len(entry.record.holders)
     )
 
@@ -410,20 +388,19 @@ def _age_s(made_at: str, wall_ns: int) -> int:
         made_s = datetime.fromisoformat(made_at).timestamp()
     except ValueError:
         return 0
-    return min(max(wall_ns // NS_PER_S - int(made_s), 0), _U32_RESERVATION_MESSAGES)
+    return min(max(wall_ns // NS_PER_S - int(made_s), 0), _U32)
 
 
-# --- account message
-# The account of one pod as a protobuf message. Pure.
+# --- one pod
 
 _LISTED: Final = 64
 """GPUs of one record, and earlier reservations of one name."""
 
 
-def account_message(account: Account, wall_ns: int) -> pb_of_account_message.ExplainPodResponse:
+def account_message(account: Account, wall_ns: int) -> placement_pb2.ExplainPodResponse:
     """All of it; `wall_ns` for ages."""
     case, found = account.case, account.explanation
-    message = pb_of_account_message.ExplainPodResponse(
+    message = placement_pb2.ExplainPodResponse(
         namespace=case.namespace,
         name=case.name,
         uid=case.uid,
@@ -448,8 +425,8 @@ def account_message(account: Account, wall_ns: int) -> pb_of_account_message.Exp
     return message
 
 
-def _station(one: Station) -> pb_of_account_message.Station:
-    return pb_of_account_message.Station(
+def _station(one: Station) -> placement_pb2.Station:
+    return placement_pb2.Station(
         name=one.name,
         state=one.state,
         at=one.at,
@@ -460,15 +437,15 @@ def _station(one: Station) -> pb_of_account_message.Station:
     )
 
 
-def _rejection(one: Rejection) -> pb_of_account_message.Rejection:
-    return pb_of_account_message.Rejection(
+def _rejection(one: Rejection) -> placement_pb2.Rejection:
+    return placement_pb2.Rejection(
         code=one.code, detail=one.detail, count=one.count, nodes=one.nodes
     )
 
 
-def _record(one: LogRecord) -> pb_of_account_message.PodRecord:
+def _record(one: LogRecord) -> placement_pb2.PodRecord:
     gpus, node, uid = one.refs.get("gpus"), one.refs.get("node"), one.refs.get("uid")
-    return pb_of_account_message.PodRecord(
+    return placement_pb2.PodRecord(
         seq=one.seq,
         at=one.ts,
         kind=one.kind,
@@ -480,7 +457,7 @@ def _record(one: LogRecord) -> pb_of_account_message.PodRecord:
     )
 
 
-def _earlier(account: Account, wall_ns: int) -> list[pb_of_account_message.Reservation]:
+def _earlier(account: Account, wall_ns: int) -> list[placement_pb2.Reservation]:
     ledger = LedgerSnapshot.of(entry for entry, _ in account.others)
     names = sorted({holder.reservation for _, holder in account.others})
     return [reservation_message(ledger, x, wall_ns) for x in names[:_LISTED]]

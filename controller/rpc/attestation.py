@@ -15,11 +15,10 @@ from typing import Final, NoReturn, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError as WireError
-from grpc import aio
 
 from controller.access import PeerUsage
 from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
-from controller.rpc.calls import RequestReader, Wakeup, abort_with, peer_key, stream_facts
+from controller.rpc.calls import Context, RequestReader, Wakeup, abort_with, peer_key, stream_facts
 from controller.rpc.challenges import Challenger, NoSvidError
 from controller.rpc.intake import EvidenceIntake
 from controller.verifier import stream as peer_steps
@@ -39,8 +38,7 @@ from gpuwarden.telemetry.tracing import Rounds, open_round, span
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from gpuwarden.wire.v1 import attestation_pb2_grpc as pb_grpc
 
-# --- attest messages
-# AttestationService's messages to and from the Verifier's values. Nothing is decided here.
+# --- messages
 
 _U32: Final = 2**32 - 1
 
@@ -112,33 +110,25 @@ def _at_least_one(nanoseconds: int) -> int:
     return max(1, _ms(nanoseconds))
 
 
-# --- stream table
-# Which streams are open for which node, and which of them an acceptance ends.
-#
-# Make-before-break: an agent opens a second stream and only when that one is
-# accepted is the first ended. A new process of the agent does the same to the old
-# one. So an accepted stream ends all older ones of its node and no newer one.
-# State of one event loop; must not await.
-
-
-class EndableStream(Protocol):
-    """A stream that can be told to end."""
-
-    def end(self, refusal: Refusal | None, /) -> None:
-        """End soon with this reason, None for an orderly end; returns at once."""
+# --- open streams
 
 
 @dataclass(slots=True)
 class StreamTable:
-    """Open streams by node, oldest first."""
+    """Open streams by node, oldest first.
 
-    _by_node: dict[str, list[EndableStream]] = field(default_factory=dict)
+    Make-before-break: an agent opens a second stream, and only when that one is accepted is the
+    first ended. A new process of the agent does the same to the old one. So an accepted stream ends
+    all older ones of its node and no newer one. State of one event loop; must not await.
+    """
 
-    def add(self, node: str, stream: EndableStream) -> None:
+    _by_node: dict[str, list["AttestSession"]] = field(default_factory=dict)
+
+    def add(self, node: str, stream: "AttestSession") -> None:
         """A stream of `node` was admitted; not accepted yet."""
         self._by_node.setdefault(node, []).append(stream)
 
-    def remove(self, node: str, stream: EndableStream) -> None:
+    def remove(self, node: str, stream: "AttestSession") -> None:
         """A stream is over; no matter whether it was ever added."""
         streams = self._by_node.get(node, [])
         if stream in streams:
@@ -146,7 +136,7 @@ class StreamTable:
         if not streams:
             self._by_node.pop(node, None)
 
-    def accepted(self, node: str, stream: EndableStream) -> None:
+    def accepted(self, node: str, stream: "AttestSession") -> None:
         """Evidence of `stream` counts: every older stream of the node is superseded."""
         streams = self._by_node.get(node, [])
         if stream not in streams:
@@ -168,25 +158,16 @@ class StreamTable:
         """How many are open for each node that has any."""
         return {node: len(streams) for node, streams in self._by_node.items()}
 
-    def __iter__(self) -> Iterator[EndableStream]:
+    def __iter__(self) -> Iterator["AttestSession"]:
         for streams in self._by_node.values():
             yield from streams
 
 
-# --- attest session
-# One attestation stream from its first byte to its end: who speaks when, and for how long.
-#
-# Hello, then Challenge -> Evidence -> Verdict at the set interval, bad news in
-# between. What counts is decided by the Verifier and carried out by the intake; this
-# module keeps time, pops nonces before anything is checked, and ends the stream: at
-# its age, with its certificate, when the peer falls silent or does not read, when it is
-# superseded, refused or drained.
+# --- one stream
 
 _JITTER: Final = 0.1
 _GRAIN_S: Final = 0.001
 """Of the event loop's timers: what is waited for must have come when one fires."""
-
-Context = aio.ServicerContext[pb.AttestRequest, pb.AttestResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,21 +192,49 @@ class StreamObserver(Protocol):
         """A stream is over; `cause` is a reason code or one of a few words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionPorts:
-    """What all streams of this controller share."""
+class AttestationService(pb_grpc.AttestationServiceServicer):
+    """The servicer of the agents' listener, and what all its streams share."""
 
-    verifier: Verifier
-    intake: EvidenceIntake
-    challenger: Challenger
-    usage: PeerUsage
-    table: StreamTable
-    known: Callable[[], Snapshots]
-    now: Callable[[], Moment]
-    jitter: Callable[[], float]
-    """Uniform in [0, 1)."""
-    observer: StreamObserver
-    timing: SessionTiming = SessionTiming()
+    def __init__(
+        self,
+        *,
+        verifier: Verifier,
+        intake: EvidenceIntake,
+        challenger: Challenger,
+        usage: PeerUsage,
+        table: StreamTable,
+        known: Callable[[], Snapshots],
+        now: Callable[[], Moment],
+        jitter: Callable[[], float],
+        observer: StreamObserver,
+        timing: SessionTiming = SessionTiming(),
+    ) -> None:
+        """`jitter` is uniform in [0, 1)."""
+        self.verifier = verifier
+        self.intake = intake
+        self.challenger = challenger
+        self.usage = usage
+        self.table = table
+        self.known = known
+        self.now = now
+        self.jitter = jitter
+        self.observer = observer
+        self.timing = timing
+
+    async def Attest(  # type: ignore[override]  # noqa: N802 - grpc.aio's reader-writer form of the generated method
+        self, request_iterator: AsyncIterator[pb.AttestRequest], context: Context
+    ) -> None:
+        """Run one stream; it is counted from its first moment to its last."""
+        del request_iterator
+        auth = context.auth_context()
+        peer = peer_key(auth)
+        occupancy = self.usage.open(peer, self.now().boottime_ns)
+        try:
+            facts = stream_facts(auth, occupancy)
+            del auth  # what gRPC says of the peer would be kept for as long as the stream
+            await AttestSession(self, context, peer, facts).run()
+        finally:
+            self.usage.close(peer)
 
 
 class _End(Exception):  # noqa: N818 - no error: the way out of the conversation
@@ -252,9 +261,9 @@ class AttestSession:
     """One stream. `run` once; `end` at any time, same event loop."""
 
     def __init__(
-        self, ports: SessionPorts, context: Context, peer: str, facts: StreamFacts
+        self, service: AttestationService, context: Context, peer: str, facts: StreamFacts
     ) -> None:
-        self._ports = ports
+        self._service = service
         self._context = context
         self._peer = peer
         self._facts = facts
@@ -289,15 +298,15 @@ class AttestSession:
             self._rounds.end_all(end.cause)
             self._reader.leave()
             if self._node is not None:
-                self._ports.table.remove(self._node, self)
-            self._ports.observer.ended(self._peer, self._node, end.cause, end.detail)
+                self._service.table.remove(self._node, self)
+            self._service.observer.ended(self._peer, self._node, end.cause, end.detail)
 
     async def _converse(self) -> None:
         with span(Span.STREAM):
             state = await self._admit()
         self._node = state.node
-        self._ports.table.add(state.node, self)
-        self._ports.observer.opened(state)
+        self._service.table.add(state.node, self)
+        self._service.observer.opened(state)
         await self._challenge(state, "first")
         while True:
             message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
@@ -307,28 +316,30 @@ class AttestSession:
             elif self._peer_left:
                 return
             else:
-                await self._time_passed(state)
+                await self._act_on_time(state)
 
     async def _admit(self) -> StreamState:
         """Step 1 before anything is awaited; the rest once Hello is there."""
-        settings = self._ports.verifier.settings
+        settings = self._service.verifier.settings
         if refusal := peer_steps.limits(self._facts, settings.limits):
             await self._refuse_stream(refused(refusal, None))
-        opened = self._ports.now()
+        opened = self._service.now()
         self._heard_ns = opened.boottime_ns
-        hello = await self._receive(opened.boottime_ns + int(self._ports.timing.hello_s * NS_PER_S))
+        hello = await self._receive(
+            opened.boottime_ns + int(self._service.timing.hello_s * NS_PER_S)
+        )
         if self._peer_left:
             raise _PeerLeftError
         if hello is None:
             raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello in time")
         if hello.WhichOneof("message") != "hello":
             await self._refuse_stream(refused(_OUT_OF_TURN, None))
-        state = self._ports.verifier.appraise_stream(
+        state = self._service.verifier.appraise_stream(
             self._facts,
             hello.hello.document,
-            stream_id=self._ports.challenger.stream_id(),
-            known=self._ports.known(),
-            now=self._ports.now(),
+            stream_id=self._service.challenger.stream_id(),
+            known=self._service.known(),
+            now=self._service.now(),
         )
         if isinstance(state, Refused):
             await self._refuse_stream(state)
@@ -337,10 +348,10 @@ class AttestSession:
 
     def _end_of(self, state: StreamState, opened: Moment) -> int:
         left_s = (state.leaf.not_valid_after_utc - opened.wall).total_seconds()
-        return opened.boottime_ns + int(min(left_s, self._ports.timing.age_s) * NS_PER_S)
+        return opened.boottime_ns + int(min(left_s, self._service.timing.age_s) * NS_PER_S)
 
     async def _refuse_stream(self, refusal: Refused) -> NoReturn:
-        await self._ports.intake.refuse(refusal, self._peer)
+        await self._service.intake.refuse(refusal, self._peer)
         raise _refusal_end(Refusal(refusal.code, refusal.detail))
 
     async def _judge_in_its_round(
@@ -351,18 +362,18 @@ class AttestSession:
             return await self._judge(state, request)
 
     async def _judge(self, state: StreamState, request: pb.AttestRequest) -> StreamState:
-        now_ns = self._heard_ns = self._ports.now().boottime_ns
-        if refusal := self._ports.usage.message(self._peer, now_ns):
+        now_ns = self._heard_ns = self._service.now().boottime_ns
+        if refusal := self._service.usage.message(self._peer, now_ns):
             await self._refuse_stream(refused(refusal, state.node))
         if request.WhichOneof("message") != "evidence":
             await self._refuse_stream(refused(_OUT_OF_TURN, state.node))
         message = received(request.evidence)
         self._challenges, issued = self._challenges.pop(message, now_ns)
-        result = await self._ports.intake.take(state, message, issued)
+        result = await self._service.intake.take(state, message, issued)
         match result:
             case Accepted():
-                self._ports.table.accepted(state.node, self)
-                await self._tell_accepted(message.challenge_id, result)
+                self._service.table.accepted(state.node, self)
+                await self._answer_accepted(message.challenge_id, result)
                 self._rounds.end(message.challenge_id.hex(), ReasonCode.ACCEPTED.value)
                 return result.stream
             case BadNewsAccepted():
@@ -370,18 +381,18 @@ class AttestSession:
                 await self._challenge(result.stream, "bad-news")
                 return result.stream
             case Refused():
-                return await self._tell_refused(message.challenge_id, result)
+                return await self._answer_refused(message.challenge_id, result)
 
-    async def _tell_accepted(self, challenge_id: bytes, accepted: Accepted) -> None:
-        now_ns = self._ports.now().boottime_ns
+    async def _answer_accepted(self, challenge_id: bytes, accepted: Accepted) -> None:
+        now_ns = self._service.now().boottime_ns
         await self._write(
             accepted_verdict(challenge_id, accepted, now_ns=now_ns, next_ns=self._next_ns - now_ns)
         )
 
-    async def _tell_refused(self, challenge_id: bytes, refusal: Refused) -> StreamState:
+    async def _answer_refused(self, challenge_id: bytes, refusal: Refused) -> StreamState:
         if refusal.stream is None:
             raise _refusal_end(Refusal(refusal.code, refusal.detail), challenge_id)
-        left_ns = self._next_ns - self._ports.now().boottime_ns
+        left_ns = self._next_ns - self._service.now().boottime_ns
         await self._write(
             refused_verdict(challenge_id, refusal.code, refusal.detail, next_ns=left_ns)
         )
@@ -389,12 +400,12 @@ class AttestSession:
         return refusal.stream
 
     async def _challenge(self, state: StreamState, cause: str) -> None:
-        settings = self._ports.verifier.settings
-        spread = 1 + _JITTER * (2 * self._ports.jitter() - 1)
+        settings = self._service.verifier.settings
+        spread = 1 + _JITTER * (2 * self._service.jitter() - 1)
         gap_ns = int(settings.interval_ns * spread)
-        now = self._ports.now()
+        now = self._service.now()
         try:
-            message, issued = self._ports.challenger.challenge(state, now, gap_ns)
+            message, issued = self._service.challenger.challenge(state, now, gap_ns)
         except NoSvidError as error:
             raise _End("no-svid", grpc.StatusCode.UNAVAILABLE, str(error)) from error
         self._challenges = self._challenges.issue(issued)
@@ -403,12 +414,12 @@ class AttestSession:
             open_round(Span.CONTROLLER_ROUND, issued.challenge_id, node=state.node, cause=cause),
         )
         self._next_ns = now.boottime_ns + gap_ns
-        self._ports.observer.challenged(cause)
+        self._service.observer.challenged(cause)
         await self._write(message)
 
-    async def _time_passed(self, state: StreamState) -> None:
+    async def _act_on_time(self, state: StreamState) -> None:
         """Whatever is due: the end of the stream before another challenge."""
-        now = self._ports.now()
+        now = self._service.now()
         if now.boottime_ns >= self._ends_ns:
             if now.wall >= state.leaf.not_valid_after_utc:
                 raise _refusal_end(Refusal(ReasonCode.SVID_EXPIRED, "the peer's SVID ended"))
@@ -420,13 +431,13 @@ class AttestSession:
 
     @property
     def _silent_ns(self) -> int:
-        return self._heard_ns + self._ports.verifier.settings.lease_ns
+        return self._heard_ns + self._service.verifier.settings.lease_ns
 
     async def _receive(self, until_ns: int) -> pb.AttestRequest | None:
         """The next message; None at `until_ns`, or at the peer's end (`_peer_left`)."""
         reading = self._reader.pending()
         if self._ending is None and not reading.done():
-            seconds = max(0, until_ns - self._ports.now().boottime_ns) / NS_PER_S
+            seconds = max(0, until_ns - self._service.now().boottime_ns) / NS_PER_S
             await self._wakeup.wait(seconds + _GRAIN_S)
         if self._ending is not None:
             raise self._ending
@@ -445,7 +456,7 @@ class AttestSession:
 
     async def _write(self, message: pb.AttestResponse) -> None:
         try:
-            async with asyncio.timeout(self._ports.timing.write_s):
+            async with asyncio.timeout(self._service.timing.write_s):
                 await self._context.write(message)
         except TimeoutError as error:
             raise _End(
@@ -480,31 +491,3 @@ def _drained() -> _End:
 def _refusal_end(refusal: Refusal, challenge_id: bytes = b"") -> _End:
     """The status follows from the refusal's code."""
     return _End(refusal.code.value, grpc.StatusCode.UNKNOWN, refusal.detail, refusal, challenge_id)
-
-
-# --- attestation service
-# AttestationService: counts a stream, collects its facts, and lets a session run.
-#
-# Callers are authorized before they come here. Must not decide about evidence.
-
-
-class AttestationService(pb_grpc.AttestationServiceServicer):
-    """The servicer of the agents' listener."""
-
-    def __init__(self, ports: SessionPorts) -> None:
-        self._ports = ports
-
-    async def Attest(  # type: ignore[override]  # noqa: N802 - grpc.aio's reader-writer form of the generated method
-        self, request_iterator: AsyncIterator[pb.AttestRequest], context: Context
-    ) -> None:
-        """Run one stream; it is counted from its first moment to its last."""
-        del request_iterator
-        auth = context.auth_context()
-        peer = peer_key(auth)
-        occupancy = self._ports.usage.open(peer, self._ports.now().boottime_ns)
-        try:
-            facts = stream_facts(auth, occupancy)
-            del auth  # what gRPC says of the peer would be kept for as long as the stream
-            await AttestSession(self._ports, context, peer, facts).run()
-        finally:
-            self._ports.usage.close(peer)

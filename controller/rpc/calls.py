@@ -10,7 +10,7 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import grpc
 from grpc import aio
@@ -29,12 +29,6 @@ from gpuwarden.reasons import STEP_OF, ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY
 
 Context = aio.ServicerContext[Any, Any]
-
-# --- failure
-# A refusal as a gRPC status: the one place where reason codes become status codes.
-#
-# Clients get the reason code in trailing metadata (`gpuwarden/wire/error_metadata.py`)
-# and in front of the message. Must not decide anything.
 
 _LAST_IDENTITY_STEP = 4
 _LAST_ROLE_STEP = 5
@@ -58,18 +52,6 @@ _STATUS: dict[ReasonCode, grpc.StatusCode] = {
 }
 
 
-class AbortableContext(Protocol):
-    """What this module needs of a `grpc.aio.ServicerContext`."""
-
-    async def abort(
-        self,
-        code: grpc.StatusCode,
-        details: str = "",
-        trailing_metadata: tuple[tuple[str, str], ...] = (),
-    ) -> NoReturn:
-        """End the call with a status."""
-
-
 def status_of(code: ReasonCode) -> grpc.StatusCode:
     """The gRPC status that fits a reason code."""
     if code in _STATUS:
@@ -84,8 +66,12 @@ def status_of(code: ReasonCode) -> grpc.StatusCode:
     return grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def abort_with(context: AbortableContext, refusal: Refusal, *, field: str = "") -> NoReturn:
-    """End the call with the status, message and metadata of `refusal`; never returns."""
+async def abort_with(context: Context, refusal: Refusal, *, field: str = "") -> NoReturn:
+    """End the call with the status of `refusal`; never returns.
+
+    This is the one place where reason codes become status codes. Clients get the code in trailing
+    metadata (`gpuwarden/wire/error_metadata.py`) and in front of the message.
+    """
     metadata: tuple[tuple[str, str], ...] = ((REASON_KEY, refusal.code.value),)
     if field:
         metadata = (*metadata, (FIELD_KEY, field))
@@ -93,21 +79,12 @@ async def abort_with(context: AbortableContext, refusal: Refusal, *, field: str 
     await context.abort(status_of(refusal.code), text, metadata)
 
 
-# --- request reader
-# Reads requests of a stream without ever cancelling a read.
-#
-# A session waits for the same request again and again, each time until something else
-# is due; a wait that cancelled its read could lose a request that was just arriving. So
-# a read runs in a task of its own: whoever stops waiting just leaves it, and it ends by
-# itself when the call does. (Cancelling one did no harm to gRPC in a run under valgrind,
-# 17 reads cancelled while pending: this is about requests, not about memory.)
+async def reject_field(context: Context, field: str, detail: str) -> NoReturn:
+    """End the call with REQ_INVALID because of one field of its request."""
+    await abort_with(context, Refusal(ReasonCode.REQ_INVALID, detail), field=field)
 
 
-class ReadableContext(Protocol):
-    """What this module needs of a `grpc.aio.ServicerContext`."""
-
-    async def read(self) -> Any:  # noqa: ANN401 - any message, or grpc.aio.EOF
-        """The next request."""
+# --- requests
 
 
 _LEFT: Final[set[asyncio.Task[Any]]] = set()
@@ -115,11 +92,16 @@ _LEFT: Final[set[asyncio.Task[Any]]] = set()
 
 
 class RequestReader:
-    """One reader for one call."""
+    """Reads the requests of one call without ever cancelling a read.
 
-    def __init__(
-        self, context: ReadableContext, ended: Callable[[object], None] | None = None
-    ) -> None:
+    A session waits for the same request again and again, each time until something else
+    is due; a wait that cancelled its read could lose a request that was just arriving. So
+    a read runs in a task of its own: whoever stops waiting just leaves it, and it ends by
+    itself when the call does. (Cancelling one did no harm to gRPC in a run under valgrind,
+    17 reads cancelled while pending: this is about requests, not about memory.)
+    """
+
+    def __init__(self, context: Context, ended: Callable[[object], None] | None = None) -> None:
         """`ended` is called when a read is over."""
         self._context = context
         self._ended = ended
@@ -147,7 +129,7 @@ class RequestReader:
             self._reading = None
 
 
-async def settled(seconds: float) -> bool:
+async def wait_for_left_reads(seconds: float) -> bool:
     """Wait until the reads that were left are over; False if some are not in time.
 
     To be called when a server has stopped and before its event loop closes, which
@@ -160,7 +142,7 @@ async def settled(seconds: float) -> bool:
     return not left
 
 
-async def requests(context: ReadableContext) -> AsyncIterator[Any]:
+async def read_requests(context: Context) -> AsyncIterator[Any]:
     """All requests of a call, in the place of gRPC's own iterator."""
     reader = RequestReader(context)
     try:
@@ -180,15 +162,12 @@ def _forget(reading: asyncio.Task[Any]) -> None:
         reading.exception()  # looked at, so that nobody is told about it
 
 
-# --- wakeup
-# One waiter of one task for anything that may concern it: a message, the end, time.
-#
-# `asyncio.wait` would do, but it registers with each future and forgets it again, for every
-# wait of every stream. Must not decide what to do: whoever wakes up looks for itself.
-
-
 class Wakeup:
-    """Made and used in one event loop; one `wait` at a time."""
+    """Lets one task wait for anything that may concern it: a message, the end, time.
+
+    `asyncio.wait` would do, but it registers with each future and forgets it again, for every
+    wait of every stream. Made and used in one event loop; one `wait` at a time.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -210,11 +189,7 @@ class Wakeup:
             self._waiter = None
 
 
-# --- session facts
-# gRPC's `auth_context` as the facts that the Verifier judges a stream by.
-#
-# The names are read twice, once by TLS and once from the leaf itself, so that the
-# Verifier can see whether both mean the same peer. Never raises, decides nothing.
+# --- the peer
 
 _ALONE = Occupancy(0, 0, rate_exceeded=False)
 
@@ -222,7 +197,11 @@ _ALONE = Occupancy(0, 0, rate_exceeded=False)
 def stream_facts(
     auth_context: Mapping[str, Iterable[bytes]], occupancy: Occupancy = _ALONE
 ) -> StreamFacts:
-    """What TLS says about the session, with what else is open on this server."""
+    """The facts that the Verifier judges a stream by, from gRPC's `auth_context`. Never raises.
+
+    The names are read twice, once by TLS and once from the leaf itself, so that the Verifier can
+    see whether both mean the same peer.
+    """
     peer = _peer(auth_context)
     return StreamFacts(
         chain=peer.chain,

@@ -7,11 +7,11 @@ Keeps no challenge: the stream remembers what was issued.
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller.audit.checkpoints import Published
+from controller.audit.log import DurableLog
 from controller.fleet.appraisal import StreamState
 from controller.verifier.challenge import (
     ID_BYTES,
@@ -33,12 +33,6 @@ from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
 from gpuwarden.identity.svid import Svid, SvidSource
 from gpuwarden.moment import Moment
 from gpuwarden.wire.v1 import attestation_pb2 as pb
-
-# --- challenger
-# Makes challenges: draws ids and nonces, signs with the SVID that is current now.
-#
-# This and the client's check of our certificate are how the controller proves
-# itself. Keeps no challenge: what has been issued is remembered by the stream.
 
 
 class NoSvidError(Exception):
@@ -112,28 +106,17 @@ class Challenger:
         return self._shown[1]
 
 
-# --- audit heads
-# What challenges say of the audit log: its last checkpoint, proven from the one the agent knows.
-#
-# An agent's word about what it knows chooses the proof and nothing else. A proof that is not
-# ready yet is asked for, and comes with a later challenge: a challenge never waits.
-
-
-class CertifiedLog(Protocol):
-    """The log of this replica."""
-
-    @property
-    def published(self) -> Published | None:
-        """The last checkpoint and its proofs."""
-
-    def want_proof(self, size: int) -> None:
-        """Ask for a proof from the checkpoint of this size."""
+# --- the audit log's head
 
 
 class AuditHeads:
-    """For the challenger; one for all streams."""
+    """The log's last checkpoint for a challenge, proven from the one that the agent knows.
 
-    def __init__(self, log: CertifiedLog, origin: str) -> None:
+    What an agent says it knows chooses the proof and nothing else. A proof that is not
+    ready yet is asked for, and comes with a later challenge: a challenge never waits.
+    """
+
+    def __init__(self, log: DurableLog, origin: str) -> None:
         self._log = log
         self._origin = origin
 

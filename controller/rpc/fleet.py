@@ -28,69 +28,13 @@ from controller.messages import (
 )
 from controller.operations.conditions import Readiness
 from controller.policy import Policy
-from controller.rpc.calls import Context, abort_with
+from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.wire.v1 import fleet_pb2 as pb_of_fleet_service
-from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc_of_fleet_service
-
-# --- node watch
-# What one watcher of the fleet has not been told yet.
-#
-# Compares snapshots by node, so that any number of changes to a node between two
-# looks is one message, and memory is bounded by the number of nodes, however slow
-# the watcher is. A lease that runs out changes a node without any event: `next_ns`
-# says when. Pure state; must not do IO nor read a clock.
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """`node` is None when the controller forgot it."""
-
-    name: str
-    node: NodeView | None
-
-
-@dataclass(slots=True)
-class NodeWatch:
-    """Remembers per node the view and state that were told last."""
-
-    _told: dict[str, tuple[NodeView, NodeState]] = field(default_factory=dict)
-
-    def changes(self, fleet: FleetSnapshot, now_ns: int) -> list[NodeChange]:
-        """Nodes that differ from what was told, sorted by name; counts them as told."""
-        changed = []
-        for name, node in fleet.nodes.items():
-            state = node.state(now_ns)
-            told = self._told.get(name)
-            if told is None or told[0] is not node or told[1] is not state:
-                self._told[name] = (node, state)
-                changed.append(NodeChange(name, node))
-        gone = [name for name in self._told if name not in fleet.nodes]
-        for name in gone:
-            del self._told[name]
-            changed.append(NodeChange(name, None))
-        return sorted(changed, key=lambda change: change.name)
-
-    def next_ns(self) -> int | None:
-        """When the next told lease runs out (CLOCK_BOOTTIME), or None."""
-        return min(
-            (
-                node.acceptance.fresh_until_ns
-                for node, state in self._told.values()
-                if state is NodeState.ELIGIBLE and node.acceptance is not None
-            ),
-            default=None,
-        )
-
-
-# --- fleet service
-# FleetService: read access to the verified fleet for people and tools.
-#
-# Every answer is made from one snapshot and one `now`. Callers are authorized before
-# they come here. Must not change anything, nor wait for anything but its own readers.
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
 
 _MAX_WATCHERS: Final = 64
 _COALESCE_SECONDS: Final = 0.05
@@ -107,29 +51,82 @@ class Fleet(Protocol):
         """Call `notify` in the event loop after each change; returns the way to stop that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetReader:
-    """Where answers come from. All of it is asked anew for each answer."""
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """`node` is None when the controller forgot it."""
 
-    fleet: Fleet
-    policy: Callable[[], Policy]
-    shown: Callable[[str], Shown]
-    """Pins, denial and candidate of a node."""
-    readiness: Callable[[], Readiness]
-    labels: Callable[[], LabelsOf]
-    """Policy labels under the policy in force."""
-    fit: Callable[[bytes, str], pb_of_fleet_service.FitPodResponse]
-    """Which nodes would pass for a pod (JSON, default namespace); never raises."""
-    promises: Callable[[], PromiseOf] = lambda: no_promise
-    """What nodes promise at this moment."""
+    name: str
+    node: NodeView | None
 
 
-class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
+@dataclass(slots=True)
+class NodeWatch:
+    """What one watcher of the fleet has not been sent yet.
+
+    Compares snapshots by node, so that any number of changes to a node between two
+    comparisons is one message, and memory is bounded by the number of nodes, however slow
+    the watcher is. A lease that runs out changes a node without any event: `next_ns`
+    says when.
+    """
+
+    _sent: dict[str, tuple[NodeView, NodeState]] = field(default_factory=dict)
+
+    def take_changes(self, fleet: FleetSnapshot, now_ns: int) -> list[NodeChange]:
+        """Nodes that differ from what was sent, sorted by name; counts them as sent."""
+        changed = []
+        for name, node in fleet.nodes.items():
+            state = node.state(now_ns)
+            sent = self._sent.get(name)
+            if sent is None or sent[0] is not node or sent[1] is not state:
+                self._sent[name] = (node, state)
+                changed.append(NodeChange(name, node))
+        gone = [name for name in self._sent if name not in fleet.nodes]
+        for name in gone:
+            del self._sent[name]
+            changed.append(NodeChange(name, None))
+        return sorted(changed, key=lambda change: change.name)
+
+    def next_ns(self) -> int | None:
+        """When the next lease that was sent as eligible runs out (CLOCK_BOOTTIME), or None."""
+        return min(
+            (
+                node.acceptance.fresh_until_ns
+                for node, state in self._sent.values()
+                if state is NodeState.ELIGIBLE and node.acceptance is not None
+            ),
+            default=None,
+        )
+
+
+class FleetService(pb_grpc.FleetServiceServicer):
     """The servicer; one for both listeners."""
 
-    def __init__(self, reader: FleetReader, clock: Clock) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Clock,
+        *,
+        policy: Callable[[], Policy],
+        shown: Callable[[str], Shown],
+        readiness: Callable[[], Readiness],
+        labels: Callable[[], LabelsOf],
+        fit: Callable[[bytes, str], pb.FitPodResponse],
+        promises: Callable[[], PromiseOf] = lambda: no_promise,
+    ) -> None:
+        """All is asked anew for each answer.
+
+        `shown` gives enrollment, quarantine and candidate of a node; `labels` those of the policy
+        in force; `fit` the nodes that would pass for a pod (JSON, default namespace) and never
+        raises; `promises` what nodes promise now.
+        """
+        self._fleet = fleet
         self._clock = clock
+        self._policy = policy
+        self._shown = shown
+        self._readiness = readiness
+        self._labels = labels
+        self._fit = fit
+        self._promises = promises
         self._wakes: set[asyncio.Event] = set()
         self._draining = False
 
@@ -140,70 +137,74 @@ class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
             wake.set()
 
     async def ListNodes(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_fleet_service.ListNodesRequest, context: Context
-    ) -> pb_of_fleet_service.ListNodesResponse:
+        self, request: pb.ListNodesRequest, context: Context
+    ) -> pb.ListNodesResponse:
         """All nodes, sorted by name, with what stands in the way of deciding."""
         del request, context
         now_ns = self._clock.boottime_ns()
-        labels_of = self._reader.labels()
-        promise_of = self._reader.promises()
-        state = self._reader.readiness()
-        return pb_of_fleet_service.ListNodesResponse(
+        labels_of = self._labels()
+        promise_of = self._promises()
+        state = self._readiness()
+        return pb.ListNodesResponse(
             nodes=[node_message(node, now_ns, labels_of, promise_of) for node in self._nodes()],
             not_ready="; ".join(state.reasons),
             warnings=state.warnings,
         )
 
     async def GetNode(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.GetNodeRequest, context: Context
-    ) -> pb_of_fleet_service.GetNodeResponse:
+        self, request: pb.GetNodeRequest, context: Context
+    ) -> pb.GetNodeResponse:
         """One node with its GPUs; NOT_FOUND where it is unknown."""
-        node = await self._node(request.name, context)
+        node = await self._find_node(request.name, context)
         message = self._message(node, self._clock.boottime_ns())
-        enrollment = enrollment_message(self._reader.shown(node.name))
+        enrollment = enrollment_message(self._shown(node.name))
         use = use_message(node.acceptance)
-        return pb_of_fleet_service.GetNodeResponse(node=message, enrollment=enrollment, use=use)
+        return pb.GetNodeResponse(node=message, enrollment=enrollment, use=use)
 
     async def ListGpus(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.ListGpusRequest, context: Context
-    ) -> pb_of_fleet_service.ListGpusResponse:
+        self, request: pb.ListGpusRequest, context: Context
+    ) -> pb.ListGpusResponse:
         """Every GPU, or those of one node."""
-        nodes = [await self._node(request.node, context, "node")] if request.node else self._nodes()
-        labels_of = self._reader.labels()
-        return pb_of_fleet_service.ListGpusResponse(
+        nodes = (
+            [await self._find_node(request.node, context, "node")]
+            if request.node
+            else self._nodes()
+        )
+        labels_of = self._labels()
+        return pb.ListGpusResponse(
             gpus=[gpu for node in nodes for gpu in gpu_messages(node, labels_of)]
         )
 
     async def ListClasses(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.ListClassesRequest, context: Context
-    ) -> pb_of_fleet_service.ListClassesResponse:
+        self, request: pb.ListClassesRequest, context: Context
+    ) -> pb.ListClassesResponse:
         """Classes of the fleet and of policy."""
         del request, context
         now_ns = self._clock.boottime_ns()
-        classes = list_classes(self._reader.fleet.snapshot(), self._reader.policy(), now_ns)
-        return pb_of_fleet_service.ListClassesResponse(classes=classes)
+        classes = list_classes(self._fleet.snapshot(), self._policy(), now_ns)
+        return pb.ListClassesResponse(classes=classes)
 
     async def GetClass(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.GetClassRequest, context: Context
-    ) -> pb_of_fleet_service.GetClassResponse:
+        self, request: pb.GetClassRequest, context: Context
+    ) -> pb.GetClassResponse:
         """The class behind a hash, a prefix or a name."""
         now_ns = self._clock.boottime_ns()
-        fleet, policy = self._reader.fleet.snapshot(), self._reader.policy()
+        fleet, policy = self._fleet.snapshot(), self._policy()
         found = find_class(fleet, policy, request.class_ref, now_ns)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="class_ref")
-        return pb_of_fleet_service.GetClassResponse(attestation_class=found)
+        return pb.GetClassResponse(attestation_class=found)
 
     async def ExplainNode(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.ExplainNodeRequest, context: Context
-    ) -> pb_of_fleet_service.ExplainNodeResponse:
+        self, request: pb.ExplainNodeRequest, context: Context
+    ) -> pb.ExplainNodeResponse:
         """Why a node is or is not eligible."""
-        node = await self._node(request.name, context)
+        node = await self._find_node(request.name, context)
         now_ns = self._clock.boottime_ns()
-        shown = self._reader.shown(node.name)
+        shown = self._shown(node.name)
         record = shown.record if shown.known else None
         accepted = node.acceptance
-        return pb_of_fleet_service.ExplainNodeResponse(
+        return pb.ExplainNodeResponse(
             node=self._message(node, now_ns),
             refusals=refusal_messages(node.refusals),
             identity_document=accepted.identity_document.decode() if accepted else "",
@@ -213,20 +214,20 @@ class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
         )
 
     async def FitPod(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.FitPodRequest, context: Context
-    ) -> pb_of_fleet_service.FitPodResponse:
+        self, request: pb.FitPodRequest, context: Context
+    ) -> pb.FitPodResponse:
         """Which nodes would pass for a pod that does not exist yet."""
         if not 0 < len(request.pod_json) <= _MAX_POD_BYTES:
             detail = f"pod_json has {len(request.pod_json)} bytes, expected 1 to {_MAX_POD_BYTES}"
-            await abort_with(context, Refusal(ReasonCode.REQ_INVALID, detail), field="pod_json")
+            await reject_field(context, "pod_json", detail)
         if request.namespace and not is_node_name(request.namespace):
             detail = f"namespace is {request.namespace[:80]!a}, expected an RFC 1123 name"
-            await abort_with(context, Refusal(ReasonCode.REQ_INVALID, detail), field="namespace")
-        return self._reader.fit(request.pod_json, request.namespace)
+            await reject_field(context, "namespace", detail)
+        return self._fit(request.pod_json, request.namespace)
 
     async def WatchNodes(  # noqa: N802 - same
-        self, request: pb_of_fleet_service.WatchNodesRequest, context: Context
-    ) -> AsyncIterator[pb_of_fleet_service.WatchNodesResponse]:
+        self, request: pb.WatchNodesRequest, context: Context
+    ) -> AsyncIterator[pb.WatchNodesResponse]:
         """The present nodes, a synced mark, then one message per node that changed."""
         del request
         if len(self._wakes) >= _MAX_WATCHERS:
@@ -234,30 +235,30 @@ class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
             await abort_with(context, refusal)
         wake = asyncio.Event()
         self._wakes.add(wake)
-        unsubscribe = self._reader.fleet.subscribe(wake.set)
+        unsubscribe = self._fleet.subscribe(wake.set)
         try:
             watch = NodeWatch()
-            for message in self._changed(watch):
+            for message in self._take_changes(watch):
                 yield message
-            yield pb_of_fleet_service.WatchNodesResponse(synced=True)
+            yield pb.WatchNodesResponse(synced=True)
             while not self._draining:
                 await self._sleep_until(watch.next_ns(), wake)
                 wake.clear()
-                for message in self._changed(watch):
+                for message in self._take_changes(watch):
                     yield message
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller is stopping")
         finally:
             unsubscribe()
             self._wakes.discard(wake)
 
-    def _changed(self, watch: NodeWatch) -> list[pb_of_fleet_service.WatchNodesResponse]:
+    def _take_changes(self, watch: NodeWatch) -> list[pb.WatchNodesResponse]:
         now_ns = self._clock.boottime_ns()
-        labels_of, promise_of = self._reader.labels(), self._reader.promises()
-        changes = watch.changes(self._reader.fleet.snapshot(), now_ns)
+        labels_of, promise_of = self._labels(), self._promises()
+        changes = watch.take_changes(self._fleet.snapshot(), now_ns)
         return [_watch_message(change, now_ns, labels_of, promise_of) for change in changes]
 
-    def _message(self, node: NodeView, now_ns: int) -> pb_of_fleet_service.Node:
-        return node_message(node, now_ns, self._reader.labels(), self._reader.promises())
+    def _message(self, node: NodeView, now_ns: int) -> pb.Node:
+        return node_message(node, now_ns, self._labels(), self._promises())
 
     async def _sleep_until(self, deadline_ns: int | None, wake: asyncio.Event) -> None:
         """Until something changed or a lease runs out; changes that come close are one."""
@@ -272,14 +273,14 @@ class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
             return
 
     def _nodes(self) -> list[NodeView]:
-        nodes = self._reader.fleet.snapshot().nodes
+        nodes = self._fleet.snapshot().nodes
         return [nodes[name] for name in sorted(nodes)]
 
-    async def _node(self, name: str, context: Context, field: str = "name") -> NodeView:
+    async def _find_node(self, name: str, context: Context, field: str = "name") -> NodeView:
         if not is_node_name(name):
             detail = f"{field} is {name[:80]!a}, expected an RFC 1123 node name"
-            await abort_with(context, Refusal(ReasonCode.REQ_INVALID, detail), field=field)
-        node = self._reader.fleet.snapshot().nodes.get(name)
+            await reject_field(context, field, detail)
+        node = self._fleet.snapshot().nodes.get(name)
         if node is None:
             unknown = Refusal(ReasonCode.NODE_UNKNOWN, f"no node {name!a}")
             await abort_with(context, unknown, field=field)
@@ -288,37 +289,23 @@ class FleetService(pb_grpc_of_fleet_service.FleetServiceServicer):
 
 def _watch_message(
     change: NodeChange, now_ns: int, labels_of: LabelsOf, promise_of: PromiseOf
-) -> pb_of_fleet_service.WatchNodesResponse:
+) -> pb.WatchNodesResponse:
     if change.node is None:
-        return pb_of_fleet_service.WatchNodesResponse(
-            node=pb_of_fleet_service.Node(name=change.name), removed=True
-        )
-    return pb_of_fleet_service.WatchNodesResponse(
-        node=node_message(change.node, now_ns, labels_of, promise_of)
-    )
+        return pb.WatchNodesResponse(node=pb.Node(name=change.name), removed=True)
+    return pb.WatchNodesResponse(node=node_message(change.node, now_ns, labels_of, promise_of))
 
 
-# --- known fleet
-# The fleet as people ask for it: what was verified, and the nodes nothing was heard of yet.
-#
-# A node that only the directory knows is shown as unknown, never as anything more.
-
-
-class VerifiedFleet(Protocol):
-    """The registry, as a reader sees it."""
-
-    def snapshot(self) -> FleetSnapshot:
-        """The fleet now."""
-
-    def subscribe(self, notify: Callable[[], None], /) -> Callable[[], None]:
-        """Call `notify` after each change; returns the way to stop that."""
+# --- nodes that nothing was heard of yet
 
 
 class KnownFleet:
-    """The verified fleet with the rest of the directory beside it."""
+    """The verified fleet, and the nodes of the directory that nothing was heard of yet.
+
+    A node that only the directory knows is shown as unknown, never as anything more.
+    """
 
     def __init__(
-        self, fleet: VerifiedFleet, directory: NodeDirectory, policy: Callable[[], Policy]
+        self, fleet: Fleet, directory: NodeDirectory, policy: Callable[[], Policy]
     ) -> None:
         self._fleet = fleet
         self._directory = directory

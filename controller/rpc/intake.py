@@ -1,12 +1,14 @@
-"""Intake.
+"""Judges one message of an agent and carries the judgement out: enrollment, audit, fleet.
 
-Holds: attest records, evidence intake.
+The order is: appraise; write the enrollment and appraise again; wait for the audit record of a
+grant; appraise once more, because waiting takes time; only then swap the node's record. Refusals
+and failure notices reach the fleet at once and wait for nothing. Must not talk to the peer.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
@@ -18,6 +20,7 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     write,
 )
+from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.record import AuditLog, AuditUnavailableError, Json, Record
 from controller.verifier.challenge import IssuedChallenge
@@ -30,10 +33,213 @@ from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span
 
-# --- attest records
-# What the audit log says about attestation: results as records. Pure; no secrets, short.
-
 _MAX_DETAIL: Final = 300
+_MAX_RACES: Final = 8
+_GRANT_SECONDS: Final = 10.0
+
+Result = Accepted | BadNewsAccepted | Refused
+Changes = tuple[TrustChange, ...]
+
+
+class AppraisalObserver(Protocol):
+    """Takes note of every result, for metrics and logs. Must return at once.
+
+    The recorder that implements it is above this layer.
+    """
+
+    def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
+        """`seconds` is the time of the first appraisal, audit excluded."""
+
+    def changed(self, changes: Changes, actor: str) -> None:
+        """What followed for the fleet; `actor` caused it."""
+
+
+class EvidenceIntake:
+    """Judges messages and carries the judgement out; one for all streams."""
+
+    def __init__(
+        self,
+        *,
+        verifier: Verifier,
+        store: EnrollmentStore,
+        denials: Denials,
+        registry: FleetRegistry,
+        audit: AuditLog,
+        known: Callable[[], Snapshots],
+        now: Callable[[], Moment],
+        observer: AppraisalObserver,
+    ) -> None:
+        self._verifier = verifier
+        self._store = store
+        self._denials = denials
+        self._registry = registry
+        self._audit = audit
+        self._known = known
+        self._now = now
+        self._observer = observer
+
+    async def take(
+        self, stream: StreamState, message: ReceivedMessage, issued: IssuedChallenge | Refusal
+    ) -> Result:
+        """Steps 4 to 20 for one message; the registry has it when this returns."""
+        asked = stream
+
+        def appraise(known: Snapshots, now: Moment) -> Result:
+            nonlocal asked
+            with span(Span.VERIFY, node=stream.node):
+                found = self._verifier.appraise_message(
+                    asked, message, issued, known=known, now=now
+                )
+            if isinstance(found, Accepted) and found.stream.judged is not asked.judged:
+                asked = replace(stream, judged=found.stream.judged)
+            return found
+
+        def again() -> Result:
+            return appraise(self._known(), self._now())
+
+        known, now = self._known(), self._now()
+        exhibit = _exhibit(stream, message, known, now)
+        begin = time.perf_counter()
+        result = appraise(known, now)
+        seconds = time.perf_counter() - begin
+        grant = False
+        if isinstance(result, Accepted):
+            result = await self._enroll(result, again)
+        times = self._times()
+        if isinstance(result, Accepted):
+            grant = self._registry.needs_grant(result, times[0])
+            if grant:
+                result = await self._grant(result, stream, again, exhibit)
+                times = self._times()
+        with span(Span.SWAP, code=_code(result)):
+            result = await self._carry_out(result, stream, exhibit, times, grant=grant)
+        self._observer.appraised(result, grant=grant, seconds=seconds)
+        return result
+
+    async def refuse(self, refusal: Refused, peer: str) -> None:
+        """Carry out a refusal that no message caused (a stream that is not admitted)."""
+        self._refuse(refusal, peer)
+        await self._deny(refusal)
+        self._observer.appraised(refusal, grant=False, seconds=0.0)
+
+    async def _enroll(self, result: Result, appraise: Callable[[], Result]) -> Result:
+        """Write what has to stand in the store first, and judge again by what stands there then."""
+        for _ in range(_MAX_RACES):
+            if not isinstance(result, Accepted) or result.enrollment is None:
+                return result
+            change = result.enrollment
+            try:
+                await write(self._store, change.old, change.new)
+            except EnrollmentUnavailableError as error:
+                return _stale(result, str(error))
+            result = appraise()
+        if isinstance(result, Accepted) and result.enrollment is not None:
+            return _stale(result, "the node's enrolment changes faster than it can be written")
+        return result
+
+    async def _grant(
+        self,
+        result: Accepted,
+        stream: StreamState,
+        appraise: Callable[[], Result],
+        exhibit: Exhibit,
+    ) -> Result:
+        try:
+            with span(Span.AUDIT_GRANT, node=result.node):
+                async with asyncio.timeout(_GRANT_SECONDS):
+                    await self._audit.grant(accepted_record(result, stream, exhibit))
+        except (AuditUnavailableError, TimeoutError) as error:
+            refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error)), result.node)
+            return replace(refusal, stream=result.stream)
+        again = appraise()
+        if isinstance(again, Accepted) and again.enrollment is not None:
+            return _stale(again, "the node's enrolment changed while its grant was written")
+        return again
+
+    async def _carry_out(
+        self,
+        result: Result,
+        stream: StreamState,
+        exhibit: Exhibit,
+        times: tuple[int, int],
+        *,
+        grant: bool,
+    ) -> Result:
+        now_ns, wall_ns = times
+        peer = str(stream.peer)
+        match result:
+            case Accepted():
+                changes = self._registry.accept(result, now_ns=now_ns, wall_ns=wall_ns)
+                self._observer.changed(changes, peer)
+                if any(change.kind is ChangeKind.OUTDATED for change in changes):
+                    outdated = _outdated(result)
+                    # The log may have its grant already: it must not end with that.
+                    self._audit.note(refused_record(outdated, peer))
+                    return outdated
+                if not grant:
+                    self._audit.note(round_record(result, stream))
+            case BadNewsAccepted():
+                changes = self._registry.bad_news(result, now_ns=now_ns, wall_ns=wall_ns)
+                self._observer.changed(changes, peer)
+                self._audit.note(bad_news_record(result, stream, exhibit))
+            case Refused():
+                self._refuse(result, peer, exhibit)
+                await self._deny(result)
+        return result
+
+    def _refuse(self, refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> None:
+        """Trust is gone when this returns; the record follows without anybody waiting for it."""
+        now_ns, wall_ns = self._times()
+        changes = self._registry.refuse(refusal, now_ns=now_ns, wall_ns=wall_ns)
+        self._observer.changed(changes, peer)
+        self._audit.note(refused_record(refusal, peer, exhibit))
+
+    def _times(self) -> tuple[int, int]:
+        now = self._now()
+        return now.boottime_ns, now.wall_ns
+
+    async def _deny(self, refusal: Refused) -> None:
+        """A quarantine is written into the store, so that every replica and restart agrees.
+
+        Where that fails now, the registry of this replica holds it meanwhile.
+        """
+        if refusal.effect is Effect.QUARANTINE and refusal.node is not None:
+            wall_ns = self._times()[1]
+            denial = Denial(refusal.code, refusal.detail, AUTOMATIC, wall_ns, refusal.candidate)
+            await self._denials.deny(refusal.node, denial)
+
+
+def _exhibit(
+    stream: StreamState, message: ReceivedMessage, known: Snapshots, now: Moment
+) -> Exhibit:
+    """The message as it may be kept, with what its signature is verified against now."""
+    return Exhibit(
+        payload_type=message.payload_type,
+        payload=message.payload,
+        signature=message.signature,
+        chain=stream.chain,
+        roots=known.roots,
+        received_ms=now.wall_ms,
+    )
+
+
+def _code(result: Result) -> str:
+    return result.code.value if isinstance(result, Refused) else ReasonCode.ACCEPTED.value
+
+
+def _stale(result: Accepted, detail: str) -> Refused:
+    refusal = refused(Refusal(ReasonCode.ENROLLMENT_STALE, detail), result.node)
+    return replace(refusal, stream=result.stream)
+
+
+def _outdated(result: Accepted) -> Refused:
+    """It passed, but the fleet knows something newer; the next round settles it."""
+    detail = "newer facts or a later refusal stand against this answer"
+    refusal = refused(Refusal(ReasonCode.CHALLENGE_EXPIRED, detail), result.node)
+    return replace(refusal, stream=result.stream, evidence_digest=result.evidence_digest)
+
+
+# --- audit records: no secrets, short
 
 
 def accepted_record(
@@ -122,225 +328,3 @@ def bad_news_record(
 def _bundle(exhibit: Exhibit | None) -> dict[str, Json]:
     """Against which roots the signer's chain was verified."""
     return {} if exhibit is None else {"bundle": exhibit.bundle}
-
-
-# --- evidence intake
-# The shell around the pure Verifier: enrolment, audit and registry for one message.
-#
-# Order (attestation design, sections 3 and 7): appraise; write pins and appraise again;
-# wait for the audit record of a grant; appraise once more, because waiting takes time;
-# only then swap. Refusals and bad news reach the registry at once and wait for
-# nothing. Must not talk to the peer.
-
-_MAX_RACES: Final = 8
-_GRANT_SECONDS: Final = 10.0
-
-Result = Accepted | BadNewsAccepted | Refused
-Changes = tuple[TrustChange, ...]
-
-
-class Registry(Protocol):
-    """The fleet, as the attestation streams change it."""
-
-    def needs_grant(self, accepted: Accepted, now_ns: int) -> bool:
-        """Whether accepting this is a grant: the first, a changed one, or after a refusal."""
-
-    def accept(self, accepted: Accepted, *, now_ns: int, wall_ns: int) -> Changes:
-        """Step 20: swap the node's record."""
-
-    def refuse(self, refused: Refused, *, now_ns: int, wall_ns: int) -> Changes:
-        """Take note of a refusal, with what it does to the node."""
-
-    def bad_news(self, accepted: BadNewsAccepted, *, now_ns: int, wall_ns: int) -> Changes:
-        """Take away what the news says is bad."""
-
-
-class AppraisalObserver(Protocol):
-    """Is told about every result, for metrics and logs. Must return at once."""
-
-    def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
-        """`seconds` is the time of the first appraisal, audit excluded."""
-
-    def changed(self, changes: Changes, actor: str) -> None:
-        """What followed for the fleet; `actor` caused it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntakePorts:
-    """What the intake works on."""
-
-    verifier: Verifier
-    store: EnrollmentStore
-    denials: Denials
-    registry: Registry
-    audit: AuditLog
-    known: Callable[[], Snapshots]
-    now: Callable[[], Moment]
-    observer: AppraisalObserver
-
-
-class EvidenceIntake:
-    """Judges messages and carries the judgement out; one for all streams."""
-
-    def __init__(self, ports: IntakePorts) -> None:
-        self._ports = ports
-
-    async def take(
-        self, stream: StreamState, message: ReceivedMessage, issued: IssuedChallenge | Refusal
-    ) -> Result:
-        """Steps 4 to 20 for one message; the registry has it when this returns."""
-        asked = stream
-
-        def appraise(known: Snapshots, now: Moment) -> Result:
-            nonlocal asked
-            with span(Span.VERIFY, node=stream.node):
-                found = self._ports.verifier.appraise_message(
-                    asked, message, issued, known=known, now=now
-                )
-            if isinstance(found, Accepted) and found.stream.judged is not asked.judged:
-                asked = replace(stream, judged=found.stream.judged)
-            return found
-
-        def again() -> Result:
-            return appraise(self._ports.known(), self._ports.now())
-
-        known, now = self._ports.known(), self._ports.now()
-        exhibit = _exhibit(stream, message, known, now)
-        begin = time.perf_counter()
-        result = appraise(known, now)
-        seconds = time.perf_counter() - begin
-        grant = False
-        if isinstance(result, Accepted):
-            result = await self._enrolled(result, again)
-        times = self._times()
-        if isinstance(result, Accepted):
-            grant = self._ports.registry.needs_grant(result, times[0])
-            if grant:
-                result = await self._granted(result, stream, again, exhibit)
-                times = self._times()
-        with span(Span.SWAP, code=_code(result)):
-            result = await self._carry_out(result, stream, exhibit, times, grant=grant)
-        self._ports.observer.appraised(result, grant=grant, seconds=seconds)
-        return result
-
-    async def refuse(self, refusal: Refused, peer: str) -> None:
-        """Carry out a refusal that no message caused (a stream that is not admitted)."""
-        self._refuse(refusal, peer)
-        await self._deny(refusal)
-        self._ports.observer.appraised(refusal, grant=False, seconds=0.0)
-
-    async def _enrolled(self, result: Result, appraise: Callable[[], Result]) -> Result:
-        """Write what has to stand in the store first, and judge again by what stands there then."""
-        for _ in range(_MAX_RACES):
-            if not isinstance(result, Accepted) or result.enrollment is None:
-                return result
-            change = result.enrollment
-            try:
-                await write(self._ports.store, change.old, change.new)
-            except EnrollmentUnavailableError as error:
-                return _stale(result, str(error))
-            result = appraise()
-        if isinstance(result, Accepted) and result.enrollment is not None:
-            return _stale(result, "the node's enrolment changes faster than it can be written")
-        return result
-
-    async def _granted(
-        self,
-        result: Accepted,
-        stream: StreamState,
-        appraise: Callable[[], Result],
-        exhibit: Exhibit,
-    ) -> Result:
-        try:
-            with span(Span.AUDIT_GRANT, node=result.node):
-                async with asyncio.timeout(_GRANT_SECONDS):
-                    await self._ports.audit.grant(accepted_record(result, stream, exhibit))
-        except (AuditUnavailableError, TimeoutError) as error:
-            refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error)), result.node)
-            return replace(refusal, stream=result.stream)
-        again = appraise()
-        if isinstance(again, Accepted) and again.enrollment is not None:
-            return _stale(again, "the node's enrolment changed while its grant was written")
-        return again
-
-    async def _carry_out(
-        self,
-        result: Result,
-        stream: StreamState,
-        exhibit: Exhibit,
-        times: tuple[int, int],
-        *,
-        grant: bool,
-    ) -> Result:
-        now_ns, wall_ns = times
-        peer = str(stream.peer)
-        match result:
-            case Accepted():
-                changes = self._ports.registry.accept(result, now_ns=now_ns, wall_ns=wall_ns)
-                self._ports.observer.changed(changes, peer)
-                if any(change.kind is ChangeKind.OUTDATED for change in changes):
-                    outdated = _outdated(result)
-                    # The log may have its grant already: it must not end with that.
-                    self._ports.audit.note(refused_record(outdated, peer))
-                    return outdated
-                if not grant:
-                    self._ports.audit.note(round_record(result, stream))
-            case BadNewsAccepted():
-                changes = self._ports.registry.bad_news(result, now_ns=now_ns, wall_ns=wall_ns)
-                self._ports.observer.changed(changes, peer)
-                self._ports.audit.note(bad_news_record(result, stream, exhibit))
-            case Refused():
-                self._refuse(result, peer, exhibit)
-                await self._deny(result)
-        return result
-
-    def _refuse(self, refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> None:
-        """Trust is gone when this returns; the record follows without anybody waiting for it."""
-        now_ns, wall_ns = self._times()
-        changes = self._ports.registry.refuse(refusal, now_ns=now_ns, wall_ns=wall_ns)
-        self._ports.observer.changed(changes, peer)
-        self._ports.audit.note(refused_record(refusal, peer, exhibit))
-
-    def _times(self) -> tuple[int, int]:
-        now = self._ports.now()
-        return now.boottime_ns, now.wall_ns
-
-    async def _deny(self, refusal: Refused) -> None:
-        """A quarantine is written into the store, so that every replica and restart agrees.
-
-        Where that fails now, the registry of this replica holds it meanwhile.
-        """
-        if refusal.effect is Effect.QUARANTINE and refusal.node is not None:
-            wall_ns = self._times()[1]
-            denial = Denial(refusal.code, refusal.detail, AUTOMATIC, wall_ns, refusal.candidate)
-            await self._ports.denials.deny(refusal.node, denial)
-
-
-def _exhibit(
-    stream: StreamState, message: ReceivedMessage, known: Snapshots, now: Moment
-) -> Exhibit:
-    """The message as it may be kept, with what its signature is verified against now."""
-    return Exhibit(
-        payload_type=message.payload_type,
-        payload=message.payload,
-        signature=message.signature,
-        chain=stream.chain,
-        roots=known.roots,
-        received_ms=now.wall_ms,
-    )
-
-
-def _code(result: Result) -> str:
-    return result.code.value if isinstance(result, Refused) else ReasonCode.ACCEPTED.value
-
-
-def _stale(result: Accepted, detail: str) -> Refused:
-    refusal = refused(Refusal(ReasonCode.ENROLLMENT_STALE, detail), result.node)
-    return replace(refusal, stream=result.stream)
-
-
-def _outdated(result: Accepted) -> Refused:
-    """It passed, but the fleet knows something newer; the next round settles it."""
-    detail = "newer facts or a later refusal stand against this answer"
-    refusal = refused(Refusal(ReasonCode.CHALLENGE_EXPIRED, detail), result.node)
-    return replace(refusal, stream=result.stream, evidence_digest=result.evidence_digest)

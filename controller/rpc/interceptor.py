@@ -26,21 +26,13 @@ from google.protobuf.message import DecodeError as WireError
 from grpc import aio
 
 from controller.access import Caller, CallerKind, authorize, caller_of, calling
-from controller.rpc.calls import Context, RequestReader, abort_with, requests, stream_facts
+from controller.rpc.calls import Context, RequestReader, abort_with, read_requests, stream_facts
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event, Span
 from gpuwarden.telemetry.tracing import span
-
-# --- interceptor
-# Authenticates and authorizes every call before its handler runs.
-#
-# The only way to a handler leads through here, for streams too: the handler itself
-# is wrapped, because only the call's context knows the peer. No request is read
-# before that, no caller may have more than its share of calls open, and calls whose
-# identity ends are ended with it. Must not know what any method does.
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
 MaybeHandler: TypeAlias = "Handler | None"
@@ -54,15 +46,15 @@ REQUEST_SECONDS: Final = 10.0
 """For the one request of a call that has only one."""
 
 
-class Authenticate(Protocol):
-    """Says who is calling."""
-
-    def __call__(self, context: Context, now: datetime, /) -> Caller | Refusal:
-        """The caller behind `context`, or why it is nobody."""
+Authenticate = Callable[[Context, datetime], Caller | Refusal]
+"""The caller behind a context as of an aware time, or why it is nobody."""
 
 
 class CallObserver(Protocol):
-    """Is told about every call, for metrics and audit. Must return at once."""
+    """Takes note of every call, for metrics and audit. Must return at once.
+
+    The recorder that implements it is above this layer.
+    """
 
     def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
         """`caller` is None where nobody was recognised; `refusal` is None when allowed."""
@@ -92,32 +84,32 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MaybeHandler:
-        """The handler behind the method, guarded; unknown methods stay UNIMPLEMENTED."""
+        """The handler behind the method, authorized first; unknown methods stay UNIMPLEMENTED."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
         method = handler_call_details.method
         if handler.response_streaming:
-            return self._guarded_stream(handler, method)
-        return self._guarded_unary(handler, method)
+            return self._authorized_stream(handler, method)
+        return self._authorized_unary(handler, method)
 
-    def _guarded_unary(self, handler: Handler, method: str) -> Handler:
+    def _authorized_unary(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
-        receive, at_read = self._receiving(handler)
+        receive, at_read = self._receiver(handler)
 
         async def unary(_: object, context: Context) -> Any:  # noqa: ANN401 - any message
-            async with self._admitted(method, context):
+            async with self._admit(method, context):
                 with span(Span.RPC, method=method):
                     return await inner(await receive(context), context)
 
         return grpc.stream_unary_rpc_method_handler(unary, at_read, handler.response_serializer)
 
-    def _guarded_stream(self, handler: Handler, method: str) -> Handler:
+    def _authorized_stream(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
-        receive, at_read = self._receiving(handler)
+        receive, at_read = self._receiver(handler)
 
         async def stream(_: object, context: Context) -> None:
-            async with self._admitted(method, context):
+            async with self._admit(method, context):
                 answer = inner(await receive(context), context)
                 if not inspect.isasyncgen(answer):
                     await answer
@@ -128,8 +120,8 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
         return grpc.stream_stream_rpc_method_handler(stream, at_read, handler.response_serializer)
 
-    def _receiving(self, handler: Handler) -> tuple[Receive, Deserialize | None]:
-        """How a handler's request is received behind the guard, and what gRPC may decode by itself.
+    def _receiver(self, handler: Handler) -> tuple[Receive, Deserialize | None]:
+        """How a handler's request is received, and what gRPC may decode by itself.
 
         gRPC reads and decodes a single request before it calls the handler, so before
         anybody is authorized, and waits for it without end. So to gRPC every call is one
@@ -137,10 +129,10 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         """
         deserialize = handler.request_deserializer
         if handler.request_streaming:
-            return _all_requests, deserialize
+            return _read_all_requests, deserialize
 
         async def receive(context: Context) -> object:
-            request = await self._one_request(context)
+            request = await self._read_request(context)
             try:
                 return request if deserialize is None else deserialize(request)
             except WireError:
@@ -148,7 +140,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
         return receive, None
 
-    async def _one_request(self, context: Context) -> bytes:
+    async def _read_request(self, context: Context) -> bytes:
         reader = RequestReader(context)
         try:
             done, _ = await asyncio.wait({reader.pending()}, timeout=self._request_seconds)
@@ -162,17 +154,17 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         return request
 
     @asynccontextmanager
-    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
+    async def _admit(self, method: str, context: Context) -> AsyncIterator[None]:
         now = utc(self._clock.wall_ns())
         found = self._authenticate(context, now)
         caller = None if isinstance(found, Refusal) else found
-        refusal = found if isinstance(found, Refusal) else self._against(method, found)
+        refusal = found if isinstance(found, Refusal) else self._refusal(method, found)
         self._observer.called(method, caller, refusal)
         if refusal is not None:
             await abort_with(context, refusal)
         deadline = asyncio.timeout(_remaining(caller, now))
         try:
-            with self._counted(caller), calling(caller):
+            with self._count(caller), calling(caller):
                 async with deadline:
                     yield
         except TimeoutError:
@@ -185,7 +177,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             logger("rpc").error(Event.RPC_FAILED, method=method, exc_info=True)
             await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
 
-    def _against(self, method: str, caller: Caller) -> Refusal | None:
+    def _refusal(self, method: str, caller: Caller) -> Refusal | None:
         if refusal := authorize(method, caller.kind):
             return refusal
         if self._open[caller.name] >= self._calls_per_caller:
@@ -194,7 +186,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         return None
 
     @contextmanager
-    def _counted(self, caller: Caller | None) -> Iterator[None]:
+    def _count(self, caller: Caller | None) -> Iterator[None]:
         name = "" if caller is None else caller.name
         self._open[name] += 1
         try:
@@ -210,7 +202,7 @@ def tls_caller(
 ) -> Authenticate:
     """For the mTLS listener: the chain is verified against the roots of the moment of the call."""
 
-    def authenticate(context: Context, now: datetime, /) -> Caller | Refusal:
+    def authenticate(context: Context, now: datetime) -> Caller | Refusal:
         facts = stream_facts(context.auth_context())
         return caller_of(facts, roots(), trust_domain=trust_domain, path_prefix=path_prefix, at=now)
 
@@ -222,14 +214,14 @@ def local_caller(caller: Caller) -> Authenticate:
     if caller.kind is not CallerKind.LOCAL:
         raise ValueError(f"only a local caller needs no certificate, got {caller.kind}")
 
-    def authenticate(_context: Context, _now: datetime, /) -> Caller:
+    def authenticate(_context: Context, _now: datetime) -> Caller:
         return caller
 
     return authenticate
 
 
-async def _all_requests(context: Context) -> object:
-    return requests(context)
+async def _read_all_requests(context: Context) -> object:
+    return read_requests(context)
 
 
 def _behavior(handler: Handler) -> Behavior:

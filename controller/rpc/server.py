@@ -22,7 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from controller.rpc.calls import settled
+from controller.rpc.calls import wait_for_left_reads
 from controller.rpc.interceptor import AuthorizationInterceptor
 from gpuwarden.wire.transport import server_options
 from gpuwarden.wire.v1 import (
@@ -33,11 +33,7 @@ from gpuwarden.wire.v1 import (
     support_pb2,
 )
 
-# --- local socket
-# Claims the path of the controller's unix socket before gRPC binds it.
-#
-# A socket left behind by a dead process is replaced; one that a living server
-# answers on, or a file that is no socket, is never touched. Must not serve.
+# --- unix socket
 
 _MAX_PATH_BYTES: Final = 107
 _CONNECT_SECONDS: Final = 1.0
@@ -49,7 +45,11 @@ class SocketInUseError(OSError):
 
 
 def claim_socket(path: Path) -> None:
-    """Make `path` free for binding, or raise SocketInUseError."""
+    """Make the path of the unix socket free for gRPC to bind, or raise SocketInUseError.
+
+    A socket left behind by a dead process is replaced; one that a living server
+    answers on, or a file that is no socket, is never touched.
+    """
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise SocketInUseError(f"listen.local: path longer than {_MAX_PATH_BYTES} bytes: {path}")
     try:
@@ -87,17 +87,13 @@ def _answers(path: Path) -> bool:
     return True
 
 
-# --- server
-# Two gRPC servers: mTLS for agents and readers, a unix socket for who is inside already.
-#
-# Wires services, interceptor and bounds together; decides nothing. Ports may be 0:
-# `address` tells what was bound.
+# --- servers
 
 _STREAMS_PER_CONNECTION: Final = 32
 _HANDSHAKE_MS: Final = 10_000
 _CONNECTION_AGE_MS: Final = 31 * 60 * 1000
 _CONNECTION_AGE_GRACE_MS: Final = 60 * 1000
-_SETTLE_SECONDS: Final = 0.5
+_LEFT_READS_SECONDS: Final = 0.5
 _IDLE_MS: Final = 5 * 60 * 1000
 
 ATTESTATION: Final = attestation_pb2.DESCRIPTOR.services_by_name["AttestationService"].full_name
@@ -125,7 +121,7 @@ class RpcServer:
         """Say NOT_SERVING, refuse new calls, let running ones end within the grace, then cut."""
         await self.health.enter_graceful_shutdown()
         await self.server.stop(grace_seconds)
-        await settled(_SETTLE_SECONDS)
+        await wait_for_left_reads(_LEFT_READS_SECONDS)
 
 
 class ListenError(OSError):
@@ -151,8 +147,8 @@ def agents_server(
     )
     for add in services:
         add(server)
-    ours = (ATTESTATION, FLEET, OPERATOR, PLACEMENT, SUPPORT)
-    names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    own = (ATTESTATION, FLEET, OPERATOR, PLACEMENT, SUPPORT)
+    names = (*own, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     servicer = _add_health(server)
     host, _, _ = address.rpartition(":")

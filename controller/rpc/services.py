@@ -6,39 +6,38 @@ they come here. Must not decide what an operator's act does, nor know what is in
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from controller.access import present_caller
-from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
+from controller.binding.operator_release import ReleaseDesk
+from controller.binding.reconciliation import ReleaseOrder
 from controller.explain.pod import Account
 from controller.ledger.record import is_gpu, is_reservation
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import (
-    MOST,
-    Wanted,
+    MAX_RESERVATIONS,
+    ReservationQuery,
     account_message,
     change_messages,
     enrollment_message,
     reservation_page,
 )
-from controller.operations.fleet import Done, Order
-from controller.rpc.calls import Context, abort_with
+from controller.operations.fleet import Done, OperatorDesk, Order
+from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.support.part import Part
-from gpuwarden.wire.v1 import operator_pb2 as pb_of_operator_service
-from gpuwarden.wire.v1 import operator_pb2_grpc as pb_grpc_of_operator_service
-from gpuwarden.wire.v1 import placement_pb2 as pb_of_placement_service
-from gpuwarden.wire.v1 import placement_pb2_grpc as pb_grpc_of_placement_service
-from gpuwarden.wire.v1 import support_pb2 as pb_of_support_service
-from gpuwarden.wire.v1 import support_pb2_grpc as pb_grpc_of_support_service
+from gpuwarden.wire.v1 import (
+    operator_pb2,
+    operator_pb2_grpc,
+    placement_pb2,
+    placement_pb2_grpc,
+    support_pb2,
+    support_pb2_grpc,
+)
 
-# --- placement service
-# PlacementService: who holds which GPU, and a pod's way to its own, for people and tools.
-#
-# Callers are authorized before they come here. Must not change anything.
+# --- placement
 
 NO_LEDGER: Final = "this controller reserves nothing: it has no cluster, or no admission.tls"
 NO_PODS: Final = "this controller has no Kubernetes API to ask, and knows no pods"
@@ -48,58 +47,64 @@ AT_ONCE: Final = 4
 """Answers that are made at a time, of all callers; others wait as long as they like."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementReader:
-    """Where answers come from. All of it is asked anew for each answer."""
-
-    ledger: Callable[[], LedgerSnapshot] | None
-    """None where nothing is reserved."""
-    about: Callable[[str, str], Awaitable[Account | Refusal]] | None = None
-    """What is known of the pod of a namespace and name; None where no pods are known."""
-
-
-class PlacementService(pb_grpc_of_placement_service.PlacementServiceServicer):
+class PlacementService(placement_pb2_grpc.PlacementServiceServicer):
     """The servicer; one for both listeners."""
 
-    def __init__(self, reader: PlacementReader, clock: Clock) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        ledger: Callable[[], LedgerSnapshot] | None,
+        clock: Clock,
+        *,
+        about: Callable[[str, str], Awaitable[Account | Refusal]] | None = None,
+    ) -> None:
+        """`ledger` is None where nothing is reserved.
+
+        `about` tells what is known of the pod of a namespace and name; None without a Kubernetes
+        API.
+        """
+        self._ledger = ledger
+        self._about = about
         self._clock = clock
         self._few = asyncio.Semaphore(AT_ONCE)
 
     async def ListReservations(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_placement_service.ListReservationsRequest, context: Context
-    ) -> pb_of_placement_service.ListReservationsResponse:
+        self, request: placement_pb2.ListReservationsRequest, context: Context
+    ) -> placement_pb2.ListReservationsResponse:
         """One page; LEDGER_UNAVAILABLE where the ledger is not known."""
         for field, text in (("node", request.node), ("namespace", request.namespace)):
             if text:
                 await _demand_name(context, field, text)
-        if request.limit > MOST:
-            await _refuse(context, "limit", f"limit is {request.limit}, expected 1 to {MOST}")
+        if request.limit > MAX_RESERVATIONS:
+            await reject_field(
+                context, "limit", f"limit is {request.limit}, expected 1 to {MAX_RESERVATIONS}"
+            )
         if len(request.after) > _MAX_CHARS:
-            await _refuse(context, "after", f"after: expected at most {_MAX_CHARS} characters")
-        wanted = Wanted(request.node, request.namespace, request.after, request.limit or MOST)
+            await reject_field(context, "after", f"after: expected at most {_MAX_CHARS} characters")
+        wanted = ReservationQuery(
+            request.node, request.namespace, request.after, request.limit or MAX_RESERVATIONS
+        )
         async with self._few:
-            ledger = await self._ledger(context)
+            ledger = await self._read_ledger(context)
             return await asyncio.to_thread(reservation_page, ledger, wanted, self._clock.wall_ns())
 
     async def ExplainPod(  # noqa: N802 - same
-        self, request: pb_of_placement_service.ExplainPodRequest, context: Context
-    ) -> pb_of_placement_service.ExplainPodResponse:
+        self, request: placement_pb2.ExplainPodRequest, context: Context
+    ) -> placement_pb2.ExplainPodResponse:
         """The account of a pod; POD_UNKNOWN where nothing is known of it."""
         for field, text in (("namespace", request.namespace), ("name", request.name)):
             await _demand_name(context, field, text)
-        if self._reader.about is None:
+        if self._about is None:
             await abort_with(context, Refusal(ReasonCode.POD_UNKNOWN, NO_PODS))
         async with self._few:
-            found = await self._reader.about(request.namespace, request.name)
+            found = await self._about(request.namespace, request.name)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="name")
         return account_message(found, self._clock.wall_ns())
 
-    async def _ledger(self, context: Context) -> LedgerSnapshot:
-        if self._reader.ledger is None:
+    async def _read_ledger(self, context: Context) -> LedgerSnapshot:
+        if self._ledger is None:
             await abort_with(context, Refusal(ReasonCode.LEDGER_UNAVAILABLE, NO_LEDGER))
-        ledger = self._reader.ledger()
+        ledger = self._ledger()
         if self._clock.boottime_ns() >= ledger.fresh_until_ns:
             await abort_with(context, Refusal(ReasonCode.LEDGER_UNAVAILABLE, _UNREAD))
         return ledger
@@ -107,91 +112,63 @@ class PlacementService(pb_grpc_of_placement_service.PlacementServiceServicer):
 
 async def _demand_name(context: Context, field: str, text: str) -> None:
     if not is_node_name(text):
-        await _refuse(context, field, f"{field} is {text[:80]!a}, expected an RFC 1123 name")
+        await reject_field(context, field, f"{field} is {text[:80]!a}, expected an RFC 1123 name")
 
 
-async def _refuse(context: Context, field: str, detail: str) -> None:
-    await abort_with(context, Refusal(ReasonCode.REQ_INVALID, detail), field=field)
-
-
-# --- operator service
-# OperatorService: the acts of operators, for callers that were authorized before they come here.
-#
-# Checks the form of a request, says who acts, and turns refusals into statuses; what an act
-# does is the desk's business.
+# --- acts of operators
 
 MAX_REASON: Final = 500
 _MAX_VERSION: Final = 128
 
 
-class Desk(Protocol):
-    """Where acts are carried out."""
-
-    async def accept(self, order: Order, expected: str) -> Done | Refusal:
-        """Pin what the node has shown."""
-
-    async def quarantine(self, order: Order) -> Done | Refusal:
-        """Take the node out."""
-
-    async def release(self, order: Order, expected: str) -> Done | Refusal:
-        """End the denial of the node."""
-
-
-class Releases(Protocol):
-    """Where GPUs are released."""
-
-    async def release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
-        """End one reservation's part in one GPU."""
-
-
-class OperatorService(pb_grpc_of_operator_service.OperatorServiceServicer):
+class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     """The servicer; one for both listeners."""
 
-    def __init__(self, desk: Desk, releases: Releases | None = None) -> None:
+    def __init__(self, desk: OperatorDesk, releases: ReleaseDesk | None = None) -> None:
         """`releases` is None where nothing is reserved."""
         self._desk = desk
         self._releases = releases
 
     async def AcceptNode(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_operator_service.AcceptNodeRequest, context: Context
-    ) -> pb_of_operator_service.AcceptNodeResponse:
+        self, request: operator_pb2.AcceptNodeRequest, context: Context
+    ) -> operator_pb2.AcceptNodeResponse:
         """Make the hardware that the node has shown its pins."""
-        order = await _order(request.name, request.reason, context)
-        expected = await _expected(request.expected_version, context)
-        done = await _done(await self._desk.accept(order, expected), context)
-        return pb_of_operator_service.AcceptNodeResponse(
+        order = await _read_order(request.name, request.reason, context)
+        expected = await _read_version(request.expected_version, context)
+        done = await _unwrap(await self._desk.accept(order, expected), context)
+        return operator_pb2.AcceptNodeResponse(
             enrollment=enrollment_message(done.shown), changes=change_messages(done.changes)
         )
 
     async def QuarantineNode(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_operator_service.QuarantineNodeRequest, context: Context
-    ) -> pb_of_operator_service.QuarantineNodeResponse:
+        self, request: operator_pb2.QuarantineNodeRequest, context: Context
+    ) -> operator_pb2.QuarantineNodeResponse:
         """Take the node out until an operator lets it back in."""
-        order = await _order(request.name, request.reason, context)
-        done = await _done(await self._desk.quarantine(order), context)
-        return pb_of_operator_service.QuarantineNodeResponse(
+        order = await _read_order(request.name, request.reason, context)
+        done = await _unwrap(await self._desk.quarantine(order), context)
+        return operator_pb2.QuarantineNodeResponse(
             enrollment=enrollment_message(done.shown), warnings=done.warnings
         )
 
     async def ReleaseNode(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_operator_service.ReleaseNodeRequest, context: Context
-    ) -> pb_of_operator_service.ReleaseNodeResponse:
+        self, request: operator_pb2.ReleaseNodeRequest, context: Context
+    ) -> operator_pb2.ReleaseNodeResponse:
         """End the denial of a node; its pins stay."""
-        order = await _order(request.name, request.reason, context)
-        expected = await _expected(request.expected_version, context)
-        done = await _done(await self._desk.release(order, expected), context)
-        return pb_of_operator_service.ReleaseNodeResponse(enrollment=enrollment_message(done.shown))
+        order = await _read_order(request.name, request.reason, context)
+        expected = await _read_version(request.expected_version, context)
+        done = await _unwrap(await self._desk.release(order, expected), context)
+        return operator_pb2.ReleaseNodeResponse(enrollment=enrollment_message(done.shown))
 
     async def ReleaseGpu(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_operator_service.ReleaseGpuRequest, context: Context
-    ) -> pb_of_operator_service.ReleaseGpuResponse:
+        self, request: operator_pb2.ReleaseGpuRequest, context: Context
+    ) -> operator_pb2.ReleaseGpuResponse:
         """End one reservation's part in one GPU whose node is silent."""
         if not is_gpu(request.gpu):
-            await _invalid(context, "gpu", f"{request.gpu[:80]!a}", "a UUID as GPU-… or MIG-…")
+            await _reject(context, "gpu", f"{request.gpu[:80]!a}", "a UUID as GPU-… or MIG-…")
         if not is_reservation(request.reservation):
             shown = f"{request.reservation[:80]!a}"
-            await _invalid(context, "reservation", shown, "the id of a reservation")
-        reason = await _reason(request.reason, context)
+            await _reject(context, "reservation", shown, "the id of a reservation")
+        reason = await _read_reason(request.reason, context)
         if self._releases is None:
             await abort_with(context, Refusal(ReasonCode.LEDGER_UNAVAILABLE, NO_LEDGER))
         caller = present_caller().name
@@ -199,52 +176,48 @@ class OperatorService(pb_grpc_of_operator_service.OperatorServiceServicer):
         done = await self._releases.release(order)
         if isinstance(done, Refusal):
             await abort_with(context, done)
-        return pb_of_operator_service.ReleaseGpuResponse(
+        return operator_pb2.ReleaseGpuResponse(
             already=done.already, node=done.node, namespace=done.namespace, pod=done.pod
         )
 
 
-async def _order(node: str, reason: str, context: Context) -> Order:
+async def _read_order(node: str, reason: str, context: Context) -> Order:
     if not is_node_name(node):
-        await _invalid(context, "name", f"{node[:80]!a}", "an RFC 1123 node name")
-    return Order(node, await _reason(reason, context), present_caller().name)
+        await _reject(context, "name", f"{node[:80]!a}", "an RFC 1123 node name")
+    return Order(node, await _read_reason(reason, context), present_caller().name)
 
 
-async def _reason(reason: str, context: Context) -> str:
+async def _read_reason(reason: str, context: Context) -> str:
     if not 0 < len(reason) <= MAX_REASON or not reason.isprintable() or not reason.strip():
         shown = f"{len(reason)} characters" if len(reason) > MAX_REASON else f"{reason[:80]!a}"
-        await _invalid(context, "reason", shown, f"1 to {MAX_REASON} printable characters")
+        await _reject(context, "reason", shown, f"1 to {MAX_REASON} printable characters")
     return reason.strip()
 
 
-async def _expected(version: str, context: Context) -> str:
+async def _read_version(version: str, context: Context) -> str:
     if not 0 < len(version) <= _MAX_VERSION:
-        await _invalid(
+        await _reject(
             context, "expected_version", f"{version[:80]!a}", "the version that was shown"
         )
     return version
 
 
-async def _done(result: Done | Refusal, context: Context) -> Done:
+async def _unwrap(result: Done | Refusal, context: Context) -> Done:
     if isinstance(result, Refusal):
         await abort_with(context, result)
     return result
 
 
-async def _invalid(context: Context, field: str, value: str, expected: str) -> NoReturn:
-    refusal = Refusal(ReasonCode.REQ_INVALID, f"{field} is {value}, expected {expected}")
-    await abort_with(context, refusal, field=field)
+async def _reject(context: Context, field: str, value: str, expected: str) -> NoReturn:
+    await reject_field(context, field, f"{field} is {value}, expected {expected}")
 
 
-# --- support service
-# SupportService: sends the parts of a support bundle to whoever was authorized to read.
-#
-# Must not know what is in a part.
+# --- support bundles
 
 CHUNK_BYTES: Final = 1 << 20
 
 
-class SupportService(pb_grpc_of_support_service.SupportServiceServicer):
+class SupportService(support_pb2_grpc.SupportServiceServicer):
     """The servicer; one for both listeners."""
 
     def __init__(self, parts: Callable[[], AsyncIterator[Part]]) -> None:
@@ -252,8 +225,8 @@ class SupportService(pb_grpc_of_support_service.SupportServiceServicer):
         self._open = 0
 
     async def Collect(  # noqa: N802 - the method's name in the protocol
-        self, request: pb_of_support_service.CollectRequest, context: Context
-    ) -> AsyncIterator[pb_of_support_service.CollectResponse]:
+        self, request: support_pb2.CollectRequest, context: Context
+    ) -> AsyncIterator[support_pb2.CollectResponse]:
         """All parts, in chunks."""
         del request
         if self._open >= AT_ONCE:
@@ -268,9 +241,9 @@ class SupportService(pb_grpc_of_support_service.SupportServiceServicer):
             self._open -= 1
 
 
-def _messages(part: Part) -> Iterator[pb_of_support_service.CollectResponse]:
+def _messages(part: Part) -> Iterator[support_pb2.CollectResponse]:
     content = part.content or b""
-    yield pb_of_support_service.CollectResponse(
+    yield support_pb2.CollectResponse(
         part=part.name,
         content=content[:CHUNK_BYTES],
         missing=part.missing,
@@ -278,6 +251,6 @@ def _messages(part: Part) -> Iterator[pb_of_support_service.CollectResponse]:
         left_out=part.left_out,
     )
     for start in range(CHUNK_BYTES, len(content), CHUNK_BYTES):
-        yield pb_of_support_service.CollectResponse(
+        yield support_pb2.CollectResponse(
             part=part.name, content=content[start : start + CHUNK_BYTES]
         )

@@ -33,10 +33,10 @@ from controller.policy import NodeMode, Policy
 from controller.recorders.binding import BindingJournal, UseJournal
 from controller.recorders.gauges import count_fleet
 from controller.recorders.http import AdmissionJournal, ApiJournal, ExtenderJournal
-from controller.rpc.fleet import FleetReader, FleetService
+from controller.rpc.fleet import FleetService
 from controller.rpc.fleet import KnownFleet as GatesKnownFleet
 from controller.rpc.fleet import KnownFleet as ReadingKnownFleet
-from controller.rpc.services import PlacementReader, PlacementService
+from controller.rpc.services import PlacementService
 from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
 from controller.web.api import ApiLimits, ApiPorts, Endpoint
 from controller.web.authentication import (
@@ -357,16 +357,14 @@ def fleet_service(
 ) -> FleetService:
     """The nodes as they stand, and what a pod would find there."""
     return FleetService(
-        FleetReader(
-            fleet=fleet,
-            policy=conditions.policy,
-            shown=desk.shown,
-            readiness=conditions.readiness,
-            labels=Labels(conditions.policy),
-            fit=partial(_fit, verbs),
-            promises=partial(_promises, scenes),
-        ),
+        fleet,
         conditions.clock,
+        policy=conditions.policy,
+        shown=desk.shown,
+        readiness=conditions.readiness,
+        labels=Labels(conditions.policy),
+        fit=partial(_fit, verbs),
+        promises=partial(_promises, scenes),
     )
 
 
@@ -382,7 +380,7 @@ def placement_service(
     """Reservations, and with a cluster the way of one pod to its GPUs."""
     ledger = None if binding is None else binding.ledger.store.snapshot
     if cluster is None:
-        return PlacementService(PlacementReader(ledger=ledger), clock)
+        return PlacementService(ledger, clock)
     inquiry = PodInquiry(
         InquiryPorts(
             pods=cluster.pods,
@@ -394,7 +392,7 @@ def placement_service(
             clock=clock,
         )
     )
-    return PlacementService(PlacementReader(ledger=ledger, about=inquiry.about), clock)
+    return PlacementService(ledger, clock, about=inquiry.about)
 
 
 class Labels:

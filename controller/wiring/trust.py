@@ -14,9 +14,9 @@ from controller.operations.conditions import Conditions
 from controller.operations.fleet import DenialFollower, DeskPorts, OperatorDesk
 from controller.operations.recall import LogRecall
 from controller.recorders.trust import TrustJournal
-from controller.rpc.attestation import AttestationService, SessionPorts, StreamTable
+from controller.rpc.attestation import AttestationService, StreamTable
 from controller.rpc.challenges import AuditHeads, Challenger
-from controller.rpc.intake import EvidenceIntake, IntakePorts
+from controller.rpc.intake import EvidenceIntake
 from controller.settings import ControllerSettings, Enrollment
 from controller.spire.poller import Revocation
 from controller.verifier.context import Limits, SpireFacts, VerifierSettings
@@ -60,16 +60,14 @@ def evidence_intake(
 ) -> EvidenceIntake:
     """Takes what the Verifier said of evidence to the registry, the store and the log."""
     return EvidenceIntake(
-        IntakePorts(
-            verifier=verifier,
-            store=conditions.store,
-            denials=denials,
-            registry=registry,
-            audit=conditions.audit,
-            known=conditions.known,
-            now=conditions.now,
-            observer=journal,
-        )
+        verifier=verifier,
+        store=conditions.store,
+        denials=denials,
+        registry=registry,
+        audit=conditions.audit,
+        known=conditions.known,
+        now=conditions.now,
+        observer=journal,
     )
 
 
@@ -85,22 +83,20 @@ def attestation_service(
 ) -> AttestationService:
     """The agents' streams; nodes are asked for their pods where a ledger releases by them."""
     return AttestationService(
-        SessionPorts(
-            verifier=verifier,
-            intake=intake,
-            challenger=Challenger(
-                verifier.settings,
-                conditions.svids,
-                AuditHeads(conditions.audit, settings.origin),
-                wants_pods=_no_pods if binding is None else binding.follower.releases_on,
-            ),
-            usage=_peer_usage(settings),
-            table=table,
-            known=conditions.known,
-            now=conditions.now,
-            jitter=random.SystemRandom().random,
-            observer=journal,
-        )
+        verifier=verifier,
+        intake=intake,
+        challenger=Challenger(
+            verifier.settings,
+            conditions.svids,
+            AuditHeads(conditions.audit, settings.origin),
+            wants_pods=_no_pods if binding is None else binding.follower.releases_on,
+        ),
+        usage=_peer_usage(settings),
+        table=table,
+        known=conditions.known,
+        now=conditions.now,
+        jitter=random.SystemRandom().random,
+        observer=journal,
     )
 
 

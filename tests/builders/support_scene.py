@@ -20,7 +20,7 @@ from controller.fleet.view import FleetSnapshot
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
 from controller.policies.in_force import PolicyInForce
 from controller.recorders.gauges import WitnessAlarms
-from controller.rpc.attestation import StreamTable
+from controller.rpc.attestation import AttestSession, StreamTable
 from controller.wiring.serving import SupportDesk, SupportPorts
 from gpuwarden.audit.checkpoint import TreeHead
 from gpuwarden.evidence.model import Host, LogAlarm
@@ -64,7 +64,10 @@ class TalkativeSvids(FakeSvidSource):
         return f"no SVID: UNAVAILABLE {self.text}"
 
 
-class Stream:
+class Stream(AttestSession):
+    def __init__(self) -> None:
+        pass
+
     def end(self, _refusal: object, /) -> None:
         pass
 

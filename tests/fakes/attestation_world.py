@@ -21,9 +21,9 @@ from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
 from controller.operations.fleet import Act, DeskPorts, OperatorDesk, Order
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.rpc.attestation import AttestationService, SessionPorts, SessionTiming, StreamTable
+from controller.rpc.attestation import AttestationService, SessionTiming, StreamTable
 from controller.rpc.challenges import Challenger
-from controller.rpc.intake import Changes, EvidenceIntake, IntakePorts, Result
+from controller.rpc.intake import Changes, EvidenceIntake, Result
 from controller.rpc.interceptor import AuthorizationInterceptor, tls_caller
 from controller.rpc.server import RpcServer, agents_server
 from controller.rpc.services import OperatorService, SupportService
@@ -160,30 +160,26 @@ class World:
             )
         )
         self.intake = EvidenceIntake(
-            IntakePorts(
-                verifier=verifier,
-                store=self.store,
-                denials=denials,
-                registry=self.registry,
-                audit=self.audit,
-                known=self.known,
-                now=self.now,
-                observer=self.witness,
-            )
+            verifier=verifier,
+            store=self.store,
+            denials=denials,
+            registry=self.registry,
+            audit=self.audit,
+            known=self.known,
+            now=self.now,
+            observer=self.witness,
         )
         self.service = AttestationService(
-            SessionPorts(
-                verifier=verifier,
-                intake=self.intake,
-                challenger=Challenger(settings, self.svids),
-                usage=self.usage,
-                table=self.table,
-                known=self.known,
-                now=self.now,
-                jitter=lambda: 0.5,
-                observer=self.witness,
-                timing=timing,
-            )
+            verifier=verifier,
+            intake=self.intake,
+            challenger=Challenger(settings, self.svids),
+            usage=self.usage,
+            table=self.table,
+            known=self.known,
+            now=self.now,
+            jitter=lambda: 0.5,
+            observer=self.witness,
+            timing=timing,
         )
         self.server: RpcServer
 

@@ -21,7 +21,7 @@ from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
 from controller.messages import no_labels
 from controller.operations.conditions import Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
-from controller.rpc.fleet import FleetReader, FleetService
+from controller.rpc.fleet import FleetService
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import (
     ListenError,
@@ -89,15 +89,15 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     records: dict[str, EnrollmentRecord] = {}
     policy = [DEFAULT_POLICY]
     readiness = [Readiness((), ())]
-    reader = FleetReader(
-        fleet=fleet,
+    service = FleetService(
+        fleet,
+        clock,
         policy=lambda: policy[0],
         shown=lambda name: _shown(name, records, fleet, clock),
         readiness=lambda: readiness[0],
         labels=lambda: no_labels,
         fit=_fit,
     )
-    service = FleetService(reader, clock)
     path = tmp_path / "fleet.sock"
     server = local_server(
         path=path,
@@ -376,7 +376,7 @@ class Somebody:
 
     caller: Caller | Refusal
 
-    def __call__(self, _context: object, _now: datetime, /) -> Caller | Refusal:
+    def __call__(self, _context: object, _now: datetime) -> Caller | Refusal:
         return self.caller
 
 
@@ -385,15 +385,13 @@ async def _served_as(
 ) -> tuple[RpcServer, Calls]:
     calls = Calls()
     service = FleetService(
-        FleetReader(
-            fleet=world.fleet,
-            policy=lambda: DEFAULT_POLICY,
-            shown=lambda name: _shown(name, world.records, world.fleet, world.clock),
-            readiness=lambda: Readiness((), ()),
-            labels=lambda: no_labels,
-            fit=_fit,
-        ),
+        world.fleet,
         clock,
+        policy=lambda: DEFAULT_POLICY,
+        shown=lambda name: _shown(name, world.records, world.fleet, world.clock),
+        readiness=lambda: Readiness((), ()),
+        labels=lambda: no_labels,
+        fit=_fit,
     )
     server = local_server(
         path=tmp_path / "other.sock",

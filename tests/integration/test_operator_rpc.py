@@ -11,10 +11,11 @@ import pytest
 from grpc import aio
 
 from controller.access import Caller, CallerKind, owner_of_socket, present_caller
+from controller.binding.operator_release import ReleaseDesk
 from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
 from controller.fleet.denials import show
 from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial, EnrollmentRecord, PinnedGpu
-from controller.operations.fleet import Done, Order
+from controller.operations.fleet import Done, OperatorDesk, Order
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import local_server
 from controller.rpc.services import MAX_REASON, OperatorService
@@ -33,7 +34,7 @@ SHOWN = show("gpu-1", RECORD, None, unwritten=None, now_ns=0)
 
 
 @dataclass
-class FakeDesk:
+class FakeDesk(OperatorDesk):
     """Remembers orders and answers as told."""
 
     answer: Done | Refusal = field(default_factory=lambda: Done(SHOWN))
@@ -53,7 +54,7 @@ class FakeDesk:
 
 
 @dataclass
-class FakeReleases:
+class FakeReleases(ReleaseDesk):
     """Likewise."""
 
     answer: ReleaseDone | Refusal = field(
@@ -85,7 +86,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     desk, callers, releases = FakeDesk(), [owner_of_socket(1000)], FakeReleases()
     service = OperatorService(desk, releases if request.param else None)
 
-    def authenticate(_context: object, _now: datetime, /) -> Caller:
+    def authenticate(_context: object, _now: datetime) -> Caller:
         return callers[0]
 
     server = local_server(

@@ -12,9 +12,9 @@ from controller.access import PeerUsage, Rate
 from controller.fleet.denials import Denials
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.fleet.registry import FleetRegistry
-from controller.rpc.attestation import AttestSession, SessionPorts, SessionTiming, StreamTable
+from controller.rpc.attestation import AttestationService, AttestSession, SessionTiming, StreamTable
 from controller.rpc.challenges import Challenger
-from controller.rpc.intake import EvidenceIntake, IntakePorts
+from controller.rpc.intake import EvidenceIntake
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.wire.v1 import attestation_pb2 as pb
@@ -93,19 +93,17 @@ class Bench:
         self.table = StreamTable()
         store = MemoryEnrollmentStore()
         intake = EvidenceIntake(
-            IntakePorts(
-                verifier=self.scene.verifier,
-                store=store,
-                denials=Denials(store),
-                registry=FleetRegistry(),
-                audit=RecordingAudit(),
-                known=lambda: self.scene.known,
-                now=lambda: self.scene.now,
-                observer=self.observed,
-            )
+            verifier=self.scene.verifier,
+            store=store,
+            denials=Denials(store),
+            registry=FleetRegistry(),
+            audit=RecordingAudit(),
+            known=lambda: self.scene.known,
+            now=lambda: self.scene.now,
+            observer=self.observed,
         )
         svid = ca.svid(f"spiffe://{TRUST_DOMAIN}/gpuwarden/controller")
-        ports = SessionPorts(
+        service = AttestationService(
             verifier=self.scene.verifier,
             intake=intake,
             challenger=Challenger(self.scene.settings, FakeSvidSource(svid)),
@@ -118,7 +116,7 @@ class Bench:
             timing=SessionTiming(write_s=0.05),
         )
         context: Any = self.context
-        self.session = AttestSession(ports, context, agent_uri(), self.scene.stream_facts())
+        self.session = AttestSession(service, context, agent_uri(), self.scene.stream_facts())
 
     def hello(self) -> None:
         document = canonical_json(self.scene.hello_document())

@@ -1,11 +1,12 @@
 """Which checkpoint and which proof a challenge brings, by what the agent says it knows."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controller.audit.checkpoints import Published
+from controller.audit.log import DurableLog
 from controller.fleet.appraisal import StreamState
 from controller.rpc.challenges import AuditHeads
 from gpuwarden.audit.key_change import sign_change
@@ -18,10 +19,14 @@ from tests.builders.log_keys import ORIGIN, signer
 LOG = GrownLog(9)
 
 
-@dataclass
-class CertifiedLog:
-    published: Published | None
-    wanted: list[int] = field(default_factory=list)
+class CertifiedLog(DurableLog):
+    def __init__(self, shown: Published | None) -> None:
+        self.shown = shown
+        self.wanted: list[int] = []
+
+    @property
+    def published(self) -> Published | None:
+        return self.shown
 
     def want_proof(self, size: int) -> None:
         self.wanted.append(size)

@@ -18,7 +18,7 @@ from controller.fleet.enrollment import (
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind
 from controller.fleet.view import NodeState
-from controller.rpc.intake import Changes, EvidenceIntake, IntakePorts, Result
+from controller.rpc.intake import Changes, EvidenceIntake, Result
 from controller.verifier.context import Snapshots
 from gpuwarden.audit.exhibit import bundle_digest, reverify
 from gpuwarden.audit.record import RecordKind
@@ -83,16 +83,14 @@ class Desk:
         self.audit = RecordingAudit()
         self.observed = Observed()
         self.intake = EvidenceIntake(
-            IntakePorts(
-                verifier=self.scene.verifier,
-                store=self.store,
-                denials=Denials(self.store),
-                registry=self.registry,
-                audit=self.audit,
-                known=self.known,
-                now=lambda: self.scene.now,
-                observer=self.observed,
-            )
+            verifier=self.scene.verifier,
+            store=self.store,
+            denials=Denials(self.store),
+            registry=self.registry,
+            audit=self.audit,
+            known=self.known,
+            now=lambda: self.scene.now,
+            observer=self.observed,
         )
         self.stream: StreamState = self.scene.opened()
         self.number = 0

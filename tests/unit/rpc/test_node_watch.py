@@ -6,39 +6,39 @@ from tests.builders.node_views import S, acceptance, fleet_of, node_view, past_r
 
 def test_first_look_tells_every_node_sorted() -> None:
     b, a = node_view("b"), node_view("a")
-    assert NodeWatch().changes(fleet_of(b, a), 0) == [NodeChange("a", a), NodeChange("b", b)]
+    assert NodeWatch().take_changes(fleet_of(b, a), 0) == [NodeChange("a", a), NodeChange("b", b)]
 
 
 def test_nothing_changed_tells_nothing() -> None:
     watch, fleet = NodeWatch(), fleet_of(node_view("a"))
-    watch.changes(fleet, 0)
-    assert watch.changes(fleet, 99 * S) == []
+    watch.take_changes(fleet, 0)
+    assert watch.take_changes(fleet, 99 * S) == []
 
 
 def test_many_changes_between_two_looks_are_one() -> None:
     watch = NodeWatch()
-    watch.changes(fleet_of(node_view("a"), node_view("b")), 0)
-    kept = watch.changes(EMPTY_FLEET, 0)
+    watch.take_changes(fleet_of(node_view("a"), node_view("b")), 0)
+    kept = watch.take_changes(EMPTY_FLEET, 0)
     assert [change.name for change in kept] == ["a", "b"]
     new = node_view("a", blocked=past_refusal(ReasonCode.SIG_INVALID))
-    watch.changes(fleet_of(node_view("a")), 0)
-    assert watch.changes(fleet_of(new), 0) == [NodeChange("a", new)]
+    watch.take_changes(fleet_of(node_view("a")), 0)
+    assert watch.take_changes(fleet_of(new), 0) == [NodeChange("a", new)]
 
 
 def test_a_lease_that_runs_out_is_a_change_without_any_event() -> None:
     watch = NodeWatch()
     early = node_view("a", acceptance=acceptance(fresh_until_ns=60 * S))
     fleet = fleet_of(early, node_view("b"), node_view("c", acceptance=None))
-    watch.changes(fleet, 0)
+    watch.take_changes(fleet, 0)
     assert watch.next_ns() == 60 * S
-    assert watch.changes(fleet, 60 * S) == [NodeChange("a", early)]
+    assert watch.take_changes(fleet, 60 * S) == [NodeChange("a", early)]
     assert watch.next_ns() == 100 * S
-    watch.changes(fleet, 100 * S)
+    watch.take_changes(fleet, 100 * S)
     assert watch.next_ns() is None
 
 
 def test_a_forgotten_node_is_told_once() -> None:
     watch = NodeWatch()
-    watch.changes(fleet_of(node_view("a")), 0)
-    assert watch.changes(EMPTY_FLEET, 0) == [NodeChange("a", None)]
-    assert watch.changes(EMPTY_FLEET, 0) == []
+    watch.take_changes(fleet_of(node_view("a")), 0)
+    assert watch.take_changes(EMPTY_FLEET, 0) == [NodeChange("a", None)]
+    assert watch.take_changes(EMPTY_FLEET, 0) == []

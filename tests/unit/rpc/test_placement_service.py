@@ -8,7 +8,7 @@ import pytest
 
 from controller.explain.pod import Account
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.rpc.services import AT_ONCE, PlacementReader, PlacementService
+from controller.rpc.services import AT_ONCE, PlacementService
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.accounts import account, held, pod_document
@@ -32,7 +32,7 @@ async def listed(
 ) -> pb.ListReservationsResponse:
     clock = FakeClock(boottime=now_ns)
     source = None if ledger is None else (lambda: ledger)
-    service = PlacementService(PlacementReader(ledger=source), clock)
+    service = PlacementService(source, clock)
     context: Any = Context()
     return await service.ListReservations(pb.ListReservationsRequest(**fields), context)
 
@@ -77,7 +77,7 @@ async def explained(
         return found
 
     source: Callable[[str, str], Awaitable[Account | Refusal]] | None = about if found else None
-    service = PlacementService(PlacementReader(ledger=None, about=source), FakeClock())
+    service = PlacementService(None, FakeClock(), about=source)
     context: Any = Context()
     answer = await service.ExplainPod(pb.ExplainPodRequest(namespace=namespace, name=name), context)
     assert asked == [(namespace, name)]
@@ -110,7 +110,7 @@ async def test_few_answers_are_made_at_a_time() -> None:
         running -= 1
         return Refusal(ReasonCode.POD_UNKNOWN, "none")
 
-    service = PlacementService(PlacementReader(ledger=None, about=about), FakeClock())
+    service = PlacementService(None, FakeClock(), about=about)
     context: Any = Context()
     request = pb.ExplainPodRequest(namespace="a", name="b")
     calls = [asyncio.create_task(service.ExplainPod(request, context)) for _ in range(9)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.messages import Wanted, reservation_page
+from controller.messages import ReservationQuery, reservation_page
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.ledger import OTHER_POD, SHARE, holder, record
 
@@ -18,7 +18,7 @@ def ledger(*records: GpuRecord, made_at: str = MADE) -> LedgerSnapshot:
 
 
 def listed(here: LedgerSnapshot, **wanted: object) -> pb.ListReservationsResponse:
-    return reservation_page(here, replace(Wanted(), **wanted), WALL_NS)  # type: ignore[arg-type] # fields of Wanted
+    return reservation_page(here, replace(ReservationQuery(), **wanted), WALL_NS)  # type: ignore[arg-type] # fields of ReservationQuery
 
 
 def names(page: pb.ListReservationsResponse) -> list[str]:

@@ -1,8 +1,8 @@
-from controller.rpc.attestation import StreamTable
+from controller.rpc.attestation import AttestSession, StreamTable
 from gpuwarden.reasons import ReasonCode, Refusal
 
 
-class Stream:
+class Stream(AttestSession):
     def __init__(self) -> None:
         self.ends: list[Refusal | None] = []
 

@@ -35,8 +35,8 @@ ENTRIES: Final = (
         (
             Edit(
                 "controller/rpc/attestation.py",
-                "min(left_s, self._ports.timing.age_s)",
-                "max(left_s, self._ports.timing.age_s)",
+                "min(left_s, self._service.timing.age_s)",
+                "max(left_s, self._service.timing.age_s)",
             ),
             Edit(
                 "controller/rpc/interceptor.py",
@@ -64,7 +64,7 @@ ENTRIES: Final = (
     one(
         "messages-per-peer",
         "controller/rpc/attestation.py",
-        "if refusal := self._ports.usage.message(self._peer, now_ns):",
+        "if refusal := self._service.usage.message(self._peer, now_ns):",
         "if refusal := None:",
         f"{RPC}::test_flooding_ends_the_stream",
     ),
@@ -78,14 +78,14 @@ ENTRIES: Final = (
     one(
         "slow-senders",
         "controller/rpc/attestation.py",
-        "int(self._ports.timing.hello_s * NS_PER_S)",
+        "int(self._service.timing.hello_s * NS_PER_S)",
         "3600 * NS_PER_S",
         f"{HOSTILE}::test_a_message_that_comes_byte_by_byte_is_not_waited_for",
     ),
     one(
         "slow-readers",
         "controller/rpc/attestation.py",
-        "async with asyncio.timeout(self._ports.timing.write_s):",
+        "async with asyncio.timeout(self._service.timing.write_s):",
         "async with asyncio.timeout(3600):",
         "tests/unit/rpc/test_attest_session.py::test_a_peer_that_does_not_read_is_cut_off",
     ),
@@ -99,8 +99,8 @@ ENTRIES: Final = (
     one(
         "no-grant-without-record",
         "controller/rpc/intake.py",
-        "await self._ports.audit.grant(",
-        "self._ports.audit.note(",
+        "await self._audit.grant(",
+        "self._audit.note(",
         f"{RPC}::test_nothing_is_granted_while_the_log_is_broken",
         f"{RPC}::test_a_grant_waits_for_its_record_and_a_refusal_meanwhile_wins",
     ),
