@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             " `python -m sandbox.controller_main` runs this controller with a list of nodes\n"
         )
         return EXIT_FAULT
-    from controller.wiring.opening import open_transport  # noqa: PLC0415 - brings the client library
+    from controller.kube.transport import open_transport  # noqa: PLC0415 - brings 20 MiB of client library, needed here only
 
     exchange = open_transport(loaded.settings.kubernetes, os.environ, SystemClock())
     return run_to_end(PROGRAM, lambda: run(loaded, exchange=exchange))

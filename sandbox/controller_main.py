@@ -17,7 +17,8 @@ import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports gr
 
 # isort: split
 from controller.__main__ import run_to_end
-from controller.app import Addresses, run
+from controller.app import run
+from controller.wiring.listeners import Addresses
 from gpuwarden.settings.loader import CONTROLLER
 from gpuwarden.settings.start import EXIT_BAD_CONFIGURATION, settings_or_exit
 from sandbox.insecure_static_nodes import InsecureStaticNodes

@@ -27,6 +27,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 
 from controller.kube.client import MAX_OBJECT_BYTES, Answer, Request
 from controller.kube.resources import ApiError
+from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
 
@@ -387,6 +388,18 @@ class Transport:
             await connections.leave()
             raise ApiError("the API server sent us elsewhere, which it never does")
         return response
+
+
+def open_transport(
+    settings: KubernetesSettings, environ: Mapping[str, str], clock: Clock
+) -> Transport:
+    """The transport that the settings choose; it connects at the first call."""
+    source: AccessSource = (
+        InCluster(environ)
+        if settings.kubeconfig is None
+        else Kubeconfig(settings.kubeconfig, settings.context)
+    )
+    return Transport(source, clock)
 
 
 class _Body:

@@ -204,9 +204,19 @@ def _no_nodes(_pod_uid: str) -> frozenset[str]:
     return frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer in the making. `result` is a metric label; `decision` is for the audit log."""
+
+    status: int
+    body: bytes
+    result: str
+    decision: FilterDecision | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the verbs ask at each request. All of it answers from memory."""
+class ExtenderVerbs:
+    """Answers requests. What it asks at each of them answers from memory."""
 
     scenes: Scenes
     not_ready: Callable[[], str | None]
@@ -220,27 +230,10 @@ class Surroundings:
     report: bool = False
     """Report-only mode: every decision is made and handed back, and every node passes."""
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer in the making. `result` is a metric label; `decision` is for the audit log."""
-
-    status: int
-    body: bytes
-    result: str
-    decision: FilterDecision | None = None
-
-
-class ExtenderVerbs:
-    """Answers requests."""
-
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._around = surroundings
-
     @property
     def insecure(self) -> tuple[str, ...]:
         """Names of insecure stand-ins that answers may rest on."""
-        return (INSECURE_STATIC_HASHES,) if self._around.rules.opaque_hashes else ()
+        return (INSECURE_STATIC_HASHES,) if self.rules.opaque_hashes else ()
 
     def filter(self, body: Body) -> Answer:
         """Answer /filter."""
@@ -251,14 +244,14 @@ class ExtenderVerbs:
         needs = self._needs(args.pod)
         if isinstance(needs, Requirements) and not needs.guarded:
             return Answer(200, self._passing(args), "untouched")
-        reason = self._around.not_ready()
+        reason = self.not_ready()
         if reason is not None:
             text = self._text(Refusal(ReasonCode.CONTROLLER_NOT_READY, reason))
-            body = self._passing(args) if self._around.report else encode_error(text)
+            body = self._passing(args) if self.report else encode_error(text)
             return Answer(200, body, "not_ready")
         scene = self._scene(args.pod, needs)
         uid = args.pod.metadata.uid or ""
-        outcome = filter_nodes(args.names, needs, scene, self._around.denied(uid))
+        outcome = filter_nodes(args.names, needs, scene, self.denied(uid))
         metadata = args.pod.metadata
         decision = FilterDecision(
             namespace=metadata.namespace or "",
@@ -269,9 +262,9 @@ class ExtenderVerbs:
             fleet_version=scene.fleet.version,
             insecure=self.insecure,
             totals=outcome.totals,
-            reported=self._around.report,
+            reported=self.report,
         )
-        if self._around.report:
+        if self.report:
             result = "passed" if outcome.passed else "reported"
             return Answer(200, self._passing(args), result, decision)
         reasons = {name: self._text(refusal) for name, refusal in outcome.reasons.items()}
@@ -288,7 +281,7 @@ class ExtenderVerbs:
         zeros = encode_priorities(dict.fromkeys(args.names, 0))
         if isinstance(needs, Requirements) and not needs.guarded:
             return Answer(200, zeros, "untouched")
-        if self._around.not_ready() is not None:
+        if self.not_ready() is not None:
             return Answer(200, zeros, "not_ready")
         scores = prioritize_nodes(args.names, needs, self._scene(args.pod, needs))
         return Answer(200, encode_priorities(scores), "passed")
@@ -318,12 +311,12 @@ class ExtenderVerbs:
         scene = self._scene(pod, needs)
         if pod.spec.node_name:
             return explain_bound(needs, scene, pod.spec.node_name)
-        reason = self._around.not_ready()
+        reason = self.not_ready()
         if reason is not None:
             return PodExplanation(
                 needs=needs, refusal=Refusal(ReasonCode.CONTROLLER_NOT_READY, reason)
             )
-        return explain_waiting(needs, scene, self._around.denied(pod.metadata.uid or ""))
+        return explain_waiting(needs, scene, self.denied(pod.metadata.uid or ""))
 
     @staticmethod
     def _passing(args: ExtenderArgs) -> bytes:
@@ -332,19 +325,19 @@ class ExtenderVerbs:
 
     def passing(self, pod: Pod) -> list[str]:
         """The nodes that a waiting pod of an enforced namespace would pass to."""
-        needs = parse_requirements(pod, self._around.rules, enforced=True)
+        needs = parse_requirements(pod, self.rules, enforced=True)
         if isinstance(needs, RequirementsInvalid) or not needs.guarded:
             return []
         scene = self._scene(pod, needs)
         return filter_nodes(list(scene.fleet.nodes), needs, scene).passed
 
     def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
-        enforced = self._around.is_enforced(pod.metadata.namespace or namespace)
-        return parse_requirements(pod, self._around.rules, enforced=enforced)
+        enforced = self.is_enforced(pod.metadata.namespace or namespace)
+        return parse_requirements(pod, self.rules, enforced=enforced)
 
     def _scene(self, pod: Pod, needs: Requirements | RequirementsInvalid) -> Scene:
-        use = self._around.use.use(pod.metadata.uid, share_group(pod, needs))
-        return self._around.scenes.now(use)
+        use = self.use.use(pod.metadata.uid, share_group(pod, needs))
+        return self.scenes.now(use)
 
     def _text(self, refusal: Refusal) -> str:
-        return message(refusal) + (_MARK if self._around.rules.opaque_hashes else "")
+        return message(refusal) + (_MARK if self.rules.opaque_hashes else "")

@@ -1,93 +1,131 @@
-"""Controller.
+"""Makes the parts of a controller from its settings and connects them.
 
-Holds: assembly, effective settings.
+Starts nothing and opens no port. What a part is made of stands in the module of its side:
+`cluster`, `stores`, `trust`, `binding`, `pods`, `services`, `listeners`.
 """
 
 import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Final
 
+from controller.audit.log import DurableLog
+from controller.audit.opening import audit_log
+from controller.audit.sealing import LogIdentity
 from controller.explain.node import RecentRefusals
 from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.enrollment import NodeDirectory
-from controller.fleet.registry import FleetRegistry
+from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.client import Exchange
+from controller.kube.node_hints import NodeHints
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
+from controller.operations.fleet import DenialFollower
 from controller.placement.snapshot import InsecureStaticHashes, Scenes
-from controller.policies.in_force import PolicyInForce
+from controller.policies.file import PolicyFinding, PolicyInvalidError
+from controller.policies.in_force import PolicyInForce, PolicySource, policy_file
 from controller.policy import DEFAULT_POLICY
 from controller.record import Record
+from controller.recorders.gauges import FleetGauges, count_fleet
 from controller.recorders.http import ApiJournal
+from controller.recorders.support_bundle import ControllerState
 from controller.recorders.trust import CONTROLLER, SpireJournal, TrustJournal
 from controller.rpc.attestation import StreamTable
-from controller.rpc.fleet import KnownFleet
-from controller.rpc.services import OperatorService
-from controller.settings import ControllerSettings, Protection
+from controller.rpc.fleet import FleetService, KnownFleet
+from controller.rpc.services import OperatorService, SupportService
+from controller.settings import ControllerSettings, PolicyOrigin, Protection, StoreKind
+from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
-from controller.wiring.parts import (
-    Parts,
-    insecure_warnings,
-    kubernetes_cluster,
-    log_identity,
-    node_directory,
-    policy_source,
-    tell_of_changes,
-)
-from controller.wiring.serving import (
+from controller.web.server import OpsServer, ops_app
+from controller.wiring.binding import OPEN_TO_THE_NETWORK, BindingParts
+from controller.wiring.cluster import Cluster
+from controller.wiring.listeners import Listeners, RpcServices
+from controller.wiring.pods import (
     admission_webhooks,
     binding_gate,
     extender_server,
     extender_verbs,
-    fleet_service,
-    http_api,
     node_hints,
-    placement_service,
+    wish_rules,
 )
-from controller.wiring.stores import audit_log, choose_store, spire_parts
+from controller.wiring.services import fleet_service, http_api, placement_service
+from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
 from controller.wiring.trust import (
+    SpireParts,
     attestation_service,
     denial_follower,
     evidence_intake,
     operator_desk,
     revocation,
+    spire_parts,
     verifier_settings,
 )
 from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
-from gpuwarden.identity.svid import SvidSource
+from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.settings.key import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective, render
+from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import EventLogger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-# --- assembly
-# Makes the parts of a controller from its settings and connects them.
-#
-# Starts nothing and opens no port. What a part is made of stands in the file of its side.
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class NodesUnknownError(Exception):
+    """There is no node directory: a controller that knows no nodes could accept nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A controller that is not started yet: what is started, asked and closed in its life."""
+
+    clock: Clock
+    conditions: Conditions
+    audit: DurableLog
+    store: ChosenStore
+    policy: PolicyInForce
+    registry: FleetRegistry
+    denials: DenialFollower
+    journal: TrustJournal
+    spire: SpireParts
+    revocation: Revocation
+    cluster: Cluster | None
+    """None where the Kubernetes API is not used."""
+    binding: BindingParts | None
+    """None without a cluster or webhooks."""
+    hints: NodeHints | None
+    """None unless pods reach their nodes by affinity."""
+    streams: StreamTable
+    fleet: FleetService
+    listeners: Listeners
 
 
 def assemble(
-    settings: ControllerSettings,
+    loaded: Loaded[ControllerSettings],
     *,
     directory: NodeDirectory | None,
     exchange: Exchange | None = None,
-    svids: SvidSource,
+    svids: SvidKeeper,
     instruments: Instruments,
     clock: Clock,
 ) -> Parts:
     """Make the parts and connect them; the nodes come from `directory`, or from the cluster.
 
-    Raises PolicyInvalidError, StaticHashesError, ListenRefusedError, TlsFilesError,
+    Raises PolicyInvalidError, StaticHashesError, ListenRefusedError, TlsFilesError, IdKeysError,
     StoreMissingError or NodesUnknownError for what cannot be used.
     """
-    cluster = kubernetes_cluster(settings, exchange, clock, instruments)
-    directory = node_directory(directory, cluster)
-    audit = audit_log(settings.audit, log_identity(settings), clock, instruments)
-    refusals = RecentRefusals(clock.wall_ns)
+    settings = loaded.settings
+    cluster = _cluster(settings, exchange, clock, instruments)
+    directory = _directory(directory, cluster)
+    audit = audit_log(settings.audit, _log_identity(settings), clock, instruments)
     store = choose_store(settings.store, clock, None if cluster is None else cluster.enrollments)
-    source = policy_source(settings, cluster)
+    source = _policy_source(settings, cluster)
     registry = FleetRegistry((None if source is None else source.current) or DEFAULT_POLICY)
     policy = PolicyInForce(
         source, audit=audit, instruments=instruments, changed=registry.set_policy
@@ -103,13 +141,14 @@ def assemble(
         audit=audit,
         policy_in_force=policy,
         state=ProcessState(anchor),
-        insecure=insecure_warnings(settings, directory),
+        insecure=_insecure_warnings(settings, directory),
         namespaces=None if cluster is None else cluster.namespaces,
         spire=spire.conditions,
     )
-    journal = TrustJournal(instruments, audit, refusals, tell_of_changes(cluster, conditions))
+    refusals = RecentRefusals(clock.wall_ns)
+    journal = TrustJournal(instruments, audit, refusals, _tell_of_changes(cluster, conditions))
     denials = Denials(store.store, partial(journal.denial, fate=DenialFate.STANDS))
-    table = StreamTable()
+    streams = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     scenes = Scenes(
         registry,
@@ -133,31 +172,35 @@ def assemble(
     desk = operator_desk(conditions, denials, registry, journal)
     verifier = Verifier(verifier_settings(settings), spire=spire.facts)
     intake = evidence_intake(verifier, conditions, denials, registry, journal)
-    return Parts(
-        settings=settings,
-        clock=clock,
-        cluster=cluster,
+    render_metrics = _metrics_page(
+        instruments, svids, registry, conditions, spire, cluster=cluster, binding=binding
+    )
+    state = ControllerState(
+        loaded=loaded,
         conditions=conditions,
-        audit=audit,
-        store=store,
-        denials=denial_follower(
-            settings, conditions, denials, registry, journal=journal, instruments=instruments
-        ),
-        registry=registry,
-        policy=policy,
-        svids=svids,
-        journal=journal,
+        fleet=known_fleet.snapshot,
+        streams=streams,
         refusals=refusals,
-        table=table,
-        known_fleet=known_fleet,
+        alarms=journal.alarms,
+        audit=audit,
+        store_facts=store.facts,
+        metrics=render_metrics,
+    )
+    services = RpcServices(
         attestation=attestation_service(
-            settings, conditions, verifier, intake, journal=journal, table=table, binding=binding
+            settings, conditions, verifier, intake, journal=journal, table=streams, binding=binding
         ),
         fleet=fleet_service(conditions, known_fleet, desk, verbs, scenes),
         operator=OperatorService(desk, None if binding is None else binding.releases),
         placement=placement_service(
             settings, cluster, binding, verbs, fleet=known_fleet, clock=clock
         ),
+        support=SupportService(state.parts),
+    )
+    listeners = Listeners(
+        settings,
+        ops=OpsServer(ops_app(conditions.readiness, render_metrics), settings.listen.ops),
+        services=services,
         extender=extender_server(settings, verbs, audit, instruments, cluster),
         admission=admission_webhooks(settings, cluster, conditions, instruments, binding),
         api=http_api(
@@ -168,8 +211,22 @@ def assemble(
             conditions,
             journal=ApiJournal(instruments, audit),
         ),
-        hints=node_hints(settings, cluster, verbs, conditions),
-        binding=binding,
+        conditions=conditions,
+        svids=svids,
+        journal=journal,
+        instruments=instruments,
+    )
+    return Parts(
+        clock=clock,
+        conditions=conditions,
+        audit=audit,
+        store=store,
+        policy=policy,
+        registry=registry,
+        denials=denial_follower(
+            settings, conditions, denials, registry, journal=journal, instruments=instruments
+        ),
+        journal=journal,
         spire=spire,
         revocation=revocation(
             settings,
@@ -178,19 +235,126 @@ def assemble(
             directory,
             registry=registry,
             intake=intake,
-            table=table,
+            table=streams,
         ),
+        cluster=cluster,
+        binding=binding,
+        hints=node_hints(settings, cluster, verbs, conditions),
+        streams=streams,
+        fleet=services.fleet,
+        listeners=listeners,
     )
 
 
-# --- effective settings
-# Says with which settings a controller runs: in its own log, and in the audit log.
-#
-# Changes no setting, and shows no more of one than `config print` does.
+# --- what the settings choose
+
+
+def _cluster(
+    settings: ControllerSettings, exchange: Exchange | None, clock: Clock, instruments: Instruments
+) -> Cluster | None:
+    if exchange is None:
+        return None
+    return Cluster(
+        settings.kubernetes,
+        exchange,
+        replica=settings.replica,
+        rules=wish_rules(settings),
+        clock=clock,
+        instruments=instruments,
+        has_policy=settings.policy.source is PolicyOrigin.CLUSTER,
+    )
+
+
+def _directory(directory: NodeDirectory | None, cluster: Cluster | None) -> NodeDirectory:
+    if directory is not None:
+        return directory
+    if cluster is None:
+        raise NodesUnknownError("nobody says which nodes exist")
+    return cluster.nodes
+
+
+def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> PolicySource | None:
+    if settings.policy.source is PolicyOrigin.FILE:
+        return policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
+    if cluster is None or cluster.policy is None:
+        expected = "file, where the Kubernetes API is not used"
+        raise PolicyInvalidError((PolicyFinding("policy.source", "cluster", expected),))
+    return cluster.policy
+
+
+def _tell_of_changes(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes], None]:
+    """Has changes of trust told in the cluster, and pods tried anew that they may help.
+
+    Until every agent had its turn nothing is decided, so no pod waits for one of these changes.
+    """
+
+    def tell(changes: Changes) -> None:
+        if cluster is None:
+            return
+        cluster.tell(changes)
+        if conditions.not_ready() is None:
+            cluster.wake(changes)
+
+    return tell
+
+
+def _insecure_warnings(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:
+    """One text for each stand-in that would be wrong in production."""
+    warnings = [directory.warning()]
+    if settings.store.kind is StoreKind.MEMORY:
+        warnings.append(MEMORY_WARNING)
+    if settings.insecure_static_hashes:
+        warnings.append(
+            f"InsecureStaticHashes: {len(settings.static_hashes)} nodes have hashes that"
+            " nobody attested; never use this in production"
+        )
+    if settings.admission.tls.cert is not None and settings.admission.tls.client_ca is None:
+        warnings.append(OPEN_TO_THE_NETWORK)
+    return tuple(text for text in warnings if text)
+
+
+def _log_identity(settings: ControllerSettings) -> LogIdentity:
+    """Whose log it is: the origin, this boot, this process."""
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
+    return LogIdentity(settings.origin, boot, secrets.token_hex(16))
+
+
+def _metrics_page(
+    instruments: Instruments,
+    svids: SvidKeeper,
+    registry: FleetRegistry,
+    conditions: Conditions,
+    spire: SpireParts,
+    *,
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+) -> Callable[[], bytes]:
+    """What Prometheus reads: gauges are set as it asks, then everything is rendered."""
+    gauges, audit = FleetGauges(instruments), conditions.audit
+
+    def render_page() -> bytes:
+        now_ns = conditions.clock.boottime_ns()
+        gauges.set_fleet(count_fleet(registry.snapshot(), now_ns))
+        gauges.set_svid(svids.facts())
+        if cluster is not None:
+            cluster.set_gauges()
+        if binding is not None:
+            binding.set_gauges()
+        instruments.gauge(names.READY).set(conditions.readiness().ready)
+        instruments.gauge(names.SPIRE_AGE).set(spire.age_s(now_ns))
+        instruments.gauge(names.AUDIT_QUEUE).set(audit.waiting)
+        published = audit.published
+        instruments.gauge(names.AUDIT_CHECKPOINT).set(published.head.size if published else 0)
+        return instruments.render()
+
+    return render_page
+
+
+# --- the settings in force, in the log and in the audit log
 
 
 def announce_settings(loaded: Loaded[ControllerSettings], parts: Parts, log: EventLogger) -> None:
-    """Tell the values, which came under a foreign name, and which stand-ins are insecure."""
+    """Log the values, which of them came under an alias, and which stand-ins are insecure."""
     log.info(
         Event.CONFIG_EFFECTIVE,
         digest=_digest(loaded),
@@ -204,7 +368,7 @@ def announce_settings(loaded: Loaded[ControllerSettings], parts: Parts, log: Eve
 
 
 def record_settings(loaded: Loaded[ControllerSettings], parts: Parts) -> None:
-    """Note in the audit log what is in force: settings and policy by digest, store, version."""
+    """Record in the audit log: settings and policy by digest, store, version."""
     parts.audit.note(
         Record(
             RecordKind.CONFIG_CHANGE,
@@ -223,7 +387,7 @@ def record_settings(loaded: Loaded[ControllerSettings], parts: Parts) -> None:
 
 
 def _is_alias(source: str) -> bool:
-    """Whether a value came from a variable that is not named as ours are."""
+    """Whether a value came from a variable without the prefix of gpuwarden."""
     kind, _, variable = source.partition(" ")
     return kind == "environment" and not variable.startswith(ENV_PREFIX)
 

@@ -1,28 +1,38 @@
-"""What believes a node and what ends the belief: evidence, denials, operators, revocation.
+"""What trusts a node and what ends the trust: evidence, quarantine, operators, SPIRE, revocation.
 
-Connects alone: no step of the verification and no right of an operator is decided here.
+Constructs and connects only. No step of the verification and no right of an operator is decided
+here.
 """
 
+import asyncio
+import contextlib
 import random
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from controller.access import PeerUsage, Rate
 from controller.fleet.denials import Denials
 from controller.fleet.enrollment import NodeDirectory
 from controller.fleet.registry import FleetRegistry
-from controller.operations.conditions import Conditions
+from controller.operations.conditions import ClockAnchor, Conditions
 from controller.operations.fleet import DenialFollower, DeskPorts, OperatorDesk
 from controller.operations.recall import LogRecall
-from controller.recorders.trust import TrustJournal
+from controller.recorders.trust import SpireJournal, TrustJournal
 from controller.rpc.attestation import AttestationService, StreamTable
 from controller.rpc.challenges import AuditHeads, Challenger
 from controller.rpc.intake import EvidenceIntake
 from controller.settings import ControllerSettings, Enrollment
-from controller.spire.poller import Revocation
-from controller.verifier.context import Limits, SpireFacts, VerifierSettings
+from controller.spire.client import connected
+from controller.spire.judgement import NO_SPIRE_SERVER, SpireConditions, SpireLimits
+from controller.spire.poller import LiveSpireFacts, PollPorts, Revocation, SpirePoller
+from controller.verifier.context import Limits, NoSpire, SpireFacts, VerifierSettings
 from controller.verifier.verifier import Verifier
 from controller.wiring.binding import BindingParts
-from gpuwarden.moment import NS_PER_MS
+from gpuwarden.clock import Clock
+from gpuwarden.identity.spiffe_id import controller_id
+from gpuwarden.identity.svid import SvidSource
+from gpuwarden.moment import NS_PER_MS, NS_PER_S, Moment
 from gpuwarden.telemetry.metrics import Instruments
 
 _MINUTE: Final = 60.0
@@ -173,3 +183,66 @@ def _peer_usage(settings: ControllerSettings) -> PeerUsage:
         openings=Rate(settings.limits.rate / _MINUTE, settings.limits.rate),
         messages=Rate(per_second, int(5 * per_second)),
     )
+
+
+# --- SPIRE
+
+
+@dataclass(frozen=True, slots=True)
+class SpireParts:
+    """What level L1 is made of; without a SPIRE server only the answers that say so."""
+
+    facts: SpireFacts
+    conditions: SpireConditions
+    poller: SpirePoller | None
+
+    async def await_snapshot(self, seconds: float) -> None:
+        """Wait a little for the first snapshot, so that agents need not come twice."""
+        if self.poller is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.poller.answered.wait()
+
+    def age_s(self, now_ns: int) -> float:
+        """Age of the last snapshot, seconds; 0 where there is none."""
+        if self.poller is None or self.poller.snapshot is None:
+            return 0.0
+        return (now_ns - self.poller.snapshot.agents_ns) / NS_PER_S
+
+
+def spire_parts(
+    settings: ControllerSettings,
+    svids: SvidSource,
+    clock: Clock,
+    anchor: ClockAnchor,
+    journal: SpireJournal,
+) -> SpireParts:
+    """The parts, not yet started."""
+    spire = settings.spire
+    if spire.server is None:
+        return SpireParts(NoSpire(), NO_SPIRE_SERVER, None)
+    limits = SpireLimits(settings.trust_domain, spire.grace.ns, spire.poll.ns * 3 // 2)
+    own = controller_id(settings.trust_domain, settings.path_prefix)
+    poller = SpirePoller(
+        PollPorts(
+            dial=partial(connected, address=spire.server),
+            svids=svids,
+            moment=partial(believed_moment, clock, anchor),
+            jitter=random.SystemRandom().random,
+            observer=journal,
+        ),
+        beginning=f"spiffe://{settings.trust_domain}{settings.path_prefix}/",
+        poll_s=spire.poll.seconds,
+    )
+    facts = LiveSpireFacts(poller, limits, str(own))
+    return SpireParts(facts, facts, poller)
+
+
+def believed_moment(clock: Clock, anchor: ClockAnchor) -> Moment:
+    """Both clocks, the wall clock no later than the time since the start allows.
+
+    A wall clock that jumps ahead would make every SPIRE agent look expired, and that revokes.
+    """
+    boottime_ns, wall_ns = clock.boottime_ns(), clock.wall_ns()
+    ahead_ns = max(0, anchor.offset_ns(boottime_ns, wall_ns))
+    return Moment(boottime_ns, wall_ns - ahead_ns)

@@ -14,11 +14,11 @@ from pathlib import Path
 from controller.__main__ import run_to_end
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionDecision, PodPorts, pod_handlers
+from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.recorders.http import AdmissionJournal
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
-from controller.wiring.stores import audit_log
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.controller import AuditSettings

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.record import Record
-from controller.wiring.stores import audit_log
 from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import SystemClock

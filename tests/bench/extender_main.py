@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvloop
 
+from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.placement.snapshot import Scenes
 from controller.placement.texts import WishRules
@@ -21,8 +22,7 @@ from controller.policy import DEFAULT_POLICY
 from controller.recorders.http import ExtenderJournal
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.server import TlsFiles
-from controller.web.verbs import ExtenderVerbs, NoGpuUse, Surroundings
-from controller.wiring.stores import audit_log
+from controller.web.verbs import ExtenderVerbs, NoGpuUse
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.controller import AuditSettings
@@ -57,16 +57,14 @@ async def serve(options: argparse.Namespace) -> None:
     clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
     journal = ExtenderJournal(instruments)
     verbs = ExtenderVerbs(
-        Surroundings(
-            scenes=Scenes(registry, lambda: DEFAULT_POLICY, clock),
-            not_ready=lambda: None,
-            use=NoGpuUse(),
-            rules=WishRules(
-                hash_keys=("gpuwarden.dev/required-hash",),
-                managed_resources=("nvidia.com/gpu",),
-                opaque_hashes=False,
-            ),
-        )
+        scenes=Scenes(registry, lambda: DEFAULT_POLICY, clock),
+        not_ready=lambda: None,
+        use=NoGpuUse(),
+        rules=WishRules(
+            hash_keys=("gpuwarden.dev/required-hash",),
+            managed_resources=("nvidia.com/gpu",),
+            opaque_hashes=False,
+        ),
     )
     sink: DecisionSink = NoSink()
     if options.audit is not None:

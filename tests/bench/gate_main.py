@@ -19,6 +19,7 @@ from typing import Any
 
 from controller.__main__ import run_to_end
 from controller.admission.pod_view import AdmissionRules
+from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.binding.decision import GateView, RecentDenials
 from controller.binding.request import StoredPod
@@ -33,7 +34,6 @@ from controller.recorders.http import AdmissionJournal
 from controller.store.ledger import SqliteLedgerStore
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
-from controller.wiring.stores import audit_log
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
 from gpuwarden.reasons import Refusal

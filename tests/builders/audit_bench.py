@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.audit.log import DurableLog, Reporting
+from controller.audit.opening import open_files
 from controller.audit.sealing import LogIdentity
 from controller.record import Record
-from controller.wiring.stores import open_files
 from gpuwarden.audit.chain import Verified
 from gpuwarden.audit.files import log_files, verify_files
 from gpuwarden.audit.record import RecordKind

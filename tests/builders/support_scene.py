@@ -20,8 +20,8 @@ from controller.fleet.view import FleetSnapshot
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
 from controller.policies.in_force import PolicyInForce
 from controller.recorders.gauges import WitnessAlarms
+from controller.recorders.support_bundle import ControllerState
 from controller.rpc.attestation import AttestSession, StreamTable
-from controller.wiring.serving import SupportDesk, SupportPorts
 from gpuwarden.audit.checkpoint import TreeHead
 from gpuwarden.evidence.model import Host, LogAlarm
 from gpuwarden.reasons import ReasonCode
@@ -105,21 +105,21 @@ class SupportScene:
         )
         self.loaded = self._settings()
 
-    def ports(self) -> SupportPorts:
-        return SupportPorts(
+    def state(self) -> ControllerState:
+        return ControllerState(
             loaded=self.loaded,
             conditions=self._conditions(),
             fleet=lambda: self.fleet,
             streams=self.streams,
             refusals=self.refusals,
             alarms=self.alarms,
-            audit=self.audit,
+            audit=cast("DurableLog", self.audit),
             store_facts=lambda: {"kind": "sqlite", "generation": 4, "created": False},
             metrics=self._metrics,
         )
 
-    async def parts(self, ports: SupportPorts | None = None) -> dict[str, Part]:
-        made: AsyncIterator[Part] = SupportDesk(ports or self.ports()).parts()
+    async def parts(self, state: ControllerState | None = None) -> dict[str, Part]:
+        made: AsyncIterator[Part] = (state or self.state()).parts()
         return {part.name: part async for part in made}
 
     def _settings(self) -> Loaded[Any]:

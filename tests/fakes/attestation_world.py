@@ -29,7 +29,6 @@ from controller.rpc.server import RpcServer, agents_server
 from controller.rpc.services import OperatorService, SupportService
 from controller.verifier.context import Snapshots, VerifierSettings
 from controller.verifier.verifier import Verifier
-from controller.wiring.serving import SupportDesk
 from gpuwarden.clock import SystemClock
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.moment import NS_PER_US, Moment
@@ -217,7 +216,7 @@ class World:
                     OperatorService(self.desk), s
                 ),
                 lambda s: support_pb2_grpc.add_SupportServiceServicer_to_server(
-                    SupportService(SupportDesk(SupportScene().ports()).parts), s
+                    SupportService(SupportScene().state().parts), s
                 ),
             ),
             max_calls=1000,

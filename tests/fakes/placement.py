@@ -12,7 +12,7 @@ from controller.placement.texts import WishRules
 from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
-from controller.web.verbs import ExtenderVerbs, Surroundings
+from controller.web.verbs import ExtenderVerbs
 from tests.builders.fleet_views import NOW_NS
 from tests.builders.scenes import WALL
 
@@ -51,7 +51,7 @@ class World:
         static: InsecureStaticHashes = NO_STATIC_HASHES,
         report: bool = False,
     ) -> ExtenderVerbs:
-        surroundings = Surroundings(
+        return ExtenderVerbs(
             scenes=Scenes(self, lambda: self.policy, self, static),
             not_ready=lambda: self.not_ready,
             use=self,
@@ -60,7 +60,6 @@ class World:
             denied=lambda uid: self.denied.get(uid, frozenset()),
             report=report,
         )
-        return ExtenderVerbs(surroundings)
 
 
 @dataclass

@@ -16,7 +16,7 @@ PROGRAM = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from controller.record import AuditUnavailableError
-from controller.wiring.stores import audit_log
+from controller.audit.opening import audit_log
 from controller.record import Record
 from controller.audit.sealing import LogIdentity
 from gpuwarden.audit.record import RecordKind

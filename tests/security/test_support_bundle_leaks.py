@@ -13,6 +13,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,7 @@ async def test_a_part_that_fails_says_nothing_of_the_error_s_text() -> None:
     def fails() -> bytes:
         raise OSError(28, f"No space left on device {TOKEN}", PEM)
 
-    ports = scene.ports()
-    object.__setattr__(ports, "metrics", fails)
-    parts = await scene.parts(ports)
+    parts = await scene.parts(replace(scene.state(), metrics=fails))
     assert parts["metrics.prom"].content is None
     assert parts["metrics.prom"].missing == "OSError ENOSPC; the controller's log has more"
     assert_clean(search_for(), packed({"controller": parts.values()}, datetime.now(UTC)).data)

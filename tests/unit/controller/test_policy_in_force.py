@@ -69,7 +69,7 @@ def test_while_it_is_unknown_nobody_is_accepted_and_nothing_is_decided(
     audit: RecordingAudit,
 ) -> None:
     svid = new_svid(InsecureCa("example.org"), "spiffe://example.org/gpuwarden/controller")
-    known = replace(SupportScene().ports().conditions, svids=FakeSvidSource(svid))
+    known = replace(SupportScene().state().conditions, svids=FakeSvidSource(svid))
     assert known.known().roots
     assert known.not_ready() != "policy: not read yet"
     unknown = replace(known, policy_in_force=in_force(Source(), audit, []))

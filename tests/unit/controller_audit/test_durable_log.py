@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from controller.audit.log import Condition, DurableLog
+from controller.audit.opening import audit_log
 from controller.audit.repeats import HOUR_NS
 from controller.record import AuditUnavailableError
-from controller.wiring.stores import audit_log
 from gpuwarden.audit.collected import verify_collected
 from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.clock import SystemClock

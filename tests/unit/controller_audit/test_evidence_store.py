@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from controller.audit.evidence import EvidenceStore
+from controller.audit.opening import audit_log
 from controller.record import Record
-from controller.wiring.stores import audit_log
 from gpuwarden.audit.exhibit import Exhibit, read_exhibit
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry import names

@@ -25,8 +25,8 @@ from controller.audit.checkpoints import CHECKPOINT_NS, PUBLISH_NS, Notary, Publ
 from controller.audit.files import Disk, LogBrokenError
 from controller.audit.key import KeyChanges, LogKeyError, log_keys
 from controller.audit.log import DurableLog
+from controller.audit.opening import open_files
 from controller.audit.tree import MAX_WAITING, NoNodeError, TreeFile
-from controller.wiring.stores import open_files
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.audit.key_change import KeyChange, sign_change, successor

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from controller.audit.files import Disk
 from controller.audit.key import LogKeyError, LogKeys, log_keys
+from controller.audit.opening import open_files, prev_log
 from controller.record import Record
-from controller.wiring.stores import open_files, prev_log
 from gpuwarden.audit.chain import BEFORE_FIRST, Head
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead
 from gpuwarden.audit.files import file_name

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controller.audit.files import Disk
+from controller.audit.opening import open_files
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
 from controller.audit.writer import Losses, QueuedRecord, RecordQueue, Waiter, Writer
 from controller.record import Record
-from controller.wiring.stores import open_files
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.settings.controller import AuditSettings
 from tests.fakes.clock import FakeClock

@@ -10,10 +10,10 @@ from typing import Any
 
 from controller.audit.checkpoints import Published
 from controller.audit.files import LogBrokenError
+from controller.audit.opening import open_files
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
 from controller.audit.writer import Losses, Opened, QueuedRecord, RecordQueue, Waiter, Writer
 from controller.record import Record
-from controller.wiring.stores import open_files
 from gpuwarden.audit.files import log_files
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.settings.controller import AuditSettings

@@ -9,7 +9,7 @@ from controller.settings import ControllerSettings
 from controller.spire.judgement import NO_SPIRE_SERVER
 from controller.spire.poller import LiveSpireFacts
 from controller.verifier.context import NoSpire
-from controller.wiring.stores import SpireParts, believed_moment, spire_parts
+from controller.wiring.trust import SpireParts, believed_moment, spire_parts
 from gpuwarden.settings.loader import CONTROLLER as CONTROLLER_CONFIG
 from gpuwarden.settings.loader import Inputs, load
 from gpuwarden.telemetry.metrics import Instruments
@@ -43,7 +43,7 @@ async def test_without_a_server_nothing_is_asked() -> None:
     assert isinstance(made.facts, NoSpire)
     assert (made.conditions, made.poller) == (NO_SPIRE_SERVER, None)
     assert made.age_s(NOW_NS) == 0.0
-    await made.first(0.0)
+    await made.await_snapshot(0.0)
 
 
 async def test_grace_and_poll_come_from_the_settings() -> None:
@@ -61,8 +61,8 @@ async def test_grace_and_poll_come_from_the_settings() -> None:
 async def test_the_first_snapshot_is_waited_for_but_not_for_ever() -> None:
     made = parts(server="spire:8081")
     assert made.poller is not None
-    await made.first(0.01)
-    waiting = asyncio.create_task(made.first(10.0))
+    await made.await_snapshot(0.01)
+    waiting = asyncio.create_task(made.await_snapshot(10.0))
     made.poller.answered.set()
     async with asyncio.timeout(5):
         await waiting

@@ -128,8 +128,8 @@ ENTRIES: Final = (
     one(
         "filter-knows-what-is-held",
         "controller/web/verbs.py",
-        "return self._around.scenes.now(use)",
-        "return self._around.scenes.now()",
+        "return self.scenes.now(use)",
+        "return self.scenes.now()",
         f"{VERBS}::test_what_the_ledger_holds_is_busy_but_for_its_own_pod",
     ),
     one(

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.wiring import serving as desk
-from controller.wiring import serving as states
-from controller.wiring.serving import SupportDesk
+from controller.recorders import support_bundle
+from controller.recorders.support_bundle import ControllerState
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.support.part import CONTROLLER_PARTS, Part
 from sandbox.spiffe.ca import InsecureCa
@@ -26,7 +25,7 @@ def lines(part: Part) -> list[dict[str, Any]]:
 
 
 async def test_parts_come_in_the_order_that_is_known() -> None:
-    parts = [part async for part in SupportDesk(SupportScene().ports()).parts()]
+    parts = [part async for part in SupportScene().state().parts()]
     assert tuple(part.name for part in parts) == CONTROLLER_PARTS
 
 
@@ -93,8 +92,8 @@ async def test_a_part_that_fails_is_named_and_the_others_are_there(
     def fails(*_: object) -> Any:
         raise RuntimeError("a bug")
 
-    monkeypatch.setitem(desk._AFTER_NODES, "audit.json", fails)
-    monkeypatch.setattr(desk, "node_line", fails)
+    monkeypatch.setattr(ControllerState, "audit_state", fails)
+    monkeypatch.setattr(support_bundle, "node_line", fails)
     parts = await SupportScene().parts()
     gaps = {name: part.missing for name, part in parts.items() if part.content is None}
     why = "RuntimeError; the controller's log has more"
@@ -102,8 +101,8 @@ async def test_a_part_that_fails_is_named_and_the_others_are_there(
 
 
 async def test_long_lists_are_cut_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MAX_NODES", 150)
-    monkeypatch.setattr(states, "MAX_NAMES", 1)
+    monkeypatch.setattr(support_bundle, "MAX_NODES", 150)
+    monkeypatch.setattr(support_bundle, "MAX_NAMES", 1)
     scene = SupportScene()
     scene.fleet = fleet_of(*(node_view(f"n{number:03}") for number in range(250)))
     parts = await scene.parts()
@@ -112,7 +111,7 @@ async def test_long_lists_are_cut_and_say_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_lines_end_where_the_part_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MAX_PART_BYTES", 500)
+    monkeypatch.setattr(support_bundle, "MAX_PART_BYTES", 500)
     parts = await SupportScene().parts()
     assert len(lines(parts["nodes.jsonl"])) == 1
     assert parts["nodes.jsonl"].left_out == 1

@@ -1,0 +1,188 @@
+"""Opens the audit log of a replica.
+
+Opening reads the last file anew: the chain, the tree over it, the key in force. Where the stored
+hashes of older files are gone, those files are read too. Where those are past retention, the tree
+goes on, and proofs from before are no longer possible.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from controller.audit.checkpoints import ACTOR, Notary, key_record
+from controller.audit.evidence import EvidenceStore
+from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
+from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
+from controller.audit.log import Copies, DurableLog, Reporting
+from controller.audit.sealing import LogIdentity
+from controller.audit.tree import LogState, Replay, TreeFile
+from controller.audit.writer import Opened
+from controller.record import Json, Record
+from gpuwarden.audit.chain import Broken, ChainVerifier
+from gpuwarden.audit.checkpoint import MAX_CHECKPOINT, open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.files import lines_of, log_files
+from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.merkle import Frontier
+from gpuwarden.audit.note import NoteError
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.clock import Clock
+from gpuwarden.moment import NS_PER_S
+from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+
+STANDARD_OUTPUT = 1
+PREV_LOG = "prev-log"
+"""In the log's folder: the last known checkpoint of a log that got lost, for a new one."""
+
+
+def audit_log(
+    settings: AuditSettings,
+    identity: LogIdentity,
+    clock: Clock,
+    instruments: Instruments,
+    *,
+    copies_to: int | None = STANDARD_OUTPUT,
+) -> DurableLog:
+    """Make the log, not yet opened; `copies_to` is the descriptor for the collector's copies."""
+    copies = partial(Copies, copies_to) if copies_to is not None else None
+    evidence = EvidenceStore(
+        settings.dir,
+        limit_bytes=settings.evidence_bytes,
+        retention=timedelta(seconds=settings.evidence_retention.seconds),
+        kept=instruments.counter(names.AUDIT_EVIDENCE_KEPT).inc,
+        lost=instruments.counter(names.AUDIT_EVIDENCE_LOST).inc,
+    )
+    return DurableLog(
+        partial(open_files, settings, identity.origin, clock, Disk()),
+        identity,
+        clock,
+        Reporting(instruments, copies, evidence.close),
+        keep=evidence.put,
+        rotate_bytes=settings.rotate_bytes,
+    )
+
+
+def open_files(settings: AuditSettings, origin: str, clock: Clock, disk: Disk) -> Opened:
+    """Open the folder's log; raises OSError, LogBrokenError."""
+    opening = _Opening(settings, origin, disk)
+    try:
+        return opening.opened(clock)
+    except BaseException:
+        opening.close()
+        raise
+
+
+class _Opening:
+    """The parts that have to be let go again if one of them cannot be had."""
+
+    def __init__(self, settings: AuditSettings, origin: str, disk: Disk) -> None:
+        self._settings = settings
+        self._origin = origin
+        self._disk = disk
+        self._closing: list[Callable[[], None]] = []
+
+    def opened(self, clock: Clock) -> Opened:
+        folder = self._settings.dir
+        tree = TreeFile(folder, self._disk)
+        self._closing.append(tree.close)
+        store, state = self._store(tree)
+        keys = log_keys(self._settings.key, folder, self._origin)
+        changes = KeyChanges(folder)
+        first = [*self._key_change(state, keys, changes), self._start(store, state, keys)]
+
+        def expired(changed: float) -> bool:
+            return changed < (clock.wall_ns() - self._settings.retention.ns) / NS_PER_S
+
+        return Opened(
+            store,
+            Reserve(folder, self._settings.reserve, self._disk),
+            Notary(state, tree, keys.current, changes.statements, clock),
+            tuple(first),
+            partial(store.delete_finished, expired),
+            self.close,
+        )
+
+    def _store(self, tree: TreeFile) -> tuple[FileStore, LogState]:
+        replay = Replay(tree)
+        store = FileStore(self._settings.dir, self._origin, self._disk, replay.take)
+        self._closing.append(store.close)
+        state = replay.state
+        if store.head.seq == 0:
+            state = LogState(Frontier())
+            tree.begin(state.frontier)
+        elif state is None or tree.lost:
+            state = rebuilt(self._settings.dir, tree)
+        return store, state
+
+    def _key_change(self, state: LogState, keys: LogKeys, changes: KeyChanges) -> list[Record]:
+        """The record of a new key, stated by the old one too; nobody else may go on."""
+        current = keys.current
+        if state.key in {None, current.key}:
+            return []
+        former = keys.of(state.key)
+        if former is None:
+            raise LogKeyError(
+                f"the log is signed by {state.key}, and audit.key holds {current.key};"
+                " put the former key behind the new one in its file"
+            )
+        statement = sign_change(former, current)
+        changes.add(statement)
+        return [key_record(statement, current)]
+
+    def _start(self, store: FileStore, state: LogState, keys: LogKeys) -> Record:
+        refs: dict[str, Json] = {
+            "after": str(store.head),
+            "file": store.file,
+            "key": str(keys.current.key),
+        }
+        if store.healed is not None:
+            refs["healed"] = asdict(store.healed)
+            logger("audit").warning(Event.AUDIT_HEALED, **asdict(store.healed))
+        note = prev_log(self._settings.dir, keys) if store.head.seq == 0 else None
+        if note is not None:
+            refs["prevLog"] = note
+            state.prev = unverified_checkpoint(note).head
+        logger("audit").info(Event.AUDIT_OPENED, head=str(store.head), file=store.file)
+        return Record(RecordKind.LOG_START, ACTOR, "log", "started", refs=refs)
+
+    def close(self) -> None:
+        """Let everything go."""
+        while self._closing:
+            self._closing.pop()()
+
+
+def rebuilt(folder: Path, tree: TreeFile) -> LogState:
+    """The state of a log whose files are all read anew; raises LogBrokenError."""
+    replay, verifier = Replay(tree), ChainVerifier()
+    verifier.accepted = replay.take
+    for line in lines_of(log_files(folder)):
+        verifier.feed(line)
+    result = verifier.finish()
+    if isinstance(result, Broken):
+        raise LogBrokenError(f"{folder} is broken at record {result.seq}: {result.what}")
+    if replay.state is None:
+        raise LogBrokenError(f"{folder} does not say what came before record {result.first_seq}")
+    return replay.state
+
+
+def prev_log(folder: Path, keys: LogKeys) -> str | None:
+    """The note that says where a lost log had ended, if somebody has put it there.
+
+    Raises LogKeyError unless one of our keys has signed it.
+    """
+    try:
+        # A checkpoint is bounded in characters, of which some have several bytes.
+        note = (folder / PREV_LOG).read_bytes()[: 2 * MAX_CHECKPOINT].decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    for signer in (keys.current, *keys.former):
+        with suppress(NoteError):
+            open_checkpoint(note, signer.key)
+            return note
+    raise LogKeyError(f"{folder / PREV_LOG} is no checkpoint that this log's key has signed")

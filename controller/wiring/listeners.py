@@ -1,0 +1,220 @@
+"""The listeners of a controller, opened in order and closed together.
+
+What is asked from inside is opened first (probes, the unix socket), then scheduler, webhooks and
+HTTP API, and the agents' listener last: evidence that arrives finds everything behind it open. The
+port of the probes closes last. Must not know what is answered on any of them.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from controller.access import owner_of_socket
+from controller.operations.conditions import Conditions
+from controller.recorders.trust import TrustJournal
+from controller.rpc.attestation import AttestationService
+from controller.rpc.fleet import FleetService
+from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
+from controller.rpc.server import AddService, RpcServer, agents_server, local_server, set_serving
+from controller.rpc.services import OperatorService, PlacementService, SupportService
+from controller.settings import ControllerSettings
+from controller.web.extender import ExtenderServer
+from controller.web.server import HttpServer, OpsServer
+from gpuwarden.identity.server_credentials import server_credentials
+from gpuwarden.identity.svid import SvidSource
+from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Event
+from gpuwarden.wire.v1.attestation_pb2_grpc import add_AttestationServiceServicer_to_server
+from gpuwarden.wire.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
+from gpuwarden.wire.v1.operator_pb2_grpc import add_OperatorServiceServicer_to_server
+from gpuwarden.wire.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
+from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_server
+
+_CALLS_BESIDE_STREAMS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """What the listeners were bound to; ports are never 0 here."""
+
+    agents: str
+    extender: str
+    ops: str
+    local: str
+    admission: str = ""
+    """Empty without webhooks."""
+    api: str = ""
+    """Empty without the HTTP API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcServices:
+    """What is served over gRPC: `attestation` to agents, the others on the unix socket too."""
+
+    attestation: AttestationService
+    fleet: FleetService
+    operator: OperatorService
+    placement: PlacementService
+    support: SupportService
+
+    def on_both(self) -> tuple[AddService, ...]:
+        """What both gRPC servers serve."""
+        return (
+            lambda server: add_FleetServiceServicer_to_server(self.fleet, server),
+            lambda server: add_OperatorServiceServicer_to_server(self.operator, server),
+            lambda server: add_PlacementServiceServicer_to_server(self.placement, server),
+            lambda server: add_SupportServiceServicer_to_server(self.support, server),
+        )
+
+    def to_agents(self) -> tuple[AddService, ...]:
+        """What the agents' server serves."""
+        return (
+            lambda server: add_AttestationServiceServicer_to_server(self.attestation, server),
+            *self.on_both(),
+        )
+
+
+class Listeners:
+    """One for the process: `open` once, `close`, and `close_ops` at the very end."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        *,
+        ops: OpsServer,
+        services: RpcServices,
+        extender: ExtenderServer,
+        admission: HttpServer | None,
+        api: HttpServer | None,
+        conditions: Conditions,
+        svids: SvidSource,
+        journal: TrustJournal,
+        instruments: Instruments,
+    ) -> None:
+        """`admission` is None without webhooks, `api` without `api.tls`."""
+        self._settings = settings
+        self._ops = ops
+        self._services = services
+        self._extender = extender
+        self._admission = admission
+        self._api = api
+        self._conditions = conditions
+        self._svids = svids
+        self._journal = journal
+        self._instruments = instruments
+        self._log = logger("controller")
+        self._rpc: list[RpcServer] = []
+
+    async def open(self, before_agents: Callable[[], Awaitable[None]]) -> Addresses:
+        """Open all of them; no agent is heard before `before_agents` is over.
+
+        Raises OSError or SocketInUseError for an address that cannot be had; `close` closes
+        what was opened until then.
+        """
+        ops = await self._ops.start()
+        await self._serve(self._local_server())
+        extender = await self._extender.start()
+        admission = await _started(self._admission)
+        api = await _started(self._api)
+        await before_agents()
+        agents = self._agents_server()
+        await self._serve(agents)
+        return Addresses(
+            agents.address,
+            str(Address(*extender)),
+            str(ops),
+            str(self._settings.listen.local),
+            admission,
+            api,
+        )
+
+    def announce(self, addresses: Addresses) -> None:
+        """A line in the log for each listener that is open."""
+        for listener, address in asdict(addresses).items():
+            if address:
+                self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """What has to run, each once: certificate files that change are taken into use."""
+        tasks = {}
+        if self._settings.extender.tls.cert is not None:
+            tasks["certificates"] = self._extender.watch_certificates()
+        if self._admission is not None:
+            tasks["admission certificates"] = self._admission.watch_certificates()
+        if self._api is not None:
+            tasks["api certificates"] = self._api.watch_certificates()
+        return tasks
+
+    async def set_serving(self, *, ready: bool) -> None:
+        """Publish readiness to who asks over gRPC."""
+        for server in self._rpc:
+            await set_serving(server, ready=ready)
+
+    def close(self, grace_s: float) -> Sequence[asyncio.Future[None]]:
+        """Begin to close all but the port of the probes; running answers may end in time."""
+        closing = [one.stop(grace_s) for one in self._rpc]
+        others = (self._extender, self._admission, self._api)
+        closing.extend(one.stop(grace_s) for one in others if one is not None)
+        return [asyncio.ensure_future(one) for one in closing]
+
+    async def close_ops(self) -> None:
+        """Close the port of the probes."""
+        await self._ops.stop()
+
+    def _local_server(self) -> RpcServer:
+        path = self._settings.listen.local
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return local_server(
+            path=path,
+            interceptor=AuthorizationInterceptor(
+                authenticate=local_caller(owner_of_socket(os.geteuid())),
+                observer=self._journal,
+                clock=self._conditions.clock,
+            ),
+            services=self._services.on_both(),
+        )
+
+    def _agents_server(self) -> RpcServer:
+        settings = self._settings
+        return agents_server(
+            address=str(settings.listen.agents),
+            credentials=server_credentials(
+                self._svids, self._handshake_failed, on_offer=self._handshake_begun
+            ),
+            interceptor=AuthorizationInterceptor(
+                authenticate=tls_caller(
+                    lambda: self._conditions.known().roots,
+                    trust_domain=settings.trust_domain,
+                    path_prefix=settings.path_prefix,
+                ),
+                observer=self._journal,
+                clock=self._conditions.clock,
+            ),
+            services=self._services.to_agents(),
+            max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
+        )
+
+    async def _serve(self, server: RpcServer) -> None:
+        self._rpc.append(server)
+        await set_serving(server, ready=False)
+        await server.start()
+
+    def _handshake_begun(self) -> None:
+        """Called on gRPC's threads; gRPC tells nobody how the handshake ends."""
+        self._instruments.counter(names.HANDSHAKES).labels("svid").inc()
+
+    def _handshake_failed(self, text: str) -> None:
+        """Called on gRPC's threads, once per handshake without a usable SVID of this process."""
+        self._instruments.counter(names.TLS_MATERIAL_REFUSED).labels("agents").inc()
+        self._instruments.counter(names.HANDSHAKES).labels("no-svid").inc()
+        self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
+
+
+async def _started(server: HttpServer | None) -> str:
+    """The address that it was bound to; empty where there is no such listener."""
+    return "" if server is None else str(Address(*await server.start()))

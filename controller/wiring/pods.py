@@ -1,0 +1,178 @@
+"""What decides about pods: extender, webhooks, binding webhook, hint labels on nodes.
+
+Constructs and connects only. `controller.placement`, `admission` and `binding` decide.
+"""
+
+from collections.abc import Callable
+
+from controller.admission.review import AdmissionDecision, PodPorts
+from controller.audit.log import DurableLog
+from controller.fleet.registry import FleetRegistry
+from controller.kube.node_hints import NodeHints
+from controller.operations.conditions import Conditions
+from controller.placement.snapshot import Scenes
+from controller.placement.texts import WishRules
+from controller.placement.verbs import NotedDecisions
+from controller.policy import NodeMode
+from controller.recorders.binding import BindingJournal, UseJournal
+from controller.recorders.http import AdmissionJournal, ExtenderJournal
+from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
+from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
+from controller.web.server import HttpServer, TlsFiles
+from controller.web.verbs import ExtenderVerbs, NoGpuUse
+from controller.wiring.binding import (
+    BindingParts,
+    BindingSources,
+    admission_rules,
+    admission_server,
+    binding_parts,
+    choose_ledger,
+    is_report_only,
+)
+from controller.wiring.cluster import Cluster
+from gpuwarden.telemetry.metrics import Instruments
+
+
+def wish_rules(settings: ControllerSettings) -> WishRules:
+    """Which requirements pods may state, and in which keys."""
+    return WishRules(
+        hash_keys=settings.required_hash_keys,
+        managed_resources=settings.managed_resources,
+        opaque_hashes=settings.insecure_static_hashes,
+    )
+
+
+def enforced_by(cluster: Cluster | None) -> Callable[[str], bool]:
+    """Whether a namespace is enforced; without a cluster none is."""
+    return _nowhere if cluster is None else cluster.namespaces.is_enforced
+
+
+def _nowhere(_namespace: str) -> bool:
+    return False
+
+
+def binding_gate(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    scenes: Scenes,
+    *,
+    registry: FleetRegistry,
+    conditions: Conditions,
+    instruments: Instruments,
+) -> BindingParts | None:
+    """None without a cluster or webhooks."""
+    if cluster is None or settings.admission.tls.cert is None:
+        return None
+    journal = BindingJournal(instruments, conditions.audit, cluster.tell_binding)
+    return binding_parts(
+        BindingSources(
+            settings=settings,
+            wishes=wish_rules(settings),
+            cluster=cluster,
+            ledger=choose_ledger(settings.store, conditions.clock, cluster),
+            scenes=scenes,
+            fleet=registry.snapshot,
+            not_ready=conditions.not_ready,
+            audit=conditions.audit,
+            use_journal=UseJournal(instruments, conditions.audit, cluster.tell_use, journal.logged),
+            journal=journal,
+            clock=conditions.clock,
+        )
+    )
+
+
+def admission_webhooks(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    conditions: Conditions,
+    instruments: Instruments,
+    binding: BindingParts | None,
+) -> HttpServer | None:
+    """The listener of all webhooks; None without a certificate for them."""
+
+    def modes() -> frozenset[NodeMode] | None:
+        return None if settings.static_hashes else conditions.policy().modes
+
+    def tell(decision: AdmissionDecision) -> None:
+        if cluster is not None:
+            cluster.tell_admission(decision)
+
+    journal = AdmissionJournal(instruments, conditions.audit, tell)
+    ports = PodPorts(
+        admission_rules(settings, wish_rules(settings)),
+        is_enforced=enforced_by(cluster),
+        sink=journal,
+        early=None if binding is None else binding.early,
+        report=is_report_only(settings),
+        modes=modes,
+    )
+    others = {} if binding is None else binding.handlers
+    return admission_server(settings, ports, metrics=journal, others=others)
+
+
+def extender_verbs(
+    settings: ControllerSettings,
+    conditions: Conditions,
+    scenes: Scenes,
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+) -> ExtenderVerbs:
+    """Filter and prioritize; they avoid nodes where the binding webhook refused the pod lately."""
+
+    def refused(pod_uid: str) -> frozenset[str]:
+        if binding is None:
+            return frozenset()
+        return binding.denials.nodes(pod_uid, conditions.clock.boottime_ns())
+
+    return ExtenderVerbs(
+        scenes=scenes,
+        not_ready=conditions.not_ready,
+        use=NoGpuUse() if binding is None else binding.use,
+        rules=wish_rules(settings),
+        is_enforced=enforced_by(cluster),
+        denied=refused,
+        report=is_report_only(settings),
+    )
+
+
+def extender_server(
+    settings: ControllerSettings,
+    verbs: ExtenderVerbs,
+    audit: DurableLog,
+    instruments: Instruments,
+    cluster: Cluster | None,
+) -> ExtenderServer:
+    """The listener for the scheduler; each decision is recorded."""
+    journal = ExtenderJournal(instruments)
+    tell = None if cluster is None else cluster.tell_placement
+    limits = ExtenderLimits(body_bytes=settings.limits.filter_bytes)
+    return ExtenderServer(
+        Extender(
+            verbs,
+            sink=NotedDecisions(audit, journal.count_nodes, tell),
+            metrics=journal,
+            limits=limits,
+        ),
+        address=settings.listen.extender,
+        tls=_tls_files(settings.extender.tls),
+        metrics=journal,
+        limits=limits,
+    )
+
+
+def _tls_files(tls: ExtenderTlsSettings) -> TlsFiles | None:
+    if tls.cert is None or tls.key is None:
+        return None
+    return TlsFiles(tls.cert, tls.key, tls.client_ca)
+
+
+def node_hints(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    verbs: ExtenderVerbs,
+    conditions: Conditions,
+) -> NodeHints | None:
+    """None unless pods reach their nodes by affinity."""
+    if cluster is None or settings.scheduling is not Scheduling.AFFINITY:
+        return None
+    return cluster.hints(verbs.passing, conditions.not_ready)

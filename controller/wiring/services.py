@@ -1,0 +1,224 @@
+"""What people and tools ask: the gRPC services that read, and the HTTP API.
+
+Constructs and connects only. Nothing that it hands out changes a node; `POST /finalize` alone
+changes a reservation.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Generic, TypeVar
+
+from controller.audit.reading import records_about
+from controller.explain.inquiry import InquiryPorts, PodInquiry
+from controller.fleet.view import GpuView, NodeView
+from controller.ledger.store import LedgerSnapshot
+from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
+from controller.operations.conditions import Conditions
+from controller.operations.fleet import OperatorDesk
+from controller.placement.node_verdict import Promise, promise_of
+from controller.placement.pod import PodDecodeError
+from controller.placement.selector import Device, Selector, compile_labels, labels_of
+from controller.placement.snapshot import Scenes
+from controller.policy import Policy
+from controller.recorders.http import ApiJournal
+from controller.rpc.fleet import FleetService, KnownFleet
+from controller.rpc.services import PlacementService
+from controller.settings import ControllerSettings
+from controller.web.api import ApiLimits, ApiPorts, Endpoint
+from controller.web.authentication import Authentication, AuthenticationPorts, TokenReviews
+from controller.web.documents import Inventory
+from controller.web.finalize import FinalizePorts, Finalizer
+from controller.web.server import HttpServer, TlsFiles
+from controller.web.verbs import ExtenderVerbs
+from controller.wiring.binding import BindingParts
+from controller.wiring.cluster import Cluster
+from gpuwarden.clock import Clock
+from gpuwarden.moment import utc
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+
+_T = TypeVar("_T")
+
+
+class _PerPolicy(Generic[_T]):
+    """A value that follows from the policy in force; made once for each policy."""
+
+    def __init__(self, policy: Callable[[], Policy], make: Callable[[Policy], _T]) -> None:
+        self._policy = policy
+        self._make = make
+        self._made: tuple[Policy, _T] | None = None
+
+    def __call__(self) -> _T:
+        policy = self._policy()
+        if self._made is None or self._made[0] is not policy:
+            self._made = (policy, self._make(policy))
+        return self._made[1]
+
+
+# --- gRPC
+
+
+def fleet_service(
+    conditions: Conditions,
+    fleet: KnownFleet,
+    desk: OperatorDesk,
+    verbs: ExtenderVerbs,
+    scenes: Scenes,
+) -> FleetService:
+    """The nodes as they stand, and what a pod would find there."""
+    return FleetService(
+        fleet,
+        conditions.clock,
+        policy=conditions.policy,
+        shown=desk.shown,
+        readiness=conditions.readiness,
+        labels=_PerPolicy(conditions.policy, _labels_of),
+        fit=partial(_fit, verbs),
+        promises=partial(_promises, scenes),
+    )
+
+
+def placement_service(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+    verbs: ExtenderVerbs,
+    *,
+    fleet: KnownFleet,
+    clock: Clock,
+) -> PlacementService:
+    """Reservations, and with a cluster the allocation trace of one pod."""
+    ledger = None if binding is None else binding.ledger.store.snapshot
+    if cluster is None:
+        return PlacementService(ledger, clock)
+    inquiry = PodInquiry(
+        InquiryPorts(
+            pods=cluster.pods,
+            explain=verbs.explain,
+            fleet=fleet.snapshot,
+            ledger=ledger,
+            ids=None if binding is None else binding.ids,
+            recent=partial(records_about, settings.audit.dir),
+            clock=clock,
+        )
+    )
+    return PlacementService(ledger, clock, about=inquiry.about)
+
+
+def _labels_of(policy: Policy) -> LabelsOf:
+    selectors = compile_labels(policy.labels)
+
+    def find(node: NodeView, gpu: GpuView) -> tuple[str, ...]:
+        if node.acceptance is None:
+            return ()
+        device = Device(gpu.uuid, node.acceptance.host, gpu, None, in_use=False)
+        return labels_of(device, selectors)
+
+    return find
+
+
+def _promises(scenes: Scenes) -> PromiseOf:
+    scene = scenes.now()
+
+    def promised(node: NodeView) -> Promise:
+        return promise_of(node.name, node.mode, scene)
+
+    return promised
+
+
+def _fit(verbs: ExtenderVerbs, pod: bytes, namespace: str) -> pb.FitPodResponse:
+    try:
+        return fit_message(*verbs.fit(pod, namespace))
+    except PodDecodeError as error:
+        return unreadable_pod(str(error))
+
+
+# --- HTTP API
+
+
+def http_api(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    binding: BindingParts | None,
+    fleet: KnownFleet,
+    conditions: Conditions,
+    *,
+    journal: ApiJournal,
+) -> HttpServer | None:
+    """None without `api.tls`; `POST /finalize` needs the binding webhook.
+
+    Raises TlsFilesError for files that cannot serve.
+    """
+    tls = settings.api.tls
+    if tls.cert is None or tls.key is None:
+        return None
+    finalizer = None
+    if cluster is not None and binding is not None:
+        finalizer = Finalizer(
+            FinalizePorts(
+                store=binding.ledger.store,
+                pods=cluster.pods,
+                ids=binding.ids,
+                changed=binding.journal.changed,
+            )
+        )
+    limits = ApiLimits()
+    endpoint = Endpoint(
+        ApiPorts(
+            authentication=_authentication(settings, cluster, conditions, journal),
+            inventory=_inventory(fleet, binding, conditions),
+            finalizer=finalizer,
+            sink=journal,
+            boottime_ns=conditions.clock.boottime_ns,
+        ),
+        limits,
+    )
+    return HttpServer(
+        endpoint.application(),
+        address=settings.listen.api,
+        tls=TlsFiles(tls.cert, tls.key),
+        limits=limits,
+        certificate_changed=journal.certificate_changed,
+        client_roots=lambda: conditions.known().roots,
+    )
+
+
+def _authentication(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    conditions: Conditions,
+    journal: ApiJournal,
+) -> Authentication:
+    clock, reviews = conditions.clock, None
+    if cluster is not None:
+        reviews = TokenReviews(
+            cluster.token_reviewer(settings.api.audience),
+            boottime_ns=clock.boottime_ns,
+            reviewed=journal.reviewed,
+        )
+    return Authentication(
+        AuthenticationPorts(
+            reviews=reviews,
+            roots=lambda: conditions.known().roots,
+            wall=lambda: utc(clock.wall_ns()),
+            trust_domain=settings.trust_domain,
+            path_prefix=settings.path_prefix,
+            readers=frozenset(settings.api.readers),
+        )
+    )
+
+
+def _inventory(
+    fleet: KnownFleet, binding: BindingParts | None, conditions: Conditions
+) -> Callable[[], Inventory]:
+    selectors = _PerPolicy(conditions.policy, _selectors_of)
+
+    def inventory() -> Inventory:
+        ledger = LedgerSnapshot() if binding is None else binding.ledger.store.snapshot()
+        now_ns = conditions.clock.boottime_ns()
+        return Inventory(fleet.snapshot(), ledger, selectors(), now_ns)
+
+    return inventory
+
+
+def _selectors_of(policy: Policy) -> Mapping[str, Selector]:
+    return compile_labels(policy.labels)
