@@ -20,7 +20,7 @@ from controller.ledger.record import (
     PodGone,
     PodSeen,
 )
-from controller.verifier import stream as peer
+from controller.verifier import session
 from controller.verifier.context import StreamFacts
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.identity.chain import parse_chain
@@ -186,12 +186,12 @@ def caller_of(
     at: datetime,
 ) -> Caller | Refusal:
     """The caller behind a TLS session as of `at` (aware), or the first step it fails."""
-    if refusal := peer.tls(facts):
+    if refusal := session.check_tls(facts):
         return refusal
-    identity = peer.identity(facts, trust_domain)
+    identity = session.peer_identity(facts, trust_domain)
     if isinstance(identity, Refusal):
         return identity
-    proof = peer.chain(facts.chain, roots, at)
+    proof = session.check_chain(facts.chain, roots, at)
     if isinstance(proof, Refusal):
         return proof
     name = peer_name(identity, path_prefix)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from controller.fleet.enrollment import EnrollmentUnavailableError, NodeDirectory
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.kube.client import Exchange
 from controller.operations.fleet import LOOK_SECONDS
 from controller.placement.snapshot import StaticHashesError

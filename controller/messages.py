@@ -13,8 +13,8 @@ from typing import Final
 from msgspec.structs import astuple
 
 from controller.explain.pod import Account, Station
-from controller.fleet.denials import PinChange, Shown, pin_changes
 from controller.fleet.enrollment import Denial, PinnedGpu
+from controller.fleet.quarantine import PinChange, Shown, pin_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
 from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
 from controller.ledger.store import Entry, LedgerSnapshot

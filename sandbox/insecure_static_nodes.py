@@ -9,7 +9,7 @@ readiness and in every answer.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from gpuwarden.identity.spiffe_id import is_node_name
 
 ANY: Final = "*"

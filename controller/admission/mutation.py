@@ -32,7 +32,7 @@ from controller.admission.pod_view import (
     supply_without_request,
     wanted_variables,
 )
-from controller.fleet.enrollment import KnownNode, Taint
+from controller.fleet.directory import KnownNode, Taint
 from controller.ledger.record import (
     PodRef,
     ReservationIds,

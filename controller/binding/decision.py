@@ -26,7 +26,7 @@ from controller.binding.request import (
     result_annotations,
     stale_binding,
 )
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.ledger.claim import held_early, open_attempt
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import (

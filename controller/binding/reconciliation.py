@@ -10,7 +10,7 @@ from typing import Final
 
 from controller.binding.records import ReservationChange
 from controller.binding.request import BoundPods
-from controller.fleet.enrollment import DirectorySnapshot
+from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.view import Acceptance
 from controller.ledger.claim import (
     DEFAULT_LIMITS,

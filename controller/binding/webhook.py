@@ -39,7 +39,7 @@ from controller.binding.request import (
     same_pod_patch,
     stale_binding,
 )
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.ledger.claim import (
     Claim,
     Claimed,

@@ -1,19 +1,20 @@
-"""Enrollment.
+"""Enrollment of nodes: their pins, quarantine and agent processes, and the store that keeps them.
 
-Holds: claims, directory, sharded map, enrollment.
+A record only narrows trust: none makes a node eligible, and evidence is compared with it after it
+was authenticated. Records are values; every change goes through compare-and-set, so that all
+replicas agree on one order.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Final, Generic, Protocol, TypeVar, overload
+from typing import Final, Protocol
 
-# --- claims
-# Who may hold a GPU UUID when more than one node names it.
-#
-# UUIDs are public, so a claim must not be a weapon: the owner keeps its GPU and only
-# the claimant is refused. What an operator enrolled beats what was pinned at first use;
-# between equals nobody has it. Refused evidence makes no claim, so claims are pins.
+from controller.fleet.directory import FOREVER_NS
+from controller.fleet.sharded_map import ShardedMap
+
+MAX_SUPERSEDED: Final = 16
+AUTOMATIC: Final = "controller"
+"""Actor of a denial that followed from evidence and not from an operator."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,150 +38,14 @@ class ContestedClaim:
 def rival(node: str, claims: Iterable[Claim], *, enrolled: bool) -> Claim | None:
     """The claim because of which `node` may not have the GPU, or None.
 
+    UUIDs are public, so a claim must not be a weapon: the owner keeps its GPU and only the
+    claimant is refused. What an operator enrolled beats what was pinned at first use; between
+    equals the claimant does not get it. Refused evidence makes no claim, so claims are pins.
+
     `enrolled` says whether an operator listed the GPU for `node`.
     """
     others = sorted(x for x in claims if x.node != node)
     return next((x for x in others if x.enrolled or not enrolled), None)
-
-
-# --- directory
-# Which nodes exist, as the Verifier asks it (step 6): the seam to the cluster's Node objects.
-#
-# A directory can only narrow: a node that it does not list is refused, one that it
-# lists is not trusted for it. A stand-in for development lives outside the product and
-# is passed in by whoever composes the process.
-
-FOREVER_NS: Final = 2**63 - 1
-"""`fresh_until_ns` of a source that cannot go stale."""
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Taint:
-    """A taint that keeps pods away which do not tolerate it: NoSchedule or NoExecute."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True, slots=True)
-class KnownNode:
-    """A node of the directory; the UID is None where the directory has none."""
-
-    uid: str | None = None
-    managed: bool = False
-    """It has the taint `gpuwarden.dev/managed:NoExecute`: kubelet rejects what lacks our
-    toleration."""
-    map_name: str | None = None
-    """How maps may call it besides its name (label `gpu-node-name`)."""
-    hints: frozenset[str] = frozenset()
-    """Hint labels that it has (`kube.node_hints`)."""
-    labels: Mapping[str, str] = field(default_factory=lambda: _NOTHING, hash=False)
-    """What a pod's selectors mean; like the taints no matter of trust."""
-    taints: tuple[Taint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DirectorySnapshot:
-    """The directory at one moment."""
-
-    nodes: Mapping[str, KnownNode]
-    fresh_until_ns: int = FOREVER_NS
-    """Controller CLOCK_BOOTTIME from which the snapshot is too old to accept anybody by."""
-    map_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Node by `map_name`, where only one has it."""
-
-
-EMPTY_DIRECTORY: Final = DirectorySnapshot(MappingProxyType({}))
-
-
-class NodeDirectory(Protocol):
-    """Supplies the nodes that exist."""
-
-    def snapshot(self) -> DirectorySnapshot:
-        """What is known now; must not wait."""
-
-    def warning(self) -> str | None:
-        """A standing warning to be shown with every answer, None for a real directory."""
-
-
-# --- sharded map
-# An immutable mapping of which a changed copy is cheap, for indexes of a whole fleet.
-#
-# A plain dict of 15,000 nodes with 120,000 GPUs costs milliseconds to copy, and while a
-# fleet joins there is one change per node. Here a change copies one shard of 256.
-# A lookup is a few times slower than a dict's: not meant for loops over the fleet.
-
-_SHARDS: Final = 256
-
-V = TypeVar("V")
-T = TypeVar("T")
-
-
-class ShardedMap(Mapping[str, V], Generic[V]):
-    """Mapping from strings; `put` and `without` return changed copies, the original stays."""
-
-    __slots__ = ("_length", "_shards")
-
-    def __init__(self, items: Mapping[str, V] | None = None) -> None:
-        shards: list[dict[str, V]] = [{} for _ in range(_SHARDS)]
-        for key, value in (items or {}).items():
-            shards[hash(key) % _SHARDS][key] = value
-        self._shards = tuple(shards)
-        self._length = sum(map(len, shards))
-
-    def put(self, key: str, value: V) -> "ShardedMap[V]":
-        """A copy in which `key` stands for `value`."""
-        index = hash(key) % _SHARDS
-        return self._replaced(index, {**self._shards[index], key: value})
-
-    def without(self, key: str) -> "ShardedMap[V]":
-        """A copy that lacks `key`."""
-        index = hash(key) % _SHARDS
-        return self._replaced(index, {k: v for k, v in self._shards[index].items() if k != key})
-
-    def differences(self, before: "ShardedMap[V]") -> Iterator[str]:
-        """Keys that stand for another object than in `before`, which this was changed from."""
-        for shard, old in zip(self._shards, before._shards, strict=True):  # noqa: SLF001 - of our own kind
-            if shard is not old:
-                yield from (x for x in shard.keys() | old.keys() if shard.get(x) is not old.get(x))
-
-    def _replaced(self, index: int, shard: dict[str, V]) -> "ShardedMap[V]":
-        copy = ShardedMap.__new__(ShardedMap)
-        copy._shards = (*self._shards[:index], shard, *self._shards[index + 1 :])  # noqa: SLF001 - a new one of our own
-        copy._length = self._length + len(shard) - len(self._shards[index])  # noqa: SLF001 - same
-        return copy
-
-    def __getitem__(self, key: str) -> V:
-        return self._shards[hash(key) % _SHARDS][key]
-
-    @overload
-    def get(self, key: str, /) -> V | None: ...
-    @overload
-    def get(self, key: str, /, default: T) -> V | T: ...
-    def get(self, key: str, /, default: object = None) -> object:
-        """As a dict's; Mapping's own raises and catches a KeyError on its way."""
-        return self._shards[hash(key) % _SHARDS].get(key, default)
-
-    def __iter__(self) -> Iterator[str]:
-        for shard in self._shards:
-            yield from shard
-
-    def __len__(self) -> int:
-        return self._length
-
-
-# --- enrollment
-# Pins, denials and instance ids of a node, and the store they live in (attestation, section 4).
-#
-# They only narrow trust: no record makes a node eligible, and evidence is compared
-# with them after it was authenticated. Records are values; every change goes through
-# compare-and-set, so that all replicas agree on one order.
-
-MAX_SUPERSEDED: Final = 16
-AUTOMATIC: Final = "controller"
-"""Actor of a denial that followed from evidence and not from an operator."""
 
 
 class EnrollmentUnavailableError(Exception):

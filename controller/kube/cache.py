@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NoReturn, TypeVar
 
-from controller.fleet.enrollment import ShardedMap
+from controller.fleet.sharded_map import ShardedMap
 from controller.kube.client import ApiClient
 from controller.kube.resources import ApiError, Entry, EventKind, Kind, WatchEvent
 from gpuwarden.clock import Clock

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from controller.admission.review import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault, UseFaultKind
-from controller.fleet.enrollment import DirectorySnapshot
+from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.pods import KnownPod

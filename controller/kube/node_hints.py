@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 from controller.admission.mutation import FITS, hinted
 from controller.admission.pod_view import AdmittedPod
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.resources import GROUP, NODES, ApiError

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from controller.admission.mutation import FITS
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode, Taint
+from controller.fleet.directory import DirectorySnapshot, KnownNode, Taint
 from controller.kube.cache import Cache, Change
 from controller.kube.resources import NAMESPACES, NODES, Entry, Kind, Metadata
 from controller.placement.pod import MANAGED_EFFECT, MANAGED_TAINT

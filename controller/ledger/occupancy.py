@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from controller.fleet.enrollment import ShardedMap
+from controller.fleet.sharded_map import ShardedMap
 from controller.fleet.view import Acceptance
 from controller.ledger.claim import LivePod
 from controller.ledger.record import (

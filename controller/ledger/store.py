@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from controller.fleet.enrollment import FOREVER_NS, ShardedMap
+from controller.fleet.directory import FOREVER_NS
+from controller.fleet.sharded_map import ShardedMap
 from controller.ledger.record import GpuRecord, Holder, key_of
 
 # --- store

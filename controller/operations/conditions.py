@@ -9,7 +9,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from controller.audit.log import DurableLog
-from controller.fleet.enrollment import EnrollmentStore, NodeDirectory
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.enrollment import EnrollmentStore
 from controller.policies.in_force import PolicyInForce
 from controller.policy import Policy
 from controller.settings import AttestationSettings

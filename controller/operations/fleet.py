@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from controller.fleet.denials import (
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Denial,
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    EnrollmentStore,
+    EnrollmentUnavailableError,
+    write,
+)
+from controller.fleet.quarantine import (
     Change,
     DenialFate,
     Denials,
@@ -20,15 +29,6 @@ from controller.fleet.denials import (
     pins_digest,
     released,
     show,
-)
-from controller.fleet.enrollment import (
-    AUTOMATIC,
-    Denial,
-    EnrollmentRecord,
-    EnrollmentSnapshot,
-    EnrollmentStore,
-    EnrollmentUnavailableError,
-    write,
 )
 from controller.fleet.trust import TrustChange
 from controller.fleet.view import FleetSnapshot, NodeState

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from controller.fleet.denials import DenialFate
 from controller.fleet.enrollment import Denial
+from controller.fleet.quarantine import DenialFate
 from controller.ledger.occupancy import Grants, LoggedGrant, held_again
 from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
 from controller.record import Record

@@ -13,7 +13,7 @@ from operator import is_not
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from controller.fleet.enrollment import EMPTY_DIRECTORY, DirectorySnapshot
+from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import ShareGroup

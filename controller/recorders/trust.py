@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from controller.access import ALLOWED_CALLERS, Caller
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
-from controller.fleet.denials import DenialFate
+from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
 from controller.fleet.enrollment import Denial
+from controller.fleet.quarantine import DenialFate
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.operations.fleet import Act, Order
 from controller.operations.logged import denial_record

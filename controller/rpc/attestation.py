@@ -17,11 +17,16 @@ import grpc
 from google.protobuf.message import DecodeError as WireError
 
 from controller.access import PeerUsage
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
+from controller.fleet.attestation_result import (
+    Accepted,
+    BadNewsAccepted,
+    Refused,
+    StreamState,
+    refused,
+)
 from controller.rpc.calls import Context, RequestReader, Wakeup, abort_with, peer_key, stream_facts
 from controller.rpc.challenges import Challenger, NoSvidError
 from controller.rpc.intake import EvidenceIntake
-from controller.verifier import stream as peer_steps
 from controller.verifier.challenge import (
     ChallengeStore,
 )
@@ -30,6 +35,7 @@ from controller.verifier.context import (
     Snapshots,
     StreamFacts,
 )
+from controller.verifier.session import check_limits
 from controller.verifier.verifier import Verifier
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, Moment
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -321,7 +327,7 @@ class AttestSession:
     async def _admit(self) -> StreamState:
         """Step 1 before anything is awaited; the rest once Hello is there."""
         settings = self._service.verifier.settings
-        if refusal := peer_steps.limits(self._facts, settings.limits):
+        if refusal := check_limits(self._facts, settings.limits):
             await self._refuse_stream(refused(refusal, None))
         opened = self._service.now()
         self._heard_ns = opened.boottime_ns

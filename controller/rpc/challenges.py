@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller.audit.checkpoints import Published
 from controller.audit.log import DurableLog
-from controller.fleet.appraisal import StreamState
+from controller.fleet.attestation_result import StreamState
 from controller.verifier.challenge import (
     ID_BYTES,
     NONCE_BYTES,

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import grpc
 
 from controller.explain.node import find_class, findings, list_classes, pin_document
-from controller.fleet.denials import Shown
-from controller.fleet.enrollment import DirectorySnapshot, NodeDirectory
+from controller.fleet.directory import DirectorySnapshot, NodeDirectory
+from controller.fleet.quarantine import Shown
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot, NodeState, NodeView
 from controller.messages import (
     LabelsOf,

@@ -11,8 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
-from controller.fleet.denials import Denials
+from controller.fleet.attestation_result import (
+    Accepted,
+    BadNewsAccepted,
+    Refused,
+    StreamState,
+    refused,
+)
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Denial,
@@ -20,6 +25,7 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     write,
 )
+from controller.fleet.quarantine import Denials
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.record import AuditLog, AuditUnavailableError, Json, Record
@@ -90,8 +96,8 @@ class EvidenceIntake:
                 found = self._verifier.appraise_message(
                     asked, message, issued, known=known, now=now
                 )
-            if isinstance(found, Accepted) and found.stream.judged is not asked.judged:
-                asked = replace(stream, judged=found.stream.judged)
+            if isinstance(found, Accepted) and found.stream.appraised is not asked.appraised:
+                asked = replace(stream, appraised=found.stream.appraised)
             return found
 
         def again() -> Result:

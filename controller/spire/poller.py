@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from controller.fleet.appraisal import Refused, refused
-from controller.fleet.enrollment import NodeDirectory
+from controller.fleet.attestation_result import Refused, refused
+from controller.fleet.directory import NodeDirectory
 from controller.fleet.view import FleetSnapshot
 from controller.policy import Policy
 from controller.spire.client import SpireFailure, SpireServerError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from controller.fleet.enrollment import FOREVER_NS
+from controller.fleet.directory import FOREVER_NS
 from gpuwarden.moment import Moment
 from gpuwarden.wire.spire import types_pb2 as pb
 

@@ -1,16 +1,16 @@
 """Challenges of one stream: what goes out, and that each is answered once (step 12).
 
 A challenge is used up by the first message that names it, whatever else is wrong with
-that message; the shell pops before anything is checked. The spare nonce serves one
+that message; the caller pops before anything is checked. The spare nonce serves one
 piece of bad news and lives until the next challenge. Nothing here survives the
-stream, so a restart forgets all nonces. Nonces are drawn by the shell.
+stream, so a restart forgets all nonces. The caller draws the nonces.
 """
 
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
-from controller.fleet.appraisal import StreamState
+from controller.fleet.attestation_result import StreamState
 from controller.verifier.context import WANT_INVENTORY, ReceivedMessage, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import PROTOCOL, TYPE_BAD_NEWS, Challenge

@@ -1,25 +1,24 @@
-"""Context.
+"""What the Verifier is given: settings, facts about a session, snapshots, received bytes, time.
 
-Holds: context, seams.
+Steps 7 to 9 and 17 are questions to others. An implementation answers from memory and raises
+nothing. Where none is configured the answer is level L0, never more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from cryptography import x509
 
-from controller.fleet.appraisal import StreamState
-from controller.fleet.enrollment import DirectorySnapshot, EnrollmentSnapshot, KnownNode, PinnedGpu
+from controller.fleet.attestation_result import StreamState
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import EnrollmentSnapshot, PinnedGpu
 from controller.policy import DEFAULT_POLICY, Level, Policy
 from gpuwarden.evidence.model import Evidence
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import Refusal
-
-# --- context
-# What the Verifier is told: settings, facts about a session, snapshots, received bytes, time.
 
 WANT_INVENTORY: Final = "inventory"
 WANT_REPORT: Final = "hardware-report"
@@ -100,13 +99,6 @@ class ReceivedMessage:
     signature: bytes
 
 
-# --- seams
-# Steps 7 to 9 and 17 as questions: what a SPIRE server and the hardware itself confirm.
-#
-# An implementation answers from memory (facts at most 5 minutes old for the entry, from
-# the last poll for the agent) and raises nothing. Where none is configured the answer
-# is level L0, never more.
-
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -136,13 +128,13 @@ class SpireQuestion:
 
 
 class SpireFacts(Protocol):
-    """Steps 7, 8 and 9."""
+    """Steps 7, 8 and 9, answered from `controller.spire` or by `NoSpire`."""
 
     def entry(self, question: SpireQuestion) -> Refusal | None:
-        """Step 7: the registration entries of the peer."""
+        """Step 7: the registration entries of the peer, at most 5 minutes old."""
 
     def agent(self, question: SpireQuestion) -> Standing | Refusal:
-        """Step 8: the SPIRE agent that is their parent."""
+        """Step 8: the SPIRE agent that is their parent, from the last poll."""
 
     def image(self, question: SpireQuestion) -> Refusal | None:
         """Step 9: the image of our agent, and the age of these facts."""
@@ -150,7 +142,7 @@ class SpireFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HardwareQuestion:
-    """Evidence whose hardware reports are to be judged."""
+    """Evidence whose hardware reports are to be appraised."""
 
     evidence: Evidence
     stream: StreamState
@@ -159,11 +151,8 @@ class HardwareQuestion:
     now_ns: int
 
 
-class HardwareAppraisal(Protocol):
-    """Step 17."""
-
-    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
-        """The standing with what the reports add to it."""
+HardwareAppraisal = Callable[[HardwareQuestion], Standing | Refusal]
+"""Step 17: the standing with what the reports add to it."""
 
 
 class NoSpire:
@@ -182,9 +171,6 @@ class NoSpire:
         return None
 
 
-class NoHardware:
+def no_hardware(question: HardwareQuestion) -> Standing | Refusal:
     """No hardware evidence is configured: the standing stays what it was."""
-
-    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
-        """As it was."""
-        return question.standing
+    return question.standing

@@ -1,618 +1,384 @@
-"""Message.
+"""Steps 11 to 15: whether a message is authentic, for us, an answer to our challenge, and the next.
 
-Holds: pins, inventory, acceptability, judging.
+A payload is parsed only after its signature has been verified, and from the very bytes that were
+verified. Whether it is acceptable is not decided here (see `appraisal`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
 from dataclasses import dataclass, replace
+from hmac import compare_digest
 from typing import Final
 
-import msgspec
+from cryptography import x509
 
-from controller.fleet.appraisal import (
-    VANISHED,
-    Accepted,
-    EnrollmentChange,
-    JudgedInventory,
-    Refused,
-    refused,
-)
-from controller.fleet.enrollment import (
-    Candidate,
-    ContestedClaim,
-    EnrollmentRecord,
-    EnrollmentSnapshot,
-    KnownNode,
-    PinnedGpu,
-    pins_by_uuid,
-    rival,
-)
-from controller.fleet.registry import compacted
-from controller.policy import Level, NodePool, Policy
-from controller.verifier.challenge import IssuedChallenge
+from controller.fleet.attestation_result import StreamState
+from controller.verifier.challenge import ID_BYTES, NONCE_BYTES, IssuedChallenge
 from controller.verifier.context import (
-    HardwareAppraisal,
-    HardwareQuestion,
+    WANT_REPORT,
+    Limits,
+    ReceivedMessage,
     Snapshots,
-    Standing,
+    SpireFacts,
     VerifierSettings,
 )
-from controller.verifier.stream import NodeStanding, Opened
-from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.class_document import (
-    CLASS_FACTS,
-    ClassDocument,
-    attestation_hash,
-    class_document,
-    unread_facts,
+from controller.verifier.session import (
+    UNCONFIRMED,
+    NodeStanding,
+    check_chain,
+    check_denial,
+    check_duplicate,
+    check_superseded,
+    node_standing,
 )
-from gpuwarden.evidence.inventory_rules import inventory_findings
-from gpuwarden.evidence.model import Evidence, Gpu, Inventory, LostGpu
-from gpuwarden.evidence.node_identity import (
-    IDENTITY_FACTS,
-    NodeIdentity,
-    identity_digest,
-    node_identity,
-    serial,
+from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest, verify
+from gpuwarden.evidence.errors import AlgorithmDeniedError, DecodeError, SignatureInvalidError
+from gpuwarden.evidence.model import (
+    PROTOCOL,
+    TYPE_BAD_NEWS,
+    TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    WANT_PODS,
+    BadNews,
+    Evidence,
+    EvidenceHeader,
+    EvidenceWithPods,
 )
-from gpuwarden.evidence.outline import KnownInventory
-from gpuwarden.evidence.strict_json import quote
-from gpuwarden.evidence.use_rules import contradictions, use_findings
+from gpuwarden.evidence.outline import KnownInventory, evidence_showing
+from gpuwarden.evidence.strict_json import decode, quote
+from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- pins
-# Compares an inventory with what is pinned: lost, changed, and what to pin now.
-#
-# Pins only narrow. A GPU that is missing is lost and the node stays; a GPU that is new, or
-# whose serial changed, is another machine until an operator says otherwise.
-
-UNKNOWN_INDEX = -1
-"""Index of a GPU that evidence does not mention."""
+_TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS, TYPE_BAD_NEWS})
+_DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_SECOND_MS: Final = 1000
+BAD_NEWS_KINDS: Final = frozenset({"xid", "gpu-lost", "driver-reload", "nvml-unavailable"})
 
 
-def lost_gpus(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[LostGpu, ...]:
-    """Pinned GPUs that do not answer; before first use those that the agent reports."""
-    answering = {x.uuid for x in inventory.gpus}
-    reported = {x.uuid: x for x in inventory.lost}
-    if not pins:
-        return inventory.lost
-    missing = (x for x in pins.values() if x.uuid not in answering)
-    return tuple(reported.get(x.uuid) or _vanished(x) for x in missing)
-
-
-def claimed(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[str, ...]:
-    """The UUIDs that the node would hold by this evidence."""
-    lost = (x.uuid for x in inventory.lost if not pins or x.uuid in pins)
-    return tuple(sorted({*(x.uuid for x in inventory.gpus), *lost}))
-
-
-def changes(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[str]:
-    """What is other than pinned, one line each; nothing before first use."""
-    if not pins:
-        return
-    for gpu in inventory.gpus:
-        pin = pins.get(gpu.uuid)
-        if pin is None:
-            yield f"{gpu.uuid} is not one of the {len(pins)} pinned GPUs"
-        elif _contradicts(pin, gpu):
-            yield f"serial of {gpu.uuid} is {serial(gpu.serial)}, {pin.serial} is pinned"
-
-
-def unpinned_lost(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[str]:
-    """Warnings about GPUs reported lost that the node never had."""
-    if pins:
-        yield from (
-            f"{x.uuid} is reported lost but not pinned here"
-            for x in inventory.lost
-            if x.uuid not in pins
-        )
-
-
-def shown(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[PinnedGpu, ...]:
-    """The GPUs that answer, as pins that nobody has made yet, sorted by UUID."""
-    gpus = (_pin(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus)
-    return tuple(sorted(gpus, key=lambda x: x.uuid))
-
-
-def pinned(
-    inventory: Inventory,
-    pins: Mapping[str, PinnedGpu],
-    identity_keys: Mapping[str, str],
-    enrolled: frozenset[str],
-) -> tuple[PinnedGpu, ...]:
-    """The pins once this evidence is accepted: unread facts filled in, none replaced."""
-    gpus = (
-        _pin(x, pins.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled)
-        for x in inventory.gpus
-    )
-    present = {x.uuid: x for x in gpus}
-    lost = {
-        x.uuid: PinnedGpu(
-            x.uuid, pci_bus_id=x.pci_bus_id, enrolled=x.uuid in enrolled, complete=False
-        )
-        for x in inventory.lost
-        if not pins
-    }
-    merged = {**lost, **pins, **present}
-    return tuple(merged[x] for x in sorted(merged))
-
-
-def next_record(
-    before: EnrollmentRecord | None,
-    *,
-    node: str,
-    node_uid: str | None,
-    instance: str,
-    standing: Standing,
-    gpus: tuple[PinnedGpu, ...],
-) -> EnrollmentRecord:
-    """The record that has to stand before the evidence counts."""
-    base = (before or EnrollmentRecord(node)).answered_by(instance)
-    return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
-
-
-def _vanished(pin: PinnedGpu) -> LostGpu:
-    return LostGpu(
-        uuid=pin.uuid, index=UNKNOWN_INDEX, pci_bus_id=pin.pci_bus_id or "", error=VANISHED
-    )
-
-
-def _contradicts(pin: PinnedGpu, gpu: Gpu) -> bool:
-    return pin.complete and pin.serial != serial(gpu.serial)
-
-
-def _pin(gpu: Gpu, pin: PinnedGpu | None, identity_key: str | None, *, enrolled: bool) -> PinnedGpu:
-    if pin is not None and pin.complete and (pin.identity_key or not identity_key):
-        return pin
-    return PinnedGpu(
-        uuid=gpu.uuid,
-        serial=serial(gpu.serial),
-        identity_key=identity_key,
-        pci_bus_id=gpu.pci_bus_id,
-        enrolled=enrolled if pin is None else pin.enrolled,
-    )
-
-
-# --- inventory
-# Step 16: whether the inventory is whole, allowed here, and the one this node is known by.
-#
-# All findings are reported; the first code in the order of the reason codes is the one
-# reason of the refusal.
-
-NEEDED_FACTS: Final = CLASS_FACTS | IDENTITY_FACTS
-"""A failed read of any other fact is a warning."""
-
-_ORDER: Final = {code: position for position, code in enumerate(ReasonCode)}
-_LISTED: Final = 4
+class _Header(EvidenceHeader, frozen=True, forbid_unknown_fields=False):
+    """The binding fields of a payload whose rest cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class InventoryQuestion:
-    """One inventory and everything it is compared with, looked up once."""
+class Unreadable:
+    """A payload that is bound like evidence but whose inventory is no such document."""
 
-    evidence: Evidence
-    node_name: str
-    node: KnownNode
-    standing: Standing
-    enrollment: EnrollmentSnapshot
-    policy: Policy
-    enrollment_required: bool
-    record: EnrollmentRecord | None
-    """What is remembered about the node."""
-    pins: Mapping[str, PinnedGpu]
-    """Pins by UUID; empty before first use."""
-    pool: NodePool | None
-    """The node's pool in policy."""
+    header: EvidenceHeader
+    error: str
 
 
-def inventory_refusals(
-    question: InventoryQuestion, contested: tuple[ContestedClaim, ...]
-) -> tuple[Refusal, ...]:
-    """Everything that step 16 finds in a well-formed inventory, the winning code first."""
-    found = [
-        *_incomplete(question.evidence),
-        *_empty(question.evidence),
-        *_denied(question),
-        *(_twice(x) for x in contested),
-        *_uid_changed(question),
-        *_not_enrolled(question),
-        *(Refusal(ReasonCode.INVENTORY_CHANGED, x) for x in changes_of(question)),
-    ]
-    return tuple(sorted(found, key=lambda x: _ORDER[x.code]))
-
-
-def malformed_refusals(evidence: Evidence, *, has_known_inventory: bool) -> tuple[Refusal, ...]:
-    """What makes the evidence no account of a node: nothing else can be said about it then.
-
-    An inventory that was found well-formed before is not looked at again.
-    """
-    lines = [*use_findings(evidence)]
-    if not has_known_inventory:
-        lines = [*inventory_findings(evidence.inventory), *_nameless(evidence), *lines]
-    return tuple(Refusal(ReasonCode.INVENTORY_INVALID, x) for x in lines)
-
-
-def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
-    """The GPUs that the node names but may not have, with their owners."""
-    uuids = claimed(question.evidence.inventory, question.pins)
-    listed, by_serial = _listed_uuids(question), _enrolled_by_serial(question)
-    found = ((x, _owner(question, x, listed=x in listed, board=by_serial.get(x))) for x in uuids)
-    return tuple(
-        ContestedClaim(uuid, question.node_name, owner)
-        for uuid, owner in found
-        if owner is not None
-    )
-
-
-def enrolled_uuids(question: InventoryQuestion) -> frozenset[str]:
-    """GPUs of the inventory that an operator listed for this node, by UUID or serial."""
-    return _listed_uuids(question) | _enrolled_by_serial(question).keys()
-
-
-def warnings_about_reads(evidence: Evidence) -> tuple[str, ...]:
-    """Failed reads that cost nothing but the fact itself."""
-    facts = frozenset(x.fact for x in evidence.failed_reads) - NEEDED_FACTS
-    lines = unread_facts(evidence.failed_reads, facts)
-    return tuple(f"not read: {quote(x)}" for x in lines)
-
-
-def changes_of(question: InventoryQuestion) -> tuple[str, ...]:
-    """What is other than pinned."""
-    return tuple(changes(question.evidence.inventory, question.pins))
-
-
-def _nameless(evidence: Evidence) -> Iterator[str]:
-    """A PCI identity may be missing only where its read failed."""
-    failed = {(x.fact, x.gpu) for x in evidence.failed_reads}
-    for gpu in evidence.inventory.gpus:
-        for fact, value in (("pci", gpu.pci), ("subsystem", gpu.subsystem)):
-            if value is None and not failed & {(fact, gpu.uuid), (fact, gpu.pci_bus_id)}:
-                yield f"{gpu.uuid} has no {fact} and no failed read of it"
-
-
-def _incomplete(evidence: Evidence) -> Iterator[Refusal]:
-    if unread := unread_facts(evidence.failed_reads, NEEDED_FACTS):
-        yield Refusal(ReasonCode.INVENTORY_INCOMPLETE, f"not read: {_list(unread)}")
-
-
-def _empty(evidence: Evidence) -> Iterator[Refusal]:
-    """No GPU that answers: there is no class, whether or not lost ones are known."""
-    if not evidence.inventory.gpus:
-        yield Refusal(
-            ReasonCode.INVENTORY_EMPTY,
-            f"no GPU answers, {len(evidence.inventory.lost)} are reported lost",
+def check_shape(
+    message: ReceivedMessage, issued: IssuedChallenge | Refusal, limits: Limits
+) -> Refusal | None:
+    """Step 11: sizes, then shape, then payload type."""
+    reports = isinstance(issued, IssuedChallenge) and WANT_REPORT in issued.want
+    allowed = limits.message_bytes_with_reports if reports else limits.message_bytes
+    if len(message.payload) > allowed:
+        return Refusal(
+            ReasonCode.MSG_TOO_LARGE,
+            f"payload has {len(message.payload)} bytes, at most {allowed} are allowed",
         )
-
-
-def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
-    """Denials follow the hardware, except where this node had it pinned already."""
-    pins, denied = question.pins, question.policy.denied_keys
-    for gpu in question.evidence.inventory.gpus:
-        if denied and denied & _keys(gpu, question.standing):
-            yield Refusal(ReasonCode.GPU_DENIED, f"policy denies {gpu.uuid}")
-        elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):
-            yield Refusal(ReasonCode.GPU_DENIED, f"{gpu.uuid} belongs to the denied node {node}")
-
-
-def _keys(gpu: Gpu, standing: Standing) -> frozenset[str | None]:
-    """Whatever a denial may name the GPU by."""
-    return frozenset({gpu.uuid, serial(gpu.serial), standing.identity_keys.get(gpu.uuid)})
-
-
-def _twice(claim: ContestedClaim) -> Refusal:
-    return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{claim.uuid} belongs to {claim.owner}")
-
-
-def _uid_changed(question: InventoryQuestion) -> Iterator[Refusal]:
-    record = question.record
-    if record is None or record.node_uid in {None, question.node.uid} or _reattested(question):
-        return
-    yield Refusal(
-        ReasonCode.NODE_UID_CHANGED,
-        f"Node UID is {question.node.uid}, {record.node_uid} is pinned",
-    )
-
-
-def _reattested(question: InventoryQuestion) -> bool:
-    """From L1 on a new SPIRE agent with exactly the pinned hardware is the same machine."""
-    standing, record = question.standing, question.record
-    return (
-        standing.level.rank >= Level.L1.rank
-        and record is not None
-        and standing.spire_agent not in {None, record.spire_agent}
-        and set(claimed(question.evidence.inventory, question.pins)) == set(question.pins)
-    )
-
-
-def _not_enrolled(question: InventoryQuestion) -> Iterator[Refusal]:
-    """Where an operator must list GPUs beforehand: those that are new, or pinned at first use."""
-    pool = question.pool
-    lists = pool is not None and bool(pool.uuids or pool.serials)
-    if not (question.enrollment_required or lists):
-        return
-    enrolled, pins = enrolled_uuids(question), question.pins
-    for gpu in question.evidence.inventory.gpus:
-        if gpu.uuid not in enrolled and (not pins or gpu.uuid in pins):
-            yield Refusal(ReasonCode.INVENTORY_NOT_ENROLLED, f"nobody enrolled {gpu.uuid} here")
-
-
-def _listed_uuids(question: InventoryQuestion) -> frozenset[str]:
-    pool = question.pool
-    pins = frozenset(x.uuid for x in question.pins.values() if x.enrolled)
-    return pins | pool.uuids if pool else pins
-
-
-def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
-    """UUID -> serial: a node says itself which UUID its listed serial goes with."""
-    pool = question.pool
-    if pool is None or not pool.serials:
-        return {}
-    shown = ((x.uuid, serial(x.serial)) for x in question.evidence.inventory.gpus)
-    return {uuid: text for uuid, text in shown if text in pool.serials}
-
-
-def _owner(
-    question: InventoryQuestion, uuid: str, *, listed: bool, board: str | None
-) -> str | None:
-    """Whose the GPU is instead; a listed serial takes it only from a pin of that serial."""
-    node, known = question.node_name, question.enrollment
-    if others := [x for x in known.claims.get(uuid, ()) if x.node != node]:
-        pins = (known.records[x.node].pin(uuid) for x in others)
-        same_board = board is not None and all(x is not None and x.serial == board for x in pins)
-        if claim := rival(node, others, enrolled=listed or same_board):
-            return claim.node
-    for pool in () if listed else question.policy.pools:
-        if pool is not question.pool and uuid in pool.uuids:
-            return f"pool {quote(pool.pattern)}"
+    if not _well_formed(message):
+        return Refusal(
+            ReasonCode.MSG_MALFORMED, "an id, nonce, payload or signature has no such size"
+        )
+    if message.payload_type not in _TYPES or _is_unasked(message, issued):
+        return Refusal(ReasonCode.TYPE_UNEXPECTED, f"payload type {quote(message.payload_type)}")
     return None
 
 
-def _list(names: tuple[str, ...]) -> str:
-    shown = ", ".join(quote(x) for x in names[:_LISTED])
-    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
+def _is_unasked(message: ReceivedMessage, issued: IssuedChallenge | Refusal) -> bool:
+    """Whether it tells of pods without having been asked to."""
+    is_asked = not isinstance(issued, IssuedChallenge) or WANT_PODS in issued.want
+    return message.payload_type == TYPE_EVIDENCE_WITH_PODS and not is_asked
 
 
-# --- acceptability
-# Step 18: what the cluster accepts at all, whatever a pod may ask for.
-
-
-def policy_refusals(
-    policy: Policy, document: ClassDocument, level: Level, attestation_hash: str
-) -> tuple[Refusal, ...]:
-    """Everything that policy holds against this class, in the order of the reason codes."""
+def _well_formed(message: ReceivedMessage) -> bool:
     return (
-        *_versions(policy, document),
-        *_level(policy, level),
-        *_class(policy, attestation_hash),
+        len(message.stream_id) == ID_BYTES
+        and len(message.challenge_id) == ID_BYTES
+        and len(message.nonce) == NONCE_BYTES
+        and len(message.payload) > 0
+        and 0 < len(message.signature) <= MAX_SIGNATURE_BYTES
     )
 
 
-def _versions(policy: Policy, document: ClassDocument) -> Iterator[Refusal]:
-    driver = document.platform.driver
-    if not _allowed(driver, policy.allowed_drivers, policy.denied_drivers):
-        yield Refusal(ReasonCode.POLICY_DENIED, f"driver {driver} is not acceptable")
-    for vbios in sorted({str(x.vbios) for x in document.gpus if not _vbios_ok(policy, x.vbios)}):
-        yield Refusal(ReasonCode.POLICY_DENIED, f"VBIOS {vbios} is not acceptable")
-
-
-def _vbios_ok(policy: Policy, vbios: str | None) -> bool:
-    return _allowed(vbios, policy.allowed_vbios, policy.denied_vbios)
-
-
-def _allowed(version: str | None, allowed: frozenset[str] | None, denied: frozenset[str]) -> bool:
-    """An unknown version is on no list, so it passes no allow-list."""
-    return version not in denied and (allowed is None or version in allowed)
-
-
-def _level(policy: Policy, level: Level) -> Iterator[Refusal]:
-    if level.rank < policy.min_level.rank:
-        yield Refusal(ReasonCode.LEVEL_TOO_LOW, f"level {level}, {policy.min_level} is the least")
-
-
-def _class(policy: Policy, attestation_hash: str) -> Iterator[Refusal]:
-    if policy.allowed_hashes is not None and attestation_hash not in policy.allowed_hashes:
-        yield Refusal(
-            ReasonCode.CLASS_NOT_ALLOWED, f"{attestation_hash} is not a class of this cluster"
+def check_signature(
+    message: ReceivedMessage, issued: IssuedChallenge, stream: StreamState
+) -> Refusal | None:
+    """Step 13: signed by the leaf of this session, which the challenge was made for."""
+    if issued.leaf_sha256 != stream.leaf_sha256:
+        return Refusal(
+            ReasonCode.SIGNER_MISMATCH,
+            "the challenge was for another certificate than this session's",
         )
+    return _signed_by(stream.leaf, message)
 
 
-# --- judging
-# Steps 16 to 18: what authentic evidence proves, and whether that is acceptable here.
+def _signed_by(leaf: x509.Certificate, message: ReceivedMessage) -> Refusal | None:
+    try:
+        verify(leaf, message.payload_type, message.payload, message.signature)
+    except AlgorithmDeniedError as error:
+        return Refusal(ReasonCode.SIG_ALG_DENIED, str(error))
+    except SignatureInvalidError as error:
+        return Refusal(ReasonCode.SIG_INVALID, str(error))
+    return None
 
-MAX_WARNINGS: Final = 16
-"""Kept of one evidence: they are shown with every list of nodes, so one node must not fill it."""
 
-_FOR_AN_OPERATOR: Final = frozenset(
-    {
-        ReasonCode.NODE_UID_CHANGED,
-        ReasonCode.INVENTORY_NOT_ENROLLED,
-        ReasonCode.INVENTORY_CHANGED,
-    }
-)
-"""Refusals that say nothing worse of the hardware than that it is not the pinned one."""
+def read_payload(
+    message: ReceivedMessage, known: KnownInventory | None
+) -> Evidence | BadNews | Unreadable | Refusal:
+    """Parse verified bytes; an unreadable inventory still has a header to be checked first.
+
+    `known` is what the stream has shown before.
+    """
+    if message.payload_type == TYPE_BAD_NEWS:
+        return _read_bad_news(message.payload)
+    limit, kind = len(message.payload), _kind(message)
+    if known is not None and (again := evidence_showing(known, message.payload, kind)) is not None:
+        return again
+    try:
+        return decode(message.payload, kind, max_bytes=limit)
+    except DecodeError as error:
+        reason = str(error)
+    try:
+        return Unreadable(decode(message.payload, _Header, max_bytes=limit), reason)
+    except DecodeError as error:
+        return Refusal(ReasonCode.MSG_MALFORMED, f"evidence: {error}")
+
+
+def _kind(message: ReceivedMessage) -> type[Evidence]:
+    return EvidenceWithPods if message.payload_type == TYPE_EVIDENCE_WITH_PODS else Evidence
+
+
+def _read_bad_news(payload: bytes) -> BadNews | Refusal:
+    try:
+        news = decode(payload, BadNews, max_bytes=len(payload))
+    except DecodeError as error:
+        return Refusal(ReasonCode.MSG_MALFORMED, f"bad news: {error}")
+    if news.kind not in BAD_NEWS_KINDS:
+        return Refusal(ReasonCode.MSG_MALFORMED, f"bad news: kind {quote(news.kind)} is not known")
+    return news
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """What steps 16 to 18 need besides the evidence."""
+class Times:
+    """The node's clocks in a payload, milliseconds."""
 
-    settings: VerifierSettings
-    hardware: HardwareAppraisal
-    known: Snapshots
-    issued: IssuedChallenge
-    found: NodeStanding
-    now_ns: int
+    wall_ms: int
+    boottime_ms: int
 
-    def judge(self, opened: Opened, evidence: Evidence) -> Accepted | Refused:
-        """Accepted, or refused with all findings of the first step that has any."""
-        before = opened.stream.judged
-        if before is not None and not before.shows(evidence):
-            before = None
-        if malformed := malformed_refusals(evidence, has_known_inventory=before is not None):
-            return _refused(opened, malformed)
-        if before is None:
-            compact = compacted(evidence.inventory)
-            evidence = msgspec.structs.replace(evidence, inventory=compact)
-        elif evidence.inventory is not before.known.inventory:
-            evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
-        question = self._question(opened, evidence)
-        lost = lost_gpus(evidence.inventory, question.pins)
-        contested = contested_claims(question)
-        if found := inventory_refusals(question, contested):
-            refusal = _refused(opened, found, lost, contested)
-            return replace(refusal, candidate=_candidate(refusal, question))
-        standing = self.hardware.appraise(
-            HardwareQuestion(
-                evidence, opened.stream, question.pins, self.found.standing, self.now_ns
+
+def read_times(header: EvidenceHeader) -> Times | Refusal:
+    """The payload's times; part of its shape, so step 11."""
+    for text in (header.wall_ms, header.boottime_ms):
+        if not _DECIMAL.fullmatch(text):
+            return Refusal(
+                ReasonCode.MSG_MALFORMED, f"time {quote(text)} is not decimal milliseconds"
             )
+    return Times(int(header.wall_ms), int(header.boottime_ms))
+
+
+def check_protocol(header: EvidenceHeader) -> Refusal | None:
+    """Step 10 again, now under the signature."""
+    if header.protocol != PROTOCOL:
+        return Refusal(
+            ReasonCode.PROTOCOL_UNSUPPORTED,
+            f"payload of protocol {header.protocol}, {PROTOCOL} is expected",
         )
-        if isinstance(standing, Refusal):
-            return _refused(opened, (standing,), lost)
-        if standing is not question.standing:
-            question = replace(question, standing=standing)
-        if before is None or not before.holds(standing, question.node.uid):
-            before = self._judged(question)
-        if found := policy_refusals(
-            self.known.policy, before.document, standing.level, before.attestation_hash
-        ):
-            return _refused(opened, found, lost)
-        return self._accepted(opened, question, before, lost)
+    return None
 
-    def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
-        name, enrollment, policy = opened.stream.node, self.known.enrollment, self.known.policy
-        record = enrollment.records.get(name)
-        return InventoryQuestion(
-            evidence=evidence,
-            node_name=name,
-            node=self.found.node,
-            standing=self.found.standing,
-            enrollment=enrollment,
-            policy=policy,
-            enrollment_required=self.settings.enrollment_required,
-            record=record,
-            pins=pins_by_uuid(record),
-            pool=policy.pool(name),
+
+def check_binding(
+    header: EvidenceHeader,
+    issued: IssuedChallenge,
+    stream: StreamState,
+    settings: VerifierSettings,
+    *,
+    spare: bool,
+) -> Refusal | None:
+    """Step 14: audience, node name, nonce, digest of the challenge."""
+    if (header.audience, header.trust_domain) != (settings.audience, settings.trust_domain):
+        return Refusal(
+            ReasonCode.AUDIENCE_MISMATCH,
+            f"evidence for {quote(header.audience)}, we are {settings.audience}",
         )
-
-    def _judged(self, question: InventoryQuestion) -> JudgedInventory:
-        document, identity = self._class(question), self._identity(question)
-        return JudgedInventory(
-            known=KnownInventory.of(question.evidence.inventory),
-            failed_reads=question.evidence.failed_reads,
-            standing=question.standing,
-            node_uid=question.node.uid,
-            document=document,
-            attestation_hash=attestation_hash(document),
-            class_document=canonical_json(document),
-            identity_digest=identity_digest(identity),
-            identity_document=canonical_json(identity),
+    if header.node_name != stream.node:
+        return Refusal(
+            ReasonCode.NODE_NAME_MISMATCH,
+            f"evidence of {quote(header.node_name)}, the certificate is {stream.node}'s",
         )
-
-    def _class(self, question: InventoryQuestion) -> ClassDocument:
-        standing = question.standing
-        return class_document(
-            question.evidence.inventory,
-            level=standing.level,
-            trust_domain=self.settings.trust_domain,
-            attestor=standing.attestor,
-            spdm=standing.spdm,
+    if not _same_nonce(header, issued, spare=spare):
+        return Refusal(
+            ReasonCode.INNER_NONCE_MISMATCH, "the signed stream, challenge or nonce is another"
         )
+    if not _same(header.challenge_sha256, issued.sha256):
+        return Refusal(ReasonCode.CHALLENGE_DIGEST_MISMATCH, "another challenge was answered")
+    return None
 
-    def _identity(self, question: InventoryQuestion) -> NodeIdentity:
-        return node_identity(
-            question.evidence.inventory,
-            trust_domain=self.settings.trust_domain,
-            cluster=self.settings.cluster,
-            node_name=question.node_name,
-            node_uid=question.node.uid,
-            spire_agent=question.standing.spire_agent,
-            identity_keys=question.standing.identity_keys,
+
+def check_sequence(
+    header: EvidenceHeader,
+    times: Times,
+    stream: StreamState,
+    now: Moment,
+    settings: VerifierSettings,
+) -> Refusal | None:
+    """Step 15: sequence, previous digest, boot, clocks."""
+    if header.seq <= stream.seq:
+        return Refusal(ReasonCode.SEQ_REPLAY, f"seq {header.seq} after {stream.seq}")
+    if header.seq > stream.seq + 1:
+        return Refusal(ReasonCode.SEQ_GAP, f"seq {header.seq} after {stream.seq}")
+    if not _same(header.prev, stream.prev):
+        return Refusal(ReasonCode.PREV_MISMATCH, "prev is not the digest of the evidence before")
+    if (header.boot_id, header.instance_id) != (stream.hello.boot_id, stream.hello.instance_id):
+        return Refusal(ReasonCode.BOOT_CHANGED, "boot or process is not the one that said hello")
+    if stream.boottime_ms is not None and times.boottime_ms < stream.boottime_ms:
+        return Refusal(
+            ReasonCode.CLOCK_BACKWARDS,
+            f"the node's boot time went back by {stream.boottime_ms - times.boottime_ms} ms",
         )
-
-    def _accepted(
-        self,
-        opened: Opened,
-        question: InventoryQuestion,
-        judged: JudgedInventory,
-        lost: tuple[LostGpu, ...],
-    ) -> Accepted:
-        stream = opened.stream
-        return Accepted(
-            node=question.node_name,
-            stream=stream if stream.judged is judged else replace(stream, judged=judged),
-            evidence=question.evidence,
-            evidence_digest=opened.digest,
-            level=question.standing.level,
-            attestor=question.standing.attestor,
-            attestation_hash=judged.attestation_hash,
-            class_document=judged.class_document,
-            identity_digest=judged.identity_digest,
-            identity_document=judged.identity_document,
-            lost=lost,
-            warnings=_warnings(opened, question),
-            challenge_issued_ns=self.issued.issued_ns,
-            fresh_until_ns=self.issued.issued_ns + self.settings.lease_ns,
-            enrollment=_enrollment(opened, question),
-        )
+    return _skewed(times, now, settings)
 
 
-def unreadable(opened: Opened, refusal: Refusal) -> Refused:
-    """Authentic bytes that hold no inventory."""
-    return _refused(opened, (refusal,))
+def skew_warning(times: Times, now: Moment, settings: VerifierSettings) -> str | None:
+    """A line for people where the node's wall clock is off, though not so far as to be refused."""
+    skew = _skew_ms(times, now)
+    return _skew_text(skew) if abs(skew) > settings.skew_warn_ms else None
 
 
-def _refused(
-    opened: Opened,
-    findings: Sequence[Refusal],
-    lost: tuple[LostGpu, ...] = (),
-    contested: tuple[ContestedClaim, ...] = (),
-) -> Refused:
-    return replace(
-        refused(findings[0], opened.stream.node),
-        findings=tuple(findings),
-        stream=opened.stream,
-        lost=lost,
-        contested=contested,
-        evidence_digest=opened.digest,
+def _skewed(times: Times, now: Moment, settings: VerifierSettings) -> Refusal | None:
+    skew = _skew_ms(times, now)
+    if abs(skew) > settings.skew_refuse_ms:
+        return Refusal(ReasonCode.CLOCK_SKEW, _skew_text(skew))
+    return None
+
+
+def _skew_ms(times: Times, now: Moment) -> int:
+    return times.wall_ms - now.wall_ms
+
+
+def _skew_text(skew_ms: int) -> str:
+    side = "ahead of" if skew_ms > 0 else "behind"
+    return f"the node's clock is {abs(skew_ms) // _SECOND_MS} s {side} the controller's"
+
+
+def _same_nonce(header: EvidenceHeader, issued: IssuedChallenge, *, spare: bool) -> bool:
+    nonce = issued.spare_nonce if spare else issued.nonce
+    return (
+        _same(header.nonce, nonce)
+        and _same(header.challenge_id, issued.challenge_id)
+        and _same(header.stream_id, issued.stream_id)
     )
 
 
-def _candidate(refusal: Refused, question: InventoryQuestion) -> Candidate | None:
-    if refusal.code not in _FOR_AN_OPERATOR:
-        return None
-    return Candidate(
-        code=refusal.code,
-        node_uid=question.node.uid,
-        spire_agent=question.standing.spire_agent,
-        gpus=shown(question.evidence.inventory, question.standing.identity_keys),
-        evidence_digest=refusal.evidence_digest,
-    )
+def _same(text: str, expected: str) -> bool:
+    """Compare in constant time; `text` may be any Unicode."""
+    return compare_digest(text.encode("utf-8"), expected.encode("utf-8"))
 
 
-def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
-    found = (
-        *((opened.warning,) if opened.warning else ()),
-        *warnings_about_reads(question.evidence),
-        *unpinned_lost(question.evidence.inventory, question.pins),
-        *contradictions(question.evidence, frozenset(question.pins)),
-    )
-    more = len(found) - MAX_WARNINGS
-    return found if more <= 0 else (*found[:MAX_WARNINGS], f"and {more} more")
+Payload = Evidence | BadNews | Unreadable
 
 
-def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange | None:
-    before = question.record
-    after = next_record(
-        before,
-        node=question.node_name,
-        node_uid=question.node.uid,
-        instance=opened.stream.hello.instance_id,
-        standing=question.standing,
-        gpus=pinned(
-            question.evidence.inventory,
-            question.pins,
-            question.standing.identity_keys,
-            enrolled_uuids(question),
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message with everything it is judged by."""
+
+    stream: StreamState
+    message: ReceivedMessage
+    issued: IssuedChallenge | Refusal
+    """The challenge that it answers, or why it answers none (step 12)."""
+    known: Snapshots
+    now: Moment
+
+    @property
+    def spare(self) -> bool:
+        """Whether it comes under the spare nonce, as bad news does."""
+        return self.message.payload_type == TYPE_BAD_NEWS
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An authentic payload."""
+
+    payload: Payload
+    issued: IssuedChallenge
+    digest: str
+    stream: StreamState
+    """The state after it."""
+    warning: str | None
+
+
+def recheck_session(arrival: Arrival, spire: SpireFacts) -> NodeStanding | Refusal:
+    """Steps 4 to 10 again: whether this session may still speak for its node.
+
+    Bad news needs no store that is fresh and no SPIRE server that answers: neither could
+    make it say less.
+    """
+    stream, known, now = arrival.stream, arrival.known, arrival.now
+    proof = check_chain(stream.chain, known.roots, now.wall, stream.proof)
+    if isinstance(proof, Refusal):
+        return proof
+    if arrival.spare:
+        found: NodeStanding | Refusal = check_denial(known, stream.node) or UNCONFIRMED
+    else:
+        found = node_standing(spire, stream.peer, stream.node, known, now.boottime_ns)
+    record = known.enrollment.records.get(stream.node)
+    return found if isinstance(found, Refusal) else check_superseded(stream, record) or found
+
+
+def open_message(arrival: Arrival, settings: VerifierSettings) -> Opened | Refusal:
+    """Steps 11 to 15, and the part of step 10 that needs a signed answer."""
+    issued, message = arrival.issued, arrival.message
+    if refusal := check_shape(message, issued, settings.limits):
+        return refusal
+    if isinstance(issued, Refusal):
+        return issued
+    if refusal := check_signature(message, issued, arrival.stream):
+        return refusal
+    appraised = arrival.stream.appraised
+    payload = read_payload(message, appraised.known if appraised else None)
+    if isinstance(payload, Refusal):
+        return payload
+    return _bind(arrival, payload, issued, settings)
+
+
+def _bind(
+    arrival: Arrival, payload: Payload, issued: IssuedChallenge, settings: VerifierSettings
+) -> Opened | Refusal:
+    header = payload.header if isinstance(payload, Unreadable) else payload
+    times = read_times(header)
+    if isinstance(times, Refusal):
+        return times
+    if refusal := _unbound(arrival, header, times, issued, settings):
+        return refusal
+    digest = evidence_digest(arrival.message.payload_type, arrival.message.payload)
+    stream = arrival.stream
+    return Opened(
+        payload,
+        issued,
+        digest,
+        replace(
+            stream,
+            seq=header.seq,
+            prev=digest,
+            boottime_ms=times.boottime_ms,
+            witnessed=payload.checkpoints if isinstance(payload, Evidence) else stream.witnessed,
         ),
+        skew_warning(times, arrival.now, settings),
     )
-    return None if after == before else EnrollmentChange(before, after)
+
+
+def _unbound(
+    arrival: Arrival,
+    header: EvidenceHeader,
+    times: Times,
+    issued: IssuedChallenge,
+    settings: VerifierSettings,
+) -> Refusal | None:
+    stream = arrival.stream
+    return (
+        check_protocol(header)
+        or check_binding(header, issued, stream, settings, spare=arrival.spare)
+        or check_sequence(header, times, stream, arrival.now, settings)
+        or check_duplicate(stream, arrival.known.enrollment.records.get(stream.node))
+    )

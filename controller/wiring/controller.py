@@ -16,8 +16,8 @@ from controller.audit.log import DurableLog
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.explain.node import RecentRefusals
-from controller.fleet.denials import DenialFate, Denials
-from controller.fleet.enrollment import NodeDirectory
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.quarantine import DenialFate, Denials
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.client import Exchange
 from controller.kube.node_hints import NodeHints

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final
 
 from controller.access import PeerUsage, Rate
-from controller.fleet.denials import Denials
-from controller.fleet.enrollment import NodeDirectory
+from controller.fleet.directory import NodeDirectory
+from controller.fleet.quarantine import Denials
 from controller.fleet.registry import FleetRegistry
 from controller.operations.conditions import ClockAnchor, Conditions
 from controller.operations.fleet import DenialFollower, DeskPorts, OperatorDesk

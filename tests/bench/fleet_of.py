@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from controller.fleet.appraisal import Accepted
+from controller.fleet.attestation_result import Accepted
 from controller.fleet.registry import FleetRegistry
 from gpuwarden.clock import SystemClock
 from gpuwarden.evidence.canonical import canonical_json

@@ -10,13 +10,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller.fleet.enrollment import (
-    Denial,
-    DirectorySnapshot,
-    EnrollmentRecord,
-    KnownNode,
-    PinnedGpu,
-)
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
 from controller.policy import Level, NodePool
 from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing
 from gpuwarden.evidence.model import FailedRead, Inventory
@@ -56,7 +51,7 @@ class StubHardware:
 
     refusal: Refusal
 
-    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
+    def __call__(self, question: HardwareQuestion) -> Standing | Refusal:
         del question
         return self.refusal
 

@@ -12,8 +12,9 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
-from controller.fleet.enrollment import DirectorySnapshot, EnrollmentSnapshot, KnownNode
+from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import EnrollmentSnapshot
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.verifier.challenge import (
     ChallengeStore,
@@ -29,6 +30,7 @@ from controller.verifier.context import (
     SpireFacts,
     StreamFacts,
     VerifierSettings,
+    no_hardware,
 )
 from controller.verifier.verifier import Verifier
 from gpuwarden.evidence.canonical import canonical_json
@@ -93,7 +95,7 @@ class Scene:
     enrollment: EnrollmentSnapshot = field(default_factory=EnrollmentSnapshot)
     policy: Policy = DEFAULT_POLICY
     spire: SpireFacts | None = None
-    hardware: HardwareAppraisal | None = None
+    hardware: HardwareAppraisal = no_hardware
     stream_id: bytes = b"s" * 16
     facts: dict[str, Any] = field(default_factory=dict)
     hello: dict[str, Any] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Evidence as it goes to the store: signed by an agent of a small CA."""
 
-from controller.fleet.appraisal import StreamState
+from controller.fleet.attestation_result import StreamState
 from gpuwarden.audit.exhibit import Exhibit
 from tests.builders.evidence import Scene
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.spire.judgement import SpireLimits
 from controller.spire.snapshot import SpireAgent, SpireEntry, SpireSnapshot

@@ -8,10 +8,10 @@ from typing import Any, cast
 from controller.audit.checkpoints import Published
 from controller.audit.log import Condition, DurableLog
 from controller.explain.node import RecentRefusals
+from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.enrollment import (
     Candidate,
     Denial,
-    DirectorySnapshot,
     EnrollmentRecord,
     MemoryEnrollmentStore,
     PinnedGpu,

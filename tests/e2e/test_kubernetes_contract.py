@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore, KnownNode
+from controller.fleet.directory import KnownNode
+from controller.fleet.enrollment import EnrollmentRecord, EnrollmentStore
 from controller.kube.cache import ListWatch, Pace
 from controller.kube.client import ApiClient
 from controller.kube.enrollments import (

@@ -9,14 +9,10 @@ from datetime import timedelta
 from typing import Any, Self
 
 from controller.access import PeerUsage, Rate
-from controller.fleet.appraisal import StreamState
-from controller.fleet.denials import Denials
-from controller.fleet.enrollment import (
-    DirectorySnapshot,
-    EnrollmentUnavailableError,
-    KnownNode,
-    MemoryEnrollmentStore,
-)
+from controller.fleet.attestation_result import StreamState
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnrollmentStore
+from controller.fleet.quarantine import Denials
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
 from controller.operations.fleet import Act, DeskPorts, OperatorDesk, Order

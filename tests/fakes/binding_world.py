@@ -44,7 +44,7 @@ from controller.binding.webhook import (
 )
 from controller.binding.webhook import GatePods as Pods
 from controller.binding.webhook import Grants as GrantLog
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.kube.pods import pod_kind
 from controller.ledger.claim import Claimant, LivePod

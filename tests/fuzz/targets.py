@@ -23,12 +23,12 @@ from controller.admission.review import (
     encode_answer,
     pod_handlers,
 )
-from controller.fleet.appraisal import Accepted, BadNewsAccepted
+from controller.fleet.attestation_result import Accepted, BadNewsAccepted
 from controller.placement.pod import PodDecodeError, find_pod
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.placement.texts import WishRules
 from controller.policies.file import PolicyInvalidError, decode_policy
-from controller.verifier.stream import read_hello
+from controller.verifier.session import read_hello
 from controller.web.verbs import ArgsError, decode_args
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import attestation_hash, class_document

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from controller.fleet.appraisal import Accepted, BadNewsAccepted
+from controller.fleet.attestation_result import Accepted, BadNewsAccepted
 from controller.placement.requirements import Requirements, parse_requirements
 from controller.placement.texts import WishRules
 from controller.policies.file import decode_policy

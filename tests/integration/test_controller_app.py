@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.access import ALLOWED_CALLERS, CallerKind
 from controller.app import StartError, Tempo, run
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.wiring.listeners import Addresses
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.spiffe_id import SpiffeId

@@ -36,7 +36,7 @@ class Weakening:
 
 WEAKENINGS = (
     Weakening(
-        "inventory", "controller/fleet/registry.py", "serial=serial(gpu.serial),", "serial=None,"
+        "inventory", "controller/fleet/view.py", "serial=serial(gpu.serial),", "serial=None,"
     ),
     Weakening(
         "class-hash",
@@ -88,11 +88,14 @@ WEAKENINGS = (
         "if False:",
     ),
     Weakening(
-        "impersonation", "controller/verifier/stream.py", "if hello.node_name != node:", "if False:"
+        "impersonation",
+        "controller/verifier/session.py",
+        "if hello.node_name != node:",
+        "if False:",
     ),
     Weakening(
         "claim",
-        "controller/verifier/message.py",
+        "controller/verifier/appraisal.py",
         "contested = contested_claims(question)",
         "contested = ()",
     ),
@@ -107,13 +110,13 @@ WEAKENINGS = (
     ),
     Weakening(
         "swap",
-        "controller/verifier/message.py",
-        "return tuple(changes(question.evidence.inventory, question.pins))",
-        "return ()",
+        "controller/verifier/inventory.py",
+        "            for x in _changes(question.evidence.inventory, question.pins)\n",
+        "            for x in ()\n",
     ),
     Weakening(
         "way-back",
-        "controller/fleet/denials.py",
+        "controller/fleet/quarantine.py",
         "    if expected == shown.version:",
         "    if True:",
         needs=("swap",),

@@ -16,8 +16,8 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.access import LOCAL, Caller, CallerKind
-from controller.fleet.denials import Shown, show
 from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.quarantine import Shown, show
 from controller.messages import no_labels
 from controller.operations.conditions import Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy

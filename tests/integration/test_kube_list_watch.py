@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.kube.cache import ListWatch, Pace
 from controller.kube.nodes import NODE_KIND, ClusterNodes
 from controller.kube.resources import NODES, ApiError

@@ -11,7 +11,7 @@ import pytest
 
 from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.client import ApiClient
 from controller.kube.node_hints import MOST_PER_LOOK, NodeHints
 from controller.placement.texts import WishRules

@@ -13,8 +13,8 @@ from grpc import aio
 from controller.access import Caller, CallerKind, owner_of_socket, present_caller
 from controller.binding.operator_release import ReleaseDesk
 from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
-from controller.fleet.denials import show
 from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.quarantine import show
 from controller.operations.fleet import Done, OperatorDesk, Order
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import local_server

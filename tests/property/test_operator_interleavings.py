@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.fleet.denials import DenialFate, Denials, Shown
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
@@ -25,6 +24,7 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
+from controller.fleet.quarantine import DenialFate, Denials, Shown
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import TrustChange
 from controller.fleet.view import NodeState

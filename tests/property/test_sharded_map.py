@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet.enrollment import ShardedMap
+from controller.fleet.sharded_map import ShardedMap
 
 KEYS = st.text(max_size=3)
 ACTIONS = st.lists(st.tuples(KEYS, st.none() | st.integers()), max_size=30)

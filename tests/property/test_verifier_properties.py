@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet.appraisal import Accepted, Refused
+from controller.fleet.attestation_result import Accepted, Refused
 from controller.fleet.enrollment import MAX_SUPERSEDED
 from gpuwarden.evidence.model import TYPE_BAD_NEWS
 from gpuwarden.reasons import ReasonCode

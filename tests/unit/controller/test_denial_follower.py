@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.fleet.denials import DenialFate, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Denial,
@@ -16,6 +15,7 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     write,
 )
+from controller.fleet.quarantine import DenialFate, Denials
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind
 from controller.fleet.view import NodeState, NodeView

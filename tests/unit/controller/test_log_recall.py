@@ -7,8 +7,8 @@ import structlog
 
 from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.records import held_record
-from controller.fleet.denials import DenialFate
 from controller.fleet.enrollment import Denial
+from controller.fleet.quarantine import DenialFate
 from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import PodRef
 from controller.operations.logged import denial_record

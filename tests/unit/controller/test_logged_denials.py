@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.audit.sealing import LogIdentity, Sealer
-from controller.fleet.denials import DenialFate
 from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial
+from controller.fleet.quarantine import DenialFate
 from controller.operations.logged import denial_record, standing_denials
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.record import LogRecord, decode_record

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.fleet.denials import Change, Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
@@ -15,6 +14,7 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
+from controller.fleet.quarantine import Change, Denials
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import NodeState

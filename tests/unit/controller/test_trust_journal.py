@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.access import Caller, CallerKind
 from controller.explain.node import RecentRefusals
-from controller.fleet.appraisal import BadNewsAccepted, refused
+from controller.fleet.attestation_result import BadNewsAccepted, refused
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.recorders.http import ExtenderJournal
 from controller.recorders.trust import TrustJournal

@@ -7,7 +7,7 @@ import pytest
 
 from controller.admission.mutation import OurToleration, is_kept, our_toleration, suits
 from controller.admission.pod_view import AdmittedPod, decode_admitted
-from controller.fleet.enrollment import KnownNode, Taint
+from controller.fleet.directory import KnownNode, Taint
 
 NODE = KnownNode("u", labels={"zone": "a", "gpus": "8", "empty": ""})
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

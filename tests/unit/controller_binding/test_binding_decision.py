@@ -17,7 +17,7 @@ from controller.binding.decision import (
     decide_binding,
 )
 from controller.binding.request import BindingRequest, StoredPod
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject, ShareGroup
 from controller.placement.snapshot import InsecureStaticHashes, Scene
 from controller.policy import Level, NodeMode, NodePool, Policy

@@ -10,7 +10,7 @@ import pytest
 
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import MUTATE, VALIDATE, PodPorts, encode_answer, pod_handlers
-from controller.fleet.enrollment import KnownNode, Taint
+from controller.fleet.directory import KnownNode, Taint
 from controller.ledger.store import MemoryLedgerStore
 from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind

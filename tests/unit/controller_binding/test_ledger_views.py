@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from controller.binding.reconciliation import AbsentNodes
 from controller.binding.use import LedgerUse
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.ledger.release import NodeGone
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.snapshot import DeviceUse

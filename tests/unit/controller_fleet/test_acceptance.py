@@ -1,8 +1,7 @@
 from dataclasses import replace
 
-from controller.fleet.appraisal import Accepted
-from controller.fleet.registry import acceptance_of
-from controller.fleet.view import Acceptance
+from controller.fleet.attestation_result import Accepted
+from controller.fleet.view import Acceptance, acceptance_of
 from gpuwarden.evidence.model import Fabric, GpuProcess
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import BOOT, INSTANCE, WALL, Scene

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from controller.fleet.denials import Denials
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Denial,
@@ -12,6 +11,7 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
+from controller.fleet.quarantine import Denials
 
 FIRST = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 1)
 SECOND = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)

@@ -1,7 +1,7 @@
 import pytest
 
+from controller.fleet.directory import FOREVER_NS
 from controller.fleet.enrollment import (
-    FOREVER_NS,
     MAX_SUPERSEDED,
     Claim,
     EnrollmentRecord,

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.denials import (
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Candidate,
+    Denial,
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    PinnedGpu,
+)
+from controller.fleet.quarantine import (
     Change,
     PinChange,
     Shown,
@@ -14,14 +22,6 @@ from controller.fleet.denials import (
     pins_digest,
     released,
     show,
-)
-from controller.fleet.enrollment import (
-    AUTOMATIC,
-    Candidate,
-    Denial,
-    EnrollmentRecord,
-    EnrollmentSnapshot,
-    PinnedGpu,
 )
 from controller.fleet.view import NodeView
 from gpuwarden.evidence.model import LostGpu

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, refused
-from controller.fleet.enrollment import ContestedClaim, DirectorySnapshot, KnownNode
+from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, refused
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.enrollment import ContestedClaim
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import EMPTY_FLEET, NodeState

@@ -1,6 +1,6 @@
 import pytest
 
-from controller.fleet.enrollment import FOREVER_NS, KnownNode, NodeDirectory
+from controller.fleet.directory import FOREVER_NS, KnownNode, NodeDirectory
 from sandbox.insecure_static_nodes import InsecureStaticNodes
 
 

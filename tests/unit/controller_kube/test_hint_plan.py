@@ -5,7 +5,7 @@ from typing import Any
 
 from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.kube.node_hints import KEPT_WISH_NS as KEPT_NS
 from controller.kube.node_hints import MOST_WISHES, HintPlan, LabelChange
 from controller.placement.texts import WishRules

@@ -1,6 +1,6 @@
 """Which node a map means by the label `gpu-node-name`."""
 
-from controller.fleet.enrollment import KnownNode
+from controller.fleet.directory import KnownNode
 from controller.kube.cache import Change
 from controller.kube.nodes import MapNames
 from controller.kube.resources import Entry

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.enrollment import KnownNode, Taint
+from controller.fleet.directory import KnownNode, Taint
 from controller.kube.nodes import NAMESPACE_KIND, NODE_KIND, KnownNamespace
 from controller.kube.pods import KnownPod, pod_kind
 from controller.kube.resources import ApiError, Entry, EventKind, error_from_answer

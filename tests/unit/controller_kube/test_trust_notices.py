@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.cache import Change
 from controller.kube.events import MAX_PODS, REASONS, Regarding, Severity, trust_notices

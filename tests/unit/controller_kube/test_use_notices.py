@@ -3,7 +3,7 @@
 import pytest
 
 from controller.binding.use import UseFault, UseFaultKind
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.events import Notice, Regarding, Severity, use_notices
 from controller.ledger.record import PodRef
 

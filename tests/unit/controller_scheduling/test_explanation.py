@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.placement.node_verdict import Promise
 from controller.placement.snapshot import InsecureStaticHashes
 from controller.placement.texts import Guarantee, Limit

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import GpuView
 from controller.placement.devices import DevicePool
 from controller.placement.node_verdict import Judge, Promise

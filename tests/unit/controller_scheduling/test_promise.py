@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.placement.node_verdict import Promise, promise_of, promise_to
 from controller.placement.requirements import Requirements
 from controller.placement.snapshot import Scene

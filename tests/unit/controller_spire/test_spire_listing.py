@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.fleet.enrollment import FOREVER_NS
+from controller.fleet.directory import FOREVER_NS
 from controller.spire.judgement import DEFAULT_SELECTORS, digests_of, image_digest
 from controller.spire.snapshot import (
     ATTESTORS,

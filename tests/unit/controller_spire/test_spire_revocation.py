@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from controller.fleet.appraisal import Refused
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.attestation_result import Refused
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.policy import DEFAULT_POLICY, Level
 from controller.spire.poller import SLICE, Revocation

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.appraisal import StreamState
+from controller.fleet.attestation_result import StreamState
 from controller.verifier.challenge import (
     AuditHead,
     ChallengeStore,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.appraisal import Accepted, Refused
-from controller.fleet.registry import acceptance_of
+from controller.fleet.attestation_result import Accepted, Refused
 from controller.fleet.trust import _FACTS
+from controller.fleet.view import acceptance_of
 from gpuwarden.evidence.model import TYPE_EVIDENCE, Allocation, FailedRead, GpuProcess
 from gpuwarden.reasons import Effect, ReasonCode
 from tests.builders.evidence import Scene

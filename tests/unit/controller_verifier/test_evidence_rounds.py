@@ -5,9 +5,9 @@ from functools import partial
 import msgspec
 import pytest
 
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState
+from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
 from controller.fleet.enrollment import Denial, EnrollmentRecord
-from controller.verifier import stream as peer
+from controller.verifier.session import check_chain
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
 from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest
@@ -436,7 +436,7 @@ def test_a_stream_remembers_the_checkpoints_that_were_last_named_and_news_name_n
 def test_the_proof_of_a_chain_is_the_answer_to_the_same_question_again() -> None:
     scene = Scene(ca=CA)
     stream = scene.opened()
-    assert peer.chain(stream.chain, scene.roots, scene.wall, stream.proof) is stream.proof
+    assert check_chain(stream.chain, scene.roots, scene.wall, stream.proof) is stream.proof
 
 
 def test_evidence_is_read_from_the_verified_bytes_only() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.fleet.appraisal import Accepted, Refused
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
-from controller.fleet.registry import acceptance_of
+from controller.fleet.attestation_result import Accepted, Refused
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.view import acceptance_of
 from controller.policy import Level, Policy
 from controller.verifier.context import HardwareQuestion, Standing
 from gpuwarden.evidence.model import FailedRead, NvLink
@@ -104,7 +104,7 @@ class Rising:
 
     level = Level.L0
 
-    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
+    def __call__(self, question: HardwareQuestion) -> Standing | Refusal:
         standing = replace(question.standing, level=self.level)
         self.level = Level.L2
         return standing

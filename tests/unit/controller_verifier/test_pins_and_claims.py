@@ -2,20 +2,19 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.appraisal import Accepted, Refused
-from controller.fleet.denials import accepted, show
+from controller.fleet.attestation_result import Accepted, Refused
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import (
     Candidate,
     ContestedClaim,
     Denial,
-    DirectorySnapshot,
     EnrollmentRecord,
-    KnownNode,
     PinnedGpu,
 )
+from controller.fleet.quarantine import accepted, show
 from controller.policy import Level, NodePool, Policy
-from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing
-from controller.verifier.message import next_record
+from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing, no_hardware
+from controller.verifier.inventory import next_record
 from gpuwarden.evidence.model import FailedRead, Inventory, LostGpu
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
@@ -489,7 +488,7 @@ class TestLevels:
         assert result.enrollment is not None
         assert [x.identity_key for x in result.enrollment.new.gpus] == ["c" * 64, None]
         scene.remember(result)
-        scene.hardware = None
+        scene.hardware = no_hardware
         assert scene.accepted().enrollment is None
 
 
@@ -497,7 +496,7 @@ class Reports:
     def __init__(self, keys: dict[str, str]) -> None:
         self._keys = keys
 
-    def appraise(self, question: HardwareQuestion) -> Standing | Refusal:
+    def __call__(self, question: HardwareQuestion) -> Standing | Refusal:
         spdm = {x.uuid: "d" * 64 for x in question.evidence.inventory.gpus}
         return replace(question.standing, level=Level.L2, spdm=spdm, identity_keys=self._keys)
 

@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller.fleet.appraisal import Refused, StreamState
+from controller.fleet.attestation_result import Refused, StreamState
 from controller.fleet.enrollment import Denial, EnrollmentRecord
 from controller.verifier.context import Limits, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex

@@ -1,8 +1,11 @@
+import re
+from importlib import import_module
 from itertools import combinations
 
 import pytest
 
-from controller.fleet.appraisal import Refused
+from controller.fleet.attestation_result import Refused
+from controller.verifier import verifier
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode
 from tests.builders.ca import SpiffeCa
 from tests.builders.defects import DEFECTS, Defect
@@ -92,3 +95,27 @@ def test_the_earliest_failing_step_and_within_it_the_first_code_wins(
 def test_the_order_of_codes_is_that_of_their_steps() -> None:
     steps = [STEP_OF[code] for code in ORDER if code in STEP_OF]
     assert steps == sorted(steps)
+
+
+def described_steps() -> dict[int, str]:
+    """Step -> its text in the docstring that numbers them."""
+    parts = re.split(r"^ ?(\d{1,2})\. ", verifier.__doc__ or "", flags=re.MULTILINE)
+    return {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def test_the_numbered_procedure_names_the_codes_of_each_step() -> None:
+    assert list(described_steps()) == list(range(1, 21))
+    described = {
+        step: re.findall(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|ACCEPTED", text)
+        for step, text in described_steps().items()
+    }
+    assert described == {
+        step: [code.value for code in ORDER if STEP_OF.get(code) == step] for step in range(1, 21)
+    }
+
+
+def test_the_numbered_procedure_names_code_that_exists() -> None:
+    for text in described_steps().values():
+        for module, name in re.findall(r"`([a-z]+)\.([A-Za-z_]+)", text):
+            if module in {"session", "message", "challenge", "inventory", "appraisal", "context"}:
+                assert hasattr(import_module(f"controller.verifier.{module}"), name)

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from controller.access import PeerUsage, Rate
-from controller.fleet.denials import Denials
 from controller.fleet.enrollment import MemoryEnrollmentStore
+from controller.fleet.quarantine import Denials
 from controller.fleet.registry import FleetRegistry
 from controller.rpc.attestation import AttestationService, AttestSession, SessionTiming, StreamTable
 from controller.rpc.challenges import Challenger

@@ -7,7 +7,7 @@ import pytest
 
 from controller.audit.checkpoints import Published
 from controller.audit.log import DurableLog
-from controller.fleet.appraisal import StreamState
+from controller.fleet.attestation_result import StreamState
 from controller.rpc.challenges import AuditHeads
 from gpuwarden.audit.key_change import sign_change
 from gpuwarden.audit.witness import conclude

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.appraisal import Accepted, BadNewsAccepted, Refused, StreamState, refused
-from controller.fleet.denials import Denials
+from controller.fleet.attestation_result import (
+    Accepted,
+    BadNewsAccepted,
+    Refused,
+    StreamState,
+    refused,
+)
 from controller.fleet.enrollment import (
     Denial,
     EnrollmentRecord,
@@ -15,6 +20,7 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     PinnedGpu,
 )
+from controller.fleet.quarantine import Denials
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind
 from controller.fleet.view import NodeState

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from controller.fleet.enrollment import DirectorySnapshot, KnownNode
+from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import NodeState
 from controller.policy import DEFAULT_POLICY, NodeMode, NodePool, Policy
 from controller.rpc.fleet import KnownFleet

@@ -24,14 +24,14 @@ ENTRIES: Final = (
     ),
     one(
         "denials-in-the-log-at-once",
-        "controller/fleet/denials.py",
+        "controller/fleet/quarantine.py",
         "            self._note(node, denial)\n",
         "",
         f"{FOLLOWER}::test_a_denial_of_ours_is_noted_at_once_and_once",
     ),
     one(
         "acts-on-what-was-shown",
-        "controller/fleet/denials.py",
+        "controller/fleet/quarantine.py",
         "    if expected == shown.version:",
         "    if True:",
         f"{DECISIONS}::test_something_else_than_what_was_shown_is_not_accepted",

@@ -22,7 +22,7 @@ ENTRIES: Final = (
                 "ReasonCode.SVID_EXPIRED: Effect.REVOKE,",
             ),
             Edit(
-                "controller/fleet/appraisal.py",
+                "controller/fleet/attestation_result.py",
                 "EFFECT_OF[refusal.code] if step >= FIRST_STEP_OF_THE_NODE else Effect.TRANSIENT",
                 "EFFECT_OF[refusal.code]",
             ),

@@ -1,6 +1,6 @@
-"""Appraisal.
+"""Attestation results (RFC 9334): what the Verifier answers, and the stream that it answers on.
 
-Holds: judged, result.
+Three results: accepted, bad news, or refused with one reason code.
 """
 
 from dataclasses import dataclass
@@ -29,21 +29,19 @@ from gpuwarden.identity.chain import ChainProof
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode, Refusal
 
-# --- judged
-# What a stream's last inventory came to, so that the same one need not be worked out again. Pure.
-#
-# An inventory that equals the last one, under the same standing, has the same documents and
-# hashes. What depends on anything else (pins, policy, claims of others) is judged each time.
-
 
 @dataclass(frozen=True, slots=True)
-class JudgedInventory:
-    """A well-formed inventory and the documents that were made of it."""
+class AppraisedInventory:
+    """A well-formed inventory and the documents that were made of it, kept for the next message.
+
+    An equal inventory under the same standing has the same documents and hashes. What depends on
+    anything else (pins, policy, claims of others) is appraised each time.
+    """
 
     known: KnownInventory
     failed_reads: tuple[FailedRead, ...]
     standing: object
-    """The `Standing` under which it was judged; only ever compared."""
+    """The `Standing` under which it was appraised; only ever compared."""
     node_uid: str | None
     document: ClassDocument
     attestation_hash: str
@@ -88,14 +86,11 @@ class StreamState:
     """Its evidence digest."""
     boottime_ms: int | None = None
     """The node's CLOCK_BOOTTIME in it."""
-    judged: JudgedInventory | None = None
+    appraised: AppraisedInventory | None = None
     """Of the last evidence that passed."""
     witnessed: tuple[WitnessedCheckpoint, ...] = ()
     """Audit checkpoints that the agent last said it knows."""
 
-
-# --- result
-# What the Verifier answers: accepted, bad news, or refused with one reason code.
 
 FIRST_STEP_OF_THE_NODE: Final = 6
 """Before it nothing is known to come from the node, so no refusal may hurt the node."""
@@ -106,7 +101,7 @@ VANISHED: Final = "VANISHED"
 
 @dataclass(frozen=True, slots=True)
 class EnrollmentChange:
-    """What has to stand in the store before the evidence counts."""
+    """What must be in the store before the evidence counts."""
 
     old: EnrollmentRecord | None
     new: EnrollmentRecord

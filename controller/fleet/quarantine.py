@@ -1,6 +1,6 @@
-"""Denials.
+"""Quarantine of nodes: how an entry gets into the store, and what an operator decides about it.
 
-Holds: denials, operator decisions.
+Must not decide who is quarantined.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,13 +24,6 @@ from controller.fleet.view import NodeState, NodeView
 from gpuwarden.evidence.canonical import tagged_digest
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- denials
-# Denials on their way into the store: none is dropped because the store cannot take it now.
-#
-# A denial that stands is never replaced by a later one: whoever looks for the cause wants the
-# first. That it still stands is confirmed by the store, because what is known here may be older
-# than an operator's act elsewhere. Must not decide who is denied, nor lift a denial.
-
 _MAX_RACES: Final = 8
 
 
@@ -45,7 +38,12 @@ class DenialFate(StrEnum):
 
 
 class Denials:
-    """One for the process; used from one event loop."""
+    """Denials on their way into the store: none is dropped because the store cannot take it now.
+
+    A denial that stands is never replaced by a later one: whoever looks for the cause wants the
+    first. The store confirms that it still stands, because what is known here may be older than an
+    operator's act elsewhere. One for the process; used from one event loop.
+    """
 
     def __init__(
         self,
@@ -124,12 +122,10 @@ def _denied(old: EnrollmentRecord | None, node: str, denial: Denial) -> Enrollme
     return (old or EnrollmentRecord(node)).denied(denial)
 
 
-# --- operator decisions
-# What an operator is shown of a node's enrolment, and what an operator's act makes of it. Pure.
-#
-# An act counts only for exactly what was shown: `version` stands for all of it, and an act
-# that expects another version is refused. Accepting makes the candidate the pins, releasing
-# leaves the pins; both end the denial and neither makes a node eligible: its next evidence does.
+# --- decisions of operators
+# An act counts only for exactly what was shown: `version` stands for all of it, and an act that
+# expects another version is refused. Accepting makes the candidate the pins, releasing keeps the
+# pins; both end the denial and neither makes a node eligible: its next evidence does.
 
 PINS_TAG: Final = "gpuwarden.dev/pins/v1"
 VERSION_TAG: Final = "gpuwarden.dev/enrollment/v1"

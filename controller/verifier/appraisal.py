@@ -1,0 +1,293 @@
+"""Steps 16 to 18: what authentic evidence proves, and whether that is acceptable here."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from controller.fleet.attestation_result import (
+    Accepted,
+    AppraisedInventory,
+    EnrollmentChange,
+    Refused,
+    refused,
+)
+from controller.fleet.enrollment import Candidate, ContestedClaim, pins_by_uuid
+from controller.fleet.view import compacted
+from controller.policy import Level, Policy
+from controller.verifier.challenge import IssuedChallenge
+from controller.verifier.context import (
+    HardwareAppraisal,
+    HardwareQuestion,
+    Snapshots,
+    VerifierSettings,
+)
+from controller.verifier.inventory import (
+    InventoryQuestion,
+    accepted_pins,
+    contested_claims,
+    enrolled_uuids,
+    inventory_refusals,
+    lost_gpus,
+    malformed_refusals,
+    next_record,
+    offered_pins,
+    unpinned_lost,
+    warnings_about_reads,
+)
+from controller.verifier.message import Opened
+from controller.verifier.session import NodeStanding
+from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
+from gpuwarden.evidence.model import Evidence, LostGpu
+from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
+from gpuwarden.evidence.outline import KnownInventory
+from gpuwarden.evidence.use_rules import contradictions
+from gpuwarden.reasons import ReasonCode, Refusal
+
+MAX_WARNINGS: Final = 16
+"""Kept of one evidence: they are shown with every list of nodes, so one node must not fill it."""
+
+_FOR_AN_OPERATOR: Final = frozenset(
+    {
+        ReasonCode.NODE_UID_CHANGED,
+        ReasonCode.INVENTORY_NOT_ENROLLED,
+        ReasonCode.INVENTORY_CHANGED,
+    }
+)
+"""Refusals that say nothing worse of the hardware than that it is not the pinned one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appraiser:
+    """Appraises evidence by steps 16 to 18, with all that these need besides it."""
+
+    settings: VerifierSettings
+    hardware: HardwareAppraisal
+    known: Snapshots
+    issued: IssuedChallenge
+    found: NodeStanding
+    now_ns: int
+
+    def appraise(self, opened: Opened, evidence: Evidence) -> Accepted | Refused:
+        """Accepted, or refused with all findings of the first step that has any.
+
+        An inventory that equals the stream's last one keeps its documents and hashes.
+        """
+        before = opened.stream.appraised
+        if before is not None and not before.shows(evidence):
+            before = None
+        if malformed := malformed_refusals(evidence, has_known_inventory=before is not None):
+            return _refused(opened, malformed)
+        if before is None:
+            compact = compacted(evidence.inventory)
+            evidence = msgspec.structs.replace(evidence, inventory=compact)
+        elif evidence.inventory is not before.known.inventory:
+            evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
+        question = self._question(opened, evidence)
+        lost = lost_gpus(evidence.inventory, question.pins)
+        contested = contested_claims(question)
+        if found := inventory_refusals(question, contested):
+            refusal = _refused(opened, found, lost, contested)
+            return replace(refusal, candidate=_candidate(refusal, question))
+        standing = self.hardware(
+            HardwareQuestion(
+                evidence, opened.stream, question.pins, self.found.standing, self.now_ns
+            )
+        )
+        if isinstance(standing, Refusal):
+            return _refused(opened, (standing,), lost)
+        if standing is not question.standing:
+            question = replace(question, standing=standing)
+        if before is None or not before.holds(standing, question.node.uid):
+            before = self._appraised(question)
+        if found := policy_refusals(
+            self.known.policy, before.document, standing.level, before.attestation_hash
+        ):
+            return _refused(opened, found, lost)
+        return self._accepted(opened, question, before, lost)
+
+    def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
+        name, enrollment, policy = opened.stream.node, self.known.enrollment, self.known.policy
+        record = enrollment.records.get(name)
+        return InventoryQuestion(
+            evidence=evidence,
+            node_name=name,
+            node=self.found.node,
+            standing=self.found.standing,
+            enrollment=enrollment,
+            policy=policy,
+            enrollment_required=self.settings.enrollment_required,
+            record=record,
+            pins=pins_by_uuid(record),
+            pool=policy.pool(name),
+        )
+
+    def _appraised(self, question: InventoryQuestion) -> AppraisedInventory:
+        document, identity = self._class(question), self._identity(question)
+        return AppraisedInventory(
+            known=KnownInventory.of(question.evidence.inventory),
+            failed_reads=question.evidence.failed_reads,
+            standing=question.standing,
+            node_uid=question.node.uid,
+            document=document,
+            attestation_hash=attestation_hash(document),
+            class_document=canonical_json(document),
+            identity_digest=identity_digest(identity),
+            identity_document=canonical_json(identity),
+        )
+
+    def _class(self, question: InventoryQuestion) -> ClassDocument:
+        standing = question.standing
+        return class_document(
+            question.evidence.inventory,
+            level=standing.level,
+            trust_domain=self.settings.trust_domain,
+            attestor=standing.attestor,
+            spdm=standing.spdm,
+        )
+
+    def _identity(self, question: InventoryQuestion) -> NodeIdentity:
+        return node_identity(
+            question.evidence.inventory,
+            trust_domain=self.settings.trust_domain,
+            cluster=self.settings.cluster,
+            node_name=question.node_name,
+            node_uid=question.node.uid,
+            spire_agent=question.standing.spire_agent,
+            identity_keys=question.standing.identity_keys,
+        )
+
+    def _accepted(
+        self,
+        opened: Opened,
+        question: InventoryQuestion,
+        appraised: AppraisedInventory,
+        lost: tuple[LostGpu, ...],
+    ) -> Accepted:
+        stream = opened.stream
+        if stream.appraised is not appraised:
+            stream = replace(stream, appraised=appraised)
+        return Accepted(
+            node=question.node_name,
+            stream=stream,
+            evidence=question.evidence,
+            evidence_digest=opened.digest,
+            level=question.standing.level,
+            attestor=question.standing.attestor,
+            attestation_hash=appraised.attestation_hash,
+            class_document=appraised.class_document,
+            identity_digest=appraised.identity_digest,
+            identity_document=appraised.identity_document,
+            lost=lost,
+            warnings=_warnings(opened, question),
+            challenge_issued_ns=self.issued.issued_ns,
+            fresh_until_ns=self.issued.issued_ns + self.settings.lease_ns,
+            enrollment=_enrollment(opened, question),
+        )
+
+
+def unreadable(opened: Opened, refusal: Refusal) -> Refused:
+    """Authentic bytes that hold no inventory."""
+    return _refused(opened, (refusal,))
+
+
+def _refused(
+    opened: Opened,
+    findings: Sequence[Refusal],
+    lost: tuple[LostGpu, ...] = (),
+    contested: tuple[ContestedClaim, ...] = (),
+) -> Refused:
+    return replace(
+        refused(findings[0], opened.stream.node),
+        findings=tuple(findings),
+        stream=opened.stream,
+        lost=lost,
+        contested=contested,
+        evidence_digest=opened.digest,
+    )
+
+
+def _candidate(refusal: Refused, question: InventoryQuestion) -> Candidate | None:
+    if refusal.code not in _FOR_AN_OPERATOR:
+        return None
+    return Candidate(
+        code=refusal.code,
+        node_uid=question.node.uid,
+        spire_agent=question.standing.spire_agent,
+        gpus=offered_pins(question.evidence.inventory, question.standing.identity_keys),
+        evidence_digest=refusal.evidence_digest,
+    )
+
+
+def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
+    found = (
+        *((opened.warning,) if opened.warning else ()),
+        *warnings_about_reads(question.evidence),
+        *unpinned_lost(question.evidence.inventory, question.pins),
+        *contradictions(question.evidence, frozenset(question.pins)),
+    )
+    more = len(found) - MAX_WARNINGS
+    return found if more <= 0 else (*found[:MAX_WARNINGS], f"and {more} more")
+
+
+def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange | None:
+    before = question.record
+    after = next_record(
+        before,
+        node=question.node_name,
+        node_uid=question.node.uid,
+        instance=opened.stream.hello.instance_id,
+        standing=question.standing,
+        gpus=accepted_pins(
+            question.evidence.inventory,
+            question.pins,
+            question.standing.identity_keys,
+            enrolled_uuids(question),
+        ),
+    )
+    return None if after == before else EnrollmentChange(before, after)
+
+
+# --- step 18: what the cluster accepts, whatever a pod may ask for
+
+
+def policy_refusals(
+    policy: Policy, document: ClassDocument, level: Level, attestation_hash: str
+) -> tuple[Refusal, ...]:
+    """Everything that policy holds against this class, in the order of the reason codes."""
+    return (
+        *_versions(policy, document),
+        *_level(policy, level),
+        *_class(policy, attestation_hash),
+    )
+
+
+def _versions(policy: Policy, document: ClassDocument) -> Iterator[Refusal]:
+    driver = document.platform.driver
+    if not _allowed(driver, policy.allowed_drivers, policy.denied_drivers):
+        yield Refusal(ReasonCode.POLICY_DENIED, f"driver {driver} is not acceptable")
+    for vbios in sorted({str(x.vbios) for x in document.gpus if not _vbios_ok(policy, x.vbios)}):
+        yield Refusal(ReasonCode.POLICY_DENIED, f"VBIOS {vbios} is not acceptable")
+
+
+def _vbios_ok(policy: Policy, vbios: str | None) -> bool:
+    return _allowed(vbios, policy.allowed_vbios, policy.denied_vbios)
+
+
+def _allowed(version: str | None, allowed: frozenset[str] | None, denied: frozenset[str]) -> bool:
+    """An unknown version is on no list, so it passes no allow-list."""
+    return version not in denied and (allowed is None or version in allowed)
+
+
+def _level(policy: Policy, level: Level) -> Iterator[Refusal]:
+    if level.rank < policy.min_level.rank:
+        yield Refusal(ReasonCode.LEVEL_TOO_LOW, f"level {level}, {policy.min_level} is the least")
+
+
+def _class(policy: Policy, attestation_hash: str) -> Iterator[Refusal]:
+    if policy.allowed_hashes is not None and attestation_hash not in policy.allowed_hashes:
+        yield Refusal(
+            ReasonCode.CLASS_NOT_ALLOWED, f"{attestation_hash} is not a class of this cluster"
+        )

@@ -1,0 +1,327 @@
+"""Step 16: whether an inventory is whole, allowed here, and the one that this node is known by.
+
+Pins only narrow. A GPU that is missing is lost and the node stays; a GPU that is new, or whose
+serial changed, is another machine until an operator decides otherwise.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.fleet.attestation_result import VANISHED
+from controller.fleet.directory import KnownNode
+from controller.fleet.enrollment import (
+    ContestedClaim,
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    PinnedGpu,
+    rival,
+)
+from controller.policy import Level, NodePool, Policy
+from controller.verifier.context import Standing
+from gpuwarden.evidence.class_document import CLASS_FACTS, unread_facts
+from gpuwarden.evidence.inventory_rules import inventory_findings
+from gpuwarden.evidence.model import Evidence, Gpu, Inventory, LostGpu
+from gpuwarden.evidence.node_identity import IDENTITY_FACTS, serial
+from gpuwarden.evidence.strict_json import quote
+from gpuwarden.evidence.use_rules import use_findings
+from gpuwarden.reasons import ReasonCode, Refusal
+
+UNKNOWN_INDEX = -1
+"""Index of a GPU that evidence does not mention."""
+
+
+def lost_gpus(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[LostGpu, ...]:
+    """Pinned GPUs that do not answer; before first use those that the agent reports."""
+    answering = {x.uuid for x in inventory.gpus}
+    reported = {x.uuid: x for x in inventory.lost}
+    if not pins:
+        return inventory.lost
+    missing = (x for x in pins.values() if x.uuid not in answering)
+    return tuple(reported.get(x.uuid) or _vanished(x) for x in missing)
+
+
+def claimed_uuids(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[str, ...]:
+    """The UUIDs that the node would hold by this evidence."""
+    lost = (x.uuid for x in inventory.lost if not pins or x.uuid in pins)
+    return tuple(sorted({*(x.uuid for x in inventory.gpus), *lost}))
+
+
+def _changes(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[str]:
+    """What is other than pinned, one line each; nothing before first use."""
+    if not pins:
+        return
+    for gpu in inventory.gpus:
+        pin = pins.get(gpu.uuid)
+        if pin is None:
+            yield f"{gpu.uuid} is not one of the {len(pins)} pinned GPUs"
+        elif _contradicts(pin, gpu):
+            yield f"serial of {gpu.uuid} is {serial(gpu.serial)}, {pin.serial} is pinned"
+
+
+def unpinned_lost(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[str]:
+    """Warnings about GPUs reported lost that the node never had."""
+    if pins:
+        yield from (
+            f"{x.uuid} is reported lost but not pinned here"
+            for x in inventory.lost
+            if x.uuid not in pins
+        )
+
+
+def offered_pins(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[PinnedGpu, ...]:
+    """The GPUs that answer, as pins that nobody has made yet, sorted by UUID."""
+    gpus = (_pin(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus)
+    return tuple(sorted(gpus, key=lambda x: x.uuid))
+
+
+def accepted_pins(
+    inventory: Inventory,
+    pins: Mapping[str, PinnedGpu],
+    identity_keys: Mapping[str, str],
+    enrolled: frozenset[str],
+) -> tuple[PinnedGpu, ...]:
+    """The pins once this evidence is accepted: unread facts filled in, none replaced."""
+    gpus = (
+        _pin(x, pins.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled)
+        for x in inventory.gpus
+    )
+    present = {x.uuid: x for x in gpus}
+    lost = {
+        x.uuid: PinnedGpu(
+            x.uuid, pci_bus_id=x.pci_bus_id, enrolled=x.uuid in enrolled, complete=False
+        )
+        for x in inventory.lost
+        if not pins
+    }
+    merged = {**lost, **pins, **present}
+    return tuple(merged[x] for x in sorted(merged))
+
+
+def next_record(
+    before: EnrollmentRecord | None,
+    *,
+    node: str,
+    node_uid: str | None,
+    instance: str,
+    standing: Standing,
+    gpus: tuple[PinnedGpu, ...],
+) -> EnrollmentRecord:
+    """The record that must be in the store before the evidence counts."""
+    base = (before or EnrollmentRecord(node)).answered_by(instance)
+    return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
+
+
+def _vanished(pin: PinnedGpu) -> LostGpu:
+    return LostGpu(
+        uuid=pin.uuid, index=UNKNOWN_INDEX, pci_bus_id=pin.pci_bus_id or "", error=VANISHED
+    )
+
+
+def _contradicts(pin: PinnedGpu, gpu: Gpu) -> bool:
+    return pin.complete and pin.serial != serial(gpu.serial)
+
+
+def _pin(gpu: Gpu, pin: PinnedGpu | None, identity_key: str | None, *, enrolled: bool) -> PinnedGpu:
+    if pin is not None and pin.complete and (pin.identity_key or not identity_key):
+        return pin
+    return PinnedGpu(
+        uuid=gpu.uuid,
+        serial=serial(gpu.serial),
+        identity_key=identity_key,
+        pci_bus_id=gpu.pci_bus_id,
+        enrolled=enrolled if pin is None else pin.enrolled,
+    )
+
+
+# --- findings
+
+NEEDED_FACTS: Final = CLASS_FACTS | IDENTITY_FACTS
+"""A failed read of any other fact is a warning."""
+
+_ORDER: Final = {code: position for position, code in enumerate(ReasonCode)}
+_LISTED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryQuestion:
+    """One inventory and everything it is compared with, looked up once."""
+
+    evidence: Evidence
+    node_name: str
+    node: KnownNode
+    standing: Standing
+    enrollment: EnrollmentSnapshot
+    policy: Policy
+    enrollment_required: bool
+    record: EnrollmentRecord | None
+    """What is remembered about the node."""
+    pins: Mapping[str, PinnedGpu]
+    """Pins by UUID; empty before first use."""
+    pool: NodePool | None
+    """The node's pool in policy."""
+
+
+def inventory_refusals(
+    question: InventoryQuestion, contested: tuple[ContestedClaim, ...]
+) -> tuple[Refusal, ...]:
+    """Everything that step 16 finds in a well-formed inventory, the winning code first."""
+    found = [
+        *_incomplete(question.evidence),
+        *_empty(question.evidence),
+        *_denied(question),
+        *(_twice(x) for x in contested),
+        *_uid_changed(question),
+        *_not_enrolled(question),
+        *(
+            Refusal(ReasonCode.INVENTORY_CHANGED, x)
+            for x in _changes(question.evidence.inventory, question.pins)
+        ),
+    ]
+    return tuple(sorted(found, key=lambda x: _ORDER[x.code]))
+
+
+def malformed_refusals(evidence: Evidence, *, has_known_inventory: bool) -> tuple[Refusal, ...]:
+    """What makes the evidence no account of a node: nothing else can be said about it then.
+
+    An inventory that was found well-formed before is not looked at again.
+    """
+    lines = [*use_findings(evidence)]
+    if not has_known_inventory:
+        lines = [*inventory_findings(evidence.inventory), *_nameless(evidence), *lines]
+    return tuple(Refusal(ReasonCode.INVENTORY_INVALID, x) for x in lines)
+
+
+def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
+    """The GPUs that the node names but may not have, with their owners."""
+    uuids = claimed_uuids(question.evidence.inventory, question.pins)
+    listed, by_serial = _listed_uuids(question), _enrolled_by_serial(question)
+    found = ((x, _owner(question, x, listed=x in listed, board=by_serial.get(x))) for x in uuids)
+    return tuple(
+        ContestedClaim(uuid, question.node_name, owner)
+        for uuid, owner in found
+        if owner is not None
+    )
+
+
+def enrolled_uuids(question: InventoryQuestion) -> frozenset[str]:
+    """GPUs of the inventory that an operator listed for this node, by UUID or serial."""
+    return _listed_uuids(question) | _enrolled_by_serial(question).keys()
+
+
+def warnings_about_reads(evidence: Evidence) -> tuple[str, ...]:
+    """Failed reads that cost nothing but the fact itself."""
+    facts = frozenset(x.fact for x in evidence.failed_reads) - NEEDED_FACTS
+    lines = unread_facts(evidence.failed_reads, facts)
+    return tuple(f"not read: {quote(x)}" for x in lines)
+
+
+def _nameless(evidence: Evidence) -> Iterator[str]:
+    """A PCI identity may be missing only where its read failed."""
+    failed = {(x.fact, x.gpu) for x in evidence.failed_reads}
+    for gpu in evidence.inventory.gpus:
+        for fact, value in (("pci", gpu.pci), ("subsystem", gpu.subsystem)):
+            if value is None and not failed & {(fact, gpu.uuid), (fact, gpu.pci_bus_id)}:
+                yield f"{gpu.uuid} has no {fact} and no failed read of it"
+
+
+def _incomplete(evidence: Evidence) -> Iterator[Refusal]:
+    if unread := unread_facts(evidence.failed_reads, NEEDED_FACTS):
+        yield Refusal(ReasonCode.INVENTORY_INCOMPLETE, f"not read: {_list(unread)}")
+
+
+def _empty(evidence: Evidence) -> Iterator[Refusal]:
+    """No GPU that answers: there is no class, whether or not lost ones are known."""
+    if not evidence.inventory.gpus:
+        yield Refusal(
+            ReasonCode.INVENTORY_EMPTY,
+            f"no GPU answers, {len(evidence.inventory.lost)} are reported lost",
+        )
+
+
+def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
+    """Denials follow the hardware, except where this node had it pinned already."""
+    pins, denied = question.pins, question.policy.denied_keys
+    for gpu in question.evidence.inventory.gpus:
+        if denied and denied & _keys(gpu, question.standing):
+            yield Refusal(ReasonCode.GPU_DENIED, f"policy denies {gpu.uuid}")
+        elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):
+            yield Refusal(ReasonCode.GPU_DENIED, f"{gpu.uuid} belongs to the denied node {node}")
+
+
+def _keys(gpu: Gpu, standing: Standing) -> frozenset[str | None]:
+    """Whatever a denial may name the GPU by."""
+    return frozenset({gpu.uuid, serial(gpu.serial), standing.identity_keys.get(gpu.uuid)})
+
+
+def _twice(claim: ContestedClaim) -> Refusal:
+    return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{claim.uuid} belongs to {claim.owner}")
+
+
+def _uid_changed(question: InventoryQuestion) -> Iterator[Refusal]:
+    record = question.record
+    if record is None or record.node_uid in {None, question.node.uid} or _reattested(question):
+        return
+    yield Refusal(
+        ReasonCode.NODE_UID_CHANGED,
+        f"Node UID is {question.node.uid}, {record.node_uid} is pinned",
+    )
+
+
+def _reattested(question: InventoryQuestion) -> bool:
+    """From L1 on a new SPIRE agent with exactly the pinned hardware is the same machine."""
+    standing, record = question.standing, question.record
+    return (
+        standing.level.rank >= Level.L1.rank
+        and record is not None
+        and standing.spire_agent not in {None, record.spire_agent}
+        and set(claimed_uuids(question.evidence.inventory, question.pins)) == set(question.pins)
+    )
+
+
+def _not_enrolled(question: InventoryQuestion) -> Iterator[Refusal]:
+    """Where an operator must list GPUs beforehand: those that are new, or pinned at first use."""
+    pool = question.pool
+    lists = pool is not None and bool(pool.uuids or pool.serials)
+    if not (question.enrollment_required or lists):
+        return
+    enrolled, pins = enrolled_uuids(question), question.pins
+    for gpu in question.evidence.inventory.gpus:
+        if gpu.uuid not in enrolled and (not pins or gpu.uuid in pins):
+            yield Refusal(ReasonCode.INVENTORY_NOT_ENROLLED, f"nobody enrolled {gpu.uuid} here")
+
+
+def _listed_uuids(question: InventoryQuestion) -> frozenset[str]:
+    pool = question.pool
+    pins = frozenset(x.uuid for x in question.pins.values() if x.enrolled)
+    return pins | pool.uuids if pool else pins
+
+
+def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
+    """UUID -> serial: a node says itself which UUID its listed serial goes with."""
+    pool = question.pool
+    if pool is None or not pool.serials:
+        return {}
+    shown = ((x.uuid, serial(x.serial)) for x in question.evidence.inventory.gpus)
+    return {uuid: text for uuid, text in shown if text in pool.serials}
+
+
+def _owner(
+    question: InventoryQuestion, uuid: str, *, listed: bool, board: str | None
+) -> str | None:
+    """Whose the GPU is instead; a listed serial takes it only from a pin of that serial."""
+    node, known = question.node_name, question.enrollment
+    if others := [x for x in known.claims.get(uuid, ()) if x.node != node]:
+        pins = (known.records[x.node].pin(uuid) for x in others)
+        same_board = board is not None and all(x is not None and x.serial == board for x in pins)
+        if claim := rival(node, others, enrolled=listed or same_board):
+            return claim.node
+    for pool in () if listed else question.policy.pools:
+        if pool is not question.pool and uuid in pool.uuids:
+            return f"pool {quote(pool.pattern)}"
+    return None
+
+
+def _list(names: tuple[str, ...]) -> str:
+    shown = ", ".join(quote(x) for x in names[:_LISTED])
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
