@@ -19,7 +19,7 @@ WHOLE_RUN := $(BIN)/python -m tests.whole_run
 E2E_WORKERS := $(if $(K),-n0,-n2 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -52,7 +52,7 @@ test: setup $(FUZZER) ## All tests, with the coverage floors
 	COVERAGE_FILE=build/coverage/.coverage $(WHOLE_RUN) build/whole-run/test -- -n $(JOBS) --dist worksteal --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/python -m tests.coverage_floors
 
-check: setup format lint types contracts generated unit ## Before each commit: format, lint, types, contracts, generated code, fast tests
+check: setup format lint types contracts generated commits unit ## Before each commit: format, lint, types, contracts, generated code, fast tests
 
 format: $(SETUP) ## Format the code
 	$(BIN)/ruff format $(SOURCES)
@@ -70,6 +70,9 @@ contracts: $(SETUP) ## Who may import whom
 
 generated: $(SETUP) ## Checked-in generated files are current
 	$(BIN)/python -m pytest -q -n0 tests/architecture/test_generated_proto.py tests/architecture/test_docs_pages.py tests/unit/evidence/test_golden_vectors.py
+
+commits: $(SETUP) ## Subjects of the commits since the last release, or of HEAD
+	$(BIN)/python -m tests.commit_subjects
 
 unit: setup ## Fast tests only
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/architecture
