@@ -157,8 +157,10 @@ class Judged:
     """Whether the pod is any business of ours; where not, it is not noted either."""
     refusals: tuple[Refusal, ...] = ()
     patch: tuple[Operation, ...] = ()
+    needs: Requirements | RequirementsInvalid | None = None
+    """What the pod asks for; None where that was not read."""
     early: Requirements | None = None
-    """What is to be reserved at the pod's creation, where something is."""
+    """The same, where it is to be reserved at the pod's creation."""
 
 
 UNCONCERNED = Judged(concerned=False)
@@ -218,7 +220,7 @@ def validated(
     granted = None if early is None else granted
     refusals = [*results(pod, granted), *_unreadable(pod, needs)]
     if isinstance(needs, RequirementsInvalid):
-        return Judged(concerned=True, refusals=tuple(refusals))
+        return Judged(concerned=True, refusals=tuple(refusals), needs=needs)
     concerned = needs.guarded or enforced
     if concerned:
         case = Case(pod, needs, rules, enforced, granted)
@@ -228,7 +230,7 @@ def validated(
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
             refusals += _uninjected((*missing, *late))
         refusals += (x for x in (unservable(needs, modes),) if x is not None)
-    return Judged(concerned or bool(refusals), tuple(refusals), early=early)
+    return Judged(concerned or bool(refusals), tuple(refusals), needs=needs, early=early)
 
 
 def mutated_ephemeral(

@@ -46,7 +46,6 @@ from controller.placement.requirements import (
     Requirements,
     RequirementsInvalid,
     controlling_owner,
-    parse_requirements,
     share_group,
 )
 from controller.placement.selector import Device
@@ -254,11 +253,11 @@ def decide_binding(
     judged = validated(
         stored.pod, view.rules, enforced=enforced, injected=not view.report, granted=granted
     )
-    needs = parse_requirements(stored.pod, view.rules.wishes, enforced=enforced)
-    guarded = isinstance(needs, RequirementsInvalid) or needs.guarded
+    needs = judged.needs
     if judged.refusals:
-        return Refused(judged.refusals, guarded)
-    if isinstance(needs, RequirementsInvalid) or not needs.guarded:
+        guarded = isinstance(needs, Requirements) and needs.guarded
+        return Refused(judged.refusals, guarded or isinstance(needs, RequirementsInvalid))
+    if not isinstance(needs, Requirements) or not needs.guarded:
         return UNTOUCHED
     ref = PodRef(request.namespace, request.pod, stored.uid, controlling_owner(stored.pod))
     early = _held_since_creation(granted, stored.uid, view)

@@ -20,7 +20,7 @@ from controller.ledger.record import (
     key_of,
 )
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.placement.pod import PodDecodeError
+from controller.placement.pod import Metadata, Pod, PodDecodeError, PodStatus
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe
 from controller.placement.texts import (
     ASSIGNED_UUIDS,
@@ -84,11 +84,7 @@ class PodDocument:
         return tuple(filter(None, self.annotations.get(ASSIGNED_UUIDS, "").split(",")))
 
 
-class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Parent of the structs below."""
-
-
-class _Condition(_Object, frozen=True, gc=False):
+class _Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
     type: str = ""
     status: str = ""
     reason: str | None = None
@@ -96,41 +92,35 @@ class _Condition(_Object, frozen=True, gc=False):
     last_transition_time: str | None = None
 
 
-class _Begun(_Object, frozen=True, gc=False):
+class _Begun(msgspec.Struct, frozen=True, rename="camel", gc=False):
     started_at: str | None = None
 
 
-class _ContainerState(_Object, frozen=True, gc=False):
+class _ContainerState(msgspec.Struct, frozen=True, gc=False):
     running: _Begun | None = None
     terminated: _Begun | None = None
 
 
-class _ContainerStatus(_Object, frozen=True, gc=False):
+class _ContainerStatus(msgspec.Struct, frozen=True, gc=False):
     state: _ContainerState = _ContainerState()
 
 
-class _Status(_Object, frozen=True, gc=False):
-    phase: str = ""
+class _Status(PodStatus, frozen=True, gc=False):
     reason: str | None = None
     message: str | None = None
     conditions: tuple[_Condition, ...] | None = None
     container_statuses: tuple[_ContainerStatus, ...] | None = None
 
 
-class _Metadata(_Object, frozen=True, gc=False):
-    uid: str = ""
+class _Metadata(Metadata, frozen=True, gc=False):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    annotations: dict[str, str] | None = None
 
 
-class _Spec(_Object, frozen=True, gc=False):
-    node_name: str | None = None
+class _Pod(Pod, frozen=True, gc=False):
+    """What placement reads of a pod, and what its status says to people."""
 
-
-class _Pod(_Object, frozen=True, gc=False):
     metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
@@ -145,7 +135,7 @@ def read_pod(body: bytes) -> PodDocument:
         raise PodDecodeError(f"not a Pod: {error}") from None
     metadata, status = pod.metadata, pod.status
     return PodDocument(
-        uid=metadata.uid,
+        uid=metadata.uid or "",
         created_at=metadata.creation_timestamp or "",
         deleted_at=metadata.deletion_timestamp or "",
         phase=status.phase,
@@ -153,7 +143,7 @@ def read_pod(body: bytes) -> PodDocument:
         node=pod.spec.node_name or "",
         scheduled=_scheduled(status.conditions or ()),
         started_at=min(_starts(status.container_statuses or ()), default=""),
-        annotations=metadata.annotations or {},
+        annotations=pod.annotations,
     )
 
 

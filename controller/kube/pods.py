@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
-
 from controller.access import FoundPod
 from controller.admission.pod_view import AdmittedPod, decode_admitted
 from controller.binding.request import BoundPod, PodsUnavailableError, StoredPod
@@ -27,12 +25,12 @@ from controller.ledger.record import (
     is_early_id,
     key_of,
 )
-from controller.placement.pod import Pod, decode_pod
+from controller.placement.pod import Pod
 from controller.placement.requirements import (
     Requirements,
     RequirementsInvalid,
     controlling_owner,
-    parse_requirements,
+    read_requirements,
     share_group,
 )
 from controller.placement.texts import (
@@ -42,15 +40,6 @@ from controller.placement.texts import (
 )
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
-
-
-class _PodStatus(msgspec.Struct, gc=False):
-    phase: str = ""
-
-
-class _Pod(msgspec.Struct, gc=False):
-    metadata: Metadata
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +65,41 @@ class KnownPod:
     """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
 
 
-_POD: Final = msgspec.json.Decoder(_Pod)
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-
-
 def pod_kind(rules: WishRules) -> Kind[KnownPod]:
     """Pods, with what `rules` make of their wishes."""
 
     def read(body: bytes) -> tuple[Metadata, KnownPod]:
-        head, pod = _POD.decode(body), decode_pod(body)
-        found, node = head.metadata, pod.spec.node_name or ""
-        has_ended = head.status.phase in _ENDED
-        wishes = parse_requirements(pod, rules, enforced=False)
-        asks, strict = _is_guarded(wishes), parse_requirements(pod, rules, enforced=True)
-        uses_gpus = asks or _is_guarded(strict)
+        pod = decode_admitted(body)
+        found, node = _metadata_of(pod), pod.spec.node_name or ""
+        asked, has_ended = read_requirements(pod, rules), pod.has_ended
         return found, KnownPod(
             found.namespace,
             found.name,
             found.uid,
             node=node,
             has_ended=has_ended,
-            asks=asks,
-            uses_gpus=uses_gpus,
-            waiting=None if node or has_ended else decode_admitted(body),
-            held=_held(found, node, pod, wishes),
-            needs=strict if node and uses_gpus and not has_ended else None,
+            asks=asked.asks,
+            uses_gpus=asked.may_count,
+            waiting=None if node or has_ended else pod,
+            held=_held(found, node, pod, asked.needs),
+            needs=asked.needs if node and asked.may_count and not has_ended else None,
         )
 
     return Kind(PODS, read)
 
 
+def _metadata_of(pod: AdmittedPod) -> Metadata:
+    found = pod.metadata
+    return Metadata(
+        name=found.name or "",
+        namespace=found.namespace or "",
+        uid=found.uid or "",
+        resource_version=found.resource_version or "",
+    )
+
+
 def _held(
-    found: Metadata, node: str, pod: Pod, wishes: Requirements | RequirementsInvalid
+    found: Metadata, node: str, pod: Pod, needs: Requirements | RequirementsInvalid
 ) -> LivePod | None:
     reservation = pod.annotations.get(RESERVATION_ID)
     if not node or reservation is None:
@@ -115,11 +107,7 @@ def _held(
     ref = PodRef(found.namespace, found.name, found.uid, controlling_owner(pod))
     gpus = in_claiming_order(tuple(pod.annotations.get(ASSIGNED_UUIDS, "").split(",")))
     origin = Origin.ADMISSION if is_early_id(reservation) else Origin.GATE
-    return LivePod(ref, node, reservation, gpus, origin, share_group(pod, wishes))
-
-
-def _is_guarded(wishes: Requirements | RequirementsInvalid) -> bool:
-    return isinstance(wishes, RequirementsInvalid) or wishes.guarded
+    return LivePod(ref, node, reservation, gpus, origin, share_group(pod, needs))
 
 
 class PodsByNode:

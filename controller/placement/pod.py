@@ -31,6 +31,7 @@ from gpuwarden.identity.spiffe_id import is_node_name
 # not stop us. What we read has exactly the API's types.
 
 _MAX_BYTES = 4 * 1024 * 1024
+_ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class PodDecodeError(ValueError):
@@ -56,6 +57,7 @@ class Metadata(_Object, frozen=True, gc=False):
     name: str | None = None
     namespace: str | None = None
     uid: str | None = None
+    resource_version: str | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
@@ -95,11 +97,18 @@ class PodSpec(_Object, frozen=True, gc=False):
     node_name: str | None = None
 
 
+class PodStatus(_Object, frozen=True, gc=False):
+    """PodStatus."""
+
+    phase: str = ""
+
+
 class Pod(_Object, frozen=True, gc=False):
     """A Pod."""
 
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -110,6 +119,11 @@ class Pod(_Object, frozen=True, gc=False):
     def labels(self) -> dict[str, str]:
         """Labels, empty where there are none."""
         return self.metadata.labels or {}
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no container of it will ever run again."""
+        return self.status.phase in _ENDED
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -337,27 +351,29 @@ def _from_name(pod: Pod) -> int | None:
 # This pod's line of the `gpu-scheduling-map`. Pure.
 
 
-def read_place(pod: Pod, findings: list[Finding]) -> Place | None:
-    """The pod's place; None without a map, with a fault, or while its name is not final.
+def read_place(pod: Pod, findings: list[Finding]) -> tuple[Place | None, bool]:
+    """The pod's place, and whether other lines of the map name the same place.
 
-    A pod that has its name but no ordinal, or an ordinal without a line, is a fault.
+    None without a map, with a fault, or while the pod's name is not final. A pod that has its
+    name but no ordinal, or an ordinal without a line, is a fault.
     """
     text = pod.annotations.get(MAP)
     if text is None:
         if ORDINAL in pod.annotations:
             findings.append(Finding(ORDINAL, pod.annotations[ORDINAL], f"{MAP} beside it"))
-        return None
+        return None, False
     places, ordinal = parse_gpu_map(text), pod_ordinal(pod)
     if isinstance(ordinal, Finding):
         findings.append(ordinal)
     if isinstance(places, tuple):
         findings.extend(places)
-        return None
+        return None, False
     if isinstance(ordinal, int) and ordinal not in places:
         findings.append(Finding(MAP, f"ordinal {ordinal}", "a line for this pod's ordinal"))
     if ordinal is None and pod.metadata.name:
         findings.append(Finding(MAP, pod.metadata.name, f"a pod with an ordinal (see {ORDINAL})"))
-    return places.get(ordinal) if isinstance(ordinal, int) else None
+    place = places.get(ordinal) if isinstance(ordinal, int) else None
+    return place, place is not None and list(places.values()).count(place) > 1
 
 
 # --- device count

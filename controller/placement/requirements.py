@@ -18,7 +18,6 @@ from controller.placement.pod import (
     device_requests,
     is_device_uuid,
     is_too_much,
-    parse_gpu_map,
     read_count,
     read_place,
 )
@@ -91,6 +90,8 @@ class Requirements:
     """Whether there is a map."""
     place: Place | None = None
     """This pod's line of the map; None with `mapped` while its name is not final."""
+    shares_place: bool = False
+    """Whether further lines of the map name the same devices of the same node."""
     accepts: Guarantee | None = None
     """The lesser guarantee that is fine; None = what the wish needs."""
     reserve: Reserve | None = None
@@ -117,6 +118,32 @@ class RequirementsInvalid:
 UNGUARDED = Requirements()
 
 
+@dataclass(frozen=True, slots=True)
+class PodRequirements:
+    """What a pod asks for, parsed once; what counts of it depends on its namespace."""
+
+    asks: bool
+    """The pod asks by itself, or its keys cannot be read: it counts in every namespace."""
+    needs: Requirements | RequirementsInvalid
+    """What counts in an enforced namespace."""
+
+    @property
+    def may_count(self) -> bool:
+        """Whether the pod asks for something in an enforced namespace."""
+        return isinstance(self.needs, RequirementsInvalid) or self.needs.guarded
+
+    def counting(self, *, enforced: bool) -> Requirements | RequirementsInvalid:
+        """What counts in a namespace that is enforced, or is not."""
+        return self.needs if enforced or self.asks else UNGUARDED
+
+
+def read_requirements(pod: Pod, rules: WishRules) -> PodRequirements:
+    """Parse every wish of `pod`, for whichever namespace."""
+    if _has_keys(pod, rules):
+        return _read_keys(pod, rules)
+    return PodRequirements(asks=False, needs=_read_requests(pod, rules))
+
+
 def parse_requirements(
     pod: Pod, rules: WishRules, *, enforced: bool = False
 ) -> Requirements | RequirementsInvalid:
@@ -125,14 +152,12 @@ def parse_requirements(
     `enforced` says that its namespace makes each GPU pod guarded. A pod that asks for
     nothing of ours is `UNGUARDED`, whatever else is in it.
     """
-    if not (enforced or _asks(pod, rules)):
-        return UNGUARDED
-    findings = list(_strange_keys(pod, rules))
-    wishes = _read_wishes(pod, rules, findings, enforced=enforced)
-    return RequirementsInvalid(tuple(findings)) if findings else wishes
+    if _has_keys(pod, rules):
+        return _read_keys(pod, rules).counting(enforced=enforced)
+    return _read_requests(pod, rules) if enforced else UNGUARDED
 
 
-def _asks(pod: Pod, rules: WishRules) -> bool:
+def _has_keys(pod: Pod, rules: WishRules) -> bool:
     return (
         any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in pod.annotations)
         or any(key.startswith(LABEL_PREFIXES) for key in pod.labels)
@@ -156,13 +181,24 @@ def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
             yield Finding(key, text, "a known key of a pod")
 
 
-def _read_wishes(
-    pod: Pod, rules: WishRules, findings: list[Finding], *, enforced: bool
-) -> Requirements:
-    """Read every wish, noting each fault; with faults the value is of no use."""
+def _read_requests(pod: Pod, rules: WishRules) -> Requirements | RequirementsInvalid:
+    """Of a pod without a key of ours: what it asks kubelet for."""
+    findings: list[Finding] = []
+    requests, claims = _requests(pod, rules, findings), bool(pod.spec.resource_claims)
+    if findings:
+        return RequirementsInvalid(tuple(findings))
+    if not (requests or claims):
+        return UNGUARDED
+    count = sum(count for _, count in requests)
+    return Requirements(guarded=True, count=count, requests=requests, claims=claims)
+
+
+def _read_keys(pod: Pod, rules: WishRules) -> PodRequirements:
+    """Read every wish; with one fault there is nothing but the faults."""
+    findings = list(_strange_keys(pod, rules))
     annotations = pod.annotations
     labels, assign = read_labels(pod.labels, findings)
-    place = read_place(pod, findings)
+    place, shares_place = read_place(pod, findings)
     reserve = _choice(annotations, RESERVE, _RESERVES, findings)
     uuids = _uuids(annotations, findings)
     selector = _selector(annotations, findings)
@@ -170,7 +206,7 @@ def _read_wishes(
     named = _named(place, uuids, findings)
     asks_gpus = bool(selector or labels or MAP in annotations or assign)
     _demand_gpus(pod, reserve, findings, asked=bool(labels or assign or requests))
-    wishes = Requirements(
+    needs = Requirements(
         guarded=True,
         hashes=read_hashes(annotations, rules, findings),
         attestation_class=_class_name(annotations, findings),
@@ -180,15 +216,19 @@ def _read_wishes(
         labels=labels,
         mapped=MAP in annotations,
         place=place,
+        shares_place=shares_place,
         accepts=_choice(annotations, GUARANTEE, _LESSER, findings),
         reserve=Reserve.ADMISSION if assign else reserve,
         count=_count(annotations, requests, named, findings, asks_gpus=asks_gpus),
         requests=requests,
         claims=bool(pod.spec.resource_claims),
     )
+    if findings:
+        return PodRequirements(asks=True, needs=RequirementsInvalid(tuple(findings)))
     asked = any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in annotations)
-    gpu_pod = wishes.count > 0 or wishes.claims
-    return wishes if asked or labels or assign or (enforced and gpu_pod) else UNGUARDED
+    if asked or labels or assign:
+        return PodRequirements(asks=True, needs=needs)
+    return PodRequirements(asks=False, needs=needs if needs.count or needs.claims else UNGUARDED)
 
 
 def _demand_gpus(
@@ -325,10 +365,10 @@ def _lines(needs: Requirements) -> Iterator[str]:
 
 def share_group(pod: Pod, needs: Requirements | RequirementsInvalid) -> ShareGroup | None:
     """The group in which the pod may share its devices, or None."""
-    if isinstance(needs, RequirementsInvalid) or needs.place is None:
+    if isinstance(needs, RequirementsInvalid) or needs.place is None or not needs.shares_place:
         return None
     namespace, owner = pod.metadata.namespace, controlling_owner(pod)
-    if not namespace or owner is None or not _is_shared(pod, needs.place):
+    if not namespace or owner is None:
         return None
     devices = ",".join(str(device) for device in needs.place.devices)
     return ShareGroup(namespace, owner, f"{needs.place.node}:{devices}")
@@ -338,8 +378,3 @@ def controlling_owner(pod: Pod) -> str | None:
     """UID of the object that made the pod."""
     owners = pod.metadata.owner_references or ()
     return next((each.uid for each in owners if each.controller and each.uid), None)
-
-
-def _is_shared(pod: Pod, place: Place) -> bool:
-    places = parse_gpu_map(pod.annotations.get(MAP, ""))
-    return isinstance(places, Mapping) and list(places.values()).count(place) > 1

@@ -11,6 +11,7 @@ from controller.placement.requirements import (
     RequirementsInvalid,
     Reserve,
     describe,
+    read_requirements,
 )
 from controller.placement.texts import (
     HINT_ANNOTATIONS,
@@ -22,7 +23,7 @@ from controller.placement.texts import (
 )
 from controller.policy import Level
 from tests.builders.fleet_views import hash_of
-from tests.builders.pods import faults, requirements, wishes
+from tests.builders.pods import as_pod, faults, pod_json, requirements, wishes
 
 A, B = hash_of("a"), hash_of("b")
 HASH = "gpuwarden.dev/required-hash"
@@ -332,6 +333,30 @@ def test_enforced_namespaces_guard_gpu_pods_and_no_others() -> None:
     assert needs == Requirements(guarded=True, count=2, requests=(("nvidia.com/gpu", 2),))
     claims = wishes(enforced=True, claims=True)
     assert claims == Requirements(guarded=True, claims=True)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"gpus": 2},
+        {"gpus": "1.5"},
+        {"claims": True},
+        {"annotations": {HASH: A}, "gpus": 2},
+        {"annotations": {"gpuwarden.dev/min-levle": "L1"}, "gpus": 2},
+        {"labels": {"gpuwarden.dev/gpu.h100": "false"}},
+        {"labels": {"gpuwarden.dev/gpu.h100": "false"}, "gpus": 2},
+        {"labels": {"gpuwarden.dev/gpu.h100": "true"}},
+    ],
+)
+def test_requirements_that_are_parsed_once_hold_for_both_kinds_of_namespace(
+    pod: dict[str, Any],
+) -> None:
+    read = read_requirements(as_pod(pod_json(**pod)), WishRules())
+    for enforced in (False, True):
+        assert read.counting(enforced=enforced) == wishes(**pod, enforced=enforced)
+    assert read.asks == (wishes(**pod) != UNGUARDED)
+    assert read.may_count == (wishes(**pod, enforced=True) != UNGUARDED)
 
 
 def test_description_has_a_line_per_wish() -> None:

@@ -150,8 +150,8 @@ ENTRIES: Final = (
     one(
         "wishes-fail-closed",
         "controller/placement/requirements.py",
-        "return RequirementsInvalid(tuple(findings)) if findings else wishes",
-        "return wishes",
+        "return PodRequirements(asks=True, needs=RequirementsInvalid(tuple(findings)))",
+        "return PodRequirements(asks=True, needs=needs)",
         f"{VERBS}::test_invalid_wishes_fail_every_node_and_say_why",
     ),
     one(
