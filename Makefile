@@ -69,7 +69,7 @@ contracts: $(SETUP) ## Who may import whom
 	$(BIN)/lint-imports
 
 generated: $(SETUP) ## Checked-in generated files are current
-	$(BIN)/python -m pytest -q -n0 tests/architecture/test_generated_proto.py tests/architecture/test_docs_pages.py tests/unit/evidence/test_golden_vectors.py
+	$(BIN)/python -m pytest -q -n0 tests/architecture/test_generated_proto.py tests/architecture/test_docs_pages.py tests/unit/gpuwarden/evidence/test_golden_vectors.py
 
 commits: $(SETUP) ## Subjects of the commits since the last release, or of HEAD
 	$(BIN)/python -m tests.commit_subjects

@@ -12,7 +12,7 @@ from tests.builders.logged import logged
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.eventually import eventually
 from tests.integration.test_kube_ledger_store import Opened, opened, server
-from tests.unit.controller_binding.test_release_desk import GPU, left_behind, order
+from tests.unit.controller.binding.test_operator_release import GPU, left_behind, order
 
 __all__ = ["opened", "server"]
 """Fixtures of the module where they stand."""

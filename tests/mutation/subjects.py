@@ -23,7 +23,7 @@ SUBJECTS: Final = (
     Subject(
         "controller/verifier",
         (
-            "tests/unit/controller_verifier",
+            "tests/unit/controller/verifier",
             "tests/property/test_verifier_properties.py",
             "tests/property/test_lost_gpus.py",
         ),
@@ -31,7 +31,7 @@ SUBJECTS: Final = (
     Subject(
         "gpuwarden/evidence",
         (
-            "tests/unit/evidence",
+            "tests/unit/gpuwarden/evidence",
             "tests/property/test_evidence_properties.py",
             "tests/property/test_document_codec.py",
         ),
@@ -39,7 +39,7 @@ SUBJECTS: Final = (
     Subject(
         "gpuwarden/identity",
         (
-            "tests/unit/identity",
+            "tests/unit/gpuwarden/identity",
             "tests/contracts/test_spiffe_workload_api.py",
             "tests/integration/test_server_credentials_tls.py",
             "tests/integration/test_tunnel.py",
@@ -48,13 +48,13 @@ SUBJECTS: Final = (
     Subject(
         "gpuwarden/audit",
         (
-            "tests/unit/audit",
-            "tests/unit/cli/commands/test_audit.py",
-            "tests/unit/cli/commands/test_reverify.py",
+            "tests/unit/gpuwarden/audit",
+            "tests/unit/gpuwarden/cli/commands/test_audit.py",
+            "tests/unit/gpuwarden/cli/commands/test_reverify.py",
             "tests/property/test_audit_chain.py",
             "tests/property/test_merkle_properties.py",
             "tests/architecture/test_docs_pages.py",
         ),
     ),
-    Subject("controller/audit", ("tests/unit/controller_audit",)),
+    Subject("controller/audit", ("tests/unit/controller/audit",)),
 )

@@ -40,7 +40,7 @@ ENTRIES: Final = (
         "controller/admission/bypass_checks.py",
         "if case.needs.guarded and case.rules.only_enforced and not case.enforced:",
         "if False:",
-        "tests/unit/controller_admission/test_hint.py"
+        "tests/unit/controller/admission/test_mutation.py"
         "::test_outside_enforced_namespaces_a_wish_is_refused",
     ),
     one(
@@ -132,7 +132,7 @@ ENTRIES: Final = (
         "controller/admission/bypass_checks.py",
         "RESULT_KEYS & {*annotations, *pod.labels}",
         "RESULT_KEYS & {*annotations}",
-        "tests/unit/controller_admission/test_mutation.py"
+        "tests/unit/controller/admission/test_mutation.py"
         "::test_keys_that_only_we_write_are_refused_wherever_they_stand",
     ),
     one(

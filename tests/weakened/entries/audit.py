@@ -69,7 +69,7 @@ ENTRIES: Final = (
         "controller/recorders/gauges.py",
         "if not is_bounded or self._recorded[key] >= MAX_RECORDS:",
         "if False:",
-        "tests/unit/controller/test_witness_alarms.py::test_what_nodes_say_fills_no_log",
+        "tests/unit/controller/recorders/test_gauges.py::test_what_nodes_say_fills_no_log",
     ),
     one(
         "kept-evidence",

@@ -78,8 +78,7 @@ ENTRIES: Final = (
         "controller/binding/request.py",
         'Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),',
         "",
-        "tests/unit/controller_binding/test_binding_request.py"
-        "::test_the_patch_fits_whatever_is_there",
+        "tests/unit/controller/binding/test_request.py::test_the_patch_fits_whatever_is_there",
         f"{GATE}::test_a_retry_finds_its_own_claim_and_looks_anew",
     ),
     one(
@@ -116,7 +115,7 @@ ENTRIES: Final = (
         "controller/binding/use.py",
         "return frozenset() if asked_ns - since_ns >= SETTLES_NS else None",
         "return frozenset()",
-        "tests/unit/controller_binding/test_use_reports.py"
+        "tests/unit/controller/binding/test_use.py"
         "::test_a_kubelet_that_names_nothing_may_have_just_started",
     ),
     one(
@@ -196,7 +195,7 @@ ENTRIES: Final = (
         "controller/binding/reconciliation.py",
         "if holder.reservation in self._proven:",
         "if True:",
-        "tests/unit/controller_binding/test_apart.py"
+        "tests/unit/controller/binding/test_reconciliation.py"
         "::test_it_counts_as_gone_once_the_api_server_has_said_so",
     ),
     one(

@@ -11,7 +11,7 @@ ENTRIES: Final = (
         "controller/operations/conditions.py",
         "return abs(self.offset_ns(boottime_ns, wall_ns)) > self.tolerance_ns + drift_ns",
         "return drift_ns < 0",
-        "tests/unit/controller/test_process_parts.py::test_a_step_is_suspect_and_drift_is_not",
+        "tests/unit/controller/operations/test_conditions.py::test_a_step_is_suspect_and_drift_is_not",
     ),
     one(
         "denials-outlive-the-process",
@@ -40,7 +40,7 @@ ENTRIES: Final = (
         "controller/operations/fleet.py",
         "            await self._ports.audit.grant(_record(act, order, before, decided))\n",
         "",
-        "tests/unit/controller/test_operator_desk.py"
+        "tests/unit/controller/operations/test_fleet.py"
         "::test_nothing_happens_before_the_record_is_durable",
     ),
 )

@@ -49,7 +49,7 @@ ENTRIES: Final = (
         "gpuwarden/evidence/strict_json.py",
         "    _refuse_depth(data)\n",
         "    len(data)\n",
-        "tests/unit/evidence/test_strict_json.py::test_deep_nesting_does_not_reach_the_parser",
+        "tests/unit/gpuwarden/evidence/test_strict_json.py::test_deep_nesting_does_not_reach_the_parser",
     ),
     one(
         "level-in-the-hash",

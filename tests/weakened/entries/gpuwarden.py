@@ -47,20 +47,20 @@ ENTRIES: Final = (
         "gpuwarden/cli/terminal.py",
         "    if text.isprintable():\n",
         "    if text:\n",
-        "tests/unit/cli/test_terminal.py::test_no_control_character_survives",
+        "tests/unit/gpuwarden/cli/test_terminal.py::test_no_control_character_survives",
     ),
     one(
         "lines-of-the-log",
         "gpuwarden/telemetry/logs.py",
         '    text = _CONTROL.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)\n',
         "",
-        "tests/unit/telemetry/test_logs.py::test_untrusted_text_cannot_forge_a_line",
+        "tests/unit/gpuwarden/telemetry/test_logs.py::test_untrusted_text_cannot_forge_a_line",
     ),
     one(
         "secrets-in-logs",
         "gpuwarden/telemetry/logs.py",
         "        if _SECRET_NAME.search(name):",
         "        if False:",
-        "tests/unit/telemetry/test_logs.py::test_what_is_called_a_secret_never_comes_out",
+        "tests/unit/gpuwarden/telemetry/test_logs.py::test_what_is_called_a_secret_never_comes_out",
     ),
 )

@@ -11,14 +11,14 @@ ENTRIES: Final = (
         "controller/kube/nodes.py",
         "return taint.key == MANAGED_TAINT and taint.effect == MANAGED_EFFECT",
         "return taint.key == MANAGED_TAINT",
-        "tests/unit/controller_kube/test_objects.py::test_what_is_kept_of_a_node",
+        "tests/unit/controller/kube/test_resources.py::test_what_is_kept_of_a_node",
     ),
     one(
         "map-names-one-node",
         "controller/kube/nodes.py",
         "if len(holders) == 1:",
         "if holders:",
-        "tests/unit/controller_kube/test_map_names.py"
+        "tests/unit/controller/kube/test_nodes.py"
         "::test_of_two_nodes_with_one_name_neither_is_meant",
     ),
     one(
@@ -26,7 +26,7 @@ ENTRIES: Final = (
         "controller/kube/node_hints.py",
         "LabelChange(name, frozenset(keys - node.hints), node.hints - keys)",
         "LabelChange(name, frozenset(keys - node.hints), frozenset())",
-        "tests/unit/controller_kube/test_hint_plan.py"
+        "tests/unit/controller/kube/test_node_hints.py"
         "::test_what_fits_no_longer_is_taken_away_first",
     ),
     one(

@@ -22,7 +22,7 @@ ENTRIES: Final = (
         "controller/ledger/occupancy.py",
         "            card in by_kubelet,\n",
         "            False,\n",
-        "tests/unit/controller_ledger/test_ledger_footing.py"
+        "tests/unit/controller/ledger/test_occupancy.py"
         "::test_a_gpu_that_kubelet_has_given_away_is_not_granted",
         f"{WITHOUT_RECORD}::test_where_none_is_left_both_say_why",
     ),
@@ -46,14 +46,14 @@ ENTRIES: Final = (
         "controller/ledger/claim.py",
         "    if watch.touched is None or watch.touched_ns < until_ns:\n        return Touch()\n",
         "",
-        "tests/unit/controller_ledger/test_ledger_attempt.py::test_then_the_pod_is_touched",
+        "tests/unit/controller/ledger/test_claim.py::test_then_the_pod_is_touched",
     ),
     one(
         "ledger-touch-since",
         "controller/ledger/claim.py",
         "    if watch.touched is None or watch.touched_ns < until_ns:",
         "    if watch.touched is None:",
-        "tests/unit/controller_ledger/test_ledger_attempt.py"
+        "tests/unit/controller/ledger/test_claim.py"
         "::test_a_touch_from_before_its_time_was_over_does_not_count",
     ),
     one(
@@ -61,7 +61,7 @@ ENTRIES: Final = (
         "controller/ledger/claim.py",
         'Move(HolderState.RELEASING, "its pod is bound under another reservation")',
         'Move(HolderState.REVOKED, "its pod is bound under another reservation")',
-        "tests/unit/controller_binding/test_two_answers.py"
+        "tests/unit/controller/binding/test_webhook.py"
         "::test_what_a_pod_was_started_with_is_kept_though_its_id_is_for_another",
     ),
     one(
@@ -69,7 +69,7 @@ ENTRIES: Final = (
         "controller/ledger/release.py",
         "    if report.asked_ns <= max(watch.since_ns, watch.last_asked_ns):",
         "    if report.asked_ns <= watch.last_asked_ns:",
-        "tests/unit/controller_ledger/test_ledger_release.py"
+        "tests/unit/controller/ledger/test_release.py"
         "::test_what_was_asked_before_the_end_does_not_count",
     ),
     one(
@@ -77,14 +77,14 @@ ENTRIES: Final = (
         "controller/ledger/release.py",
         "_ENOUGH: Final = 2",
         "_ENOUGH: Final = 1",
-        "tests/unit/controller_ledger/test_ledger_release.py::test_one_does_not",
+        "tests/unit/controller/ledger/test_release.py::test_one_does_not",
     ),
     one(
         "ledger-share-group",
         "controller/ledger/claim.py",
         "    if claim.share is None or not record.is_shared_by(claim.share):",
         "    if claim.share is not None and not record.is_shared_by(claim.share):",
-        "tests/unit/controller_ledger/test_ledger_claim.py::test_nobody_else_does",
+        "tests/unit/controller/ledger/test_claim.py::test_nobody_else_does",
         "tests/property/test_ledger_machine.py::test_what_is_held_is_what_was_granted",
     ),
     one(
@@ -92,9 +92,9 @@ ENTRIES: Final = (
         "controller/ledger/record.py",
         "share.includes(x.pod) and x.origin is not Origin.SETTLEMENT for x in",
         "x.origin for x in",
-        "tests/unit/controller_ledger/test_ledger_claim.py::test_not_beside_a_stranger",
-        "tests/unit/controller_ledger/test_occupancy.py::test_but_a_stranger_beside_it_does",
-        "tests/unit/controller_ledger/test_ledger_sweep.py"
+        "tests/unit/controller/ledger/test_claim.py::test_not_beside_a_stranger",
+        "tests/unit/controller/ledger/test_occupancy.py::test_but_a_stranger_beside_it_does",
+        "tests/unit/controller/ledger/test_release.py"
         "::test_two_holders_are_drift_unless_they_share",
         f"{RESTORED_GROUP}::test_the_group_waits_until_an_adopted_stranger_has_gone",
     ),
@@ -103,7 +103,7 @@ ENTRIES: Final = (
         "controller/ledger/claim.py",
         "part if live.share == record.share else part.as_stranger()",
         "part",
-        "tests/unit/controller_ledger/test_ledger_adoption.py"
+        "tests/unit/controller/ledger/test_claim.py"
         "::test_beside_a_share_group_only_its_own_are_of_it",
     ),
     one(
@@ -111,7 +111,7 @@ ENTRIES: Final = (
         "controller/ledger/claim.py",
         "    return len(record.holders) > 1 and not record.is_shared_by(share)\n",
         "    return False\n",
-        "tests/unit/controller_ledger/test_ledger_claim.py"
+        "tests/unit/controller/ledger/test_claim.py"
         "::test_an_attempt_beside_a_stranger_is_not_taken_up",
     ),
     one(
@@ -119,16 +119,15 @@ ENTRIES: Final = (
         "controller/ledger/claim.py",
         "    if record is None or mine != claim.part():",
         "    if record is None or mine is None:",
-        "tests/unit/controller_ledger/test_ledger_claim.py::test_nothing_else_is",
-        "tests/unit/controller_ledger/test_claimant.py"
-        "::test_a_rollback_leaves_what_another_relies_on",
+        "tests/unit/controller/ledger/test_claim.py::test_nothing_else_is",
+        "tests/unit/controller/ledger/test_claim.py::test_a_rollback_leaves_what_another_relies_on",
     ),
     one(
         "reservation-id-pod",
         "controller/ledger/record.py",
         '            "pod": subject.pod_uid if nonce is None else None,',
         '            "pod": None,',
-        "tests/unit/controller_ledger/test_reservation_id.py"
+        "tests/unit/controller/ledger/test_record.py"
         "::test_a_copy_on_another_subject_is_known_as_one",
     ),
     one(
@@ -143,7 +142,7 @@ ENTRIES: Final = (
         "controller/ledger/claim.py",
         "    if record.node != live.node:\n        return None\n",
         "",
-        "tests/unit/controller_ledger/test_ledger_adoption.py"
+        "tests/unit/controller/ledger/test_claim.py"
         "::test_no_part_is_added_to_a_record_of_another_node",
         f"{ELSEWHERE}::test_a_live_pod_is_adopted_once_the_other_record_has_ended",
         f"{ELSEWHERE}::test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end",
@@ -161,7 +160,7 @@ ENTRIES: Final = (
         "controller/ledger/occupancy.py",
         "    if any(key_of(gpu) in footing.owed for gpu in gpus):",
         "    if False:",
-        "tests/unit/controller_ledger/test_ledger_footing.py"
+        "tests/unit/controller/ledger/test_occupancy.py"
         "::test_a_gpu_of_a_lost_reservation_is_not_granted_on_any_node",
     ),
     one(

@@ -12,7 +12,7 @@ ENTRIES: Final = (
         '        f"{_OPERATOR}/ReleaseGpu": _OPERATORS,\n',
         '        f"{_OPERATOR}/ReleaseGpu": _READERS,\n',
         "tests/integration/test_operator_rpc.py::test_nobody_else_acts",
-        "tests/unit/rpc/test_authorization.py::test_matrix",
+        "tests/unit/controller/test_access.py::test_matrix",
     ),
     one(
         "roles",
@@ -87,7 +87,7 @@ ENTRIES: Final = (
         "controller/rpc/attestation.py",
         "async with asyncio.timeout(self._service.timing.write_s):",
         "async with asyncio.timeout(3600):",
-        "tests/unit/rpc/test_attest_session.py::test_a_peer_that_does_not_read_is_cut_off",
+        "tests/unit/controller/rpc/test_attestation.py::test_a_peer_that_does_not_read_is_cut_off",
     ),
     one(
         "slow-requests",
@@ -110,6 +110,6 @@ ENTRIES: Final = (
         "_OPERATORS: Final = frozenset({CallerKind.OPERATOR, CallerKind.LOCAL})",
         "_OPERATORS: Final = _READERS",
         "tests/integration/test_operator_rpc.py::test_nobody_else_acts",
-        "tests/unit/rpc/test_authorization.py::test_matrix",
+        "tests/unit/controller/test_access.py::test_matrix",
     ),
 )

@@ -22,7 +22,7 @@ ENTRIES: Final = (
         "controller/placement/requirements.py",
         "        if key.startswith(_OURS) and",
         "        if key.startswith(PREFIX) and",
-        "tests/unit/controller_scheduling/test_wishes.py"
+        "tests/unit/controller/placement/test_requirements.py"
         "::test_a_misplaced_or_misspelled_key_is_never_skipped",
     ),
     one(
@@ -30,7 +30,7 @@ ENTRIES: Final = (
         "controller/placement/requirements.py",
         "        elif key.startswith(PREFIX) and",
         "        elif False and",
-        "tests/unit/controller_scheduling/test_wishes.py"
+        "tests/unit/controller/placement/test_requirements.py"
         "::test_a_misplaced_or_misspelled_key_is_never_skipped",
     ),
     one(
@@ -90,7 +90,7 @@ ENTRIES: Final = (
         "controller/placement/snapshot.py",
         "if name in self.nodes.nodes:",
         "if False:",
-        "tests/unit/controller_scheduling/test_filter_and_scores.py"
+        "tests/unit/controller/placement/test_verbs.py"
         "::test_a_map_names_a_node_by_its_name_or_its_label",
     ),
     one(

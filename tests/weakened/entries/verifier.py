@@ -176,7 +176,7 @@ ENTRIES: Final = (
         "controller/verifier/inventory.py",
         "    lines = [*use_findings(evidence)]",
         "    lines = [*(use_findings(evidence) if not has_known_inventory else ())]",
-        "tests/unit/controller_verifier/test_evidence_of_use.py"
+        "tests/unit/controller/verifier/test_appraisal.py"
         "::test_malformed_use_is_refused_in_any_round",
     ),
     one(

@@ -1,0 +1,76 @@
+"""The reference pages say what the code does."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyParts
+from controller.placement.pod import parse_gpu_map
+from controller.placement.requirements import Requirements
+from controller.placement.selector import FACTS
+from controller.placement.texts import HINT_ANNOTATIONS, REFUSALS, WISH_ANNOTATIONS, WishRules
+from controller.placement.verbs import prioritize_nodes, tightness
+from controller.policies.file import decode_policy, policy_schema
+from tests.builders.fleet_views import acceptance, gpu, node
+from tests.builders.scenes import scene
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+WISHES = (DOCS / "reference/wishes.md").read_text()
+POLICY = (DOCS / "reference/policy.md").read_text()
+SCORING = (DOCS / "scoring.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "word",
+    sorted({*WISH_ANNOTATIONS, *HINT_ANNOTATIONS, *WishRules().hash_keys, *FACTS, *REFUSALS}),
+)
+def test_every_key_and_code_is_on_the_page(word: str) -> None:
+    assert f"`{word}`" in WISHES
+
+
+def test_the_example_map_is_a_map() -> None:
+    example = "\n".join(re.findall(r"^    (.*)$", WISHES, re.MULTILINE)).replace("…", "00")
+    found = parse_gpu_map(example)
+    assert not isinstance(found, tuple)
+    assert set(found) == {0, 1}
+
+
+def test_the_example_policy_is_a_policy_and_the_objects_are_the_same() -> None:
+    example, objects = re.findall(r"```yaml\n(.*?)```", POLICY, re.DOTALL)
+    file = decode_policy(example.encode())
+    assert file.classes["h100-2026"].hashes[1].not_before is not None
+    parts: dict[Any, Any] = {POLICY_KIND: {}, CLASS_KIND: {}}
+    for document in yaml.safe_load_all(objects):
+        kind = POLICY_KIND if document["kind"] == "AttestationPolicy" else CLASS_KIND
+        document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+        parts[kind] |= dict([kind.entry(json.dumps(document).encode())])
+    found = PolicyParts(parts[POLICY_KIND], parts[CLASS_KIND]).policy()
+    assert replace(found, digest=file.digest) == file
+
+
+def test_every_key_of_the_policy_is_on_the_page() -> None:
+    for name, section in policy_schema()["$defs"].items():
+        for key in section["properties"]:
+            assert re.search(rf"[`.]{key}\b", POLICY), (name, key)
+
+
+def test_the_table_of_tightness() -> None:
+    assert [tightness(left) for left in (0, 1, 2, 3, 4)] == [4, 3, 2, 2, 1]
+    assert "| tightness | 4 | 3 | 2 | 1 |" in SCORING
+
+
+def test_the_example_scores() -> None:
+    island = [gpu(index, peers=["switch"]) for index in range(8)]
+    where = scene(
+        node("one", acceptance(gpus=[gpu(0)])),
+        node("loose", acceptance(gpus=[gpu(index) for index in range(8)])),
+        node("island", acceptance(gpus=island)),
+    )
+    pod = Requirements(guarded=True, count=1)
+    scores = prioritize_nodes(["one", "loose", "island"], pod, where)
+    assert scores == {"one": 10, "loose": 4, "island": 2}

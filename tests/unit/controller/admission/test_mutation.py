@@ -1,0 +1,587 @@
+import json
+from typing import Any
+
+import pytest
+
+from controller.admission.mutation import (
+    NodeDemand,
+    Operation,
+    OurToleration,
+    Verb,
+    demanding,
+    encode_patch,
+    hint,
+    hinted,
+    is_kept,
+    on_node,
+    our_toleration,
+    pointer,
+    suits,
+)
+from controller.admission.pod_view import AdmissionRules, AdmittedPod, decode_admitted
+from controller.admission.validation import Judged, mutated, mutated_ephemeral, validated
+from controller.fleet.directory import KnownNode, Taint
+from controller.placement.texts import HINT_LABEL_PREFIX, WishRules
+from gpuwarden.reasons import ReasonCode
+from tests.builders.admitted_pods import (
+    LEVEL,
+    UUIDS,
+    Document,
+    admitted,
+    codes,
+    container,
+    documents,
+    mutate,
+    new_pod,
+    patched,
+    variable,
+)
+from tests.builders.pods import GPU_RESOURCE
+from tests.fakes.json_patch import PatchError, applied
+from tests.golden.admission import admission_patches
+
+# --- What the mutating webhook adds; the patches themselves are golden vectors
+
+GOLDEN = admission_patches()
+
+
+def test_pointers_escape_what_has_a_meaning() -> None:
+    assert pointer("metadata", "annotations", "a/b~c") == "/metadata/annotations/a~1b~0c"
+    assert pointer("a", 0, "~1") == "/a/0/~01"
+
+
+def test_a_removal_has_no_value_and_an_addition_of_null_has_one() -> None:
+    patch = [Operation(Verb.REMOVE, "/a"), Operation(Verb.ADD, "/b", None)]
+    assert json.loads(encode_patch(patch)) == [
+        {"op": "remove", "path": "/a"},
+        {"op": "add", "path": "/b", "value": None},
+    ]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_of_a_patched_pod_nothing_is_left_to_patch(case: dict[str, Any]) -> None:
+    pod, enforced = case["pod"], case["enforced"]
+    stored = patched(pod, enforced=enforced)
+    for reference in _references(stored):
+        reference.pop("apiVersion", None)  # as other programs write it
+    assert mutate(stored, enforced=enforced).patch == ()
+
+
+def _references(pod: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        entry["valueFrom"]["fieldRef"]
+        for field in ("containers", "initContainers")
+        for each in pod["spec"].get(field, [])
+        for entry in each.get("env") or []
+        if "fieldRef" in entry.get("valueFrom", {})
+    ]
+
+
+def test_containers_that_another_webhook_adds_later_get_theirs() -> None:
+    stored = patched(new_pod(annotations=UUIDS))
+    stored["spec"]["containers"].append(container("proxy"))
+    (operation,) = documents(mutate(stored).patch)
+    assert operation["path"] == "/spec/containers/1/env"
+
+
+def test_configured_resources_and_scheduler_count() -> None:
+    rules = AdmissionRules(WishRules(managed_resources=("example.org/gpu",)), "mine")
+    own = container(resources={"limits": {"example.org/gpu": 1}})
+    patch = documents(mutated(admitted(new_pod(own)), rules, enforced=True).patch)
+    assert [x["path"] for x in patch] == ["/spec/schedulerName", "/spec/tolerations"]
+    assert patch[0]["value"] == "mine"
+
+
+def test_a_pod_full_of_one_variable_is_not_cleaned_but_refused() -> None:
+    """Each removal moves all that follow in the API server."""
+    flood = [variable("CUDA_VISIBLE_DEVICES", "0")] * 1000
+    pod = new_pod(container(env=flood), annotations=UUIDS)
+    removals = [x for x in mutate(pod).patch if x.op is Verb.REMOVE]
+    assert len(removals) == 64
+    assert codes(pod) == ["DOOR_UNINJECTED"]
+    assert codes(new_pod(container(env=flood[:60]), annotations=UUIDS)) == []
+
+
+def test_where_the_clusters_own_scheduler_is_ours_its_name_stays() -> None:
+    rules = AdmissionRules(scheduler_name="default-scheduler")
+    patch = mutated(admitted(new_pod(annotations=LEVEL)), rules, enforced=False).patch
+    assert patch == ()
+
+
+def test_malformed_wishes_are_refused_with_key_text_and_expectation() -> None:
+    bad = {"gpuwarden.dev/min-level": "L9", "gpu-scheduling-map": "0=a:0\nx=b:1\n0=c:2"}
+    judged = mutate(new_pod(annotations=bad), enforced=False)
+    (refusal,) = judged.refusals
+    assert refusal.code is ReasonCode.REQ_INVALID
+    for text in ("gpuwarden.dev/min-level", "L9", "L0 or L1", "line 2", "line 3"):
+        assert text in refusal.detail
+    assert judged.patch == ()
+
+
+def test_keys_that_only_we_write_are_refused_wherever_they_stand() -> None:
+    for enforced in (True, False):
+        for place in ("annotations", "labels"):
+            pod = new_pod(annotations=LEVEL)
+            pod["metadata"].setdefault(place, {})["gpuwarden.dev/reservation-id"] = "x"
+            (refusal,) = mutate(pod, enforced=enforced).refusals
+            assert refusal.code is ReasonCode.DOOR_ANNOTATION
+            assert "gpuwarden.dev/reservation-id" in refusal.detail
+
+
+def test_a_pod_that_asks_nothing_outside_is_no_business_of_ours() -> None:
+    loud = container(
+        gpus=1,
+        env=[variable("NVIDIA_VISIBLE_DEVICES", "all")],
+        securityContext={"privileged": True},
+    )
+    judged = mutate(new_pod(loud, hostPID=True), enforced=False)
+    assert (judged.concerned, judged.refusals, judged.patch) == (False, (), ())
+
+
+def test_new_ephemeral_containers_alone_are_patched() -> None:
+    old, new = container("old"), container("new")
+    for annotations, gpus, enforced, expected in (
+        (None, None, True, ["NVIDIA_VISIBLE_DEVICES"]),
+        (None, 1, True, ["NVIDIA_VISIBLE_DEVICES"]),
+        (UUIDS, None, True, ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
+        (UUIDS, None, False, ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]),
+        (None, None, False, []),
+        ({"gpuwarden.dev/min-level": "?"}, None, True, ["NVIDIA_VISIBLE_DEVICES"]),
+    ):
+        pod = new_pod(container(gpus=gpus), annotations=annotations, ephemeralContainers=[old, new])
+        judged = mutated_ephemeral(
+            admitted(pod), frozenset({"old"}), AdmissionRules(), enforced=enforced
+        )
+        patch = documents(judged.patch)
+        assert [x["path"] for x in patch] == ["/spec/ephemeralContainers/1/env"] * bool(expected)
+        assert [x["name"] for x in (patch[0]["value"] if patch else [])] == expected
+
+
+def test_an_amount_that_is_no_number_is_a_fault_of_the_pod() -> None:
+    own = container(resources={"limits": {GPU_RESOURCE: "many"}})
+    assert [x.code for x in mutate(new_pod(own)).refusals] == [ReasonCode.REQ_INVALID]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "add", "path": "/a/b", "value": 1},
+        {"op": "replace", "path": "/list/2", "value": 1},
+        {"op": "remove", "path": "/list/-"},
+        {"op": "add", "path": "/list/01", "value": 1},
+        {"op": "move", "path": "/list"},
+    ],
+)
+def test_the_engine_of_these_tests_is_strict(operation: dict[str, Any]) -> None:
+    with pytest.raises(PatchError):
+        applied({"list": [1, 2]}, [operation])
+
+
+# --- Demands of ours beside the affinity that a pod has: narrower in every alternative
+
+LABEL = NodeDemand("example.org/gpus", ("1", "many"))
+OURS = {"key": "example.org/gpus", "operator": "In", "values": ["1", "many"]}
+NAMED = {"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+RACK = {"key": "rack", "operator": "Exists"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def pod(affinity: Any) -> dict[str, Any]:
+    spec = {"containers": [{"name": "c"}]} | ({} if affinity is ... else {"affinity": affinity})
+    return {"metadata": {"name": "p"}, "spec": spec}
+
+
+def demanded(document: dict[str, Any], demand: NodeDemand) -> dict[str, Any]:
+    operations = demanding(decode_admitted(json.dumps(document).encode()), demand)
+    found: dict[str, Any] = applied(document, json.loads(encode_patch(operations)))
+    return found
+
+
+def terms(*given: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(given)}}}
+
+
+@pytest.mark.parametrize("demand", [LABEL, on_node("gpu-1")], ids=["label", "name"])
+@pytest.mark.parametrize(
+    "affinity", [..., None, {}, {"nodeAffinity": None}, {"nodeAffinity": {}}, terms()]
+)
+def test_where_nothing_is_required_the_demand_is_all(affinity: Any, demand: NodeDemand) -> None:
+    made = {"matchFields": [NAMED]} if demand.is_field else {"matchExpressions": [OURS]}
+    assert demanded(pod(affinity), demand)["spec"]["affinity"] == terms(made)
+
+
+def test_it_stands_in_each_alternative_and_leaves_the_rest() -> None:
+    fields = {"matchFields": [NAMED]}
+    given = terms(
+        {"matchExpressions": [ZONE, RACK]}, {"matchExpressions": [ZONE], **fields}, fields
+    )
+    given["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = [{"weight": 1}]
+    given["podAffinity"] = {"x": 1}
+    found = demanded(pod(given), LABEL)["spec"]["affinity"]
+    assert found["podAffinity"] == {"x": 1}
+    assert found["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert found["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [
+        {"matchExpressions": [ZONE, RACK, OURS]},
+        {"matchExpressions": [ZONE, OURS], **fields},
+        {"matchExpressions": [OURS], **fields},
+    ]
+
+
+@pytest.mark.parametrize("empty", [{}, {"matchExpressions": []}, {"matchFields": None}])
+def test_an_alternative_that_matches_nothing_does_not_begin_to(empty: dict[str, Any]) -> None:
+    found = demanded(pod(terms(empty, {"matchExpressions": [ZONE]})), LABEL)
+    assert found["spec"]["affinity"] == terms(empty, {"matchExpressions": [ZONE, OURS]})
+
+
+@pytest.mark.parametrize("demand", [LABEL, on_node("gpu-1")], ids=["label", "name"])
+def test_what_has_it_is_left_alone(demand: NodeDemand) -> None:
+    once = demanded(pod(terms({"matchExpressions": [ZONE]}, {"matchFields": [NAMED]})), demand)
+    assert demanded(once, demand) == once
+
+
+@pytest.mark.parametrize(
+    "other",
+    [OURS | {"operator": "NotIn"}, OURS | {"values": ["1"]}, OURS | {"key": "x"}],
+    ids=["operator", "values", "key"],
+)
+def test_what_only_looks_like_it_does_not_count(other: dict[str, Any]) -> None:
+    found = demanded(pod(terms({"matchExpressions": [other]})), LABEL)
+    assert found["spec"]["affinity"] == terms({"matchExpressions": [other, OURS]})
+
+
+# --- Which nodes a pod may go to: selectors, affinity and taints as kube-scheduler reads them
+
+NODE = KnownNode("u", labels={"zone": "a", "gpus": "8", "empty": ""})
+
+
+def pod_to_match(**spec: Any) -> AdmittedPod:
+    body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}
+    return decode_admitted(json.dumps(body).encode())
+
+
+def suited(node: KnownNode = NODE, name: str = "gpu-1", **spec: Any) -> bool:
+    return suits(pod_to_match(**spec), name, node, OurToleration.INJECTED)
+
+
+def affine(*terms: Any) -> bool:
+    return suited(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}})
+
+
+def term(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+def test_a_pod_that_demands_nothing_goes_anywhere() -> None:
+    assert suited()
+    assert suited(affinity={})
+    assert suited(affinity={"nodeAffinity": {}})
+
+
+@pytest.mark.parametrize(
+    ("selector", "fits"),
+    [
+        ({"zone": "a"}, True),
+        ({"zone": "a", "gpus": "8"}, True),
+        ({"zone": "b"}, False),
+        ({"zone": "a", "rack": "1"}, False),
+        ({"empty": ""}, True),
+        ({"missing": ""}, False),
+    ],
+)
+def test_every_label_of_a_selector_holds(selector: dict[str, str], *, fits: bool) -> None:
+    assert suited(nodeSelector=selector) is fits
+
+
+@pytest.mark.parametrize(
+    ("expression", "fits"),
+    [
+        (("zone", "In", "b", "a"), True),
+        (("zone", "In", "b"), False),
+        (("missing", "In", "a"), False),
+        (("zone", "NotIn", "b"), True),
+        (("zone", "NotIn", "a"), False),
+        (("missing", "NotIn", "a"), True),
+        (("zone", "Exists"), True),
+        (("missing", "Exists"), False),
+        (("missing", "DoesNotExist"), True),
+        (("zone", "DoesNotExist"), False),
+        (("gpus", "Gt", "7"), True),
+        (("gpus", "Gt", "8"), False),
+        (("gpus", "Lt", "9"), True),
+        (("gpus", "Lt", "8"), False),
+        (("zone", "Gt", "1"), False),
+        (("gpus", "Gt", "many"), False),
+        (("gpus", "Gt"), False),
+        (("missing", "Lt", "9"), False),
+        (("zone", "Likes", "a"), False),
+    ],
+)
+def test_operators(expression: tuple[str, ...], *, fits: bool) -> None:
+    assert affine(term(*expression)) is fits
+
+
+def test_one_term_is_enough_and_all_of_it_must_hold() -> None:
+    good, bad = term("zone", "In", "a"), term("zone", "In", "b")
+    assert affine(bad, good)
+    both = {"matchExpressions": [*good["matchExpressions"], *bad["matchExpressions"]]}
+    assert not affine(both)
+    assert not affine({})
+    assert not affine()
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "fits"),
+    [
+        ("metadata.name", "gpu-1", True),
+        ("metadata.name", "gpu-2", False),
+        ("metadata.uid", "gpu-1", False),
+    ],
+)
+def test_fields_know_the_name_alone(key: str, name: str, *, fits: bool) -> None:
+    assert affine({"matchFields": [{"key": key, "operator": "In", "values": [name]}]}) is fits
+
+
+SPOT = KnownNode("u", taints=(Taint("spot", "yes", "NoSchedule"),))
+
+
+@pytest.mark.parametrize(
+    ("toleration", "fits"),
+    [
+        (None, False),
+        ({"key": "spot", "operator": "Exists"}, True),
+        ({"key": "spot", "value": "yes"}, True),
+        ({"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "spot", "operator": "Equal", "value": "no"}, False),
+        ({"key": "spot", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"operator": "Exists"}, True),
+        ({"value": "yes"}, False),
+        ({"key": "spot", "operator": "Likes", "value": "yes"}, False),
+    ],
+)
+def test_taints_are_tolerated(toleration: dict[str, str] | None, *, fits: bool) -> None:
+    assert suited(SPOT, tolerations=[] if toleration is None else [toleration]) is fits
+
+
+MANAGED_TAINT = {"key": "gpuwarden.dev/managed", "operator": "Exists", "effect": "NoExecute"}
+EVERYTHING = {"operator": "Exists"}
+
+
+def tainted(*taints: Taint) -> KnownNode:
+    return KnownNode("u", labels={"zone": "a"}, taints=taints)
+
+
+def managed(effect: str = "NoExecute") -> KnownNode:
+    return tainted(Taint("gpuwarden.dev/managed", "", effect))
+
+
+@pytest.mark.parametrize(
+    ("enforced", "protected", "toleration", "fits"),
+    [
+        (True, True, None, True),
+        (True, False, None, True),
+        (False, True, None, False),
+        (False, False, None, False),
+        (False, True, MANAGED_TAINT, False),
+        (False, True, EVERYTHING, False),
+        (False, False, MANAGED_TAINT, True),
+        (False, False, EVERYTHING, True),
+    ],
+)
+def test_our_own_taint_is_no_obstacle_to_pods_of_enforced_namespaces_alone(
+    *, enforced: bool, protected: bool, toleration: dict[str, str] | None, fits: bool
+) -> None:
+    ours = our_toleration(enforced=enforced, protected=protected)
+    asking = pod_to_match(tolerations=[] if toleration is None else [toleration])
+    assert suits(asking, "gpu-1", managed(), ours) is fits
+    assert is_kept(asking, "gpu-1", managed(), ours) is fits
+
+
+def test_with_another_effect_our_taint_is_one_like_any_other() -> None:
+    """Nothing but the toleration of NoExecute is injected."""
+    assert not suited(managed("NoSchedule"))
+    assert not suited(managed("NoSchedule"), tolerations=[MANAGED_TAINT])
+    assert suited(managed("NoSchedule"), tolerations=[EVERYTHING])
+
+
+@pytest.mark.parametrize(
+    ("effect", "kept"),
+    [("NoSchedule", True), ("NoExecute", False)],
+)
+def test_kubelet_looks_at_taints_that_evict(effect: str, *, kept: bool) -> None:
+    node = tainted(Taint("spot", "yes", effect))
+    assert is_kept(pod_to_match(), "gpu-1", node, OurToleration.INJECTED) is kept
+    assert not suited(node)
+
+
+def test_kubelet_looks_at_selectors() -> None:
+    elsewhere = pod_to_match(nodeSelector={"zone": "b"})
+    assert not is_kept(elsewhere, "gpu-1", tainted(), OurToleration.INJECTED)
+    assert is_kept(
+        pod_to_match(nodeSelector={"zone": "a"}), "gpu-1", tainted(), OurToleration.INJECTED
+    )
+
+
+# --- Pods that are sent to nodes by a hint label, where no scheduler asks the extender
+
+RULES = WishRules()
+BY_AFFINITY = AdmissionRules(by_affinity=True)
+MAP = {"gpu-scheduling-map": "0=n1:0\n1=n2:0"}
+INDEX = "apps.kubernetes.io/pod-index"
+
+
+def key(document: Document, rules: WishRules = RULES) -> str:
+    return hint(admitted(document), rules).key
+
+
+def named(document: Document, name: str, *, generated: bool = False) -> Document:
+    """With its final name; what the API server makes keeps `generateName`."""
+    metadata = document["metadata"] | {"name": name}
+    if not generated:
+        del metadata["generateName"]
+    return document | {"metadata": metadata}
+
+
+def patched_by_hint(document: Document) -> Document:
+    judged = mutated(admitted(document), BY_AFFINITY, enforced=True)
+    found: Document = applied(document, json.loads(encode_patch(judged.patch)))
+    return found
+
+
+def validate(document: Document, *, enforced: bool = True) -> Judged:
+    return validated(admitted(document), BY_AFFINITY, enforced=enforced)
+
+
+def test_the_key_is_a_label_that_no_kubelet_may_set() -> None:
+    prefix, _, name = key(new_pod(annotations=UUIDS)).partition("/")
+    assert prefix.endswith(".node-restriction.kubernetes.io")
+    assert len(name) <= 63
+    assert name.startswith("wish-")
+
+
+SAME = [
+    named(new_pod(annotations=UUIDS), "other"),
+    new_pod(annotations=UUIDS | {"gpuwarden.dev/job-type": "x", "theirs": "y"}),
+    new_pod(annotations=UUIDS, labels={"app": "x", INDEX: "1"}),
+    new_pod(container(image="other"), annotations=UUIDS, nodeSelector={"a": "b"}),
+]
+OTHER = [
+    new_pod(annotations={"gpuwarden.dev/gpu-uuids": "GPU-b"}),
+    new_pod(annotations=UUIDS | {"gpuwarden.dev/min-level": "L1"}),
+    new_pod(annotations=UUIDS, labels={"gpuwarden.dev/gpu.big": "true"}),
+    new_pod(container(gpus=1), annotations=UUIDS),
+    new_pod(annotations=UUIDS, resourceClaims=[{"name": "x"}]),
+    new_pod(annotations=UUIDS | {"attestation-hash.my-company.com/required-hash": "x"}),
+]
+
+
+@pytest.mark.parametrize("document", SAME)
+def test_pods_with_the_same_wishes_share_a_key(document: Document) -> None:
+    assert key(document) == key(new_pod(annotations=UUIDS))
+
+
+@pytest.mark.parametrize("document", OTHER)
+def test_others_have_another(document: Document) -> None:
+    assert key(document) != key(new_pod(annotations=UUIDS))
+
+
+def test_keys_of_hash_lists_are_the_configured_ones() -> None:
+    mine = WishRules(hash_keys=("example.org/hash",))
+    pod = new_pod(annotations=UUIDS | {"example.org/hash": "x"})
+    assert key(pod) == key(new_pod(annotations=UUIDS))
+    assert key(pod, mine) != key(new_pod(annotations=UUIDS), mine)
+
+
+def test_with_a_map_the_line_counts_by_labels_or_a_name_of_its_own() -> None:
+    pod = new_pod(annotations=MAP)
+    assert key(new_pod(annotations=MAP, labels={INDEX: "0"})) != key(
+        new_pod(annotations=MAP, labels={INDEX: "1"})
+    )
+    assert key(named(pod, "a-0")) != key(named(pod, "a-1"))
+    assert key(named(pod, "a-0", generated=True)) == key(pod)
+
+
+def test_a_guarded_pod_is_pinned_and_keeps_its_scheduler() -> None:
+    found = patched_by_hint(new_pod(annotations=UUIDS))
+    assert found["spec"]["schedulerName"] == "default-scheduler"
+    assert hinted(admitted(found), RULES) == key(found)
+    assert patched_by_hint(found) == found
+    assert validate(found).refusals == ()
+
+
+def test_a_pod_that_names_another_wish_s_label_waits_for_its_own() -> None:
+    others = key(new_pod(annotations=UUIDS | {"gpuwarden.dev/min-level": "L1"}))
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": terms_of(others)}
+    found = patched_by_hint(new_pod(annotations=UUIDS, affinity={"nodeAffinity": terms}))
+    assert others in str(found)
+    assert hinted(admitted(found), RULES) == key(found) != others
+
+
+def test_of_a_pod_that_cannot_be_read_no_label_is_known() -> None:
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": terms_of(f"{HINT_LABEL_PREFIX}x")}
+    pod = new_pod(container(gpus="9e30"), affinity={"nodeAffinity": terms})
+    assert hinted(admitted(pod), RULES) is None
+
+
+def test_its_own_affinity_stays_in_each_alternative() -> None:
+    own = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [x]}]} for x in "ab"]
+    node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": own}}
+    found = patched_by_hint(new_pod(annotations=UUIDS, affinity={"nodeAffinity": node}))
+    terms = found["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert [[x["key"] for x in term["matchExpressions"]] for term in terms] == [
+        ["zone", key(found)]
+    ] * 2
+
+
+def test_what_is_reserved_early_is_pinned_by_name_and_not_by_a_hint() -> None:
+    early = new_pod(annotations=UUIDS | {"gpuwarden.dev/reserve": "admission"})
+    assert hinted(admitted(patched_by_hint(early)), RULES) is None
+
+
+def test_who_asks_for_nothing_is_not_pinned() -> None:
+    assert hinted(admitted(patched_by_hint(new_pod())), RULES) is None
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "somebody"])
+def test_any_scheduler_will_do(scheduler: str) -> None:
+    assert (
+        validate(patched_by_hint(new_pod(annotations=UUIDS, schedulerName=scheduler))).refusals
+        == ()
+    )
+
+
+def test_a_pod_that_is_not_pinned_is_refused() -> None:
+    found = patched_by_hint(new_pod(annotations=UUIDS))
+    del found["spec"]["affinity"]
+    assert [x.code for x in validate(found).refusals] == [ReasonCode.DOOR_UNINJECTED]
+
+
+@pytest.mark.parametrize("rules", [BY_AFFINITY, AdmissionRules(scheduler_name="default-scheduler")])
+def test_outside_enforced_namespaces_a_wish_is_refused(rules: AdmissionRules) -> None:
+    pod = admitted(new_pod(annotations=UUIDS))
+    judged = validated(pod, rules, enforced=False, injected=False)
+    assert [x.code for x in judged.refusals] == [ReasonCode.DOOR_SCHEDULER]
+    assert "wishes are for enforced namespaces" in judged.refusals[0].detail
+    assert validated(admitted(new_pod()), rules, enforced=False).refusals == ()
+
+
+def terms_of(*keys: str) -> Any:
+    expressions = [{"key": each, "operator": "In", "values": ["fits"]} for each in keys]
+    term = {"matchExpressions": expressions, "matchFields": None}
+    return {"nodeSelectorTerms": [{}, term]}
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        {},
+        {"nodeAffinity": {}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_of("zone")}},
+    ],
+)
+def test_a_pod_that_waits_for_no_label(affinity: Any) -> None:
+    assert hinted(admitted(new_pod(affinity=affinity)), RULES) is None

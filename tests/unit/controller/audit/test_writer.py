@@ -1,0 +1,659 @@
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from controller.audit.checkpoints import Published
+from controller.audit.files import Disk, LogBrokenError
+from controller.audit.opening import open_files
+from controller.audit.sealing import LogIdentity, SealedLine, Sealer
+from controller.audit.writer import Losses, Opened, QueuedRecord, RecordQueue, Waiter, Writer
+from controller.record import Record
+from gpuwarden.audit.files import log_files
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.settings.controller import AuditSettings
+from gpuwarden.settings.values import Duration
+from tests.builders.log_trees import records_in
+from tests.fakes.clock import FakeClock
+from tests.fakes.disk import FaultyDisk
+
+
+def queued(
+    number: int, kind: RecordKind = RecordKind.NODE_STATE, *, waits: bool = False
+) -> QueuedRecord:
+    waiter = Waiter(lambda _failure: None) if waits else None
+    return QueuedRecord(Record(kind, "a", f"s{number}", "d"), number, number, waiter)
+
+
+def subjects(batch: list[QueuedRecord]) -> list[str]:
+    return [item.record.subject for item in batch]
+
+
+def test_letters_come_out_in_order_in_groups() -> None:
+    queue = RecordQueue(1000)
+    for number in range(74):
+        assert queue.put(queued(number))
+
+    first, second = queue.take(0), queue.take(0)
+
+    assert subjects(first + second) == [f"s{n}" for n in range(74)]
+    assert len(first) == 64
+    assert len(queue) == 0
+
+
+def test_nothing_to_take_ends_after_the_timeout_or_a_wake() -> None:
+    queue = RecordQueue(10)
+    taken: list[list[QueuedRecord]] = [queue.take(0)]
+    thread = threading.Thread(target=lambda: taken.append(queue.take(30)))
+    thread.start()
+
+    queue.wake()
+    thread.join(10)
+
+    assert taken == [[], []]
+
+
+def test_grant_is_taken_without_waiting_for_company() -> None:
+    queue = RecordQueue(10)
+    taken: list[list[QueuedRecord]] = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take(30)))
+    thread.start()
+
+    queue.put(queued(1, waits=True))
+    thread.join(10)
+
+    assert subjects(taken[0]) == ["s1"]
+
+
+def test_a_record_that_nobody_waits_for_is_taken_as_well() -> None:
+    queue = RecordQueue(10)
+    taken: list[list[QueuedRecord]] = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take(30)))
+    thread.start()
+    while not queue._changed._waiters:  # type: ignore[attr-defined] # says that it sleeps
+        threading.Event().wait(0.001)
+
+    queue.put(queued(1))
+    thread.join(10)
+
+    assert subjects(taken[0]) == ["s1"]
+
+
+def test_only_a_grant_is_urgent() -> None:
+    queue = RecordQueue(10)
+    queue.put(queued(1))
+    assert not queue._urgent
+    queue.put(queued(2, waits=True))
+    queue.put(queued(3))
+    assert queue._urgent
+
+
+def test_grant_left_behind_in_the_queue_is_still_urgent() -> None:
+    queue = RecordQueue(1000)
+    for number in range(64):
+        queue.put(queued(number))
+    queue.put(queued(99, waits=True))
+
+    queue.take(0)
+
+    assert queue._urgent
+    assert subjects(queue.take(0)) == ["s99"]
+    assert not queue._urgent
+
+
+def test_ordinary_records_leave_room_for_the_others() -> None:
+    queue = RecordQueue(8)
+    ordinary = [queue.put(queued(n, RecordKind.FILTER_DECISION)) for n in range(8)]
+    others = [queue.put(queued(n)) for n in range(3)]
+
+    assert ordinary == [True] * 6 + [False] * 2
+    assert others == [True, True, False]
+
+
+def test_grant_is_never_ordinary() -> None:
+    assert not queued(1, RecordKind.FILTER_DECISION, waits=True).ordinary
+
+
+def test_letters_are_put_back_in_front_as_far_as_there_is_room() -> None:
+    queue = RecordQueue(4)
+    for number in (8, 9):
+        queue.put(queued(number))
+
+    assert queue.put_back([queued(n) for n in range(3)]) == 1
+    assert subjects(queue.take(0)) == ["s1", "s2", "s8", "s9"]
+
+
+def test_chosen_letters_are_taken_out() -> None:
+    queue = RecordQueue(10)
+    for number in range(4):
+        queue.put(queued(number, waits=number % 2 == 0))
+
+    chosen = queue.take_out(lambda item: item.waiter is not None)
+
+    assert subjects(chosen) == ["s0", "s2"]
+    assert not queue._urgent
+    assert subjects(queue.take(0)) == ["s1", "s3"]
+
+
+def test_age_of_the_oldest_is_known() -> None:
+    queue = RecordQueue(10)
+    assert queue.oldest_ns() is None
+
+    queue.put(queued(7))
+    queue.put(queued(8))
+
+    assert queue.oldest_ns() == 7
+
+
+# --- The writer step by step, in one thread: what it commits, tells, keeps and gives up
+
+STATE = Record(RecordKind.NODE_STATE, "a", "node/n1", "eligible")
+FILTER = Record(RecordKind.FILTER_DECISION, "a", "pod/p", "passed")
+ROUND = Record(RecordKind.EVIDENCE_ROUND, "a", "node/n1", "accepted")
+
+
+@dataclass
+class Heard:
+    """An observer that remembers."""
+
+    kinds: list[list[str]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    states: list[tuple[str, bool]] = field(default_factory=list)
+    lost_records: list[int] = field(default_factory=list)
+    closed: int = 0
+
+    def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
+        assert len(lines) == len(kinds)
+        assert 0 <= seconds < 60
+        self.seconds.append(seconds)
+        self.kinds.append(list(kinds))
+
+    def lost(self, records: int) -> None:
+        self.lost_records.append(records)
+
+    def state(self, down: str, *, low: bool) -> None:
+        self.states.append((down, low))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Desk:
+    """A writer with everything around it; nothing runs by itself."""
+
+    def __init__(self, folder: Path, *, rotate_bytes: int = 1 << 20, **settings: Any) -> None:
+        self.settings = AuditSettings(**{"dir": folder, "reserve": 0, **settings})
+        self.clock, self.disk, self.heard = FakeClock(), FaultyDisk(), Heard()
+        self.queue, self.losses = RecordQueue(10), Losses()
+        self.due: list[Record] = []
+        self.asked_ns: list[int] = []
+        self.counted: list[Record] = []
+        self.answers: list[str | None] = []
+        self.broken: Exception | None = None
+        self.writer = Writer(
+            self.queue,
+            self._open,
+            sealer=Sealer(LogIdentity("lab/c", "b", "i")),
+            clock=self.clock,
+            observer=self.heard,
+            due=self._due,
+            flush=self._flush,
+            losses=self.losses,
+            rotate_bytes=rotate_bytes,
+        )
+
+    def _open(self) -> Opened:
+        if self.broken is not None:
+            raise self.broken
+        return open_files(self.settings, "lab/c", self.clock, self.disk)
+
+    def _due(self, wall_ns: int) -> list[Record]:
+        self.asked_ns.append(wall_ns)
+        due, self.due = self.due, []
+        return due
+
+    def _flush(self) -> list[Record]:
+        counted, self.counted = self.counted, []
+        return counted
+
+    def begin(self) -> "Desk":
+        self.writer._begin()
+        self.heard.kinds.clear()
+        self.heard.states.clear()
+        return self
+
+    def put(self, *records: Record) -> "Desk":
+        for record in records:
+            assert self.queue.put(self.queued(record))
+        return self
+
+    def queued(
+        self, record: Record, answer: Callable[[str | None], None] | None = None
+    ) -> QueuedRecord:
+        waiter = Waiter(answer) if answer else None
+        return QueuedRecord(record, self.clock.wall_ns(), self.clock.boottime_ns(), waiter)
+
+    def grant(self, record: Record = STATE) -> Waiter:
+        queued = self.queued(record, self.answers.append)
+        assert self.queue.put(queued)
+        assert queued.waiter is not None
+        return queued.waiter
+
+    def step(self, seconds: float = 0.0) -> int:
+        self.clock.advance(seconds)
+        self.queue.wake()
+        return self.writer._take_and_commit(0)
+
+    def published(self) -> Published | None:
+        return self.writer.published
+
+    def refs(self, kind: str) -> list[Any]:
+        return [r["refs"] for r in records_in(self.settings.dir) if r["kind"] == kind]
+
+
+def test_the_log_begins_with_its_start_and_a_checkpoint(folder: Path) -> None:
+    desk = Desk(folder)
+    assert (desk.writer.down, desk.writer.low) == ("not open yet", False)
+    assert desk.published() is None
+    desk.writer.want_proof(1)
+    desk.writer._begin()
+    assert desk.heard.kinds == [["log.start"], ["checkpoint"]]
+    assert desk.heard.states == [("", False)]
+    published = desk.published()
+    assert published is not None
+    assert published.head.size == 1
+
+
+def test_a_group_is_written_in_order_and_its_waiters_are_told(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE, FILTER)
+    desk.grant()
+    assert desk.step() == 3
+    assert desk.heard.kinds == [["node.state", "filter.decision", "node.state"]]
+    assert desk.answers == [None]
+    assert desk.step() == 0
+
+
+def test_a_grant_that_nobody_waits_for_any_more_is_not_written(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.grant().abandoned = True
+    desk.grant().abandoned = False
+    assert desk.step() == 2
+    assert desk.heard.kinds == [["node.state"]]
+    assert desk.answers == [None]
+
+
+def test_counters_are_asked_once_a_second(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.step()
+    assert desk.asked_ns == [desk.clock.wall_ns()]
+    desk.due = [ROUND]
+    desk.clock.boottime += 999_999_999
+    desk.step()
+    assert len(desk.asked_ns) == 1
+    assert desk.heard.kinds == []
+    desk.clock.boottime += 1
+    desk.step()
+    assert desk.heard.kinds == [["evidence.round"]]
+    desk.step(0.999)
+    assert len(desk.asked_ns) == 2
+
+
+def test_counters_are_asked_a_second_after_the_boot(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.clock.boottime = 999_999_999
+    desk.step()
+    assert desk.asked_ns == []
+    desk.clock.boottime += 1
+    desk.step()
+    assert len(desk.asked_ns) == 1
+
+
+def test_a_stop_wakes_the_writer(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.writer.stop()
+    assert desk.queue._urgent
+    assert desk.writer._stopping.is_set()
+
+
+def test_losses_are_admitted_with_the_next_tick(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    desk.step()
+    desk.losses.add(3)
+    desk.losses.add(4)
+    desk.step(1)
+    assert (desk.refs("log.gap"), desk.heard.lost_records) == ([{"lost": 7}], [7])
+    record = records_in(folder)[-1]
+    assert (record["actor"], record["subject"], record["decision"]) == (
+        "controller",
+        "log",
+        "lost",
+    )
+    desk.step(1)
+    assert desk.heard.lost_records == [7]
+
+
+def test_a_log_that_cannot_be_opened_refuses_and_keeps(folder: Path) -> None:
+    desk = Desk(folder).put(STATE)
+    desk.grant()
+    desk.broken = LogBrokenError("not ours")
+    desk.writer._begin()
+    assert desk.answers == ["not ours"]
+    assert desk.heard.states == [("not ours", False)]
+    assert len(desk.queue) == 1
+    desk.broken = None
+    desk.writer._begin()
+    desk.step()
+    assert desk.heard.kinds == [["log.start"], ["checkpoint"], ["node.state"]]
+    assert [down for down, _ in desk.heard.states] == ["not ours", ""]
+
+
+def test_after_an_outage_the_first_record_says_why(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE)
+    desk.grant()
+    desk.disk.sync_errno = errno.EIO
+    desk.step()
+    reason = desk.writer.down
+    assert "Input/output error" in reason
+    assert desk.answers == [reason]
+    assert len(desk.queue) == 1, "what nobody waits for is kept"
+    desk.disk.sync_errno = None
+    desk.writer._begin()
+    desk.step()
+    assert desk.writer.down == ""
+    assert desk.heard.kinds[-2:] == [["log.gap"], ["node.state"]]
+    record = next(r for r in records_in(folder) if r["kind"] == "log.gap")
+    assert (record["decision"], record["refs"]) == ("restored", {"cause": reason})
+    assert (record["actor"], record["subject"]) == ("controller", "log")
+    assert desk.losses.take() == 0
+
+
+def test_what_could_not_be_cut_off_at_once_is_cut_off_later(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE)
+    [path] = log_files(folder)
+    desk.disk.room = 10
+    path.rename(folder / "elsewhere")
+    desk.step()
+    assert "No such file" in desk.writer.down
+    (folder / "elsewhere").rename(path)
+    desk.disk.room = None
+    desk.writer._begin()
+    assert desk.writer.down == ""
+    desk.step()
+    assert [r["kind"] for r in records_in(folder)][-2:] == ["log.gap", "node.state"]
+
+
+def test_an_end_tries_once_more(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE)
+    desk.disk.sync_errno = errno.EIO
+    desk.step()
+    desk.disk.sync_errno = None
+    desk.writer._finish()
+    kinds = [r["kind"] for r in records_in(folder)]
+    assert kinds[-4:] == ["log.gap", "node.state", "checkpoint", "log.stop"]
+
+
+def test_a_fault_in_a_record_loses_its_group_and_not_the_log(folder: Path) -> None:
+    odd: Any = 7
+    desk = Desk(folder).begin().put(STATE, replace(STATE, codes=odd))
+    desk.grant()
+    desk.step()
+    assert desk.writer.down == "fault in the writer: TypeError"
+    assert desk.answers == [desk.writer.down]
+    assert (len(desk.queue), desk.losses.take()) == (0, 2)
+    desk.writer._begin()
+    assert desk.writer.down == ""
+
+
+def test_what_does_not_fit_when_it_is_put_back_is_lost(folder: Path) -> None:
+    desk = Desk(folder).begin().put(*[STATE] * 10)
+    batch = desk.queue.take(0)
+    desk.put(*[STATE] * 4)
+    desk.writer._go_down("down", batch, keep=True)
+    assert (len(desk.queue), desk.losses.take()) == (10, 4)
+
+
+def test_the_reserve_is_spent_on_what_counts(folder: Path) -> None:
+    desk = Desk(folder, reserve=2 << 20).begin()
+    full = (folder / "reserve").stat().st_size
+    desk.disk.full_while = lambda: (folder / "reserve").stat().st_size == full
+    desk.disk.reserve_errno = errno.ENOSPC
+    desk.put(FILTER, ROUND, STATE)
+    desk.step()
+    assert desk.heard.states == [("", True)]
+    assert desk.writer.low
+    assert desk.heard.kinds == [["node.state"]]
+    assert desk.losses.take() == 2
+    assert (folder / "reserve").stat().st_size == 1 << 20
+    desk.grant(FILTER)
+    desk.step()
+    assert desk.heard.kinds[-1] == ["filter.decision"], "somebody waits for it"
+    desk.step(1)
+    assert desk.heard.states == [("", True)], "told once"
+
+    desk.disk.reserve_errno = None
+    desk.step(1)
+    assert desk.heard.states == [("", True), ("", False)]
+    assert not desk.writer.low
+
+
+def test_a_reserve_that_could_not_be_had_is_no_shortage(folder: Path) -> None:
+    desk = Desk(folder, reserve=1 << 20)
+    desk.disk.reserve_errno = errno.ENOSPC
+    desk.begin()
+    desk.step(1)
+    assert not desk.writer.low
+    assert desk.heard.states == []
+
+
+def test_other_faults_of_the_disk_do_not_touch_the_reserve(folder: Path) -> None:
+    desk = Desk(folder, reserve=1 << 20).begin()
+    desk.disk.room, desk.disk.write_errno = 0, errno.EIO
+    desk.put(STATE).step()
+    assert desk.writer.down
+    assert not desk.writer.low
+    assert (folder / "reserve").stat().st_size == 1 << 20
+
+
+def test_quota_is_space_as_well(folder: Path) -> None:
+    desk = Desk(folder, reserve=1 << 20).begin()
+    full = (folder / "reserve").stat().st_size
+
+    class Quota(FaultyDisk):
+        def write(self, descriptor: int, data: memoryview) -> int:
+            if (folder / "reserve").stat().st_size == full:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            return super().write(descriptor, data)
+
+    desk.writer._open.store._disk = Quota()
+    desk.put(STATE).step()
+    assert (desk.writer.down, desk.writer.low) == ("", True)
+
+
+def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
+    desk = Desk(folder, rotate_bytes=2000, retention=Duration(20 * 365 * 86_400 * 10**9)).begin()
+    for _ in range(12):
+        desk.put(STATE).step(1)
+        if len(log_files(folder)) > 1:
+            break
+    assert (desk.heard.kinds[-1], desk.heard.seconds[-1]) == (["log.rotate"], 0.0)
+    first, second = log_files(folder)
+    assert first.stat().st_size >= 2000
+    [refs] = desk.refs("log.rotate")
+    assert (refs["from"], refs["deleted"]) == (first.name, [])
+    assert set(refs) == {"from", "deleted", "checkpoint", "frontier", "key"}
+    published = desk.published()
+    assert published is not None
+    assert published.note == refs["checkpoint"]
+    os.utime(first, (0, 0))
+    for _ in range(12):
+        desk.put(STATE).step()
+        if not first.exists():
+            break
+    assert not first.exists()
+    assert second.exists()
+    record = [r for r in records_in(folder) if r["kind"] == "log.rotate"][-1]
+    assert record["refs"]["deleted"] == [first.name]
+    assert (record["actor"], record["subject"], record["decision"]) == (
+        "controller",
+        "log",
+        "rotated",
+    )
+
+
+def test_up_to_eight_deleted_files_are_named(folder: Path) -> None:
+    desk = Desk(folder).begin()
+    names = [f"audit-{number:020d}.jsonl" for number in range(9)]
+    opened = desk.writer._open
+    desk.writer._opened = replace(opened, expire=lambda: names[:8])
+    assert desk.writer._delete_expired() == tuple(names[:8])
+    desk.writer._opened = replace(opened, expire=lambda: names)
+    deleted = desk.writer._delete_expired()
+    assert isinstance(deleted, dict)
+    assert deleted["count"] == 9
+
+
+def test_a_finished_file_is_kept_for_the_retention_to_the_second(folder: Path) -> None:
+    desk = Desk(folder, rotate_bytes=1, retention=Duration(3600 * 10**9)).begin()
+    desk.put(STATE).step()
+    first, _ = log_files(folder)
+    moment = desk.clock.wall_ns() // 10**9 - 3600
+    for seconds, gone in ((moment + 0.5, []), (moment, []), (moment - 0.5, [first.name])):
+        os.utime(first, (seconds, seconds))
+        assert desk.writer._open.expire() == gone
+
+
+def test_a_rotation_that_fails_is_tried_again_an_eighth_later(folder: Path) -> None:
+    desk = Desk(folder, rotate_bytes=8000).begin()
+    size = desk.writer._open.store.size
+    desk.writer._rotate_at = size
+    desk.disk.room = 0
+    desk.writer._rotate_if_due()
+    desk.disk.room = None
+    assert desk.writer._rotate_at == size + 1000
+    assert desk.writer.down == ""
+    desk.writer._rotate_at = size
+    desk.writer._rotate_if_due()
+    assert desk.writer._rotate_at == 8000
+    assert len(log_files(folder)) == 2
+
+
+class Patience(threading.Event):
+    """Notes how long somebody would have waited, and is set after so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self._times = times
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == self._times:
+            self.set()
+        return self.is_set()
+
+
+def test_attempts_come_more_and_more_slowly(folder: Path) -> None:
+    desk = Desk(folder)
+    desk.broken = OSError("no disk")
+    desk.writer._stopping = patience = Patience(8)
+    desk.writer.run()
+    assert patience.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert desk.writer.attempted.is_set()
+    desk = Desk(folder)
+    desk.writer._retry_seconds = 5.0
+    desk.writer._begin()
+    assert desk.writer._retry_seconds == 0.1
+
+
+def test_the_end_says_all_that_is_left(folder: Path) -> None:
+    desk = Desk(folder).begin().put(STATE)
+    desk.counted = [ROUND]
+    desk.losses.add(2)
+    syncs = desk.disk.syncs
+    desk.writer._finish()
+    assert desk.disk.syncs - syncs == 4
+    assert desk.heard.kinds == [
+        ["node.state", "log.gap"],
+        ["evidence.round"],
+        ["checkpoint"],
+        ["log.stop"],
+    ]
+    assert (desk.writer.down, desk.heard.closed) == ("closed", 1)
+    assert desk.heard.lost_records == [2, 0]
+    record = records_in(folder)[-1]
+    assert (record["actor"], record["subject"], record["decision"]) == (
+        "controller",
+        "log",
+        "stopped",
+    )
+    assert desk.writer.published is not None
+    reopened = Desk(folder)
+    reopened.writer._begin()
+    assert reopened.writer.down == "", "the lock was let go"
+
+
+def test_an_end_without_a_log_counts_what_is_lost(folder: Path) -> None:
+    desk = Desk(folder).put(STATE)
+    desk.broken = OSError("no disk")
+    desk.counted = [ROUND, ROUND]
+    desk.losses.add(4)
+    desk.writer._begin()
+    desk.grant()
+    desk.writer._finish()
+    # Two counters, four from before and `log.stop`; then the records that still waited.
+    assert sum(desk.heard.lost_records) >= 2 + 4 + 1
+    assert desk.answers == ["no disk"]
+    assert (desk.writer.down, desk.heard.closed) == ("no disk", 1)
+
+
+# --- The end of the writer, in one thread: who comes when nothing is written any more
+
+
+class LateGrant:
+    """An observer that sends one more grant when it sees the last record."""
+
+    def __init__(self, queue: RecordQueue) -> None:
+        self.queue = queue
+        self.answers: list[str | None] = []
+        self.lost_records = 0
+
+    def committed(self, lines: Sequence[SealedLine], kinds: Sequence[str], seconds: float) -> None:
+        del lines, seconds
+        if RecordKind.LOG_STOP in kinds:
+            self.queue.put(QueuedRecord(STATE, 0, 0, Waiter(self.answers.append)))
+            self.queue.put(QueuedRecord(STATE, 0, 0))
+
+    def lost(self, records: int) -> None:
+        self.lost_records += records
+
+    def state(self, down: str, *, low: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_grant_that_comes_after_the_last_record_is_refused(tmp_path: Path) -> None:
+    clock, queue = FakeClock(), RecordQueue(10)
+    observer = LateGrant(queue)
+    settings = AuditSettings(dir=tmp_path / "audit", reserve=0)
+    writer = Writer(
+        queue,
+        lambda: open_files(settings, "lab/c", clock, Disk()),
+        sealer=Sealer(LogIdentity("lab/c", "b", "i")),
+        clock=clock,
+        observer=observer,
+        due=lambda _now: [],
+        flush=list,
+        losses=Losses(),
+        rotate_bytes=1 << 20,
+    )
+    writer.stop()
+
+    writer.run()
+
+    assert observer.answers == ["closed"]
+    assert observer.lost_records == 2

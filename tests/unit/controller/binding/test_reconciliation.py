@@ -1,0 +1,398 @@
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from controller.binding.reconciliation import (
+    APART_NS,
+    Action,
+    Apart,
+    Around,
+    Followup,
+    LookFor,
+    Rewrite,
+    Settlement,
+    Showing,
+    TouchPod,
+)
+from controller.ledger.record import (
+    GpuRecord,
+    Holder,
+    HolderState,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+)
+from controller.ledger.release import GivenDevice, GivenGpu, NodeGone, UseReport
+from controller.ledger.store import Entry, LedgerSnapshot
+from tests.builders.fleet_views import acceptance, gpu, hash_of, mig_slice
+from tests.builders.ledger import OTHER_POD, POD, holder, record
+from tests.builders.ledger import in_state as bound_in_state
+from tests.builders.node_use import CARDS, NODE, SomeBoundPods, bound, device, ref, use_report
+
+# --- The next steps of reservations, from what one replica knows
+
+S = 1_000_000_000
+RESERVATION = "v1.k.uid-0"
+UNBOUND = PodSeen("uid-0", "", None, has_ended=False)
+BOUND = PodSeen("uid-0", "gpu-1", RESERVATION, has_ended=False)
+ENDED = replace(BOUND, has_ended=True)
+QUIET = frozenset[GivenDevice]()
+
+
+@dataclass
+class World:
+    """What a replica knows; tests change it between rounds."""
+
+    records: tuple[GpuRecord, ...] = ()
+    pods: dict[str, PodSight] = field(default_factory=dict)
+    reports: dict[str, UseReport] = field(default_factory=dict)
+    gone: dict[str, NodeGone] = field(default_factory=dict)
+    now_ns: int = 1_000 * S
+    followup: Followup = field(default_factory=Followup)
+
+    def steps(self, pods: tuple[str, ...] = ()) -> tuple[Action, ...]:
+        around = Around(
+            LedgerSnapshot.of(Entry(x, str(x.version)) for x in self.records),
+            lambda pod: self.pods.get(pod.uid or ""),
+            self.reports.get,
+            self.gone.get,
+            self.now_ns,
+        )
+        return self.followup.steps(around, pods)
+
+    def later(self, seconds: float) -> "World":
+        self.now_ns += int(seconds * S)
+        return self
+
+    def report(self, *users: str, asked_s: float, given: Any = QUIET) -> None:
+        used = {"GPU-a": frozenset[str | None](users)} if users else {}
+        self.reports["gpu-1"] = UseReport("boot", int(asked_s * S), used, given)
+
+
+def attempt(*gpus: str, pod: PodRef = POD) -> tuple[GpuRecord, ...]:
+    names = gpus or ("GPU-a",)
+    return tuple(record(holder(*names, pod=pod), gpu=x) for x in names)
+
+
+def in_state(state: HolderState, **more: Any) -> GpuRecord:
+    return record(holder("GPU-a", state=state, **more))
+
+
+def moved(actions: tuple[Action, ...]) -> tuple[HolderState, tuple[str, ...]]:
+    (one,) = actions
+    assert isinstance(one, Rewrite)
+    assert [x.gpu for _, x in one.entries] == list(one.change.gpus)
+    return one.change.state, one.change.gpus
+
+
+def states(action: Action) -> set[HolderState]:
+    assert isinstance(action, Rewrite)
+    return {x.holder(action.change.reservation).state for _, x in action.entries}  # type: ignore[union-attr] # it is there
+
+
+def test_a_bound_pod_confirms_all_its_gpus_at_once() -> None:
+    world = World(attempt("GPU-a", "GPU-b"), {"uid-0": UNBOUND})
+    assert world.steps() == ()
+    world.pods["uid-0"] = BOUND
+    found = world.steps()
+    assert moved(found) == (HolderState.CONFIRMED, ("GPU-a", "GPU-b"))
+    assert states(found[0]) == {HolderState.CONFIRMED}
+
+
+def test_a_pod_bound_elsewhere_or_otherwise_gives_the_attempt_back() -> None:
+    world = World(attempt(), {"uid-0": replace(BOUND, node="gpu-2")})
+    assert moved(world.steps()) == (HolderState.REVOKED, ("GPU-a",))
+    world.pods["uid-0"] = replace(BOUND, reservation="v1.k.other")
+    assert moved(world.steps()) == (HolderState.RELEASING, ("GPU-a",))
+
+
+def test_an_attempt_is_touched_before_it_is_given_up() -> None:
+    world = World(attempt(), {"uid-0": UNBOUND})
+    assert world.steps() == ()
+    assert world.later(89).steps() == ()
+    assert world.later(2).steps() == (TouchPod(RESERVATION, POD),)
+    assert world.steps() == (TouchPod(RESERVATION, POD),)
+    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
+    assert moved(world.steps()) == (HolderState.EXPIRED, ("GPU-a",))
+
+
+def test_a_touch_may_find_the_pod_bound_or_gone() -> None:
+    for answer, state in ((BOUND, HolderState.CONFIRMED), (PodGone(), HolderState.RELEASING)):
+        world = World(attempt(), {"uid-0": UNBOUND})
+        world.steps()
+        world.later(91).steps()
+        world.followup.touched(RESERVATION, answer, world.now_ns)
+        assert moved(world.steps()) == (state, ("GPU-a",))
+
+
+def test_a_retry_begins_the_time_anew() -> None:
+    world = World(attempt(), {"uid-0": UNBOUND})
+    world.steps()
+    world.later(91).steps()
+    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
+    world.records = (record(replace(holder("GPU-a"), answers=2)),)
+    assert world.steps() == ()
+    assert world.later(89).steps() == ()
+    assert world.later(2).steps() == (TouchPod(RESERVATION, POD),)
+
+
+def test_answers_about_attempts_that_are_over_are_dropped() -> None:
+    world = World()
+    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
+    assert world.steps() == ()
+
+
+def test_a_pod_that_the_copy_lacks_is_looked_for_and_keeps_what_it_has() -> None:
+    for state in (HolderState.PROPOSED, HolderState.CONFIRMED, HolderState.RELEASING):
+        assert World((in_state(state),)).steps() == (LookFor(POD),)
+    two = World((in_state(HolderState.CONFIRMED), record(holder("GPU-b"), gpu="GPU-b")))
+    assert two.steps() == (LookFor(POD),)
+
+
+def test_an_unborn_pod_is_not_looked_for() -> None:
+    unborn = replace(holder("GPU-a"), pod=PodRef("team-a", None, None, "owner-a"))
+    assert World((record(unborn),)).steps() == ()
+
+
+def test_the_end_of_a_pod_begins_the_release() -> None:
+    for sight in (ENDED, PodGone()):
+        world = World((in_state(HolderState.CONFIRMED),), {"uid-0": sight})
+        assert moved(world.steps()) == (HolderState.RELEASING, ("GPU-a",))
+
+
+def test_confirmed_ones_are_looked_at_for_a_cause_or_in_turn() -> None:
+    pods = [PodRef("team-a", f"p-{n}", f"uid-{n}") for n in range(6)]
+    records = tuple(
+        record(holder(f"GPU-{n}", pod=pod, state=HolderState.CONFIRMED), gpu=f"GPU-{n}")
+        for n, pod in enumerate(pods)
+    )
+    world = World(records, dict.fromkeys((f"uid-{n}" for n in range(6)), PodGone()))
+    world.followup = Followup(in_turn=2)
+    found = [_gpus(world.steps()) for _ in range(3)]
+    assert sorted(gpu for each in found for gpu in each) == [f"GPU-{n}" for n in range(6)]
+    assert {len(each) for each in found} == {2}
+    world.followup = Followup(in_turn=0)
+    assert _gpus(world.steps(("uid-4", "uid-of-nobody"))) == ["GPU-4"]
+    assert world.steps() == ()
+
+
+def _gpus(actions: tuple[Action, ...]) -> list[str]:
+    return [gpu for x in actions if isinstance(x, Rewrite) for gpu in x.change.gpus]
+
+
+def test_two_quiet_reports_after_the_end_free_the_gpu() -> None:
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    world.report(asked_s=990)
+    assert world.steps() == ()
+    world.report(asked_s=1_001)
+    assert world.later(2).steps() == ()
+    assert world.steps() == ()
+    world.report("uid-0", asked_s=1_002)
+    assert world.later(2).steps() == ()
+    world.report(asked_s=1_003)
+    assert world.later(2).steps() == ()
+    world.report(asked_s=1_004, given=None)
+    assert world.later(2).steps() == ()
+    world.report(asked_s=1_005)
+    assert world.later(2).steps() == ()
+    world.report(asked_s=1_006)
+    found = world.later(2).steps()
+    assert moved(found) == (HolderState.RELEASED, ("GPU-a",))
+    assert isinstance(found[0], Rewrite)
+    assert found[0].entries[0][1].is_closed
+
+
+def test_pods_matter_on_nodes_where_something_is_being_released() -> None:
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    assert world.followup.releasing_nodes == frozenset()
+    world.steps()
+    assert world.followup.releasing_nodes == {"gpu-1"}
+    calm = World((in_state(HolderState.CONFIRMED),), {"uid-0": BOUND})
+    calm.steps()
+    assert calm.followup.releasing_nodes == frozenset()
+
+
+def test_a_pod_that_lives_after_all_is_not_released() -> None:
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    world.steps()
+    world.report(asked_s=1_001)
+    world.later(2).steps()
+    world.pods["uid-0"] = BOUND
+    world.report(asked_s=1_003)
+    assert world.later(2).steps() == ()
+    world.pods["uid-0"] = ENDED
+    assert world.steps() == ()
+
+
+def test_a_deleted_node_is_waited_for_and_must_stay_silent() -> None:
+    world = World((in_state(HolderState.CONFIRMED),), {"uid-0": BOUND})
+    world.gone["gpu-1"] = NodeGone(world.now_ns)
+    assert moved(world.steps()) == (HolderState.RELEASING, ("GPU-a",))
+    world.records = (in_state(HolderState.RELEASING),)
+    assert world.steps() == ()
+    world.report("uid-0", asked_s=1_100)
+    assert world.later(399).steps() == ()
+    assert moved(world.later(2).steps()) == (HolderState.RELEASED, ("GPU-a",))
+
+
+def test_sharers_end_one_by_one() -> None:
+    parts: list[Holder] = [
+        replace(holder("GPU-a", pod=pod), state=HolderState.CONFIRMED) for pod in (POD, OTHER_POD)
+    ]
+    world = World((record(*parts),), {"uid-0": ENDED, "uid-1": replace(BOUND, uid="uid-1")})
+    (found,) = world.steps()
+    assert isinstance(found, Rewrite)
+    successor = found.entries[0][1]
+    assert [x.state for x in successor.holders] == [HolderState.RELEASING, HolderState.CONFIRMED]
+
+
+# --- A confirmed pod that is found unbound was put back: believed after a touch, never by the cop
+
+PART = holder(state=HolderState.CONFIRMED)
+HERE = LedgerSnapshot.of([Entry(bound_in_state(HolderState.CONFIRMED), "1")])
+STILL_BOUND = PodSeen("uid-0", "gpu-1", PART.reservation, has_ended=False)
+OTHER = PodSeen("uid-0", "gpu-1", "v1.k.other", has_ended=False)
+
+
+def touches(apart: Apart, now_ns: int, snapshot: LedgerSnapshot = HERE) -> list[str]:
+    return [x.reservation for x in apart.due(snapshot, now_ns)]
+
+
+@pytest.mark.parametrize("sight", [UNBOUND, OTHER])
+def test_it_counts_as_gone_once_the_api_server_has_said_so(sight: PodSeen) -> None:
+    apart = Apart()
+    assert apart.sight(PART, sight, 0) is sight
+    assert touches(apart, APART_NS - 1) == []
+    assert touches(apart, APART_NS) == [PART.reservation]
+    assert touches(apart, APART_NS + 1) == []
+    assert apart.sight(PART, sight, APART_NS + 1) is sight
+    assert touches(apart, 2 * APART_NS) == [PART.reservation]
+    apart.touched(PART.reservation, sight)
+    assert apart.sight(PART, sight, 2 * APART_NS) == PodGone()
+    assert touches(apart, 9 * APART_NS) == []
+
+
+def test_a_copy_that_lagged_proves_nothing() -> None:
+    apart = Apart()
+    apart.sight(PART, UNBOUND, 0)
+    apart.touched(PART.reservation, STILL_BOUND)
+    assert apart.sight(PART, UNBOUND, 1) is UNBOUND
+    assert apart.sight(PART, STILL_BOUND, 2) is STILL_BOUND
+    assert touches(apart, 9 * APART_NS) == []
+
+
+def test_bound_again_it_is_itself_again() -> None:
+    apart = Apart()
+    apart.sight(PART, UNBOUND, 0)
+    apart.touched(PART.reservation, UNBOUND)
+    assert apart.sight(PART, STILL_BOUND, 1) is STILL_BOUND
+    assert apart.sight(PART, UNBOUND, 2) is UNBOUND
+
+
+@pytest.mark.parametrize(
+    "sight",
+    [
+        None,
+        PodGone(),
+        STILL_BOUND,
+        PodSeen("uid-0", "", PART.reservation, has_ended=False),
+        PodSeen("uid-0", "gpu-1", None, has_ended=False),
+        PodSeen("uid-0", "", None, has_ended=True),
+    ],
+    ids=["unknown", "gone", "bound", "waits with its reservation", "kubelet chose", "ended"],
+)
+def test_others_are_not_touched(sight: PodSight) -> None:
+    apart = Apart()
+    assert apart.sight(PART, sight, 0) is sight
+    apart.touched(PART.reservation, UNBOUND)
+    assert touches(apart, 9 * APART_NS) == []
+
+
+def test_what_the_ledger_no_longer_has_is_forgotten() -> None:
+    apart = Apart()
+    apart.sight(PART, UNBOUND, 0)
+    apart.touched(PART.reservation, UNBOUND)
+    assert touches(apart, 0, LedgerSnapshot()) == []
+    assert apart.sight(PART, UNBOUND, 1) is UNBOUND
+
+
+# --- What a report of a plugin node shows for certain
+
+SHOWING = Showing(NODE, frozenset(CARDS))
+
+
+def test_a_report_counts_once_the_pod_was_known_before_it_was_asked_for() -> None:
+    settlement, pods = Settlement(), SomeBoundPods([bound()])
+    given = (GivenGpu(ref(), NODE, "GPU-a"),)
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200) == ()
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=200), pods, 300) == ()
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=201), pods, 400) == given
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=300), pods, 500) == given
+
+
+def test_another_pod_of_the_name_begins_anew() -> None:
+    settlement = Settlement()
+    first, second = SomeBoundPods([bound()]), SomeBoundPods([bound(uid="uid-9")])
+    settlement.due(SHOWING, use_report(device(), asked_ns=100), first, 200)
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=300), second, 400) == ()
+    later = use_report(device(), asked_ns=500)
+    (found,) = settlement.due(SHOWING, later, second, 600)
+    assert found.pod.uid == "uid-9"
+
+
+def test_what_is_not_shown_any_more_begins_anew() -> None:
+    settlement, pods = Settlement(), SomeBoundPods([bound()])
+    settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
+    assert settlement.due(SHOWING, use_report(asked_ns=300), pods, 400) == ()
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=500), pods, 600) == ()
+    settlement.forget(NODE)
+    assert settlement.due(SHOWING, use_report(device(), asked_ns=700), pods, 800) == ()
+
+
+def test_a_report_without_kubelet_says_nothing_and_forgets_nothing() -> None:
+    settlement, pods = Settlement(), SomeBoundPods([bound()])
+    settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
+    silent = replace(use_report(asked_ns=300), given=None)
+    assert settlement.due(SHOWING, silent, pods, 400) == ()
+    assert len(settlement.due(SHOWING, use_report(device(), asked_ns=500), pods, 600)) == 1
+
+
+def test_each_gpu_by_itself_and_slices_of_time_once() -> None:
+    settlement = Settlement()
+    pods = SomeBoundPods([bound(), bound("train-1")])
+    shown = use_report(device(gpu="GPU-b"), device(), device("train-1", "GPU-c::2"), asked_ns=300)
+    settlement.due(SHOWING, shown, pods, 200)
+    found = settlement.due(SHOWING, shown, pods, 300)
+    assert [(x.pod.name, x.gpu) for x in found] == [
+        ("train-0", "GPU-a"),
+        ("train-0", "GPU-b"),
+        ("train-1", "GPU-c"),
+    ]
+
+
+def test_only_the_node_s_own_gpus_and_its_guarded_pods() -> None:
+    pods = SomeBoundPods(
+        [bound("elsewhere", node="gpu-2"), bound("plain", needs=None), bound("foreign")]
+    )
+    shown = use_report(
+        device("elsewhere"),
+        device("plain"),
+        device("foreign", "GPU-of-another-node"),
+        device("foreign", "pool/gpu-0"),
+        device("unknown"),
+        asked_ns=300,
+    )
+    settlement = Settlement()
+    settlement.due(SHOWING, shown, pods, 200)
+    assert settlement.due(SHOWING, shown, pods, 300) == ()
+
+
+def test_a_node_s_gpus_are_those_of_its_accepted_inventory() -> None:
+    cards = [
+        gpu(0, "GPU-a", lost=True),
+        gpu(1, "GPU-b", mig=True, mig_devices=[mig_slice("MIG-c")]),
+    ]
+    found = Showing.of(NODE, acceptance(hash_of("a"), cards))
+    assert found == Showing(NODE, frozenset({"GPU-a", "GPU-b", "MIG-c"}))

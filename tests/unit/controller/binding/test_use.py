@@ -1,0 +1,420 @@
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from controller.binding.reconciliation import AbsentNodes
+from controller.binding.request import BoundPod
+from controller.binding.use import (
+    AGAIN_NS,
+    AT_ONCE,
+    MAX_PER_NODE,
+    SETTLES_NS,
+    Evictions,
+    FaultWatch,
+    LedgerUse,
+    UseCase,
+    UseFault,
+    UseFaultKind,
+    UseReports,
+    use_faults,
+)
+from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.view import FleetSnapshot
+from controller.ledger.record import GpuRecord, Holder, HolderState, Origin
+from controller.ledger.release import GivenDevice, NodeGone, UseReport
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.snapshot import DeviceUse
+from controller.policy import NodeMode
+from gpuwarden.evidence.model import Allocation, GpuProcess
+from tests.builders.fleet_views import NOW_NS, acceptance, fleet, gpu, hash_of, mig_slice, node
+from tests.builders.ledger import CALL, SHARE, holder, record
+from tests.builders.node_use import GUARDED, NODE, SomeBoundPods, bound, device, ref, use_report
+
+# --- Ledger, kubelet and driver compared, row by row
+
+K = UseFaultKind
+
+
+def held(
+    gpu: str = "GPU-a",
+    name: str = "train-0",
+    *,
+    origin: Origin = Origin.SETTLEMENT,
+    state: HolderState = HolderState.CONFIRMED,
+    uid: str = "",
+) -> GpuRecord:
+    made = Holder(f"v1.k.{uid or name}", ref(name, uid), (gpu,), origin, CALL, state, adopted=True)
+    return GpuRecord(gpu, NODE, (made,))
+
+
+def both(one: GpuRecord, other: GpuRecord) -> GpuRecord:
+    return one.with_holder(other.holders[0])
+
+
+def faults(
+    *devices: Any,
+    users: dict[str, set[str | None]] | None = None,
+    pods: tuple[BoundPod, ...] = (bound(),),
+    records: tuple[GpuRecord, ...] = (),
+    mode: NodeMode = NodeMode.PLUGIN,
+    fits: Callable[[BoundPod, str], bool] = lambda _pod, _gpu: True,
+    **changes: Any,
+) -> set[tuple[str, str, str | None]]:
+    """Kind, GPU and pod of each."""
+    report = replace(use_report(*devices, users=users), **changes)
+    ledger = LedgerSnapshot.of(Entry(x, "1") for x in records)
+    card = gpu(1, "GPU-b", mig=True, mig_devices=[mig_slice("MIG-1")])
+    accepted = acceptance(hash_of("a"), [gpu(0, "GPU-a"), card])
+    case = UseCase(NODE, mode, accepted, report, ledger, SomeBoundPods([*pods]), fits)
+    found = use_faults(case)
+    assert {x.node for x in found} <= {NODE}
+    return {(x.kind.value, x.gpu, x.pod.name if x.pod else x.owner or None) for x in found}
+
+
+def test_what_is_settled_and_used_agrees() -> None:
+    assert faults(device(), users={"GPU-a": {"uid-train-0"}}, records=(held(),)) == set()
+
+
+def test_what_kubelet_gave_and_nothing_explains_is_off_the_books() -> None:
+    assert faults(device()) == {(K.OFF_BOOK, "GPU-a", "train-0")}
+    plain = (bound(needs=None),)
+    used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}}
+    assert faults(device(), users=used, pods=plain) == {(K.OFF_BOOK, "GPU-a", "train-0")}
+    assert faults(device("gone"), pods=()) == {(K.OFF_BOOK, "GPU-a", "gone")}
+    elsewhere = (bound(node="gpu-2"),)
+    assert faults(device(), pods=elsewhere) == {(K.OFF_BOOK, "GPU-a", "train-0")}
+
+
+def test_a_device_that_is_no_gpu_is_none_of_our_business() -> None:
+    assert faults(device(gpu="pool/nic-0")) == set()
+
+
+def test_a_pod_that_is_being_released_still_explains_it() -> None:
+    ending = held(state=HolderState.RELEASING)
+    used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}}
+    assert faults(device(), users=used, pods=(), records=(ending,)) == set()
+
+
+def test_a_gpu_that_the_pod_has_not_asked_for() -> None:
+    def misfits(pod: BoundPod, gpu: str) -> bool:
+        return (pod.pod.name, gpu) != ("train-0", "GPU-a")
+
+    shown = faults(device(), records=(held(),), fits=misfits)
+    assert shown == {(K.UNFIT_GPU, "GPU-a", "train-0")}
+    assert faults(device(), records=(held(),), pods=(bound(needs=None),), fits=misfits) == set()
+
+
+def test_a_gpu_that_another_pod_holds() -> None:
+    pods = (bound(), bound("train-1"))
+    two = both(held(name="train-1"), held())
+    one_gpu = faults(device(), records=(two,), pods=pods)
+    assert one_gpu == {(K.TAKEN_GPU, "GPU-a", "train-0")}
+    slices = (device(gpu="GPU-a::0"), device("train-1", "GPU-a::1"))
+    assert faults(*slices, records=(two,), pods=pods) == set()
+    ending = both(held(name="train-1", state=HolderState.RELEASING), held())
+    assert faults(device(), records=(ending,), pods=pods) == set()
+
+
+def test_a_reserved_pod_with_another_gpu() -> None:
+    reserved = held("GPU-b", origin=Origin.GATE)
+    given = faults(device(), records=(reserved,), mode=NodeMode.ENV)
+    assert given == {(K.OTHER_GPU, "GPU-a", "train-0")}
+    used = faults(users={"GPU-a": {"uid-train-0"}}, records=(reserved,), mode=NodeMode.ENV)
+    assert used == {(K.OTHER_GPU, "GPU-a", "train-0")}
+
+
+def test_a_settled_pod_that_uses_more_than_it_was_given() -> None:
+    used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}, "GPU-c": {"uid-train-0"}}
+    found = faults(device(), users=used, records=(held(),))
+    assert found == {(K.OTHER_GPU, "GPU-c", "train-0")}
+
+
+def test_what_is_given_and_not_settled_yet_is_never_a_fault_of_its_pod() -> None:
+    used: dict[str, set[str | None]] = {"GPU-c": {"uid-train-0"}}
+    shown = faults(device(), device(gpu="GPU-c"), users=used, records=(held(),))
+    assert shown == {(K.OFF_BOOK, "GPU-c", "train-0")}
+
+
+def test_without_kubelet_s_word_no_pod_of_a_plugin_node_is_accused() -> None:
+    used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0", None}}
+    assert faults(users=used, given=None) == {(K.OFF_BOOK, "GPU-a", None)}
+    assert (K.OFF_BOOK, "GPU-a", "train-0") in faults(users=used, given=None, mode=NodeMode.ENV)
+
+
+def test_processes_of_unknown_pods_and_of_none() -> None:
+    found = faults(users={"GPU-a": {"uid-x", None}}, pods=())
+    assert found == {(K.OFF_BOOK, "GPU-a", "uid-x"), (K.OFF_BOOK, "GPU-a", None)}
+
+
+def test_unreadable_processes_show_nothing() -> None:
+    assert faults(users={}, given=frozenset()) == set()
+    report = replace(use_report(), users=None)
+    assert faults(users=None, given=report.given) == set()
+
+
+def test_a_process_of_a_mig_device_shows_on_the_whole_gpu() -> None:
+    used: dict[str, set[str | None]] = {"GPU-b": {"uid-train-0"}}
+    assert faults(users=used, records=(held("MIG-1"),)) == set()
+    assert faults(users=used, records=(held("GPU-a"),)) == {(K.OTHER_GPU, "GPU-b", "train-0")}
+    given = device(gpu="MIG-1")
+    assert faults(given, users=used) == {(K.OFF_BOOK, "MIG-1", "train-0")}
+
+
+@pytest.mark.parametrize(
+    ("pod", "records", "mode", "is_told"),
+    [
+        (bound(), (), NodeMode.ENV, True),
+        (bound(needs=RequirementsInvalid(())), (), NodeMode.ENV, True),
+        (bound(needs=replace(GUARDED, count=0)), (), NodeMode.ENV, False),
+        (bound(needs=Requirements()), (), NodeMode.ENV, False),
+        (bound(needs=None), (), NodeMode.ENV, False),
+        (bound(node="gpu-2"), (), NodeMode.ENV, False),
+        (bound(), (held(origin=Origin.GATE),), NodeMode.ENV, False),
+        (bound(), (), NodeMode.PLUGIN, False),
+    ],
+)
+def test_a_guarded_pod_of_an_env_node_without_a_reservation(
+    pod: BoundPod, records: tuple[GpuRecord, ...], mode: NodeMode, is_told: bool
+) -> None:
+    found = faults(pods=(pod,), records=records, mode=mode)
+    assert found == ({(K.UNRESERVED, "", "train-0")} if is_told else set())
+
+
+# --- A disagreement is told when it has come to stand, and when it is over
+
+ONE = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-a", ref())
+TWO = UseFault(UseFaultKind.OTHER_GPU, NODE, "GPU-b", ref())
+NOBODY = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-b", None)
+
+
+def test_one_report_alone_is_nothing_yet() -> None:
+    watch = FaultWatch()
+    assert watch.reported(NODE, [ONE]).begun == ()
+    assert list(watch.standing()) == []
+    assert watch.reported(NODE, []).ended == ()
+    assert watch.reported(NODE, [ONE]).begun == ()
+
+
+def test_it_is_told_once_however_many_reports_show_it() -> None:
+    watch = FaultWatch()
+    watch.reported(NODE, [ONE])
+    assert watch.reported(NODE, [ONE, TWO]).begun == (ONE,)
+    third = watch.reported(NODE, [ONE, TWO, NOBODY])
+    assert (third.begun, third.ended) == ((TWO,), ())
+    assert watch.counts() == {UseFaultKind.OFF_BOOK: 1, UseFaultKind.OTHER_GPU: 1}
+    assert set(watch.standing()) == {ONE, TWO}
+
+
+def test_it_is_over_with_the_first_report_that_does_not_show_it() -> None:
+    watch = FaultWatch()
+    for _ in range(3):
+        watch.reported(NODE, [ONE])
+    changes = watch.reported(NODE, [])
+    assert (changes.begun, changes.ended) == ((), (ONE,))
+    assert watch.counts() == {}
+    watch.reported(NODE, [ONE])
+    assert watch.reported(NODE, [ONE]).begun == (ONE,)
+
+
+def test_a_report_that_could_not_read_everything_ends_nothing() -> None:
+    watch = FaultWatch()
+    for _ in range(2):
+        watch.reported(NODE, [ONE])
+    changes = watch.reported(NODE, [TWO], whole=False)
+    assert (changes.begun, changes.ended) == ((), ())
+    assert list(watch.standing()) == [ONE]
+    assert watch.reported(NODE, [TWO]).ended == (ONE,)
+
+
+def test_nodes_have_nothing_to_do_with_each_other() -> None:
+    watch = FaultWatch()
+    watch.reported(NODE, [ONE])
+    assert watch.reported("gpu-2", [ONE]).begun == ()
+
+
+def test_of_one_node_not_all_is_remembered() -> None:
+    watch = FaultWatch()
+    many = [UseFault(UseFaultKind.OFF_BOOK, NODE, f"GPU-{n}", None) for n in range(1000)]
+    watch.reported(NODE, many)
+    assert len(watch.reported(NODE, many).begun) == MAX_PER_NODE
+
+
+# --- What evidence says of use, and what kubelet's silence is worth
+
+GIVEN = Allocation("team-a", "train-0", "main", "nvidia.com/gpu", "GPU-0")
+
+
+class Told:
+    """A node whose evidence a test replaces."""
+
+    def __init__(self, mode: NodeMode) -> None:
+        self.mode = mode
+        self.fleet: FleetSnapshot = fleet()
+        self.reports = UseReports(lambda: self.fleet)
+
+    def say(self, at_ns: int = NOW_NS, **facts: Any) -> UseReport:
+        made = replace(acceptance(hash_of("a"), [gpu(0)], issued_ns=at_ns), **facts)
+        self.fleet = fleet(node("n", made, mode=self.mode))
+        found = self.reports.of("n")
+        assert found is not None
+        return found
+
+
+def test_processes_and_devices() -> None:
+    found = Told(NodeMode.ENV).say(
+        processes=(GpuProcess("GPU-0", 1, "uid-1"), GpuProcess("GPU-0", 2, None)),
+        allocations=(GIVEN,),
+    )
+    assert found == UseReport(
+        "boot",
+        NOW_NS,
+        {"GPU-0": frozenset({"uid-1", None})},
+        frozenset({GivenDevice("team-a", "train-0", "GPU-0")}),
+    )
+
+
+def test_what_could_not_be_read() -> None:
+    assert Told(NodeMode.ENV).say().users is None
+    assert Told(NodeMode.PLUGIN).say().given is None
+    assert Told(NodeMode.ENV).say().given == frozenset()
+
+
+def test_nothing_of_a_node_without_evidence() -> None:
+    told = Told(NodeMode.ENV)
+    assert told.reports.of("n") is None
+    told.fleet = fleet(node("n"))
+    assert told.reports.of("n") is None
+
+
+def test_one_report_per_evidence() -> None:
+    told = Told(NodeMode.ENV)
+    first = told.say()
+    assert told.reports.of("n") is first
+    assert told.say(NOW_NS + 1) is not first
+
+
+def test_a_kubelet_that_names_nothing_may_have_just_started() -> None:
+    told = Told(NodeMode.PLUGIN)
+    assert told.say(NOW_NS, allocations=(GIVEN,)).given != frozenset()
+    assert told.say(NOW_NS + 1, allocations=()).given is None
+    assert told.say(NOW_NS + SETTLES_NS, allocations=()).given is None
+    assert told.say(NOW_NS + 1 + SETTLES_NS, allocations=()).given == frozenset()
+    told.say(NOW_NS + 2 + SETTLES_NS, allocations=(GIVEN,))
+    assert told.say(NOW_NS + 3 + SETTLES_NS, allocations=()).given is None
+
+
+def test_on_an_env_node_kubelet_has_nothing_to_give() -> None:
+    assert Told(NodeMode.ENV).say(allocations=()).given == frozenset()
+
+
+def test_pods() -> None:
+    told = Told(NodeMode.ENV)
+    assert told.say().pods == frozenset()
+    assert told.say(pods=("uid-1",)).pods == frozenset({"uid-1"})
+    assert told.say(pods=None, pods_unread=True).pods is None
+
+
+# --- Whom to evict, and when to ask again
+
+
+def fault(kind: UseFaultKind, name: str = "train-0", gpu: str = "GPU-a") -> UseFault:
+    return UseFault(kind, NODE, gpu, ref(name))
+
+
+OTHER = fault(UseFaultKind.OTHER_GPU)
+
+
+def test_only_pods_that_have_what_they_must_not_have() -> None:
+    evictions = Evictions()
+    for kind in UseFaultKind:
+        is_due = evictions.due([fault(kind)], 0) == (ref(),)
+        assert is_due == (kind in {UseFaultKind.OTHER_GPU, UseFaultKind.UNFIT_GPU}), kind
+    unknown = UseFault(UseFaultKind.OTHER_GPU, NODE, "GPU-a", None, "uid-9")
+    assert evictions.due([unknown], 0) == ()
+
+
+def test_each_pod_once() -> None:
+    evictions = Evictions()
+    several = [OTHER, fault(UseFaultKind.UNFIT_GPU, gpu="GPU-b")]
+    assert evictions.due(several, 0) == (ref(),)
+    evictions.asked(ref(), done=True, now_ns=0)
+    assert evictions.due(several, 10 * AGAIN_NS) == ()
+
+
+def test_what_was_refused_is_asked_again_after_a_while() -> None:
+    evictions = Evictions()
+    evictions.asked(ref(), done=False, now_ns=0)
+    assert evictions.due([OTHER], AGAIN_NS - 1) == ()
+    assert evictions.due([OTHER], AGAIN_NS) == (ref(),)
+
+
+def test_when_it_is_over_it_is_forgotten() -> None:
+    evictions = Evictions()
+    evictions.asked(ref(), done=True, now_ns=0)
+    assert evictions.due([], 1) == ()
+    assert evictions.due([OTHER], 2) == (ref(),)
+
+
+def test_never_all_at_once() -> None:
+    many = [fault(UseFaultKind.OTHER_GPU, f"train-{n}") for n in range(AT_ONCE + 1)]
+    assert len(Evictions().due(many, 0)) == AT_ONCE
+
+
+# --- What the ledger looks like to /filter; which nodes are gone
+
+OWN, SHARED, OTHERS = (
+    record(holder("GPU-a"), gpu="GPU-a"),
+    record(holder("GPU-b"), gpu="GPU-b", share=SHARE),
+    record(holder("GPU-c"), gpu="GPU-c"),
+)
+HELD = LedgerSnapshot.of([Entry(x, "1") for x in (SHARED, OTHERS)])
+
+
+def test_what_others_hold_is_busy() -> None:
+    use = LedgerUse(lambda: HELD)
+    found = use.use("another", None)
+    both = frozenset({"GPU-b", "GPU-c"})
+    assert found == DeviceUse(both, claimed=both)
+    assert use.use(None, None) is found
+    own = DeviceUse(frozenset({"GPU-c"}), frozenset({"GPU-b"}), both)
+    assert use.use("another", SHARE) == own
+
+
+def test_a_pod_s_own_attempt_is_not() -> None:
+    current = LedgerSnapshot.of([Entry(OWN, "1")])
+    use = LedgerUse(lambda: current)
+    assert use.use("uid-0", None) == DeviceUse(
+        claimed=frozenset({"GPU-a"}), own=frozenset({"GPU-a"})
+    )
+    assert use.use("uid-1", None).busy == {"GPU-a"}
+    current = LedgerSnapshot()
+    assert use.use("uid-1", None) == DeviceUse()
+
+
+@dataclass
+class Directory:
+    nodes: tuple[str, ...] = ("gpu-1",)
+    fresh_until_ns: int = 1_000
+    now_ns: int = 0
+
+    def snapshot(self) -> DirectorySnapshot:
+        return DirectorySnapshot({x: KnownNode("u") for x in self.nodes}, self.fresh_until_ns)
+
+
+def test_a_node_is_gone_while_a_fresh_copy_lacks_it() -> None:
+    directory = Directory()
+    absent = AbsentNodes(directory.snapshot, lambda: directory.now_ns)
+    assert absent.gone("gpu-1") is None
+    directory.nodes, directory.now_ns = (), 10
+    assert absent.gone("gpu-1") == NodeGone(10)
+    directory.now_ns = 20
+    assert absent.gone("gpu-1") == NodeGone(10)
+    directory.now_ns = 1_000
+    assert absent.gone("gpu-1") is None
+    directory.fresh_until_ns = 2_000
+    assert absent.gone("gpu-1") == NodeGone(1_000)
+    directory.nodes = ("gpu-1",)
+    assert absent.gone("gpu-1") is None

@@ -1,0 +1,700 @@
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Candidate,
+    Denial,
+    EnrollmentRecord,
+    EnrollmentSnapshot,
+    EnrollmentUnavailableError,
+    MemoryEnrollmentStore,
+    PinnedGpu,
+    write,
+)
+from controller.fleet.quarantine import Change, DenialFate, Denials
+from controller.fleet.registry import FleetRegistry
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.fleet.view import NodeState, NodeView
+from controller.operations.fleet import (
+    Act,
+    Changes,
+    DenialFollower,
+    DeskPorts,
+    Done,
+    OperatorDesk,
+    Order,
+    Recall,
+    code_of,
+    reason_of,
+)
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.fakes.clock import FakeClock
+from tests.fakes.recording_audit import RecordingAudit
+
+# --- What the store says about denials is what the fleet does, and only that lets a node try agai
+
+SWAPPED = Denial("INVENTORY_CHANGED", "a card was swapped", AUTOMATIC, 1)
+OPERATORS = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
+
+
+class Store(MemoryEnrollmentStore):
+    gone = False
+    refuses = False
+    """Whether it can be read only."""
+
+    def restore(self, records: Iterable[EnrollmentRecord]) -> None:
+        self._snapshot = EnrollmentSnapshot.of(records)
+
+    between: Callable[[], Awaitable[object]] | None = None
+    """Happens while an answer is on its way."""
+
+    async def load(self) -> EnrollmentSnapshot:
+        if self.gone:
+            raise EnrollmentUnavailableError("gone")
+        answer = await super().load()
+        between, self.between = self.between, None
+        if between is not None:
+            await between()
+        return answer
+
+    async def create_if_absent(self, record: EnrollmentRecord) -> bool:
+        if self.gone or self.refuses:
+            raise EnrollmentUnavailableError("gone")
+        return await super().create_if_absent(record)
+
+
+@dataclass
+class Told:
+    kinds: list[ChangeKind] = field(default_factory=list)
+    fates: list[tuple[str, Denial, DenialFate]] = field(default_factory=list)
+
+    def changed(self, changes: Changes, actor: str) -> None:
+        assert actor == AUTOMATIC
+        self.kinds.extend(x.kind for x in changes)
+
+    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+        self.fates.append((node, denial, fate))
+
+
+class World:
+    def __init__(self, *records: EnrollmentRecord, recall: Recall | None = None) -> None:
+        self.store = Store(records)
+        self.noted: list[tuple[str, Denial]] = []
+        self.denials = Denials(self.store, lambda node, denial: self.noted.append((node, denial)))
+        self.fleet = FleetRegistry()
+        self.told = Told()
+        self.clock = FakeClock()
+        self.instruments = Instruments(Process.CONTROLLER, "0")
+        self.follower = self.followed(recall)
+
+    def followed(self, recall: Recall | None) -> DenialFollower:
+        """A follower."""
+        return DenialFollower(
+            self.store,
+            self.denials,
+            self.fleet,
+            clock=self.clock,
+            observer=self.told,
+            instruments=self.instruments,
+            recall=recall,
+        )
+
+    async def stands(self, node: str, denial: Denial) -> None:
+        """Another replica denies."""
+        old = self.store.snapshot().records.get(node)
+        assert await write(self.store, old, (old or EnrollmentRecord(node)).denied(denial))
+
+    async def lifted(self, node: str = "gpu-1") -> None:
+        """An operator releases the node at another replica."""
+        old = self.store.snapshot().records[node]
+        assert await write(self.store, old, old.lifted(old.denial))
+
+    def now(self, node: str = "gpu-1") -> Denial | None:
+        """What the store says."""
+        return self.store.snapshot().records[node].denial
+
+    async def we_deny(self, node: str = "gpu-1") -> None:
+        """As evidence or an operator of this replica does."""
+        times = {"now_ns": self.clock.boottime_ns(), "wall_ns": 1}
+        self.fleet.quarantine(node, code=ReasonCode.NODE_DENIED, reason="ours", **times)
+        assert await self.denials.deny(node, SWAPPED)
+
+    def view(self, node: str = "gpu-1") -> NodeView:
+        return self.fleet.snapshot().nodes[node]
+
+    def state(self, node: str = "gpu-1") -> NodeState:
+        return self.view(node).state(self.clock.boottime_ns())
+
+    def gauge(self, metric: names.Metric) -> float:
+        text = self.instruments.render().decode()
+        return float(next(x for x in text.splitlines() if x.startswith(f"{metric.name} "))[-3:])
+
+
+async def test_a_denial_from_before_the_start_quarantines_with_its_cause() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED), EnrollmentRecord("gpu-2"))
+    await world.follower.begin()
+    assert world.state() is NodeState.QUARANTINED
+    blocked = world.view().blocked
+    assert blocked is not None
+    assert (blocked.code, blocked.detail) == (ReasonCode.INVENTORY_CHANGED, "a card was swapped")
+    assert "gpu-2" not in world.fleet.snapshot().nodes
+    assert world.gauge(names.NODES_DENIED) == 1
+    assert world.gauge(names.STORE_AVAILABLE) == 1
+
+
+async def test_a_store_that_cannot_be_read_at_the_start_is_an_error() -> None:
+    world = World()
+    world.store.gone = True
+    with pytest.raises(EnrollmentUnavailableError):
+        await world.follower.begin()
+
+
+async def test_a_denial_of_another_replica_takes_out_once() -> None:
+    world = World()
+    await world.follower.begin()
+    await world.stands("gpu-1", OPERATORS)
+    await world.follower.look()
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.told.kinds == [ChangeKind.QUARANTINED]
+    blocked = world.view().blocked
+    assert blocked is not None
+    assert blocked.detail == "denied by spiffe://x/operator/o: smells"
+
+
+async def test_a_denial_that_is_gone_lets_it_try_again() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    await world.lifted()
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+    assert world.told.kinds[-1] is ChangeKind.RELEASED
+
+
+async def test_a_quarantine_of_our_own_is_not_lifted_for_lack_of_a_denial() -> None:
+    world = World(EnrollmentRecord("gpu-1"))
+    await world.follower.begin()
+    world.fleet.quarantine(
+        "gpu-1", code=ReasonCode.DUPLICATE_AGENT, reason="two", now_ns=1, wall_ns=1
+    )
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+
+
+async def test_a_denial_of_ours_that_another_replica_lifts_between_two_looks_lets_it_try() -> None:
+    world = World(EnrollmentRecord("gpu-1"))
+    await world.follower.begin()
+    await world.we_deny()
+    await world.lifted()
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+    assert world.told.kinds == [ChangeKind.RELEASED]
+    await world.follower.look()
+    assert world.told.kinds == [ChangeKind.RELEASED]
+
+
+@pytest.mark.parametrize("before", [None, SWAPPED])
+async def test_an_answer_from_before_our_denial_lifts_nothing(before: Denial | None) -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=before))
+    await world.follower.begin()
+    await world.lifted()
+    world.store.between = world.we_deny
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    await world.lifted()
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+
+
+async def test_a_newer_denial_that_could_not_be_written_keeps_it_out() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    await world.lifted()
+    world.denials._unwritten["gpu-1"] = OPERATORS
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.store.snapshot().records["gpu-1"].denial == OPERATORS
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        EnrollmentRecord("gpu-1"),
+        EnrollmentRecord("gpu-1", lifted_ns=0),
+        EnrollmentRecord("gpu-2"),
+    ],
+    ids=["never denied", "another denial lifted", "no record"],
+)
+async def test_a_denial_that_nobody_lifted_was_lost_and_is_written_again(
+    older: EnrollmentRecord,
+) -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.store.restore([older])
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == SWAPPED
+    await world.follower.look()
+    assert world.told.kinds == [ChangeKind.QUARANTINED]
+    assert [x for _, _, x in world.told.fates] == [DenialFate.STANDS, DenialFate.LOST]
+    await world.lifted()
+    await world.follower.look()
+    assert world.state() is NodeState.REFUSED
+    assert world.told.fates[-1] == ("gpu-1", SWAPPED, DenialFate.LIFTED)
+
+
+async def test_a_denial_of_ours_that_is_lost_before_it_was_seen_is_written_again() -> None:
+    world = World(EnrollmentRecord("gpu-1"))
+    await world.follower.begin()
+    await world.we_deny()
+    world.store.restore([EnrollmentRecord("gpu-1")])
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == SWAPPED
+
+
+async def test_a_lost_denial_that_cannot_be_written_keeps_the_node_out() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.store.restore([])
+    world.store.refuses = True
+    for _ in range(3):
+        await world.follower.look()
+    assert dict(world.store.snapshot().records) == {}
+    assert world.state() is NodeState.QUARANTINED
+    world.store.refuses = False
+    await world.follower.look()
+    assert world.now() == SWAPPED
+
+
+async def test_a_denial_of_ours_is_noted_at_once_and_once() -> None:
+    world = World()
+    await world.follower.begin()
+    world.store.gone = True
+    assert not await world.denials.deny("gpu-1", OPERATORS)
+    assert world.noted == [("gpu-1", OPERATORS)]
+    world.store.gone = False
+    await world.follower.look()
+    assert await world.denials.deny("gpu-1", SWAPPED)
+    await world.follower.look()
+    assert world.now() == OPERATORS
+    assert world.noted == [("gpu-1", OPERATORS)]
+    assert world.told.fates == []
+    await world.lifted()
+    await world.follower.look()
+    assert await world.denials.deny("gpu-1", SWAPPED)
+    assert world.noted[1:] == [("gpu-1", replace(SWAPPED, wall_ns=OPERATORS.wall_ns + 1))]
+
+
+async def test_of_two_denials_the_one_that_stands_is_noted() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.denials.deny("gpu-1", OPERATORS)
+    assert world.noted == [("gpu-1", SWAPPED)]
+
+
+async def test_the_log_knows_of_a_denial_that_the_store_has_lost() -> None:
+    async def recall() -> Mapping[str, Denial]:
+        return {"gpu-1": OPERATORS, "gpu-2": SWAPPED}
+
+    lifted = EnrollmentRecord("gpu-2", lifted_ns=SWAPPED.wall_ns)
+    world = World(EnrollmentRecord("gpu-1"), lifted, recall=recall)
+    await world.follower.begin()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == OPERATORS
+    assert world.now("gpu-2") is None
+    assert "gpu-2" not in world.fleet.snapshot().nodes
+
+
+async def test_a_log_that_can_be_read_only_later_is_asked_again() -> None:
+    answers: list[Mapping[str, Denial] | OSError] = [OSError("away"), {"gpu-1": OPERATORS}]
+
+    async def recall() -> Mapping[str, Denial]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    world = World(EnrollmentRecord("gpu-1"), EnrollmentRecord("gpu-2", denial=SWAPPED))
+    world.follower = world.followed(recall)
+    await world.follower.begin()
+    assert world.state("gpu-2") is NodeState.QUARANTINED
+    assert "gpu-1" not in world.fleet.snapshot().nodes
+    for _ in range(2):
+        await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == OPERATORS
+
+
+async def test_denials_of_a_node_have_an_order_whatever_the_clock_says() -> None:
+    world = World(EnrollmentRecord("gpu-1", lifted_ns=100))
+    await world.follower.begin()
+    await world.stands("gpu-1", SWAPPED)
+    await world.follower.look()
+    world.store.restore([EnrollmentRecord("gpu-1", lifted_ns=100)])
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.now() == replace(SWAPPED, wall_ns=101)
+
+
+async def test_a_node_that_was_forgotten_is_taken_out_again() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.fleet.forget("gpu-1")
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+
+
+async def test_an_unreadable_store_changes_nothing_and_is_told_once_each_way() -> None:
+    world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
+    await world.follower.begin()
+    world.store.gone = True
+    await world.follower.look()
+    await world.follower.look()
+    assert world.state() is NodeState.QUARANTINED
+    assert world.gauge(names.STORE_AVAILABLE) == 0
+    world.store.gone = False
+    await world.follower.look()
+    assert world.gauge(names.STORE_AVAILABLE) == 1
+
+
+async def test_what_could_not_be_written_is_written_later() -> None:
+    world = World()
+    world.store.gone = True
+    assert not await world.denials.deny("gpu-1", SWAPPED)
+    world.store.gone = False
+    await world.follower.look()
+    await world.follower.look()
+    assert world.store.snapshot().records["gpu-1"].denial == SWAPPED
+    assert world.state() is NodeState.QUARANTINED
+
+
+async def test_it_looks_for_ever() -> None:
+    world = World()
+    await world.follower.begin()
+    task = asyncio.create_task(world.follower.follow(0.001))
+    await world.stands("gpu-1", SWAPPED)
+    async with asyncio.timeout(10):
+        while "gpu-1" not in world.fleet.snapshot().nodes:  # noqa: ASYNC110 - the task looks
+            await asyncio.sleep(0.001)
+    task.cancel()
+
+
+def test_a_code_that_is_none_of_ours_is_shown_as_a_denial() -> None:
+    assert code_of(replace(SWAPPED, code="SMELL")) is ReasonCode.NODE_DENIED
+    assert code_of(SWAPPED) is ReasonCode.INVENTORY_CHANGED
+    assert reason_of(SWAPPED) == "a card was swapped"
+
+
+# --- The desk: audit before trust, trust away before audit, and what races make of an act
+
+WHO = "spiffe://example.org/gpuwarden/operator/ann"
+ORDER = Order("gpu-1", "card replaced, ticket 7", WHO)
+OLD, NEW = PinnedGpu("GPU-old", "1"), PinnedGpu("GPU-new", "2")
+CANDIDATE = Candidate("INVENTORY_CHANGED", None, None, (NEW,), "e" * 64)
+DENIAL = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 7, CANDIDATE)
+RECORD = EnrollmentRecord("gpu-1", gpus=(OLD,), instance="a" * 32, denial=DENIAL)
+
+
+class RacingStore(MemoryEnrollmentStore):
+    """Before a write, somebody else may write `first`; or it is gone."""
+
+    gone = False
+    first: EnrollmentRecord | None = None
+    losses = 0
+
+    async def create_if_absent(self, record: EnrollmentRecord) -> bool:
+        self._fail()
+        return await super().create_if_absent(record)
+
+    async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+        self._fail()
+        if self.first is not None:
+            first, self.first = self.first, None
+            assert await super().compare_and_set(old, first)
+        if self.losses:
+            self.losses -= 1
+            return False
+        return await super().compare_and_set(old, new)
+
+    def _fail(self) -> None:
+        if self.gone:
+            raise EnrollmentUnavailableError("gone")
+
+
+@dataclass
+class Observed:
+    acts: list[tuple[Act, ReasonCode | None]] = field(default_factory=list)
+    changes: list[tuple[ChangeKind, str]] = field(default_factory=list)
+
+    def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
+        assert order.reason
+        self.acts.append((act, refusal.code if refusal else None))
+
+    def changed(self, changes: tuple[TrustChange, ...], actor: str) -> None:
+        self.changes.extend((x.kind, actor) for x in changes)
+
+
+class OperatorWorld:
+    def __init__(self, *records: EnrollmentRecord) -> None:
+        self.store = RacingStore(records)
+        self.denials = Denials(self.store)
+        self.fleet = FleetRegistry()
+        self.audit = RecordingAudit()
+        self.clock = FakeClock()
+        self.observed = Observed()
+        self.desk = OperatorDesk(
+            DeskPorts(
+                store=self.store,
+                denials=self.denials,
+                fleet=self.fleet,
+                knows=lambda name: name == "silent",
+                audit=self.audit,
+                clock=self.clock,
+                observer=self.observed,
+            )
+        )
+        for record in records:
+            if record.denial is not None:
+                self.quarantined(record.node)
+
+    def quarantined(self, node: str) -> None:
+        self.fleet.quarantine(
+            node, code=ReasonCode.INVENTORY_CHANGED, reason="swapped", now_ns=1, wall_ns=1
+        )
+
+    @property
+    def version(self) -> str:
+        return self.desk.shown("gpu-1").version
+
+    @property
+    def record(self) -> EnrollmentRecord:
+        return self.store.snapshot().records["gpu-1"]
+
+    def state(self, node: str = "gpu-1") -> NodeState:
+        return self.fleet.snapshot().nodes[node].state(self.clock.boottime_ns())
+
+
+def done(result: Done | Refusal) -> Done:
+    assert isinstance(result, Done), result
+    return result
+
+
+def refused(result: Done | Refusal) -> ReasonCode:
+    assert isinstance(result, Refusal), result
+    return result.code
+
+
+class TestAccept:
+    async def test_pins_change_and_the_node_waits_for_evidence(self) -> None:
+        world = OperatorWorld(RECORD)
+        result = done(await world.desk.accept(ORDER, world.version))
+        assert world.record == replace(
+            RECORD, gpus=(replace(NEW, enrolled=True),), denial=None, lifted_ns=DENIAL.wall_ns
+        )
+        assert world.state() is NodeState.REFUSED
+        assert [x.change for x in result.changes] == [Change.REMOVED, Change.ADDED]
+        assert result.shown.denial is None
+        assert world.observed.acts == [(Act.ACCEPT, None)]
+        assert world.observed.changes == [(ChangeKind.RELEASED, WHO)]
+        blocked = world.fleet.snapshot().nodes["gpu-1"].blocked
+        assert blocked is not None
+        assert blocked.detail.endswith(f"accepted by {WHO}: card replaced, ticket 7")
+
+    async def test_the_record_says_who_what_and_why(self) -> None:
+        world = OperatorWorld(RECORD)
+        await world.desk.accept(ORDER, world.version)
+        [record] = world.audit.granted
+        assert (record.kind, record.actor, record.subject, record.decision) == (
+            RecordKind.NODE_OPERATOR,
+            WHO,
+            "node/gpu-1",
+            "accepted",
+        )
+        assert record.codes == ("INVENTORY_CHANGED",)
+        assert record.refs["reason"] == "card replaced, ticket 7"
+        assert record.refs["changes"] == ["removed GPU-old 1 -", "added GPU-new - 2"]
+        assert record.refs["denial"] == "controller: swapped"
+        assert record.refs["evidence"] == "e" * 64
+        assert record.refs["pinsBefore"] != record.refs["pinsAfter"]
+
+    async def test_nothing_happens_before_the_record_is_durable(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.audit.held = asyncio.Event()
+        acting = asyncio.create_task(world.desk.accept(ORDER, world.version))
+        await world.audit.asked.wait()
+        assert world.record == RECORD
+        assert world.state() is NodeState.QUARANTINED
+        world.audit.held.set()
+        done(await acting)
+
+    async def test_a_log_that_cannot_keep_it_refuses_it(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.audit.broken = True
+        assert refused(await world.desk.accept(ORDER, world.version)) is (
+            ReasonCode.AUDIT_UNAVAILABLE
+        )
+        assert world.record == RECORD
+        assert world.state() is NodeState.QUARANTINED
+
+    async def test_a_caller_that_leaves_does_not_stop_it_half_way(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.audit.held = asyncio.Event()
+        acting = asyncio.create_task(world.desk.accept(ORDER, world.version))
+        await world.audit.asked.wait()
+        acting.cancel()
+        await asyncio.wait({acting})
+        world.audit.held.set()
+        async with asyncio.timeout(10):
+            while not world.observed.acts:  # noqa: ASYNC110 - the act goes on by itself
+                await asyncio.sleep(0)
+        assert world.record.denial is None
+        assert world.state() is NodeState.REFUSED
+
+    async def test_another_version_is_a_conflict_and_noted(self) -> None:
+        world = OperatorWorld(RECORD)
+        assert refused(await world.desk.accept(ORDER, "x")) is ReasonCode.ENROLLMENT_CONFLICT
+        assert world.record == RECORD
+        [note] = world.audit.noted
+        assert (note.kind, note.decision, note.codes) == (
+            RecordKind.NODE_OPERATOR,
+            "refused",
+            ("ENROLLMENT_CONFLICT",),
+        )
+        assert note.refs["act"] == "accept"
+        assert world.audit.granted == []
+
+    async def test_what_changed_while_the_record_was_written_is_a_conflict(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.store.first = replace(RECORD, denial=replace(DENIAL, reason="investigating"))
+        assert refused(await world.desk.accept(ORDER, world.version)) is (
+            ReasonCode.ENROLLMENT_CONFLICT
+        )
+        assert world.record.denial is not None
+        assert world.record.denial.reason == "investigating"
+        assert world.state() is NodeState.QUARANTINED
+
+    async def test_a_new_agent_process_meanwhile_is_no_conflict(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.store.first = replace(RECORD, instance="b" * 32, superseded=("a" * 32,))
+        done(await world.desk.accept(ORDER, world.version))
+        assert world.record.instance == "b" * 32
+        assert world.record.denial is None
+
+    async def test_races_without_end_are_given_up(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.store.losses = 100
+        assert refused(await world.desk.accept(ORDER, world.version)) is (
+            ReasonCode.ENROLLMENT_CONFLICT
+        )
+
+    async def test_a_store_that_is_gone_refuses_it(self) -> None:
+        world = OperatorWorld(RECORD)
+        version, world.store.gone = world.version, True
+        assert refused(await world.desk.accept(ORDER, version)) is ReasonCode.ENROLLMENT_STALE
+
+    async def test_a_node_that_never_was_accepted_gets_its_first_pins(self) -> None:
+        world = OperatorWorld()
+        world.quarantined("gpu-1")
+        await world.denials.deny("gpu-1", DENIAL)
+        done(await world.desk.accept(ORDER, world.version))
+        assert world.record.gpus == (replace(NEW, enrolled=True),)
+
+    async def test_a_later_denial_is_not_lifted_with_the_accepted_one(self) -> None:
+        """It comes in the moment in which the store has taken the act."""
+        world = OperatorWorld(RECORD)
+        later = Denial("DUPLICATE_AGENT", "two", AUTOMATIC, 9)
+
+        class Late(RacingStore):
+            async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+                written = await super().compare_and_set(old, new)
+                world.denials._unwritten["gpu-1"] = later
+                return written
+
+        world.store.__class__ = Late
+        result = done(await world.desk.accept(ORDER, world.version))
+        assert result.shown.denial == later
+        assert world.state() is NodeState.QUARANTINED
+
+
+class TestRelease:
+    async def test_the_pins_stay(self) -> None:
+        world = OperatorWorld(RECORD)
+        result = done(await world.desk.release(ORDER, world.version))
+        assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
+        assert result.changes == ()
+        assert world.state() is NodeState.REFUSED
+        [record] = world.audit.granted
+        assert (record.decision, record.refs["changes"]) == ("released", [])
+        assert record.refs["pinsBefore"] == record.refs["pinsAfter"]
+
+    async def test_a_denial_that_was_never_written_can_be_released(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        world.quarantined("gpu-1")
+        world.store.gone = True
+        assert not await world.denials.deny("gpu-1", DENIAL)
+        world.store.gone = False
+        done(await world.desk.release(ORDER, world.version))
+        assert world.denials.unwritten == {}
+        assert world.record.denial is None
+        assert world.state() is NodeState.REFUSED
+
+    async def test_who_is_not_denied_is_told_so(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        assert refused(await world.desk.release(ORDER, world.version)) is ReasonCode.DENIAL_UNKNOWN
+
+
+class TestQuarantine:
+    async def test_it_is_out_at_once_and_then_recorded(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        world.audit.held = asyncio.Event()
+        acting = asyncio.create_task(world.desk.quarantine(ORDER))
+        await world.audit.asked.wait()
+        assert world.state() is NodeState.QUARANTINED
+        assert world.record.denial == Denial(
+            "NODE_DENIED", ORDER.reason, WHO, world.clock.wall_ns()
+        )
+        world.audit.held.set()
+        assert done(await acting).warnings == ()
+        assert [x.decision for x in world.audit.granted] == ["quarantined"]
+        assert world.observed.changes == [(ChangeKind.QUARANTINED, WHO)]
+
+    async def test_neither_store_nor_log_can_prevent_it(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        world.store.gone = world.audit.broken = True
+        result = done(await world.desk.quarantine(ORDER))
+        assert world.state() is NodeState.QUARANTINED
+        assert [x.split(" ")[1] for x in result.warnings] == ["denial", "audit"]
+        assert result.shown.denial is not None
+        assert [x.decision for x in world.audit.noted] == ["quarantined"]
+        assert "gpu-1" in world.denials.unwritten
+
+    async def test_the_first_denial_stands(self) -> None:
+        world = OperatorWorld(RECORD)
+        result = done(await world.desk.quarantine(ORDER))
+        assert world.record.denial == DENIAL
+        assert "denied before, by controller" in result.warnings[0]
+        assert world.observed.changes == []
+        assert len(world.audit.granted) == 1
+
+    async def test_a_node_that_nothing_was_heard_of_can_be_shut_out(self) -> None:
+        world = OperatorWorld()
+        done(await world.desk.quarantine(replace(ORDER, node="silent")))
+        assert world.state("silent") is NodeState.QUARANTINED
+
+    @pytest.mark.parametrize("act", ["accept", "release", "quarantine"])
+    async def test_a_node_that_nobody_knows_is_an_error(self, act: str) -> None:
+        world = OperatorWorld()
+        method = getattr(world.desk, act)
+        expected = () if act == "quarantine" else (world.version,)
+        assert refused(await method(ORDER, *expected)) is ReasonCode.NODE_UNKNOWN
+        assert world.audit.granted == []

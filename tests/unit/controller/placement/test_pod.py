@@ -1,0 +1,282 @@
+import json
+from typing import Any
+
+import pytest
+
+from controller.placement.pod import (
+    Place,
+    PodDecodeError,
+    decode_pod,
+    device_requests,
+    find_pod,
+    is_device_uuid,
+    parse_gpu_map,
+    pod_ordinal,
+)
+from controller.placement.texts import Finding, WishTextError
+from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
+
+# --- Decoding pods, and the effective number of requested devices
+
+GPU = (GPU_RESOURCE,)
+
+
+def container(amount: int | str, *, sidecar: bool = False) -> dict[str, Any]:
+    policy = {"restartPolicy": "Always"} if sidecar else {}
+    return {"name": "c", "resources": {"requests": {GPU_RESOURCE: amount}}, **policy}
+
+
+@pytest.mark.parametrize(
+    ("containers", "inits", "expected"),
+    [
+        ([container(1), container(2)], [], 3),
+        ([container(1)], [container(4)], 4),
+        ([container(3)], [container(2)], 3),
+        ([container(2)], [container(1, sidecar=True)], 3),
+        # The step runs beside the sidecar that started before it, not the one after.
+        ([container(1)], [container(2, sidecar=True), container(4)], 6),
+        ([container(1)], [container(4), container(2, sidecar=True)], 4),
+        ([container("1k")], [], 1000),
+        ([container(0)], [], 0),
+    ],
+)
+def test_effective_request(
+    containers: list[dict[str, Any]], inits: list[dict[str, Any]], expected: int
+) -> None:
+    pod = as_pod(pod_json(containers=containers, init_containers=inits))
+    assert device_requests(pod, GPU) == (((GPU_RESOURCE, expected),) if expected else ())
+
+
+def test_requests_win_over_limits_and_limits_count_alone() -> None:
+    both = {
+        "name": "a",
+        "resources": {"requests": {GPU_RESOURCE: "2"}, "limits": {GPU_RESOURCE: 4}},
+    }
+    alone = {"name": "b", "resources": {"requests": {"cpu": "1"}, "limits": {GPU_RESOURCE: 1}}}
+    assert device_requests(as_pod(pod_json(containers=[both, alone])), GPU) == ((GPU_RESOURCE, 3),)
+
+
+def test_pod_level_resources_never_lower_the_count() -> None:
+    for level, expected in ((8, 8), (1, 2)):
+        pod = as_pod(pod_json(gpus=2, resources={"requests": {GPU_RESOURCE: level}}))
+        assert device_requests(pod, GPU) == ((GPU_RESOURCE, expected),)
+
+
+def test_each_managed_resource_counts_for_itself() -> None:
+    mig = "nvidia.com/mig-1g.10gb"
+    each = {"name": "a", "resources": {"limits": {GPU_RESOURCE: 1, mig: 2, "cpu": "4"}}}
+    found = device_requests(as_pod(pod_json(containers=[each])), (GPU_RESOURCE, mig, "other/gpu"))
+    assert found == ((GPU_RESOURCE, 1), (mig, 2))
+
+
+@pytest.mark.parametrize("amount", ["-1", "500m", "many", "", "1e99", "1" * 40])
+def test_a_request_that_is_no_count_is_an_error(amount: str) -> None:
+    with pytest.raises(WishTextError):
+        device_requests(as_pod(pod_json(containers=[container(amount)])), GPU)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"nonsense",
+        b'{"metadata":{"annotations":{"a":1}}}',
+        b'{"spec":{"containers":3}}',
+        b'{"metadata":{"name":"\xff"}}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_pod_is_refused(data: bytes) -> None:
+    with pytest.raises(PodDecodeError):
+        decode_pod(data)
+
+
+def test_nulls_of_the_api_are_empty() -> None:
+    pod = decode_pod(b'{"metadata":{"annotations":null,"labels":null},"spec":{"containers":null}}')
+    assert (pod.annotations, pod.labels, device_requests(pod, GPU)) == ({}, {}, ())
+
+
+def test_the_pod_template_of_a_workload_is_found() -> None:
+    pod = pod_json({"a": "b"}, name=None)
+    template = {"metadata": pod["metadata"], "spec": pod["spec"]}
+    job = {"spec": {"template": template}}
+    for workload in (pod, job, {"kind": "CronJob", "spec": {"jobTemplate": job}}):
+        assert find_pod(json.dumps(workload).encode()).annotations == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        b'{"spec":{}}',
+        b'{"kind":"Service","spec":{"ports":[]}}',
+        b"[1]",
+        b"\xff",
+        b'{"spec":{"template":{"spec":{"template":{"spec":{"template":{"spec":{}}}}}}}}',
+        b'{"spec":{"template":7}}',
+        b" " * (5 << 20),
+    ],
+)
+def test_what_holds_no_pod_is_refused(data: bytes) -> None:
+    with pytest.raises(PodDecodeError):
+        find_pod(data)
+
+
+# --- The gpu-scheduling-map, line by line
+
+
+def lines_at_fault(text: str) -> list[str]:
+    found = parse_gpu_map(text)
+    assert isinstance(found, tuple), found
+    return [finding.key for finding in found]
+
+
+def test_seed_vectors() -> None:
+    assert parse_gpu_map("0=node1:0,1\n1=node2:2\n2=node3:0,1,2\n3=node4:3\n4=node4:3") == {
+        0: Place("node1", (0, 1)),
+        1: Place("node2", (2,)),
+        2: Place("node3", (0, 1, 2)),
+        3: Place("node4", (3,)),
+        4: Place("node4", (3,)),
+    }
+    assert parse_gpu_map("  0 = node1 : 0,1  \n\n1=node2:2") == {
+        0: Place("node1", (0, 1)),
+        1: Place("node2", (2,)),
+    }
+
+
+def test_comments_crlf_uuids_and_dotted_node_names() -> None:
+    text = "# cards of the lab\r\n0=gpu-1.lab.example:GPU-ab, GPU-cd\r\n1=n:MIG-GPU-ab/7/0"
+    assert parse_gpu_map(text) == {
+        0: Place("gpu-1.lab.example", ("GPU-ab", "GPU-cd")),
+        1: Place("n", ("MIG-GPU-ab/7/0",)),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x=n:0",
+        "-1=n:0",
+        "=n:0",
+        "0",
+        "0=n",
+        "0:n=0",
+        "0=node1:",
+        "0=:0",
+        "0=Node_1:0",
+        "0=n:0,0",
+        "0=n:0,00",
+        "0=n:MIG-a,MIG-b",
+        "0=n:GPU-a,MIG-b",
+        "0=n:MIG-GPU-a/1/0,0",
+        "0=n:0,,1",
+        "0=a:0,1;1=b:2",
+        "0=n:1000",
+        "0=n:-1",
+        "0=n:GPU-",
+        "0=n:GPU-a b",
+        "0=n:" + ",".join(map(str, range(65))),
+        "9999999999999999999=n:0",
+        "٣=n:0",
+    ],
+)
+def test_a_wrong_line_is_named_and_spoils_the_map(line: str) -> None:
+    assert lines_at_fault(f"7=good:0\n{line}") == ["gpu-scheduling-map line 2"]
+
+
+def test_of_a_line_with_several_mig_devices_it_is_said_why() -> None:
+    found = parse_gpu_map("0=n:MIG-a,MIG-b")
+    assert isinstance(found, tuple)
+    (finding,) = found
+    assert "0=n:MIG-a,MIG-b is wrong, expected a MIG device alone" in str(finding)
+
+
+def test_every_wrong_line_is_reported() -> None:
+    assert lines_at_fault("x=n:0\n0=n:0\n\n0=m:1\n1=n:") == [
+        f"gpu-scheduling-map line {number}" for number in (1, 4, 5)
+    ]
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "# only a comment", "0=n:0" * 20_000, "\n" * 5000])
+def test_a_map_without_lines_or_without_bounds_is_refused(text: str) -> None:
+    assert lines_at_fault(text)
+
+
+@pytest.mark.parametrize("text", ["GPU-1", "MIG-2", "MIG-GPU-3/1/0"])
+def test_uuids(text: str) -> None:
+    assert is_device_uuid(text)
+
+
+@pytest.mark.parametrize("text", ["gpu-1", "GPU-", "GPU-1/1/0", "MIG-GPU-3/1", "1", "GPU-1\n"])
+def test_what_is_no_uuid(text: str) -> None:
+    assert not is_device_uuid(text)
+
+
+# --- Which line of the map is a pod's
+
+INDEX = "apps.kubernetes.io/pod-index"
+COMPLETION = "batch.kubernetes.io/job-completion-index"
+
+
+def ordinal(**pod: Any) -> int | Finding | None:
+    return pod_ordinal(as_pod(pod_json(**pod)))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("my-app-0", 0),
+        ("test-pod-42", 42),
+        ("web-007", 7),
+        ("n-999999999999", 999999999999),
+        ("my-app-abc", None),
+        ("no-index", None),
+        ("test-pod-", None),
+        ("", None),
+        (None, None),
+        ("-5", None),
+        ("42", None),
+        ("web-٣", None),
+        ("n-" + "9" * 19, None),
+    ],
+)
+def test_name_of_a_bare_pod(name: str | None, expected: int | None) -> None:
+    assert ordinal(name=name) == expected
+
+
+def test_all_digit_suffix_of_a_replica_set_is_no_ordinal() -> None:
+    assert ordinal(name="dep-7d9f5-24680", owner="ReplicaSet/dep-7d9f5") is None
+    assert ordinal(name="dep-7d9f5-24680", labels={"pod-template-hash": "7d9f5"}) is None
+
+
+def test_only_the_suffix_of_its_own_stateful_set_counts() -> None:
+    assert ordinal(name="web-3", owner="StatefulSet/web") == 3
+    assert ordinal(name="web-3-4", owner="StatefulSet/web") is None
+    assert ordinal(name="job-3-4", owner="Job/job") is None
+
+
+def test_indexed_job() -> None:
+    assert ordinal(name="job-3-abcde", owner="Job/job", labels={COMPLETION: "3"}) == 3
+    assert ordinal(name="job-3-abcde", owner="Job/job", annotations={COMPLETION: "3"}) == 3
+
+
+def test_precedence() -> None:
+    annotations = {"gpuwarden.dev/ordinal": "1", COMPLETION: "4"}
+    labels = {INDEX: "2", COMPLETION: "3"}
+    pod: dict[str, Any] = {"name": "web-5", "owner": "StatefulSet/web"}
+    assert ordinal(annotations=annotations, labels=labels, **pod) == 1
+    del annotations["gpuwarden.dev/ordinal"]
+    assert ordinal(annotations=annotations, labels=labels, **pod) == 2
+    del labels[INDEX]
+    assert ordinal(annotations=annotations, labels=labels, **pod) == 3
+    assert ordinal(annotations=annotations, **pod) == 4
+    assert ordinal(**pod) == 5
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "1 ", "9" * 19])
+def test_a_wrong_explicit_ordinal_does_not_fall_through_to_the_name(text: str) -> None:
+    found = ordinal(name="web-5", annotations={"gpuwarden.dev/ordinal": text})
+    assert isinstance(found, Finding)
+    assert found.key == "gpuwarden.dev/ordinal"

@@ -1,0 +1,146 @@
+from typing import Any
+
+import structlog
+
+from controller.admission.review import AdmissionDecision
+from controller.record import Record
+from controller.recorders.http import AdmissionJournal, ApiJournal
+from controller.web.documents import FinalizeRequest
+from controller.web.operations import Operation
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.fakes.placement import Log
+
+# --- What Prometheus, the log, the audit log and Events are told about admission
+
+ENV = Refusal(ReasonCode.DOOR_ENV, "a")
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.audit = Log()
+        self.told: list[AdmissionDecision] = []
+        self.instruments = Instruments(Process.CONTROLLER, "0")
+        self.journal = AdmissionJournal(self.instruments, self.audit, self.told.append)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.instruments.registry.get_sample_value(f"gpuwarden_{name}", labels)
+
+
+def decision(*refusals: Refusal, **changes: Any) -> AdmissionDecision:
+    values: dict[str, Any] = {
+        "step": "validate",
+        "namespace": "n",
+        "pod": "p",
+        "owner": None,
+        "user": "",
+        "refusals": refusals,
+        "enforced": True,
+        "reported": False,
+        **changes,
+    }
+    return AdmissionDecision(**values)
+
+
+def test_each_code_of_a_decision_counts_once_and_refusals_are_loud() -> None:
+    desk = Desk()
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.note(decision(ENV, ENV, Refusal(ReasonCode.DOOR_CDI, "b")))
+        desk.journal.note(decision(ENV, reported=True))
+        desk.journal.note(decision())
+    assert [(x["event"], x["log_level"], x["decision"]) for x in logs] == [
+        ("admission.decided", "info", "refused"),
+        ("admission.decided", "info", "reported"),
+        ("admission.decided", "debug", "admitted"),
+    ]
+    assert logs[0]["codes"] == ("DOOR_ENV", "DOOR_CDI")
+    assert desk.value("admission_refusals_total", code="DOOR_ENV", decision="refused") == 1
+    assert desk.value("admission_refusals_total", code="DOOR_CDI", decision="refused") == 1
+    assert desk.value("admission_refusals_total", code="DOOR_ENV", decision="reported") == 1
+    assert [x.decision for x in desk.audit.records] == ["refused", "reported", "admitted"]
+    assert desk.audit.records[0].actor == "unknown"
+    assert len(desk.told) == 3
+
+
+def test_a_long_name_of_who_creates_is_cut() -> None:
+    desk = Desk()
+    desk.journal.note(decision(user="u" * 5000))
+    assert [x.actor for x in desk.audit.records] == ["u" * 253]
+
+
+def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
+    desk = Desk()
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.answered("/mutate", "patched", 0.01)
+        desk.journal.answered("/mutate", "bad", 0.01)
+        desk.journal.failed("/mutate", None)
+        desk.journal.failed("/mutate", RuntimeError("x"))
+        desk.journal.certificate_changed(None)
+        desk.journal.certificate_changed("torn")
+    assert [x["event"] for x in logs] == [
+        "admission.request.bad",
+        "admission.failed",
+        "admission.failed",
+        "listener.open",
+        "tls.material.refused",
+    ]
+    assert desk.value("admission_requests_total", path="/mutate", result="patched") == 1
+    assert desk.value("admission_request_seconds_count", path="/mutate") == 2
+    assert desk.value("tls_material_refused_total", listener="admission") == 1
+
+
+# --- What calls of the HTTP API leave behind
+
+REQUEST = FinalizeRequest("team-a", "train-0", "uid-0", "v1.k.x", "GPU-1")
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def note(self, record: Record) -> None:
+        self.records.append(record)
+
+
+def journal() -> tuple[ApiJournal, Notes, Any]:
+    instruments, notes = Instruments(Process.CONTROLLER, "0"), Notes()
+    return ApiJournal(instruments, notes), notes, lambda: instruments.render().decode()
+
+
+def test_a_call_of_finalize_is_a_record_with_who_called() -> None:
+    told, notes, _ = journal()
+    told.finalized("jane", REQUEST, None)
+    told.finalized("jane", REQUEST, Refusal(ReasonCode.RESERVATION_UNKNOWN, "no such reservation"))
+    good, bad = notes.records
+    assert (good.kind, good.actor, good.subject) == (
+        RecordKind.API_FINALIZE,
+        "jane",
+        "pod/team-a/train-0",
+    )
+    assert (good.decision, good.codes) == ("confirmed", ())
+    assert (bad.decision, bad.codes) == ("refused", ("RESERVATION_UNKNOWN",))
+    assert bad.refs == {
+        "uid": "uid-0",
+        "reservation": "v1.k.x",
+        "gpu": "GPU-1",
+        "reason": "no such reservation",
+    }
+
+
+def test_answers_and_reviews_are_counted() -> None:
+    told, _, rendered = journal()
+    told.answered(Operation.NODES, 200, 0.001)
+    told.reviewed("kept")
+    told.failed(Operation.NODES, ValueError("x"))
+    text = rendered()
+    assert 'gpuwarden_api_requests_total{operation="nodes",status="200"} 1.0' in text
+    assert 'gpuwarden_token_reviews_total{result="kept"} 1.0' in text
+
+
+def test_certificates_that_are_refused_are_counted() -> None:
+    told, _, rendered = journal()
+    told.certificate_changed(None)
+    told.certificate_changed("no such file")
+    assert 'gpuwarden_tls_material_refused_total{listener="api"} 1.0' in rendered()

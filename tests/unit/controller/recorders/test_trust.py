@@ -1,0 +1,244 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from controller.access import Caller, CallerKind
+from controller.explain.node import RecentRefusals
+from controller.fleet.attestation_result import BadNewsAccepted, refused
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.recorders.http import ExtenderJournal
+from controller.recorders.trust import MAX_LISTED, SpireJournal, TrustJournal
+from controller.spire.client import SpireFailure
+from controller.spire.judgement import ADMIN_WARNING
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.metrics import Instruments
+from gpuwarden.telemetry.names import Process
+from tests.builders.evidence import NODE, Scene
+from tests.builders.spire import PARENT, TD, spire_agent, spire_snapshot
+from tests.fakes.recording_audit import RecordingAudit
+
+# --- What people, Prometheus and the audit log are told about attestation
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.audit = RecordingAudit()
+        self.refusals = RecentRefusals(lambda: 7)
+        self.instruments = Instruments(Process.CONTROLLER, "0")
+        self.told: list[object] = []
+        self.journal = TrustJournal(self.instruments, self.audit, self.refusals, self.told.append)
+        self.extender = ExtenderJournal(self.instruments)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        registry: CollectorRegistry = self.instruments.registry
+        return registry.get_sample_value(f"gpuwarden_{name}", labels)
+
+
+def test_evidence_is_counted_by_code_and_only_grants_and_refusals_are_logged() -> None:
+    desk, scene = Desk(), Scene()
+    accepted = scene.accepted()
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.appraised(accepted, grant=True, seconds=0.001)
+        desk.journal.appraised(accepted, grant=False, seconds=0.001)
+        refusal = refused(Refusal(ReasonCode.SIG_INVALID, "no"), NODE)
+        desk.journal.appraised(refusal, grant=False, seconds=0.0)
+    assert [line["event"] for line in logs] == ["evidence.accepted", "evidence.refused"]
+    assert logs[0]["attestation_hash"] == accepted.attestation_hash
+    assert (logs[1]["code"], logs[1]["step"], logs[1]["effect"]) == ("SIG_INVALID", 13, "revoke")
+    assert desk.value("evidence_total", code="ACCEPTED") == 2
+    assert desk.value("evidence_total", code="SIG_INVALID") == 1
+    assert desk.value("evidence_verification_seconds_count") == 3
+    assert desk.value("audit_grants_total") == 1
+    assert desk.value("audit_grants_refused_total") == 0
+
+
+def test_a_grant_that_the_log_could_not_keep_is_counted() -> None:
+    desk = Desk()
+    refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, "disk full"), NODE)
+    desk.journal.appraised(refusal, grant=True, seconds=0.001)
+    assert desk.value("audit_grants_refused_total") == 1
+    assert desk.value("audit_grants_total") == 0
+
+
+def test_bad_news_counts_as_authentic() -> None:
+    desk, scene = Desk(), Scene(bad_news=True)
+    news = scene.run()
+    assert isinstance(news, BadNewsAccepted)
+    desk.journal.appraised(news, grant=False, seconds=0.0)
+    assert desk.value("evidence_total", code="ACCEPTED") == 1
+
+
+def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded() -> None:
+    desk = Desk()
+    change = TrustChange(NODE, ChangeKind.RENEWED)
+    changes = (
+        change,
+        replace(change, kind=ChangeKind.FIRST_ACCEPTED),
+        replace(change, kind=ChangeKind.LEASE_ENDED, code=ReasonCode.NODE_STALE),
+        replace(change, kind=ChangeKind.GPU_LOST, gpu="GPU-1", detail="x" * 1000),
+    )
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.changed(changes, "controller")
+    assert [line["change"] for line in logs] == ["first-accepted", "lease-ended", "gpu-lost"]
+    ended, lost = desk.audit.noted
+    assert (ended.kind, ended.decision, ended.codes) == (
+        RecordKind.NODE_STATE,
+        "lease-ended",
+        ("NODE_STALE",),
+    )
+    assert lost.refs["gpu"] == "GPU-1"
+    assert len(str(lost.refs["detail"])) == 300
+    assert desk.told == [changes]
+
+
+def test_streams_and_challenges_are_counted() -> None:
+    desk, scene = Desk(), Scene()
+    desk.journal.opened(scene.opened())
+    desk.journal.challenged("first")
+    desk.journal.ended("spiffe://x/y", NODE, "peer", "")
+    desk.journal.ended("spiffe://x/y", None, "LIMIT_RATE", "")
+    assert desk.value("streams") == 0
+    assert desk.value("streams_opened_total") == 1
+    assert desk.value("challenges_total", cause="first") == 1
+    assert desk.value("stream_ends_total", cause="LIMIT_RATE") == 1
+
+
+def test_calls_are_counted_by_known_method_and_denials_logged() -> None:
+    desk = Desk()
+    method = "/gpuwarden.wire.v1.FleetService/GetNode"
+    caller = Caller(CallerKind.AGENT, "spiffe://example.org/gpuwarden/agent/a", None)
+    with structlog.testing.capture_logs() as logs:
+        desk.journal.called(method, caller, None)
+        desk.journal.called(method, caller, Refusal(ReasonCode.ROLE_DENIED, "no"))
+        desk.journal.called("/made.up/Name", None, Refusal(ReasonCode.CHAIN_INVALID, "no"))
+    assert desk.value("rpc_calls_total", method=method, code="OK") == 1
+    assert desk.value("rpc_calls_total", method=method, code="ROLE_DENIED") == 1
+    assert desk.value("rpc_calls_total", method="unknown", code="CHAIN_INVALID") == 1
+    denied: list[Any] = [line["caller"] for line in logs]
+    assert denied == [caller.name, None]
+
+
+def test_the_extenders_answers_are_counted_and_bad_requests_logged() -> None:
+    desk = Desk()
+    with structlog.testing.capture_logs() as logs:
+        desk.extender.answered("filter", "passed", 0.01)
+        desk.extender.answered("filter", "too_large", 0.01)
+        desk.extender.certificate_changed(None)
+        desk.extender.certificate_changed("torn")
+        desk.extender.count_nodes({ReasonCode.ACCEPTED: 2, ReasonCode.GPU_BUSY: 0})
+    assert [line["event"] for line in logs] == [
+        "filter.decided",
+        "extender.request.bad",
+        "listener.open",
+        "tls.material.refused",
+    ]
+    assert desk.value("extender_requests_total", verb="filter", result="passed") == 1
+    assert desk.value("extender_nodes_total", code="ACCEPTED") == 2
+    assert desk.value("extender_nodes_total", code="GPU_BUSY") is None
+    assert desk.value("extender_request_seconds_count", verb="filter") == 2
+    assert desk.value("tls_material_refused_total", listener="extender") == 1
+
+
+def test_refusals_are_remembered_by_code_without_their_text() -> None:
+    desk = Desk()
+    refusal = refused(Refusal(ReasonCode.SIG_INVALID, "what somebody wrote"), NODE)
+    desk.journal.appraised(refusal, grant=False, seconds=0.0)
+    denied = Refusal(ReasonCode.ROLE_DENIED, "what somebody wrote")
+    caller = Caller(CallerKind.INSPECTOR, "spiffe://example.org/x", None)
+    desk.journal.called("/gpuwarden.wire.v1.OperatorService/AcceptNode", caller, denied)
+    desk.journal.called("/what/somebody wrote", None, denied)
+    desk.journal.called("/gpuwarden.wire.v1.FleetService/ListNodes", caller, None)
+    assert [(x.what, x.subject, x.code, x.step) for x in desk.refusals.newest_first()] == [
+        ("unknown", None, ReasonCode.ROLE_DENIED, None),
+        (
+            "/gpuwarden.wire.v1.OperatorService/AcceptNode",
+            "inspector",
+            ReasonCode.ROLE_DENIED,
+            None,
+        ),
+        ("evidence", NODE, ReasonCode.SIG_INVALID, 13),
+    ]
+
+
+# --- What log, metrics and audit are told about the SPIRE server
+
+
+class Bench:
+    def __init__(self, logs: list[EventDict]) -> None:
+        self.logs = logs
+        self.audit = RecordingAudit()
+        self.instruments = Instruments(Process.CONTROLLER, "test")
+        self.journal = SpireJournal(self.instruments, self.audit)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.instruments.registry.get_sample_value(f"gpuwarden_{name}", labels)
+
+    @property
+    def events(self) -> list[str]:
+        return [str(x["event"]) for x in self.logs]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with capture_logs() as logs:
+        yield Bench(logs)
+
+
+def test_polls_are_counted_and_availability_is_told_once(bench: Bench) -> None:
+    snapshot = spire_snapshot(spire_agent(), spire_agent(f"{PARENT}-2", banned=True))
+    bench.journal.taken(None, snapshot, 0.01)
+    bench.journal.taken(snapshot, snapshot, 0.01)
+    assert bench.metric("spire_polls_total", result="taken") == 2
+    assert bench.metric("spire_available") == 1
+    assert bench.metric("spire_agents", state="attested") == 1
+    assert bench.metric("spire_agents", state="banned") == 1
+    assert bench.events == ["spire.available"]
+    assert bench.audit.noted == []
+
+
+def test_each_cause_of_failure_is_told_once_and_recovery_again(bench: Bench) -> None:
+    for _ in range(3):
+        bench.journal.failed(SpireFailure.UNREACHABLE, "unreachable: refused")
+    bench.journal.failed(SpireFailure.DENIED, "denied: no")
+    bench.journal.taken(None, spire_snapshot(), 0.01)
+    assert bench.metric("spire_polls_total", result="unreachable") == 3
+    assert bench.metric("spire_polls_total", result="denied") == 1
+    assert bench.events == ["spire.unavailable", "spire.unavailable", "spire.available"]
+    assert bench.logs[0]["reason"] == "unreachable: refused"
+
+
+def test_availability_falls_with_the_first_failure(bench: Bench) -> None:
+    bench.journal.taken(None, spire_snapshot(), 0.01)
+    bench.journal.failed(SpireFailure.SLOW, "slow")
+    assert bench.metric("spire_available") == 0
+
+
+def test_changed_agents_are_one_line_and_one_record_per_kind(bench: Bench) -> None:
+    ids = [f"spiffe://{TD}/spire/agent/x509pop/{number}" for number in range(MAX_LISTED + 3)]
+    before = spire_snapshot(*map(spire_agent, ids), spire_agent())
+    after = spire_snapshot(*(spire_agent(x, banned=True) for x in ids))
+    bench.journal.taken(before, after, 0.01)
+    assert [(x.kind, x.subject, x.decision, dict(x.refs)) for x in bench.audit.noted] == [
+        (
+            RecordKind.SPIRE_STATUS,
+            "spire-agents",
+            "banned",
+            {"count": len(ids), "agents": tuple(ids[:MAX_LISTED])},
+        ),
+        (RecordKind.SPIRE_STATUS, "spire-agents", "evicted", {"count": 1, "agents": (PARENT,)}),
+    ]
+    lines = [x for x in bench.logs if x["event"] == "spire.agents.changed"]
+    assert [(x["change"], x["count"]) for x in lines] == [("banned", len(ids)), ("evicted", 1)]
+
+
+def test_too_many_rights_are_a_warning(bench: Bench) -> None:
+    bench.journal.excessive()
+    assert bench.logs[0]["log_level"] == "warning"
+    assert bench.logs[0]["warning"] == ADMIN_WARNING

@@ -1,0 +1,436 @@
+import json
+from typing import Any
+
+import pytest
+
+from controller.placement.pod import find_pod
+from controller.placement.requirements import UNGUARDED, Requirements, RequirementsInvalid, describe
+from controller.placement.snapshot import DeviceUse, InsecureStaticHashes
+from controller.placement.verbs import NotedDecisions
+from controller.policy import NodeMode, Policy
+from controller.record import Record
+from controller.web.verbs import (
+    Answer,
+    ArgsError,
+    ExtenderVerbs,
+    NoGpuUse,
+    decode_args,
+    encode_error,
+    encode_filter_result,
+    encode_priorities,
+)
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode
+from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
+from tests.builders.pods import pod_json
+from tests.fakes.placement import Log, World, args
+
+# --- The verbs from bytes to bytes, without HTTP
+
+GUARDED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
+PLAIN = pod_json(gpus=1)
+
+
+def call(verbs: ExtenderVerbs, pod: dict[str, Any], *names: str) -> dict[str, Any]:
+    answer = verbs.filter(json.dumps(args(pod, *names)).encode())
+    assert answer.status == 200
+    found = json.loads(answer.body)
+    assert isinstance(found, dict)
+    return found
+
+
+def scores(verbs: ExtenderVerbs, pod: dict[str, Any], *names: str) -> Any:
+    answer = verbs.prioritize(json.dumps(args(pod, *names)).encode())
+    assert answer.status == 200
+    return {entry["Host"]: entry["Score"] for entry in json.loads(answer.body)}
+
+
+def test_every_rejection_is_unresolvable() -> None:
+    busy = healthy("full", gpus=0)
+    world = World(fleet(healthy("n1"), healthy("n2", "b"), busy))
+    pod = pod_json({"gpuwarden.dev/required-hash": hash_of("a"), "gpuwarden.dev/gpu-count": "1"})
+    found = call(world.verbs(), pod, "n1", "n2", "full")
+    assert found["NodeNames"] == ["n1"]
+    assert found["FailedNodes"] == {}
+    assert found["FailedAndUnresolvableNodes"] == {
+        "n2": "gpuwarden: HASH_MISMATCH attestation mismatch",
+        "full": "gpuwarden: GPU_NO_MATCH too few GPUs are as the pod asks",
+    }
+
+
+def test_unguarded_pods_pass_untouched_with_an_empty_fleet_and_while_not_ready() -> None:
+    verbs = World(not_ready="first round").verbs()
+    answer = verbs.filter(json.dumps(args(PLAIN, "n1", "n2")).encode())
+    assert json.loads(answer.body)["NodeNames"] == ["n1", "n2"]
+    assert (answer.result, answer.decision) == ("untouched", None)
+    assert scores(verbs, PLAIN, "n1", "n1") == {"n1": 0}
+
+
+def test_guarded_pods_get_an_error_until_ready() -> None:
+    world = World(fleet(healthy("n1")), not_ready="first round: 12 ms left")
+    found = call(world.verbs(), GUARDED, "n1")
+    assert found["Error"] == "gpuwarden: CONTROLLER_NOT_READY first round: 12 ms left"
+    assert found["NodeNames"] is None
+    assert scores(world.verbs(), GUARDED, "n1") == {"n1": 0}
+    world.not_ready = None
+    assert call(world.verbs(), GUARDED, "n1")["Error"] == ""
+    assert scores(world.verbs(), GUARDED, "n1")["n1"] > 0
+
+
+def test_invalid_wishes_fail_every_node_and_say_why() -> None:
+    verbs = World(fleet(healthy("n1"))).verbs()
+    found = call(verbs, pod_json({"gpuwarden.dev/required-hash": ""}), "n1", "n2")
+    assert found["NodeNames"] == []
+    texts = set(found["FailedAndUnresolvableNodes"].values())
+    assert len(texts) == 1
+    assert texts.pop().startswith("gpuwarden: REQ_INVALID gpuwarden.dev/required-hash: ")
+
+
+def test_bad_requests() -> None:
+    verbs = World().verbs()
+    for answer in (verbs.filter(b"{"), verbs.prioritize(b'{"NodeNames":["n"]}')):
+        assert (answer.status, answer.result) == (400, "bad")
+        assert json.loads(answer.body)["Error"]
+    assert b"missing pod in args" in verbs.filter(b"{}").body
+
+
+def test_fleet_policy_and_time_are_read_at_each_request() -> None:
+    world = World(fleet(healthy("n1")))
+    verbs = world.verbs()
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == ["n1"]
+    world.policy = Policy(allowed_hashes=frozenset())
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    world.policy = Policy()
+    world.now_ns += LEASE_NS
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    world.fleet = fleet()
+    world.now_ns -= LEASE_NS
+    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+
+
+def test_enforced_namespace() -> None:
+    world = World(fleet(healthy("n1", mode=NodeMode.PLUGIN)), enforced=frozenset({"team-a"}))
+    assert call(world.verbs(), PLAIN, "n1", "n2")["NodeNames"] == ["n1"]
+
+
+STATIC = InsecureStaticHashes({"kind-worker": "abc123"})
+
+
+def test_static_hashes_are_marked_in_every_reason() -> None:
+    verbs = World().verbs(static=STATIC)
+    pod = pod_json({"attestation-hash.my-company.com/required-hash": "abc123"}, gpus=1)
+    found = call(verbs, pod, "kind-worker", "kind-worker2")
+    assert found["NodeNames"] == ["kind-worker"]
+    assert found["FailedAndUnresolvableNodes"] == {
+        "kind-worker2": "gpuwarden: NODE_NO_EVIDENCE no attestation hash (insecure static hashes)"
+    }
+    assert verbs.insecure == ("static-hashes",)
+    assert World().verbs().insecure == ()
+
+
+def decided(answer: Answer) -> tuple[Record, dict[ReasonCode, int]]:
+    log = Log()
+    counts: dict[ReasonCode, int] = {}
+    assert answer.decision is not None
+    NotedDecisions(log, counts.update).note(answer.decision)
+    return log.records[0], counts
+
+
+def test_report_only_offers_every_node_and_decides_all_the_same() -> None:
+    world = World(fleet(healthy("n1"), healthy("n2", "b")))
+    verbs = world.verbs(report=True)
+    nowhere = pod_json({"gpuwarden.dev/required-hash": hash_of("c")})
+    for pod, result, word in ((GUARDED, "passed", "passed"), (nowhere, "reported", "reported")):
+        answer = verbs.filter(json.dumps(args(pod, "n1", "n2", "n3")).encode())
+        found = json.loads(answer.body)
+        assert found["NodeNames"] == ["n1", "n2", "n3"]
+        assert found["FailedAndUnresolvableNodes"] == {}
+        assert answer.result == result
+        record, counts = decided(answer)
+        same, enforced = decided(
+            world.verbs().filter(json.dumps(args(pod, "n1", "n2", "n3")).encode())
+        )
+        assert counts == enforced
+        assert record.codes == same.codes
+        assert record.decision == word
+
+
+def test_report_only_holds_nobody_back_while_not_ready() -> None:
+    verbs = World(not_ready="first round").verbs(report=True)
+    answer = verbs.filter(json.dumps(args(GUARDED, "n1")).encode())
+    assert json.loads(answer.body)["NodeNames"] == ["n1"]
+    assert json.loads(answer.body)["Error"] == ""
+    assert (answer.result, answer.decision) == ("not_ready", None)
+
+
+def test_who_is_to_tell_hears_of_every_decision() -> None:
+    heard: list[tuple[str, int]] = []
+    answer = World(fleet(healthy("n1"))).verbs().filter(json.dumps(args(GUARDED, "n1")).encode())
+    assert answer.decision is not None
+    NotedDecisions(
+        Log(), lambda _: None, lambda told, totals: heard.append((told.pod, totals.passed))
+    ).note(answer.decision)
+    assert heard == [(answer.decision.pod, 1)]
+
+
+def test_a_decision_leaves_a_bounded_record() -> None:
+    world = World(fleet(healthy("n1")), policy=Policy(digest="d" * 64))
+    pod = pod_json({"gpuwarden.dev/required-hash": hash_of("a")}, name="train-" + "0" * 1000)
+    names = ["n1", *(f"m{i}" for i in range(5000))]
+    record, counts = decided(world.verbs().filter(json.dumps(args(pod, *names)).encode()))
+    assert record.kind is RecordKind.FILTER_DECISION
+    assert record.actor == "kube-scheduler"
+    assert record.subject.startswith("pod/team-a/train-000")
+    assert record.decision == "passed"
+    assert record.codes == ("NODE_NO_EVIDENCE",)
+    digest = record.refs["nodesDigest"]
+    assert record.refs == {
+        "uid": "b7c9",
+        "candidates": 5001,
+        "passed": 1,
+        "rejected": {"NODE_NO_EVIDENCE": 5000},
+        "nodesDigest": digest,
+        "policy": "d" * 64,
+        "fleetVersion": 1,
+        "insecure": [],
+    }
+    assert len(json.dumps(dict(record.refs))) < 1024
+    assert counts == {ReasonCode.NODE_NO_EVIDENCE: 5000, ReasonCode.ACCEPTED: 1}
+
+
+def test_a_rejection_is_recorded_and_says_what_it_rests_on() -> None:
+    verbs = World().verbs(static=STATIC)
+    record, _ = decided(verbs.filter(json.dumps(args(GUARDED, "n1")).encode()))
+    assert record.decision == "rejected"
+    assert record.refs["insecure"] == ["static-hashes"]
+    nameless = pod_json({"gpuwarden.dev/required-hash": hash_of("a")}, name=None)
+    del nameless["metadata"]["namespace"], nameless["metadata"]["uid"]
+    record, _ = decided(verbs.filter(json.dumps(args(nameless, "n1")).encode()))
+    assert record.subject == "pod//"
+
+
+def test_fit() -> None:
+    verbs = World(fleet(healthy("n1")), enforced=frozenset({"team-b"})).verbs()
+    needs, report = verbs.fit(json.dumps(GUARDED).encode())
+    assert isinstance(needs, Requirements)
+    assert describe(needs)[0] == f"attestation hash: {hash_of('a')}"
+    assert report is not None
+    assert report.fits[0].refusal is None
+    assert verbs.fit(json.dumps(PLAIN).encode()) == (UNGUARDED, None)
+    del PLAIN["metadata"]["namespace"]
+    needs, report = verbs.fit(json.dumps(PLAIN).encode(), "team-b")
+    assert report is not None
+    wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
+    needs, report = verbs.fit(json.dumps(wrong).encode())
+    assert isinstance(needs, RequirementsInvalid)
+    assert report is not None
+
+
+def test_nothing_is_busy_without_reservations() -> None:
+    assert NoGpuUse().use("uid", None) == DeviceUse()
+
+
+WISH = pod_json({"gpuwarden.dev/gpu-selector": "memory>=1Gi"})
+UID = WISH["metadata"]["uid"]
+
+
+def test_what_the_ledger_holds_is_busy_but_for_its_own_pod() -> None:
+    world = World(fleet=fleet(healthy("n1", gpus=1), healthy("n2", gpus=1)))
+    assert call(world.verbs(), WISH, "n1", "n2")["NodeNames"] == ["n1", "n2"]
+    world.held = {"GPU-n1-0": "another", "GPU-n2-0": UID}
+    found = call(world.verbs(), WISH, "n1", "n2")
+    assert found["NodeNames"] == ["n2"]
+    assert found["FailedAndUnresolvableNodes"]["n1"].startswith("gpuwarden: GPU_BUSY ")
+    points = scores(world.verbs(), WISH, "n1", "n2")
+    assert points["n1"] == 0 < points["n2"]
+
+
+def test_what_the_gate_has_just_denied_is_left_out() -> None:
+    world = World(fleet=fleet(healthy("n1"), healthy("n2"), healthy("n3")))
+    world.denied = {UID: frozenset({"n2", "n9"})}
+    names = ("n1", "n2", "n3", "n4")
+    answer = world.verbs().filter(json.dumps(args(WISH, *names)).encode())
+    found = json.loads(answer.body)
+    assert found["NodeNames"] == ["n1", "n3"]
+    assert list(found["FailedAndUnresolvableNodes"]) == ["n2", "n4"]
+    text = "gpuwarden: GATE_DENIED_RECENTLY the binding was denied a moment ago"
+    assert found["FailedAndUnresolvableNodes"]["n2"] == text
+    assert answer.decision is not None
+    totals = answer.decision.totals()
+    assert totals.passed == 2
+    assert totals.rejected == {
+        ReasonCode.GATE_DENIED_RECENTLY: 1,
+        ReasonCode.NODE_NO_EVIDENCE: 1,
+    }
+    world.denied = {"another": frozenset({"n2"})}
+    assert call(world.verbs(), WISH, *names)["NodeNames"] == ["n1", "n2", "n3"]
+
+
+def test_the_denied_come_first_among_many_reasons() -> None:
+    nodes = [healthy("late")]
+    names = [f"unknown-{number}" for number in range(200)] + ["late"]
+    world = World(fleet=fleet(*nodes), denied={UID: frozenset({"late"})})
+    found = call(world.verbs(), WISH, *names)
+    assert found["NodeNames"] == []
+    assert len(found["FailedAndUnresolvableNodes"]) == 100
+    assert "late" in found["FailedAndUnresolvableNodes"]
+
+
+def test_where_a_waiting_pod_would_pass() -> None:
+    world = World(fleet(healthy("n1"), healthy("n2"), node("n3")))
+    verbs = world.verbs()
+    wishing = find_pod(json.dumps(pod_json({"gpuwarden.dev/gpu-count": "8"})).encode())
+    assert verbs.passing(wishing) == ["n1", "n2"]
+    world.held = {"GPU-n1-0": "somebody"}
+    assert verbs.passing(wishing) == ["n2"]
+    assert verbs.passing(find_pod(json.dumps(pod_json({})).encode())) == []
+    wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
+    assert verbs.passing(find_pod(json.dumps(wrong).encode())) == []
+
+
+# --- extender/v1 on the wire, as kube-scheduler and older callers write it
+
+POD = pod_json({"a": "b"})
+KEYS = ["Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"]
+
+
+def body(**args: Any) -> bytes:
+    return json.dumps(args).encode()
+
+
+def full_node(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {"é": "1"}},
+        "status": {"images": [{"names": ["x"], "sizeBytes": 12345678901234567890}]},
+    }
+
+
+def go_node(name: str) -> bytes:
+    """As Go writes it inside a list: compact, name first."""
+    return json.dumps(full_node(name), separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("Pod", "Nodes", "NodeNames"),
+        ("pod", "nodes", "nodenames"),
+        ("pod", "nodes", "nodeNames"),
+        ("POD", "NODES", "NODENAMES"),
+        ("Pod", "nodes", "NodeNames"),
+    ],
+)
+def test_keys_in_any_case_and_nulls(keys: tuple[str, str, str]) -> None:
+    pod, nodes, names = keys
+    args = decode_args(body(**{pod: POD, nodes: None, names: ["n1", "n2"]}))
+    assert (args.names, args.nodes) == (["n1", "n2"], None)
+    assert args.pod.annotations == {"a": "b"}
+    listed = decode_args(body(**{pod: POD, nodes: {"items": [full_node("m")]}, names: None}))
+    assert listed.names == ["m"]
+    assert listed.nodes is not None
+
+
+@pytest.mark.parametrize("args", [{"NodeNames": ["n"]}, {"nodenames": ["n"], "Nodes": None}])
+def test_lists_may_be_absent(args: dict[str, Any]) -> None:
+    assert decode_args(body(Pod=POD, **args)).names == ["n"]
+
+
+def test_no_lists_at_all_is_an_empty_list_of_names() -> None:
+    args = decode_args(body(Pod=POD, Nodes=None, NodeNames=None))
+    assert (args.names, args.nodes) == ([], None)
+    assert json.loads(encode_filter_result(args, [], {}))["NodeNames"] == []
+
+
+def test_nodes_win_over_an_empty_list_of_names() -> None:
+    args = decode_args(body(Pod=POD, Nodes={"items": [full_node("n")]}, NodeNames=[]))
+    assert args.names == ["n"]
+    assert args.nodes is not None
+    empty = decode_args(body(Pod=POD, Nodes={"items": None}, NodeNames=None))
+    assert (empty.names, empty.nodes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "decode args"),
+        (b"{", "decode args"),
+        (b"[]", "decode args"),
+        (b"null", "decode args"),
+        (b'{"Pod":' + b"[" * 100_000, "decode args"),
+        (b'{"Pod":{},"NodeNames":[1],"Nodes":null}', "decode args"),
+        (b'{"Pod":{},"NodeNames":"n","Nodes":null}', "decode args"),
+        (b'{"Pod":{},"NodeNames":["\xff"],"Nodes":null}', "decode args"),
+        (b'{"Pod":{},"Nodes":{"items":[{"metadata":{}}]},"NodeNames":null}', "decode args"),
+        (b'{"Pod":{},"Nodes":{"items":[7]},"NodeNames":null}', "decode args"),
+        (b'{"Pod":{"metadata":{"annotations":{"a":1}}},"NodeNames":[]}', "not a Pod"),
+        (b'{"pod":{},"POD":{},"nodenames":[]}', "repeated in another case"),
+        (b'{"NodeNames":["n"],"Nodes":null}', "missing pod in args"),
+        (b'{"Pod":null,"NodeNames":["n"],"Nodes":null}', "missing pod in args"),
+        (json.dumps({"Pod": {}, "NodeNames": ["n" * 254]}).encode(), "length <= 253"),
+        (json.dumps({"pod": {}, "nodenames": ["n" * 254]}).encode(), "length <= 253"),
+        (
+            json.dumps(
+                {"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "n" * 254}}]}}
+            ).encode(),
+            "length <= 253",
+        ),
+        (json.dumps({"Pod": {}, "NodeNames": ["n"] * 100_001}).encode(), "more than 100000"),
+    ],
+)
+def test_undecodable_bodies(data: bytes, expected: str) -> None:
+    with pytest.raises(ArgsError) as error:
+        decode_args(data)
+    assert expected in str(error.value)
+
+
+def test_answer_by_names_has_exactly_gos_keys() -> None:
+    args = decode_args(body(Pod=POD, NodeNames=["n2", "n1"], Nodes=None))
+    found = json.loads(encode_filter_result(args, ["n2"], {"n1": "why"}))
+    assert list(found) == KEYS
+    assert found == {
+        "Nodes": None,
+        "NodeNames": ["n2"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"n1": "why"},
+        "Error": "",
+    }
+
+
+def test_answer_with_nodes_echoes_their_bytes() -> None:
+    nodes = [go_node("n1"), json.dumps(full_node("n2"), indent=1).encode(), go_node("n3")]
+    data = b'{"Pod":%s,"Nodes":{"metadata":{},"items":[%s]},"NodeNames":null}' % (
+        json.dumps(POD).encode(),
+        b",".join(nodes),
+    )
+    args = decode_args(data)
+    assert args.names == ["n1", "n2", "n3"]
+    answer = encode_filter_result(args, ["n1", "n2"], {"n3": "why"})
+    assert nodes[0] in answer
+    assert nodes[1] in answer
+    assert nodes[2] not in answer
+    found = json.loads(answer)
+    assert found["NodeNames"] is None
+    assert found["Nodes"]["items"] == [full_node("n1"), full_node("n2")]
+    assert json.loads(encode_filter_result(args, [], {}))["Nodes"]["items"] == []
+
+
+@pytest.mark.parametrize("name", ["n-1", "n" * 253, "a\\u0062", "é"])
+def test_name_of_a_node_is_read_as_json_would(name: str) -> None:
+    node = b'{"metadata":{"name":"%s","uid":"u"}}' % name.encode()
+    args = decode_args(b'{"Pod":{},"Nodes":{"items":[%s]},"NodeNames":null}' % node)
+    assert args.names == [json.loads(node)["metadata"]["name"]]
+
+
+def test_error_and_priorities() -> None:
+    assert json.loads(encode_error("why"))["Error"] == "why"
+    assert list(json.loads(encode_error(""))) == KEYS
+    assert json.loads(encode_priorities({"n1": 7, "n2": 0})) == [
+        {"Host": "n1", "Score": 7},
+        {"Host": "n2", "Score": 0},
+    ]
+    assert encode_priorities({}) == b"[]"
+
+
+def test_decoding_does_not_copy_out_of_a_writable_buffer() -> None:
+    data = bytearray(body(Pod=POD, NodeNames=["n1"], Nodes=None))
+    assert decode_args(data).names == decode_args(memoryview(data)).names == ["n1"]

@@ -1,0 +1,202 @@
+"""`explain node|pod`: findings, reasons and records for people; exit codes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import placement_pb2
+from tests.builders.fleet_messages import node_message
+from tests.fakes.fleet_server import FakeFleetServer
+from tests.unit.gpuwarden.cli.commands.test_reservations import HOSTILE, reservation
+from tests.unit.gpuwarden.cli.conftest import REVOKED, Cli
+
+EXPLANATION = pb.ExplainNodeResponse(
+    node=node_message(**REVOKED),
+    refusals=[
+        pb.PastRefusal(
+            at="2026-11-27T20:01:00.000Z",
+            code="INVENTORY_CHANGED",
+            detail="GPU added",
+            step=16,
+            count=3,
+        ),
+        pb.PastRefusal(at="2026-11-27T20:00:00.000Z", code="NVML_UNAVAILABLE", count=1),
+    ],
+    identity_document='{"cluster":"prod"}',
+    pin_document='{"cluster":"other"}',
+    findings=["lease: ended", "pins: differ\x1b"],
+)
+
+
+def test_a_node_is_explained(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.explanations = {"gpu-a1": EXPLANATION}
+    out = ask("explain", "node", "gpu-a1").out
+    assert "Cause:         A GPU was added or swapped" in out
+    assert "What to do:    Look at the change with `gpuwarden node show NODE`" in out
+    assert "Findings:\n  lease: ended\n  pins: differ\\x1b\n" in out
+    assert "2026-11-27T20:01:00.000Z   16     INVENTORY_CHANGED   3       GPU added\n" in out
+    assert 'Pinned identity:\n  {"cluster":"other"}\n' in out
+    assert 'Identity of the last acceptance:\n  {"cluster":"prod"}\n' in out
+
+
+def test_a_healthy_node_is_explained_briefly(ask: Cli, fleet: FakeFleetServer) -> None:
+    same = '{"cluster":"prod"}'
+    fleet.explanations = {
+        "a": pb.ExplainNodeResponse(node=node_message(), identity_document=same, pin_document=same),
+        "b": pb.ExplainNodeResponse(node=node_message(code="SOMETHING_NEW")),
+    }
+    healthy = ask("explain", "node", "a").out
+    assert "Refusals" not in healthy
+    assert "Pinned" not in healthy
+    assert "Cause" not in ask("explain", "node", "b").out
+
+
+def test_an_explanation_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.explanations = {"gpu-a1": EXPLANATION}
+    found = json.loads(ask("explain", "node", "gpu-a1", "-o", "json").out)
+    assert found["pinDocument"] == {"cluster": "other"}
+    assert ask("explain", "node", "gpu-a1", "-o", "name").out == (
+        "INVENTORY_CHANGED\nNVML_UNAVAILABLE\n"
+    )
+
+
+STATIONS = ("wished", "reserved", "bound", "kubelet", "nvml")
+AT = "2026-11-27T20:00:00.000Z"
+
+
+def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
+    stations = [
+        placement_pb2.Station(
+            name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"]
+        )
+        for name, state in zip(STATIONS, states or ["reached"] * 5, strict=True)
+    ]
+    fields: dict[str, Any] = {
+        "namespace": "team-a",
+        "name": "train-0",
+        "uid": "uid-0",
+        "phase": "Running",
+        "guarded": True,
+        "stations": stations,
+        "records_since": AT,
+    }
+    return placement_pb2.ExplainPodResponse(**(fields | changes))
+
+
+WAITING = ("reached", *["waiting"] * 4)
+BUSY = placement_pb2.Rejection(
+    code="GPU_BUSY", detail="no free GPU", count=2, nodes=["gpu-1", "gpu-2"]
+)
+
+
+def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
+    found = account(guarantee_given="node", guarantee="node", guarantee_limit="protection is off")
+    found.stations[4].gpus.append("GPU-a")
+    found.stations[4].evidence_digest = "ab" * 32
+    found.records.add(seq=7, at=AT, kind="bind.decision", decision="allowed", node="gpu-1")
+    fleet.accounts["team-a/train-0"] = found
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert ran.code == 0
+    assert ran.lines[:5] == [
+        "Pod:              team-a/train-0",
+        "UID:              uid-0",
+        "Phase:            Running",
+        "Guarantee given:  node",
+        "Guarantee now:    node: protection is off",
+    ]
+    rows = [line.split() for line in ran.lines]
+    assert ["nvml", "reached", AT, "GPU-a", "ledger", "abababababababab"] in rows
+    assert ["wished:", "of", "wished"] in rows
+    assert f"In this replica's audit log, looked through since {AT}:" in ran.lines
+    assert [AT, "7", "bind.decision", "allowed", "-", "gpu-1", "-"] in rows
+    assert "Rejected" not in ran.out
+
+
+def test_a_pod_that_waits_for_a_node(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["default/train-0"] = account(*WAITING, rejections=[BUSY])
+    ran = ask("explain", "pod", "train-0")
+    assert ran.code == 3
+    rows = [line.split() for line in ran.lines]
+    assert "Nodes that /filter would pass now: 0" in ran.lines
+    assert ["2", "GPU_BUSY", "no", "free", "GPU", "gpu-1,gpu-2"] in rows
+    assert "What to do: " in ran.out
+    assert f"Nothing about it in this replica's audit log since {AT}." in ran.lines
+
+
+def test_a_pod_that_would_pass_somewhere(ask: Cli, fleet: FakeFleetServer) -> None:
+    found = account(*WAITING, passing=9, passing_nodes=["gpu-3"], rejections=[BUSY])
+    found.guarantee, found.guarantee_limit = "set", "kubelet chooses the GPU"
+    fleet.accounts["team-a/train-0"] = found
+    ran = ask("explain", "pod", "train-0", "-n", "team-a")
+    assert ran.code == 0
+    assert "Nodes that /filter would pass now: 9: gpu-3" in ran.lines
+    assert "Guarantee possible now:  set: kubelet chooses the GPU" in ran.lines
+    assert "What to do" not in ran.out
+
+
+def test_a_pod_that_is_refused_itself(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*WAITING, code="REQ_INVALID", detail="a bad hash")
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert (ran.code, "The pod is refused: REQ_INVALID a bad hash" in ran.lines) == (3, True)
+
+
+def test_a_pod_that_is_none_of_ours_waits_for_others(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*WAITING, guarded=False)
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert ran.code == 0
+    assert "/filter" not in ran.out
+
+
+def test_stations_that_do_not_agree_are_a_finding(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*["reached"] * 4, "mismatch", wrong=True)
+    assert ask("explain", "pod", "team-a/train-0").code == 3
+
+
+def test_a_pod_that_is_gone(ask: Cli, fleet: FakeFleetServer) -> None:
+    found = account(*["over"] * 5, phase="", records_since="", earlier=[reservation()])
+    fleet.accounts["team-a/train-0"] = found
+    ran = ask("explain", "pod", "team-a/train-0")
+    assert ran.code == 0
+    assert "Phase:  gone" in ran.lines
+    assert "This replica's audit log cannot be read." in ran.lines
+    assert "Earlier pods of this name still hold:" in ran.lines
+    unknown = ask("explain", "pod", "team-a/train-1")
+    assert (unknown.code, unknown.err) == (1, "gpuwarden: no pod 'team-a/train-1'\n")
+
+
+@pytest.mark.parametrize("name", ["/", "a/", "/b", "a/b/c", ""])
+def test_names_that_are_none(ask: Cli, fleet: FakeFleetServer, name: str) -> None:
+    ran = ask("explain", "pod", name)
+    assert ran.code == 2
+    assert "expected NAMESPACE/NAME or NAME" in ran.err
+    assert not fleet.asked
+
+
+def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.accounts["team-a/train-0"] = account(*WAITING, rejections=[BUSY], code="REQ_INVALID")
+    found = json.loads(ask("explain", "pod", "team-a/train-0", "-o", "json").out)
+    assert [x["name"] for x in found["stations"]] == list(STATIONS)
+    assert found["rejections"][0]["nodes"] == ["gpu-1", "gpu-2"]
+    names = ask("explain", "pod", "team-a/train-0", "-o", "name").out
+    assert names == "REQ_INVALID\nGPU_BUSY\n"
+
+
+@pytest.mark.parametrize("format_", ["table", "wide", "json", "yaml", "name"])
+def test_hostile_text_does_not_reach_the_terminal(
+    ask: Cli, fleet: FakeFleetServer, format_: str
+) -> None:
+    rejection = placement_pb2.Rejection(code=HOSTILE, detail=HOSTILE, count=1, nodes=[HOSTILE])
+    found = account(*WAITING, rejections=[rejection], phase=HOSTILE, guarantee_limit=HOSTILE)
+    found.guarantee = found.guarantee_given = HOSTILE
+    found.passing_nodes.append(HOSTILE)
+    found.stations[2].findings.append(HOSTILE)
+    found.stations[2].source = HOSTILE
+    found.records.add(kind=HOSTILE, node=HOSTILE, codes=[HOSTILE])
+    found.earlier.add(pod=HOSTILE)
+    fleet.accounts["team-a/train-0"] = found
+    out = ask("explain", "pod", "team-a/train-0", "-o", format_).out
+    assert all(x.isprintable() or x == "\n" for x in out)
+    assert "forged" in out
+    assert not any(line.startswith("forged") for line in out.splitlines())

@@ -1,0 +1,134 @@
+"""`fit`: where a pod would go, and what is no manifest."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.cli.commands.fit import MAX_BYTES, ManifestError, parse_manifest
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from tests.fakes.fleet_server import FakeFleetServer
+from tests.unit.gpuwarden.cli.conftest import Cli
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, creationTimestamp: 2026-11-27T10:00:00Z}\n"
+FIT = pb.FitPodResponse(
+    guarded=True,
+    requirements=["attested class v1:sha256:ab"],
+    fits=[
+        pb.Fit(node="gpu-a1", passes=True, score=7, guarantee="exact"),
+        pb.Fit(node="gpu-b1", code="HASH_MISMATCH", detail="another class"),
+    ],
+)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> str:
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD)
+    return str(path)
+
+
+def test_where_a_pod_fits(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
+    fleet.fit = FIT
+    ran = ask("fit", "-f", pod, "-n", "team-a")
+    assert ran.code == 0
+    assert ran.lines == [
+        "The pod asks for:",
+        "  attested class v1:sha256:ab",
+        "",
+        "NODE     FITS   SCORE   GUARANTEE   REASON          DETAIL",
+        "gpu-a1   yes    7       exact       -               -",
+        "gpu-b1   no     -       -           HASH_MISMATCH   another class",
+    ]
+    [request] = fleet.asked
+    assert isinstance(request, pb.FitPodRequest)
+    assert request.namespace == "team-a"
+    assert json.loads(request.pod_json)["metadata"]["creationTimestamp"] == "2026-11-27T10:00:00Z"
+
+
+def test_where_a_pod_fits_by_name(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
+    fleet.fit = FIT
+    assert ask("fit", "-f", pod, "-o", "name").out == "gpu-a1\n"
+    assert json.loads(ask("fit", "-f", pod, "-o", "json").out)["guarded"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        (pb.FitPodResponse(), (0, "The pod asks for nothing of gpuwarden")),
+        (pb.FitPodResponse(guarded=True), (3, "No nodes.")),
+        (pb.FitPodResponse(guarded=True, fits=FIT.fits[1:]), (3, "HASH_MISMATCH")),
+        (
+            pb.FitPodResponse(code="REQ_INVALID", detail="min-level: L9"),
+            (3, "The pod is refused: REQ_INVALID min-level: L9"),
+        ),
+    ],
+)
+def test_other_answers_for_a_pod(
+    ask: Cli, fleet: FakeFleetServer, pod: str, answer: pb.FitPodResponse, ended: tuple[int, str]
+) -> None:
+    fleet.fit = answer
+    ran = ask("fit", "-f", pod)
+    assert ran.code == ended[0]
+    assert ended[1] in ran.out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file or directory"), ("- a\n", "expected an object such as a Pod")],
+)
+def test_a_bad_manifest_is_a_usage_error(
+    ask: Cli, tmp_path: Path, content: str | None, message: str
+) -> None:
+    path = tmp_path / "x.yaml"
+    if content is not None:
+        path.write_text(content)
+    ran = ask("fit", "-f", str(path))
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_yaml_and_json_are_the_same() -> None:
+    text = b"kind: Pod\nmetadata: {annotations: {a: 'x'}}\nspec: {n: 1, t: true, z: null}\n"
+    assert parse_manifest(text) == parse_manifest(
+        b'{"kind":"Pod","metadata":{"annotations":{"a":"x"}},"spec":{"n":1,"t":true,"z":null}}'
+    )
+
+
+def test_times_stay_text() -> None:
+    assert parse_manifest(b"at: 2026-11-27T10:00:00Z") == {"at": "2026-11-27T10:00:00Z"}
+    assert parse_manifest(b"'on': 2026-11-27") == {"on": "2026-11-27"}
+
+
+def test_empty_documents_around_it_are_skipped() -> None:
+    assert parse_manifest(b"---\n---\nkind: Pod\n---\n") == {"kind": "Pod"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected one manifest, found 0"),
+        (b"a: 1\n---\nb: 2\n", "expected one manifest, found 2"),
+        (b"- a\n", "expected an object such as a Pod"),
+        (b"just text", "expected an object such as a Pod"),
+        (b"a: 1\nb: {c: 2, c: 3}\n", "line 2: key 'c' appears twice"),
+        (b"a: &x 1\nb: *x\n", "line 2: aliases are not supported"),
+        (b"? [a]\n: 1\n", "line 1: a key must be text; quote it"),
+        (b"a:\n  on: 1\n", "line 2: a key must be text; quote it"),
+        (b"1: a\n", "line 1: a key must be text; quote it"),
+        (b"a: [1\n", "not YAML or JSON: line 2: "),
+        (b"a: !!python/object:os.system 1", "not YAML or JSON: line 1: could not determine a con"),
+        (b"a: \xff", "not UTF-8 at byte 3"),
+        (b"a: \x00", "not YAML or JSON: unacceptable character"),
+        (b"[" * 1000, "nested too deeply"),
+        (b"a" * (MAX_BYTES + 1), "larger than 1048576 bytes"),
+        (b"a: 2026-99-99T99", None),
+    ],
+)
+def test_what_is_not_one_manifest(content: bytes, message: str | None) -> None:
+    if message is None:
+        assert parse_manifest(content) == {"a": "2026-99-99T99"}
+        return
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(content)
+    assert message in str(caught.value)

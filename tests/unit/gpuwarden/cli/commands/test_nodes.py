@@ -1,0 +1,397 @@
+"""`nodes` and `node …`: shown to people and programs; acts are shown, asked, sent as shown."""
+
+import io
+import json
+
+import pytest
+import yaml
+
+from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.wire.v1 import fleet_pb2 as pb
+from gpuwarden.wire.v1 import operator_pb2 as ops
+from tests.builders.fleet_messages import gpu_message, node_message
+from tests.builders.inventory import gpu_uuid
+from tests.fakes.fleet_server import FakeFleetServer, changes
+from tests.unit.gpuwarden.cli.conftest import REVOKED, Cli, Terminal
+
+HOSTILE = "\x1b[31mevil\x1b[0m\nforged   eligible"
+
+
+def test_nodes_are_listed(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message(), node_message("gpu-b1", **REVOKED)]
+    ran = ask("nodes")
+    assert ran.code == 0
+    assert ran.lines[0].split() == [
+        "NAME", "STATE", "LEVEL", "GPUS", "PRODUCTS", "CLASS", "FRESH", "REASON",
+    ]  # fmt: skip
+    assert ran.lines[1].split() == [
+        "gpu-a1", "eligible", "L0", "8", "NVIDIA", "H100", "80GB", "HBM3", "abababababab", "62s",
+        "-",
+    ]  # fmt: skip
+    assert ran.lines[2].split()[:4] == ["gpu-b1", "revoked", "L0", "7/8"]
+    assert ran.lines[2].split()[-2:] == ["-", "INVENTORY_CHANGED"]
+
+
+def test_wide_nodes_say_more(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message(**REVOKED)]
+    ran = ask("nodes", "-o", "wide")
+    assert "DRIVER" in ran.lines[0]
+    assert "570.86.10" in ran.lines[1]
+    assert "a card was swapped" in ran.lines[1]
+
+
+def test_nodes_by_name(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message("b"), node_message("a")]
+    assert ask("nodes", "--output", "name").out == "b\na\n"
+
+
+@pytest.mark.parametrize("format_", ["json", "yaml"])
+def test_nodes_for_programs(ask: Cli, fleet: FakeFleetServer, format_: str) -> None:
+    fleet.nodes = [node_message(gpu_count=0)]
+    ran = ask("nodes", "-o", format_)
+    found = json.loads(ran.out) if format_ == "json" else yaml.safe_load(ran.out)
+    assert found["nodes"][0]["name"] == "gpu-a1"
+    assert found["nodes"][0]["freshForMs"] == 62_900
+    assert found["nodes"][0]["gpuCount"] == 0
+    assert found["notReady"] == ""
+
+
+def test_no_nodes(ask: Cli) -> None:
+    assert ask("nodes").out == "No nodes.\n"
+
+
+def test_warnings_go_to_standard_error(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.not_ready = "CONTROLLER_NOT_READY: first round"
+    fleet.warnings = ["InsecureStaticNodes\x1b"]
+    assert ask("nodes").err == (
+        "warning: CONTROLLER_NOT_READY: first round\nwarning: InsecureStaticNodes\\x1b\n"
+    )
+
+
+@pytest.mark.parametrize("format_", ["table", "wide", "json", "yaml", "name"])
+def test_hostile_names_do_not_reach_the_terminal(
+    ask: Cli, fleet: FakeFleetServer, format_: str
+) -> None:
+    fleet.nodes = [node_message(HOSTILE, detail=HOSTILE, products=[HOSTILE, "\u202e\x7f"])]
+    out = ask("nodes", "-o", format_).out
+    assert all(x.isprintable() or x == "\n" for x in out)
+    assert "forged" in out
+    if format_ in {"table", "wide"}:
+        assert len(out.splitlines()) == 2
+
+
+def test_watch_prints_nodes_and_then_changes(ask: Cli, fleet: FakeFleetServer) -> None:
+    later = pb.WatchNodesResponse(node=node_message("gpu-a1", **REVOKED))
+    gone = pb.WatchNodesResponse(node=node_message("gpu-b1"), removed=True)
+    fleet.changes = changes([node_message("gpu-a1"), node_message("gpu-b1")], later, gone)
+    ran = ask("nodes", "--watch")
+    assert [line.split()[:2] for line in ran.lines] == [
+        ["NAME", "STATE"],
+        ["gpu-a1", "eligible"],
+        ["gpu-b1", "eligible"],
+        ["gpu-a1", "revoked"],
+        ["gpu-b1", "removed"],
+    ]
+    assert (ran.code, ran.err) == (5, "gpuwarden: the controller is going away\n")
+
+
+def test_watch_for_programs_is_one_object_per_line(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.changes = changes([node_message("a\x7f")])
+    lines = [json.loads(line) for line in ask("nodes", "-w", "-o", "json").lines]
+    assert [line["synced"] for line in lines] == [False, True]
+    assert lines[0]["node"]["name"] == "a\x7f"
+
+
+def test_watch_by_name(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.changes = changes([node_message("a")], pb.WatchNodesResponse(node=node_message("b\n")))
+    assert ask("nodes", "-w", "-o", "name").out == "a\nb\\n\n"
+
+
+def test_one_node_is_shown_with_its_gpus(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message(gpus=[gpu_message(0), gpu_message(1)], **REVOKED)]
+    out = ask("node", "show", "gpu-a1").out
+    assert "Name:          gpu-a1\n" in out
+    assert "Reason:        INVENTORY_CHANGED a card was swapped\n" in out
+    assert "Warning:       clock is 40 s ahead\n" in out
+    assert f"0       {gpu_uuid(1)}   1654223000000   NVIDIA H100" in out
+    assert "79.6Gi" in out
+
+
+def test_a_node_without_evidence_shows_what_there_is(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [pb.Node(name="new", state="unknown", code="NODE_NO_EVIDENCE", mode="env")]
+    assert ask("node", "show", "new").lines == [
+        "Name:    new",
+        "State:   unknown",
+        "Reason:  NODE_NO_EVIDENCE",
+        "Mode:    env",
+        "",
+        "Pinned:  nothing yet",
+    ]
+
+
+def test_a_node_says_what_it_promises_and_why_no_more(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message("a", guarantee="exact")]
+    assert "Guarantee:     exact\n" in ask("node", "show", "a").out
+    fleet.nodes = [node_message("b", guarantee="node", guarantee_limit="protection is off")]
+    for shown in (ask("node", "show", "b").out, ask("nodes", "-o", "wide").out):
+        assert "node, no more: protection is off" in shown
+
+
+def test_one_node_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message()]
+    assert json.loads(ask("node", "show", "gpu-a1", "-o", "json").out)["driver"] == "570.86.10"
+    assert ask("node", "show", "gpu-a1", "-o", "name").out == "gpu-a1\n"
+
+
+def test_an_unknown_node_is_an_error(ask: Cli) -> None:
+    ran = ask("node", "show", "nope")
+    assert (ran.code, ran.out, ran.err) == (1, "", "gpuwarden: no node 'nope'\n")
+
+
+def use_message() -> pb.GpuUse:
+    held = {"namespace": "team-a", "container": "main", "resource": "nvidia.com/gpu"}
+    return pb.GpuUse(
+        allocations_read=True,
+        allocations=[pb.Allocation(pod="job-0", device=f"{gpu_uuid(1)}::3", **held)],
+        processes_read=True,
+        processes=[pb.GpuProcess(gpu=gpu_uuid(1), pid=4711), pb.GpuProcess(pod_uid="4f1f6b1c")],
+    )
+
+
+def test_who_uses_a_node_is_shown(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes, fleet.uses = [node_message()], {"gpu-a1": use_message()}
+    lines = ask("node", "show", "gpu-a1").lines
+    at = lines.index("Allocated by kubelet:")
+    assert lines[at + 1].split() == ["NAMESPACE", "POD", "CONTAINER", "RESOURCE", "DEVICE"]
+    assert lines[at + 2].split() == [
+        "team-a", "job-0", "main", "nvidia.com/gpu", f"{gpu_uuid(1)}::3",
+    ]  # fmt: skip
+    at = lines.index("Processes on GPUs:")
+    assert lines[at + 2].split() == ["4711", gpu_uuid(1), "-"]
+    assert lines[at + 3].split()[-1] == "4f1f6b1c"
+
+
+def test_nobody_and_not_read_are_two_things(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message()]
+    assert "kubelet" not in ask("node", "show", "gpu-a1").out
+    for read, text in ((True, "None."), (False, "Not read.")):
+        fleet.uses = {"gpu-a1": pb.GpuUse(allocations_read=read, processes_read=read)}
+        out = ask("node", "show", "gpu-a1").out
+        assert f"Allocated by kubelet:\n{text}\n\nProcesses on GPUs:\n{text}\n" in out
+
+
+def test_use_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes, fleet.uses = [node_message()], {"gpu-a1": use_message()}
+    found = json.loads(ask("node", "show", "gpu-a1", "-o", "json").out)["use"]
+    assert found["allocationsRead"] is True
+    assert found["allocations"][0]["pod"] == "job-0"
+    assert [x["pid"] for x in found["processes"]] == [4711, 0]
+
+
+def test_names_of_pods_cannot_forge_output(ask: Cli, fleet: FakeFleetServer) -> None:
+    fleet.nodes = [node_message()]
+    held = pb.Allocation(
+        namespace=HOSTILE, pod=HOSTILE, container=HOSTILE, resource=HOSTILE, device=HOSTILE
+    )
+    process = pb.GpuProcess(gpu=HOSTILE, pod_uid=HOSTILE)
+    fleet.uses = {
+        "gpu-a1": pb.GpuUse(
+            allocations_read=True, processes_read=True, allocations=[held], processes=[process]
+        )
+    }
+    out = ask("node", "show", "gpu-a1").out
+    assert "\x1b" not in out
+    assert not [x for x in out.splitlines() if x.startswith("forged")]
+
+
+NODE = "gpu-a1"
+WHY = ("--reason", "ticket 7")
+VERSION = "v1:sha256:" + "0" * 64
+
+
+@pytest.fixture
+def enrollment(fleet: FakeFleetServer) -> pb.Enrollment:
+    fleet.nodes = [node_message(NODE, state="quarantined", code="INVENTORY_CHANGED")]
+    fleet.enrollments[NODE] = pb.Enrollment(
+        gpus=[pb.PinnedGpu(uuid="GPU-old", serial="1"), pb.PinnedGpu(uuid="GPU-x", enrolled=True)],
+        node_uid="uid-1",
+        denial=pb.Denial(
+            code="INVENTORY_CHANGED",
+            reason="GPU-new is not one of the 2 pinned GPUs",
+            actor="controller",
+            at="2026-11-27T20:01:00.000Z",
+        ),
+        candidate=pb.Candidate(
+            code="INVENTORY_CHANGED",
+            evidence_digest="ab" * 32,
+            changes=[
+                pb.PinChange(change="removed", subject="GPU-old", pinned="1"),
+                pb.PinChange(change="added", subject="GPU-new\x1b", offered="2"),
+                pb.PinChange(change="kept", subject="GPU-x"),
+            ],
+        ),
+        version=VERSION,
+    )
+    return fleet.enrollments[NODE]
+
+
+SHOWN = [
+    "Pinned:           2 GPUs, 1 of them by an operator",
+    "Pinned node UID:  uid-1",
+    (
+        "Denied:           INVENTORY_CHANGED by the controller at 2026-11-27T20:01:00.000Z: "
+        "GPU-new is not one of the 2 pinned GPUs"
+    ),
+    "",
+    "Waits for an operator:",
+    "CHANGE    SUBJECT       PINNED   OFFERED",
+    "removed   GPU-old       1        -",
+    "added     GPU-new\\x1b   -        2",
+    "1 kept, shown by evidence abababababababab",
+]
+
+
+@pytest.mark.usefixtures("enrollment")
+class TestShow:
+    def test_pins_denial_and_difference_are_shown(self, ask: Cli) -> None:
+        out = ask("node", "show", NODE).lines
+        assert out[-len(SHOWN) :] == SHOWN
+
+    def test_they_are_in_the_structured_answer(self, ask: Cli) -> None:
+        found = json.loads(ask("node", "show", NODE, "-o", "json").out)
+        assert found["name"] == NODE
+        assert found["enrollment"]["version"] == VERSION
+        assert found["enrollment"]["candidate"]["changes"][1]["offered"] == "2"
+
+    def test_a_lost_gpu_does_not_wait_for_an_operator(
+        self, ask: Cli, enrollment: pb.Enrollment
+    ) -> None:
+        enrollment.candidate.code = "GPU_LOST"
+        out = ask("node", "show", NODE).out
+        assert "Waits for an operator" not in out
+        assert "Lost; if that is for good, `node accept` drops it from the pins:\n" in out
+
+    def test_an_explanation_has_the_difference_too(self, ask: Cli, fleet: FakeFleetServer) -> None:
+        fleet.explanations = {
+            NODE: pb.ExplainNodeResponse(
+                node=node_message(NODE), enrollment=fleet.enrollments[NODE]
+            )
+        }
+        out = ask("explain", "node", NODE).lines
+        assert out[-5:] == SHOWN[-5:]
+
+
+@pytest.mark.usefixtures("enrollment")
+class TestAccept:
+    def test_it_sends_what_was_shown(self, ask: Cli, fleet: FakeFleetServer) -> None:
+        ran = ask("node", "accept", NODE, *WHY, "--yes")
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out == f"{NODE}: 2 GPUs are pinned, its next evidence lets it back in\n"
+        assert fleet.asked[-1] == ops.AcceptNodeRequest(
+            name=NODE, reason="ticket 7", expected_version=VERSION
+        )
+
+    @pytest.mark.parametrize("answer", ["y\n", "Yes\n"])
+    def test_a_person_is_shown_the_difference_and_asked(
+        self, ask: Cli, fleet: FakeFleetServer, monkeypatch: pytest.MonkeyPatch, answer: str
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        ran = ask("node", "accept", NODE, *WHY)
+        assert ran.code == 0
+        assert ran.err.splitlines() == [*SHOWN, "", f"Make this the hardware of {NODE}? [y/N] "]
+        assert isinstance(fleet.asked[-1], ops.AcceptNodeRequest)
+
+    @pytest.mark.parametrize("answer", ["", "\n", "n\n", "yep\n"])
+    def test_anything_but_yes_does_nothing(
+        self, ask: Cli, fleet: FakeFleetServer, monkeypatch: pytest.MonkeyPatch, answer: str
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        ran = ask("node", "accept", NODE, *WHY)
+        assert ran.code == 1
+        assert ran.err.endswith("gpuwarden: not confirmed, nothing was done\n")
+        assert all(isinstance(x, pb.GetNodeRequest) for x in fleet.asked)
+
+    def test_a_program_must_say_yes(
+        self, ask: Cli, fleet: FakeFleetServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+        ran = ask("node", "accept", NODE, *WHY)
+        assert (ran.code, ran.err) == (
+            2,
+            "gpuwarden: standard input is no terminal: give --yes\n",
+        )
+        assert all(isinstance(x, pb.GetNodeRequest) for x in fleet.asked)
+
+    def test_another_version_than_the_expected_one_is_not_accepted(
+        self, ask: Cli, fleet: FakeFleetServer
+    ) -> None:
+        ran = ask("node", "accept", NODE, *WHY, "--yes", "--if-version", "v1:sha256:1")
+        assert ran.code == 1
+        assert f"its enrolment has version {VERSION}" in ran.err
+        assert all(isinstance(x, pb.GetNodeRequest) for x in fleet.asked)
+        assert ask("node", "accept", NODE, *WHY, "-y", "--if-version", VERSION).code == 0
+
+    def test_nothing_to_accept_is_an_error(self, ask: Cli, enrollment: pb.Enrollment) -> None:
+        enrollment.ClearField("candidate")
+        ran = ask("node", "accept", NODE, *WHY, "--yes")
+        assert (ran.code, ran.err) == (
+            1,
+            f"gpuwarden: {NODE} shows no hardware that waits to be accepted; see `node release`\n",
+        )
+
+    def test_for_programs(self, ask: Cli) -> None:
+        ran = ask("node", "accept", NODE, *WHY, "--yes", "-o", "json")
+        assert json.loads(ran.out)["enrollment"]["version"] == VERSION
+        assert ask("node", "accept", NODE, *WHY, "--yes", "-o", "name").out == f"{NODE}\n"
+
+    def test_a_reason_is_needed(self, ask: Cli) -> None:
+        ran = ask("node", "accept", NODE, "--yes")
+        assert ran.code == 2
+        assert "--reason" in ran.err
+
+
+@pytest.mark.usefixtures("enrollment")
+class TestRelease:
+    def test_it_sends_what_was_shown(self, ask: Cli, fleet: FakeFleetServer) -> None:
+        ran = ask("node", "release", NODE, *WHY, "--yes")
+        assert ran.out == f"{NODE}: the denial has ended, its next evidence decides\n"
+        assert fleet.asked[-1] == ops.ReleaseNodeRequest(
+            name=NODE, reason="ticket 7", expected_version=VERSION
+        )
+
+    def test_no_denial_is_an_error(self, ask: Cli, enrollment: pb.Enrollment) -> None:
+        enrollment.ClearField("denial")
+        ran = ask("node", "release", NODE, *WHY, "--yes")
+        assert (ran.code, ran.err) == (
+            1,
+            f"gpuwarden: {NODE} is not denied; see `explain node`\n",
+        )
+
+
+@pytest.mark.usefixtures("enrollment")
+class TestQuarantine:
+    def test_it_is_asked_and_warnings_are_told(
+        self, ask: Cli, fleet: FakeFleetServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fleet.warnings_of_acts = ["the audit record is not durable yet"]
+        monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+        ran = ask("node", "quarantine", NODE, *WHY)
+        assert ran.code == 0
+        assert ran.err == (f"Take {NODE} out? [y/N] warning: the audit record is not durable yet\n")
+        assert ran.out.startswith(f"{NODE}: no guarded pod is placed there")
+        assert fleet.asked == [ops.QuarantineNodeRequest(name=NODE, reason="ticket 7")]
+
+    @pytest.mark.parametrize(
+        ("code", "exit_code"),
+        [
+            (ReasonCode.ROLE_DENIED, 4),
+            (ReasonCode.ENROLLMENT_CONFLICT, 1),
+            (ReasonCode.ENROLLMENT_STALE, 5),
+        ],
+    )
+    def test_refusals_are_exit_codes(
+        self, ask: Cli, fleet: FakeFleetServer, code: ReasonCode, exit_code: int
+    ) -> None:
+        fleet.refusal = Refusal(code, "because")
+        ran = ask("node", "quarantine", NODE, *WHY, "--yes")
+        assert (ran.code, ran.err) == (exit_code, f"gpuwarden: {code}: because\n")

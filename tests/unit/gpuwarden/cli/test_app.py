@@ -1,0 +1,44 @@
+"""The command tree: help names every command, command lines that are wrong say why."""
+
+import shlex
+
+import pytest
+
+from gpuwarden.cli.exit_codes import MEANING, ExitCode
+from tests.unit.gpuwarden.cli.conftest import Cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("audit verify", 2, "audit verify needs a file or folder"),
+        ("audit verify /nowhere", 1, "/nowhere: no such file or folder"),
+        ("audit verify /nowhere --expect 1", 2, "--expect: expected SEQ:DIGEST"),
+        ("nope", 2, 'Unknown command "nope"'),
+        ("nodes --nope", 2, "Unknown option: --nope."),
+        ("nodes -o xml", 2, "xml"),
+        ("node show", 2, "requires an argument"),
+        ("nodes --timeout soon", 2, "soon"),
+        ("nodes --server nowhere", 2, "--server: expected unix:PATH or HOST:PORT, got 'nowhere'"),
+        ("nodes --server :1", 2, "--server: expected unix:PATH or HOST:PORT"),
+        ("nodes --server h:70000", 2, "--server: port 70000 is not between 1 and 65535"),
+        ("nodes --server h:1", 2, "no SVID: give --svid, --key and --bundle, or --workload-api"),
+        ("nodes --server h:1 --svid x", 2, "--key and --bundle missing; all three go together"),
+        ("nodes --server unix:/nowhere", 5, "no controller listens at unix:/nowhere"),
+        ("fit -f \x1b", 2, "--file: \\x1b: No such file or directory"),
+    ],
+)
+def test_wrong_command_lines(cli: Cli, arguments: str, code: int, message: str) -> None:
+    ran = cli(*shlex.split(arguments))
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err
+    assert ran.err.startswith("gpuwarden: ")
+
+
+def test_help_names_every_command_and_exit_code(cli: Cli) -> None:
+    ran = cli("--help")
+    assert ran.code == 0
+    assert "audit: Audit logs; needs no controller." in ran.out
+    assert all(f"{int(code)} " in ran.out for code in ExitCode)
+    assert set(MEANING) == set(ExitCode)
+    assert "diff: Show where two classes differ" in cli("class", "--help").out
