@@ -1,10 +1,12 @@
-"""The command tree and the one place where a command's end becomes an exit code.
+"""The command tree, and the one place where the end of a command becomes an exit code.
 
-Commands stand here by name, so that asking for one does not load the others.
+Commands are registered by name, so that running one does not import the others. Their help
+texts are here for the same reason.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cyclopts import App, CycloptsError
@@ -12,61 +14,177 @@ from cyclopts import App, CycloptsError
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
 from gpuwarden.cli.terminal import shown
 
-_COMMANDS: Final = "gpuwarden.cli.commands"
+_PACKAGE: Final = "gpuwarden.cli.commands"
 _HELP: Final = (
-    "Show the fleet of attested GPUs, explain decisions, let nodes back in, verify audit logs,"
-    " check configurations."
+    "Show the fleet of attested GPUs, explain decisions, accept and quarantine nodes,"
+    " verify audit logs, check configurations."
 )
 _GROUPS: Final = {
-    "node": "One node.",
-    "reservation": "One reservation.",
-    "class": "Attestation classes and the documents behind them.",
-    "explain": "Why things are as they are.",
-    "audit": "Audit logs; needs no controller.",
-    "config": "Configuration of agent and controller; needs no controller.",
+    "node": "Show one node; accept, quarantine or release it.",
+    "reservation": "Release a reserved GPU.",
+    "class": "List, show and compare attestation classes.",
+    "explain": "Explain why a node or a pod is in its state.",
+    "audit": "Verify audit logs; needs no controller.",
+    "config": "Print and check the configuration of agent and controller; needs no controller.",
 }
-_LAZY: Final = {
-    "nodes": ("nodes:nodes", "List the nodes of the fleet, once or as they change."),
-    "node show": ("nodes:show", "Show one node and its GPUs."),
-    "node accept": ("nodes:accept", "Make the hardware that a node shows its pins."),
-    "node quarantine": ("nodes:quarantine", "Take a node out until it is let back in."),
-    "node release": ("nodes:release", "End the denial of a node; its pins stay."),
-    "gpus": ("gpus:gpus", "List every GPU with its serial and UUID."),
-    "reservations": ("reservations:reservations", "List who holds which GPU."),
-    "reservation release": (
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a command is, and what help says of it: summary, example, details."""
+
+    place: str
+    summary: str
+    example: str
+    details: str = ""
+
+    @property
+    def epilogue(self) -> str:
+        """What stands below the parameters in help."""
+        return "\n\n".join(filter(None, (self.details, f"Example: {self.example}")))
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "nodes": Command(
+        "nodes:nodes",
+        "List the nodes of the fleet, once or as they change.",
+        "gpuwarden nodes --watch",
+    ),
+    "node show": Command(
+        "nodes:show",
+        "Show one node, its GPUs, their use and its enrollment.",
+        "gpuwarden node show gpu-a1",
+    ),
+    "node accept": Command(
+        "nodes:accept",
+        "Accept the hardware that a node shows, and end its quarantine.",
+        'gpuwarden node accept gpu-a1 --reason "RMA 4711: GPU 1 replaced"',
+        "Shows what would change and asks first. The next evidence makes the node eligible again.",
+    ),
+    "node quarantine": Command(
+        "nodes:quarantine",
+        "Quarantine a node until an operator releases it; running pods stay.",
+        'gpuwarden node quarantine gpu-a1 --reason "INC 88: unknown process on GPU 0"',
+    ),
+    "node release": Command(
+        "nodes:release",
+        "Release a node from quarantine; its enrollment stays.",
+        'gpuwarden node release gpu-a1 --reason "INC 88: explained"',
+        "Use it where the quarantine was wrong or its cause is gone. If the node still shows other"
+        " hardware than the enrolled one, its next evidence quarantines it again.",
+    ),
+    "gpus": Command(
+        "gpus:gpus",
+        "List every GPU with its serial and UUID.",
+        "gpuwarden gpus --node gpu-a1 -o wide",
+    ),
+    "reservations": Command(
+        "reservations:reservations",
+        "List who holds which GPU.",
+        "gpuwarden reservations --namespace team-a",
+    ),
+    "reservation release": Command(
         "reservations:release",
         "Release a GPU of a silent node from a pod that has ended.",
+        "gpuwarden reservation release GPU-5d2b0c1e-8f1f-4f3e-9d0a-6f0f0a4b7c11"
+        ' --pod team-a/train-0 --reason "node is gone"',
+        "Use it for a node that is gone or does not answer. Make sure first that nothing of the pod"
+        " still runs there. Refused while the pod exists and while the node shows the pod. Exits"
+        " with 0 if the reservation does not hold the GPU any more.",
     ),
-    "class list": ("classes:list_", "List the classes that nodes have and that policy names."),
-    "class show": ("classes:show", "Show the document behind a class."),
-    "class diff": ("classes:diff_", "Show where two classes differ; exits with 3 if they do."),
-    "explain node": ("explain:node", "Explain why a node is or is not eligible."),
-    "explain pod": (
+    "class list": Command(
+        "classes:list_",
+        "List the classes that nodes have and that policy names.",
+        "gpuwarden class list -o wide",
+    ),
+    "class show": Command(
+        "classes:show", "Show the document behind a class.", "gpuwarden class show h100-prod"
+    ),
+    "class diff": Command(
+        "classes:diff_",
+        "Show where two classes differ; exits with 3 if they do.",
+        "gpuwarden class diff 123c1510 9f86d081",
+    ),
+    "explain node": Command(
+        "explain:node",
+        "Explain why a node is or is not eligible, and what to do.",
+        "gpuwarden explain node gpu-a1",
+    ),
+    "explain pod": Command(
         "explain:pod",
-        "Explain a pod's way to its GPUs, or why it waits; exits with 3 if that is wrong.",
+        "Explain which GPUs a pod required and got, or why it waits; exits with 3 if it is wrong.",
+        "gpuwarden explain pod team-a/train-0",
+        "Compares what the pod requires, what is reserved, where it is bound, what kubelet gave it"
+        " and what NVML shows. Exits with 3 where one of these is missing or contradicts those"
+        " before, and where the pod waits and no node would pass now.",
     ),
-    "fit": ("fit:fit", "Say which nodes a pod would pass on; exits with 3 if there is none."),
-    "audit verify": ("audit:verify", "Verify an audit log; exits with 3 if it is broken."),
-    "audit prove": ("audit:prove", "Prove that a record is in the log; exits with 3 if not."),
-    "audit consistency": (
+    "fit": Command(
+        "fit:fit",
+        "List the nodes where a pod would pass; exits with 3 if there is none.",
+        "gpuwarden fit -f pod.yaml",
+    ),
+    "audit verify": Command(
+        "audit:verify",
+        "Verify an audit log; exits with 3 if it is broken.",
+        "gpuwarden audit verify /var/lib/gpuwarden/audit",
+        "A log alone cannot show that its end was cut off, or that all of it was written again"
+        " with another key. Compare it with what was noted elsewhere: --expect, --checkpoint or"
+        " --pin.",
+    ),
+    "audit prove": Command(
+        "audit:prove",
+        "Prove that a record is in the log; exits with 3 if not.",
+        "gpuwarden audit prove 4711 /var/lib/gpuwarden/audit",
+    ),
+    "audit consistency": Command(
         "audit:consistency",
         "Prove that a log only grew; exits with 3 if it did not.",
+        "gpuwarden audit consistency 4000 4711 /var/lib/gpuwarden/audit",
     ),
-    "audit reverify": (
+    "audit reverify": Command(
         "reverify:reverify_",
-        "Verify kept evidence as of when it came; exits with 3 if it does not hold.",
+        "Verify archived evidence as of its arrival; exits with 3 if it was not valid.",
+        "gpuwarden audit reverify DIGEST --store /var/lib/gpuwarden/audit",
+        "The audit record of the evidence gives the time, and names the certificate and the trust"
+        " bundle. If that record is past retention, the archived file gives them, and the output"
+        " says so.",
     ),
-    "support-bundle": (
+    "support-bundle": Command(
         "support:support_bundle",
         "Collect what helps with a bug report into one archive, without secrets.",
+        "gpuwarden support-bundle --output bundle.tar.gz",
+        "Holds versions, settings (values only where they can hold no secret), states of the fleet,"
+        " the last refusals by code, and metrics. Never keys, tokens, certificates, evidence, or"
+        " texts that others wrote. manifest.json in it lists what is there, what is missing and"
+        " why, and what was withheld.",
     ),
-    "config print": ("config:print_", "Print every effective value and where it comes from."),
-    "config validate": ("config:validate", "Check a configuration; exits with 2 and all findings."),
-    "config schema": ("config:schema", "Print the JSON Schema of a configuration file."),
-    "version": ("program:version", "Print the version of this program and of the protocol."),
-    "completion": ("program:completion", "Print the completion script of a shell."),
+    "config print": Command(
+        "config:print_",
+        "Print every effective value and where it comes from.",
+        "gpuwarden config print --process controller --config controller.yaml",
+    ),
+    "config validate": Command(
+        "config:validate",
+        "Check a configuration; exits with 2 and all findings.",
+        "gpuwarden config validate --process agent --config agent.yaml",
+    ),
+    "config schema": Command(
+        "config:schema",
+        "Print the JSON Schema of a configuration file.",
+        "gpuwarden config schema --process controller",
+    ),
+    "version": Command(
+        "program:version",
+        "Print the version of this program and of the protocol.",
+        "gpuwarden version -o json",
+    ),
+    "completion": Command(
+        "program:completion",
+        "Print the completion script of a shell.",
+        "source <(gpuwarden completion bash)",
+    ),
 }
-"""Command -> place and summary, which help shows without loading the command."""
+"""Command -> its place and help texts."""
 
 
 def build() -> App:
@@ -74,10 +192,11 @@ def build() -> App:
     app = _app("gpuwarden", _HELP)
     app.help_epilogue = f"Exit codes: {'; '.join(f'{int(k)} {v}' for k, v in MEANING.items())}."
     groups = {name: _app(name, help_) for name, help_ in _GROUPS.items()}
-    for command, (place, summary) in _LAZY.items():
-        group, _, name = command.rpartition(" ")
+    for words, command in COMMANDS.items():
+        group, _, name = words.rpartition(" ")
         parent = groups[group] if group else app
-        parent.command(f"{_COMMANDS}.{place}", name=name, help=summary)
+        place = f"{_PACKAGE}.{command.place}"
+        parent.command(place, name=name, help=command.summary, help_epilogue=command.epilogue)
     for group_app in groups.values():
         app.command(group_app)
     return app

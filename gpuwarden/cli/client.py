@@ -1,7 +1,7 @@
-"""Asks a controller over its unix socket or through an mTLS tunnel: the fleet, and acts on it.
+"""Calls a controller over its unix socket, or through an mTLS tunnel with this caller's SVID.
 
-One question, one connection. Every failure becomes a CliError with the exit code
-that fits; the controller's own text is escaped. Must not print.
+One command, one connection. Every failure becomes a CliError with its exit code; text from the
+controller is escaped. Credentials are read once and not renewed. Must not print.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ _READERS: Final = frozenset({Role.INSPECTOR, Role.OPERATOR})
 
 
 def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) -> T:
-    """Open the connection, put the question, close it; raises CliError."""
+    """Open the connection, run `question`, close it; raises CliError."""
 
     async def run() -> T:
         async with connected(connection) as client:
@@ -79,7 +79,7 @@ def ask(connection: Connection, question: Callable[["Client"], Awaitable[T]]) ->
 
 
 class Client:
-    """The methods of all services with a time limit and our errors."""
+    """The methods of all services, with a time limit; each raises CliError."""
 
     def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
         self._stub: Stub = FleetServiceStub(channel)
@@ -120,22 +120,22 @@ class Client:
         return await self._answer(self._stub.FitPod, request)
 
     async def accept(self, name: str, reason: str, expected: str) -> ops.AcceptNodeResponse:
-        """Make the hardware that a node shows its pins."""
+        """Accept the hardware that a node shows."""
         request = ops.AcceptNodeRequest(name=name, reason=reason, expected_version=expected)
         return await self._answer(self._operator.AcceptNode, request)
 
     async def quarantine(self, name: str, reason: str) -> ops.QuarantineNodeResponse:
-        """Take a node out."""
+        """Quarantine a node."""
         request = ops.QuarantineNodeRequest(name=name, reason=reason)
         return await self._answer(self._operator.QuarantineNode, request)
 
     async def release(self, name: str, reason: str, expected: str) -> ops.ReleaseNodeResponse:
-        """End the denial of a node."""
+        """Release a node from quarantine."""
         request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=expected)
         return await self._answer(self._operator.ReleaseNode, request)
 
     async def release_gpu(self, gpu: str, reservation: str, reason: str) -> ops.ReleaseGpuResponse:
-        """End one reservation's part in one GPU."""
+        """Release one GPU from one reservation."""
         request = ops.ReleaseGpuRequest(gpu=gpu, reservation=reservation, reason=reason)
         return await self._answer(self._operator.ReleaseGpu, request)
 
@@ -152,12 +152,12 @@ class Client:
             after = page.next_after
 
     async def account(self, namespace: str, name: str) -> place.ExplainPodResponse:
-        """A pod's way to its GPUs."""
+        """What a pod required, and the GPUs that it got."""
         request = place.ExplainPodRequest(namespace=namespace, name=name)
         return await self._answer(self._placement.ExplainPod, request)
 
     async def support(self) -> list[Part]:
-        """What a support bundle tells of the controller."""
+        """The controller's parts of a support bundle."""
         parts: dict[str, Part] = {}
         try:
             async for one in self._support.Collect(sup.CollectRequest(), timeout=self._timeout):
@@ -269,7 +269,7 @@ def _failure(error: aio.AioRpcError) -> CliError:
 
 
 def own_svid(connection: Connection) -> Svid:
-    """Our SVID as the options name it; raises CliError."""
+    """The SVID that the options name, from files or the Workload API; raises CliError."""
     given = {"--svid": connection.svid, "--key": connection.key, "--bundle": connection.bundle}
     if not any(given.values()):
         return _from_workload_api(connection.workload_api)
@@ -289,7 +289,7 @@ def expected_controller(connection: Connection, own: SpiffeId) -> SpiffeId:
     prefix, _, role = own.path.rpartition("/")[0].rpartition("/")
     if role in set(Role):
         return SpiffeId(own.trust_domain, f"{prefix}/{Role.CONTROLLER}")
-    raise CliError(ExitCode.USAGE, f"{own} tells no path prefix; give --controller-id")
+    raise CliError(ExitCode.USAGE, f"{own} has no path prefix; give --controller-id")
 
 
 def is_reader(spiffe_id: SpiffeId) -> bool:

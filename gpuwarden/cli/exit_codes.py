@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and the one error that stands for all that a person can see."""
+"""Exit codes, and the error that ends a command with one of them."""
 
 from enum import IntEnum
 from typing import Final
@@ -18,13 +18,13 @@ class ExitCode(IntEnum):
 
 
 MEANING: Final = {
-    ExitCode.OK: "done, and nothing was found wrong",
-    ExitCode.ERROR: "it did not work; the message says why",
-    ExitCode.USAGE: "wrong arguments, or a configuration that is not valid",
-    ExitCode.FINDING: "something was found: a broken log, no node that fits, classes that differ,"
+    ExitCode.OK: "success",
+    ExitCode.ERROR: "error; the message says why",
+    ExitCode.USAGE: "invalid arguments or configuration",
+    ExitCode.FINDING: "finding: a broken log, no node that fits, classes that differ,"
     " a pod that does not have what was reserved",
-    ExitCode.NOT_AUTHORISED: "the controller does not let this caller in",
-    ExitCode.NOT_REACHABLE: "no controller answers there, or it is not the expected one",
+    ExitCode.NOT_AUTHORISED: "not authorised: the controller refuses this caller",
+    ExitCode.NOT_REACHABLE: "not reachable: no controller answers, or not the expected one",
     ExitCode.TIMEOUT: "no answer in time",
     ExitCode.INTERRUPTED: "ended by Ctrl-C",
 }

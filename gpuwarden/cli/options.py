@@ -1,4 +1,4 @@
-"""Options that commands share: where the controller is, who we are, how to print, --yes."""
+"""Options that commands share: where the controller is, who calls, how to print, --yes."""
 
 import sys
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Connection:
     server: Annotated[str, Parameter(env_var=SERVER_VARIABLE)] = DEFAULT_SERVER
     """Controller to ask: `unix:PATH` for its local socket, or `HOST:PORT` over mTLS."""
     svid: Path | None = None
-    """PEM file with our certificate chain; without it the Workload API is asked."""
+    """PEM file with your certificate chain; without it, the Workload API is used."""
     key: Path | None = None
     """PEM file with the private key of --svid."""
     bundle: Path | None = None
@@ -36,7 +36,7 @@ class Connection:
     workload_api: Annotated[str | None, Parameter(env_var="SPIFFE_ENDPOINT_SOCKET")] = None
     """Socket of the SPIFFE Workload API, `unix:///PATH`."""
     controller_id: Annotated[str | None, Parameter(env_var=CONTROLLER_ID_VARIABLE)] = None
-    """SPIFFE ID that the controller must have; by default the one beside our own."""
+    """SPIFFE ID that the controller must have; by default derived from your own."""
     timeout: float = 10.0
     """Seconds to wait for an answer."""
 
@@ -50,11 +50,11 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="")]
 
 
 def demand_yes(question: str, text: str, *, yes: bool) -> None:
-    """Ask on the terminal; a program must have said so."""
+    """Ask on the terminal unless `yes`; raises CliError unless the answer is yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CliError(ExitCode.USAGE, "standard input is no terminal: give --yes")
+        raise CliError(ExitCode.USAGE, "stdin is not a terminal; use --yes")
     sys.stderr.write(f"{text}\n{question} [y/N] " if text else f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in _AFFIRMATIVE:

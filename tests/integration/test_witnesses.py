@@ -177,7 +177,7 @@ async def test_what_the_log_says_is_proven_without_a_controller(cluster: Cluster
         (("verify", folder), "Result:       verified"),
         (("prove", str(accepted["seq"]), folder), f"Record:      {accepted['seq']}\n"),
         (("consistency", "1", str(accepted["seq"]), folder), "hashes, verified"),
-        (("reverify", digest, "--store", folder), "signature and chain were valid then"),
+        (("reverify", digest, "--store", folder), "signature and chain were valid at that time"),
     ):
         status, output = await cluster.stage.cli("audit", *command)
         assert (status, said in output) == (0, True), output

@@ -53,9 +53,6 @@ def verify(
 ) -> ExitCode:
     """Verify an audit log: chain, tree, signatures; exits with 3 if it is broken.
 
-    What it says of itself cannot show that its tail was cut off, nor that all of it was written
-    anew with another key: compare with what was noted elsewhere (--expect, --checkpoint, --pin).
-
     Parameters
     ----------
     paths
@@ -92,7 +89,7 @@ def verify(
 
 
 def prove(seq: int, *paths: Path, output: Output = Format.TABLE) -> ExitCode:
-    """Prove that a record is in the log that its last checkpoint is about; exits with 3 if not.
+    """Prove that a record is in the log of its last checkpoint; exits with 3 if not.
 
     Parameters
     ----------
@@ -274,7 +271,7 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-# --- the key
+# --- the public key that --key and --pin give
 
 
 def _pinned(key: Path | None, pin: str) -> str:

@@ -1,6 +1,6 @@
-"""`gpuwarden class list|show|diff`: what stands behind an attestation hash.
+"""`gpuwarden class list|show|diff`: the documents behind attestation hashes.
 
-A document is believed only if it hashes to what the controller says it does.
+A document is accepted only if it has the hash that the controller reports for it.
 """
 
 import sys

@@ -60,7 +60,7 @@ def validate(
     values: Values = None,
     environment: Environment = True,
 ) -> None:
-    """Say whether a process would start with this configuration; exits with 2 and all findings.
+    """Check whether a process would start with this configuration; exits with 2 and all findings.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def _loaded(
 
 
 def _environment() -> dict[str, str]:
-    """Our own variables are none of the process's, which would refuse them as unknown."""
+    """Without the variables of this program, which the process would refuse as unknown."""
     return {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
 
 

@@ -1,4 +1,4 @@
-"""`gpuwarden explain node|pod`: why things are as they are, and what to do about it."""
+"""`gpuwarden explain node|pod`: why a node or pod is in its state, and what to do."""
 
 import sys
 from typing import Final
@@ -57,7 +57,7 @@ RECORDS: Final[tuple[Column[placement_pb2.PodRecord], ...]] = (
 
 
 def node(name: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
-    """Explain why a node is or is not eligible: its findings, refusals and pins.
+    """Explain why a node is or is not eligible, and what to do.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _node_text(found: pb.ExplainNodeResponse) -> str:
     if found.enrollment.HasField("candidate"):
         parts.append(changes_text(found.enrollment.candidate))
     if found.pin_document and found.pin_document != found.identity_document:
-        parts.append(f"Pinned identity:\n  {shown(found.pin_document)}\n")
+        parts.append(f"Enrolled identity:\n  {shown(found.pin_document)}\n")
     if found.identity_document:
         parts.append(f"Identity of the last acceptance:\n  {shown(found.identity_document)}\n")
     return "\n".join(parts)
@@ -107,10 +107,7 @@ def pod(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> ExitCode:
-    """Explain a pod: what it wished, what is reserved, where it went, what kubelet and NVML say.
-
-    Exits with 3 where one of these is missing or does not agree with those before, and where
-    the pod waits and no node would pass now.
+    """Explain which GPUs a pod required and got, or why it waits; exits with 3 if it is wrong.
 
     Parameters
     ----------
@@ -153,7 +150,7 @@ def _waits(found: placement_pb2.ExplainPodResponse) -> bool:
 
 
 def _pod_text(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
-    """All of it: where the pod stands, what was found, why it waits, what the log remembers."""
+    """Facts, stages and findings of the pod, why it waits, and its audit records."""
     parts = [facts(_head(found)), table(visible(STATIONS, wide=wide), found.stations)]
     lines = [f"  {shown(x.name)}: {shown(line)}\n" for x in found.stations for line in x.findings]
     if lines:
@@ -184,7 +181,7 @@ def _waiting(found: placement_pb2.ExplainPodResponse) -> str:
         refused = f"The pod is refused: {shown(found.code)} {shown(found.detail)}\n"
         return refused + _advice(found.code)
     some = f": {shown(joined(found.passing_nodes))}" if found.passing_nodes else ""
-    head = f"Nodes that /filter would pass now: {found.passing}{some}\n"
+    head = f"Nodes that would pass now: {found.passing}{some}\n"
     if not found.rejections:
         return head
     advice = "" if found.passing else _advice(found.rejections[0].code)
@@ -202,5 +199,5 @@ def _records(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
     since = shown(found.records_since)
     if not found.records:
         return f"Nothing about it in this replica's audit log since {since}.\n"
-    title = f"In this replica's audit log, looked through since {since}:\n"
+    title = f"In this replica's audit log since {since}:\n"
     return title + table(visible(RECORDS, wide=wide), found.records)

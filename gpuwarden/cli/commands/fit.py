@@ -1,4 +1,4 @@
-"""`gpuwarden fit`: which nodes would pass for a pod, before there is one."""
+"""`gpuwarden fit`: the nodes on which a pod would pass, before it exists."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def fit(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> ExitCode:
-    """Say which nodes a pod would pass on and why the others refuse it; exits with 3 if none.
+    """List the nodes where a pod would pass; exits with 3 if there is none.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def _text(found: pb.FitPodResponse) -> str:
     if found.code:
         return f"The pod is refused: {found.code} {shown(found.detail)}\n"
     if not found.guarded:
-        return "The pod asks for nothing of gpuwarden and passes untouched.\n"
+        return "The pod has no GPU requirement; gpuwarden does not manage it.\n"
     asks = "".join(f"  {shown(one)}\n" for one in found.requirements)
     nodes = table(FITS, found.fits) if found.fits else "No nodes.\n"
-    return f"The pod asks for:\n{asks}\n{nodes}"
+    return f"The pod requires:\n{asks}\n{nodes}"
 
 
 # --- the manifest

@@ -1,7 +1,7 @@
 """`gpuwarden nodes` and `gpuwarden node show|accept|quarantine|release`.
 
-What accept and release send is a decision about exactly what was shown: the controller
-refuses it when anything has changed since.
+Accept and release send the version of the enrollment that was shown. The controller refuses
+them when anything has changed since.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ Answer = ops.AcceptNodeResponse | ops.QuarantineNodeResponse | ops.ReleaseNodeRe
 
 _KEPT: Final = "kept"
 _WAITING: Final = "Waits for an operator:"
-_LOST: Final = "Lost; if that is for good, `node accept` drops it from the pins:"
+_LOST: Final = "Lost; to remove it from the enrollment, run `gpuwarden node accept`:"
 _REMOVED: Final = "removed"
 _SHORT: Final = 12
 
@@ -50,7 +50,7 @@ def gpu_count(node: pb.Node) -> str:
 
 
 def guarantee(node: pb.Node) -> str:
-    """The most that a pod is promised of the node's GPUs, and why no more."""
+    """The strongest guarantee that the node can give, and why no stronger one."""
     if not node.guarantee_limit:
         return node.guarantee
     return f"{node.guarantee}, no more: {node.guarantee_limit}"
@@ -90,7 +90,7 @@ PROCESSES: Final[tuple[Column[pb.GpuProcess], ...]] = (
 CHANGES: Final[tuple[Column[pb.PinChange], ...]] = (
     Column("CHANGE", lambda x: x.change),
     Column("SUBJECT", lambda x: x.subject),
-    Column("PINNED", lambda x: x.pinned),
+    Column("ENROLLED", lambda x: x.pinned),
     Column("OFFERED", lambda x: x.offered),
 )
 
@@ -184,7 +184,7 @@ class _Rows:
 
 
 def show(node: str, /, *, output: Output = Format.TABLE, connection: Connection = HERE) -> None:
-    """Show one node, its GPUs, who uses them, what is pinned, and what waits for an operator.
+    """Show one node, its GPUs, their use and its enrollment.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def _node_text(answer: pb.GetNodeResponse, *, wide: bool) -> str:
 
 
 def _use_text(answer: pb.GetNodeResponse) -> str:
-    """What kubelet has given away and which processes the driver knows, where it was read."""
+    """Allocations of kubelet and processes that the driver knows, if the agent reported them."""
     if not answer.HasField("use"):
         return ""
     use = answer.use
@@ -230,7 +230,7 @@ def _use_text(answer: pb.GetNodeResponse) -> str:
 
 
 def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
-    """What is said about a node, by name."""
+    """The facts of a node, by name."""
     return (
         ("Name", node.name),
         ("State", node.state),
@@ -256,7 +256,7 @@ def node_facts(node: pb.Node) -> tuple[tuple[str, str], ...]:
 
 
 def enrollment_text(enrollment: pb.Enrollment) -> str:
-    """What is pinned, whether and why the node is denied, and what it shows instead."""
+    """What is enrolled, whether and why the node is quarantined, and what it shows instead."""
     parts = [facts(_facts(enrollment))]
     if enrollment.HasField("candidate"):
         parts.append(changes_text(enrollment.candidate))
@@ -275,16 +275,16 @@ def changes_text(candidate: pb.Candidate) -> str:
 
 def _facts(enrollment: pb.Enrollment) -> tuple[tuple[str, str], ...]:
     denial = enrollment.denial
-    denied = f"{denial.code} by {_who(denial.actor)} at {denial.at}: {denial.reason}"
+    quarantined = f"{denial.code} by {_who(denial.actor)} at {denial.at}: {denial.reason}"
     return (
-        ("Pinned", _pins(enrollment)),
-        ("Pinned node UID", enrollment.node_uid),
-        ("Pinned SPIRE agent", enrollment.spire_agent),
-        ("Denied", denied if enrollment.HasField("denial") else ""),
+        ("Enrolled", _enrolled(enrollment)),
+        ("Enrolled node UID", enrollment.node_uid),
+        ("Enrolled SPIRE agent", enrollment.spire_agent),
+        ("Quarantined", quarantined if enrollment.HasField("denial") else ""),
     )
 
 
-def _pins(enrollment: pb.Enrollment) -> str:
+def _enrolled(enrollment: pb.Enrollment) -> str:
     if not enrollment.gpus:
         return "nothing yet"
     enrolled = sum(x.enrolled for x in enrollment.gpus)
@@ -308,9 +308,7 @@ def accept(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
-    """Make the hardware that a node shows its pins, and end its denial.
-
-    Shows what would change and asks first. The node is eligible again with its next evidence.
+    """Accept the hardware that a node shows, and end its quarantine.
 
     Parameters
     ----------
@@ -319,9 +317,9 @@ def accept(
     reason
         Why, for the audit log: 1 to 500 printable characters.
     yes
-        Do not ask; for programs, which had better give --if-version too.
+        Do not ask; programs should give --if-version too.
     if_version
-        Only if the enrolment still has this version, as `node show -o json` gives it.
+        Act only if the enrollment still has this version, as `node show -o json` gives it.
     output
         How to print what was done; `name` gives the node's name.
     connection
@@ -330,12 +328,12 @@ def accept(
     """
     found = _look(node, if_version, connection)
     if not found.HasField("candidate"):
-        text = f"{shown(node)} shows no hardware that waits to be accepted; see `node release`"
+        text = f"{shown(node)} shows no hardware that waits; to end a quarantine, release it"
         raise CliError(ExitCode.ERROR, text)
-    demand_yes(f"Make this the hardware of {shown(node)}?", enrollment_text(found), yes=yes)
+    demand_yes(f"Accept this hardware for {shown(node)}?", enrollment_text(found), yes=yes)
     done = ask(connection, lambda client: client.accept(node, reason, found.version))
     count = len(done.enrollment.gpus)
-    _print(node, done, output, f"{count} GPUs are pinned, its next evidence lets it back in")
+    _print(node, done, output, f"{count} GPUs are enrolled; its next evidence makes it eligible")
 
 
 def release(
@@ -348,10 +346,7 @@ def release(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
-    """End the denial of a node; its pins stay.
-
-    For a denial that was wrong or whose cause is gone. A node whose hardware is still not
-    the pinned one is denied again by its next evidence.
+    """Release a node from quarantine; its enrollment stays.
 
     Parameters
     ----------
@@ -360,9 +355,9 @@ def release(
     reason
         Why, for the audit log: 1 to 500 printable characters.
     yes
-        Do not ask; for programs, which had better give --if-version too.
+        Do not ask; programs should give --if-version too.
     if_version
-        Only if the enrolment still has this version, as `node show -o json` gives it.
+        Act only if the enrollment still has this version, as `node show -o json` gives it.
     output
         How to print what was done; `name` gives the node's name.
     connection
@@ -371,10 +366,11 @@ def release(
     """
     found = _look(node, if_version, connection)
     if not found.HasField("denial"):
-        raise CliError(ExitCode.ERROR, f"{shown(node)} is not denied; see `explain node`")
-    demand_yes(f"Let {shown(node)} try again?", enrollment_text(found), yes=yes)
+        text = f"{shown(node)} is not quarantined; see `gpuwarden explain node`"
+        raise CliError(ExitCode.ERROR, text)
+    demand_yes(f"Release {shown(node)} from quarantine?", enrollment_text(found), yes=yes)
     done = ask(connection, lambda client: client.release(node, reason, found.version))
-    _print(node, done, output, "the denial has ended, its next evidence decides")
+    _print(node, done, output, "released from quarantine; its next evidence decides")
 
 
 def quarantine(
@@ -386,14 +382,14 @@ def quarantine(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
-    """Take a node out until an operator lets it back in; running pods stay.
+    """Quarantine a node until an operator releases it; running pods stay.
 
     Parameters
     ----------
     node
         Name of the node.
     reason
-        Why, for the audit log and for whoever finds the node shut out.
+        Why, for the audit log and for whoever finds the node in quarantine.
     yes
         Do not ask.
     output
@@ -402,17 +398,17 @@ def quarantine(
         How to reach the controller.
 
     """
-    demand_yes(f"Take {shown(node)} out?", "", yes=yes)
+    demand_yes(f"Quarantine {shown(node)}?", "", yes=yes)
     done = ask(connection, lambda client: client.quarantine(node, reason))
     for warning in done.warnings:
         sys.stderr.write(f"warning: {shown(warning)}\n")
-    _print(node, done, output, "no guarded pod is placed there until an operator lets it back in")
+    _print(node, done, output, "no managed pod is placed there until an operator releases it")
 
 
 def _look(node: str, if_version: str, connection: Connection) -> pb.Enrollment:
     found = ask(connection, lambda client: client.node(node)).enrollment
     if if_version and if_version != found.version:
-        text = f"{shown(node)} has changed: its enrolment has version {shown(found.version)}"
+        text = f"{shown(node)} has changed: its enrollment has version {shown(found.version)}"
         raise CliError(ExitCode.ERROR, text)
     return found
 

@@ -1,7 +1,7 @@
 """`gpuwarden reservations` and `gpuwarden reservation release`: who holds which GPU.
 
-What release sends names the one reservation that was shown; the controller refuses it while
-the pod lives or the node shows it.
+Release names the one reservation that was shown. The controller refuses it while the pod
+exists or the node shows the pod.
 """
 
 import sys
@@ -37,7 +37,7 @@ RESERVATIONS: Final[tuple[Column[pb.Reservation], ...]] = (
     Column("ORIGIN", lambda x: x.origin),
     Column("SHARED", lambda x: x.share_group),
     Column("AGE", lambda x: age(x.age_s)),
-    Column("ADOPTED", lambda x: "yes" if x.adopted else "", wide=True),
+    Column("RESTORED", lambda x: "yes" if x.adopted else "", wide=True),
     Column("POD-UID", lambda x: x.uid, wide=True),
     Column("RESERVATION", lambda x: x.id, wide=True),
 )
@@ -50,7 +50,7 @@ def reservations(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
-    """List who holds which GPU: the reservations of the ledger, by namespace and pod.
+    """List who holds which GPU, by namespace and pod.
 
     Parameters
     ----------
@@ -89,10 +89,6 @@ def release(
 ) -> None:
     """Release a GPU of a silent node from a pod that has ended.
 
-    For a node that is gone or does not answer: whoever says so makes sure that nothing of the
-    pod runs there any more. Refused while the pod lives and while the node shows it. Ends 0 where
-    the GPU is free of the reservation already.
-
     Parameters
     ----------
     gpu
@@ -100,9 +96,9 @@ def release(
     reason
         Why, for the audit log: 1 to 500 printable characters.
     pod
-        Whose part in the GPU, as NAMESPACE/NAME.
+        Pod that holds the GPU, as NAMESPACE/NAME.
     reservation
-        Or the id of the reservation, as `reservations -o wide` shows it.
+        ID of the reservation, instead of --pod; `reservations -o wide` shows it.
     yes
         Do not ask; for programs.
     output
@@ -127,7 +123,7 @@ def release(
         return
     one = found[0].id if found else reservation
     text = table(visible(RESERVATIONS, wide=True), found) if found else ""
-    demand_yes(f"Is nothing of it left, and {shown(gpu)} to be released?", text, yes=yes)
+    demand_yes(f"Does nothing of the pod run any more? Release {shown(gpu)}?", text, yes=yes)
     done = ask(connection, lambda client: client.release_gpu(gpu, one, reason))
     _print(gpu, done, output, pod or one)
 
@@ -141,7 +137,7 @@ def _split(pod: str) -> tuple[str, str]:
 
 
 def _state(one: pb.Reservation, gpu: str) -> str:
-    """Where the reservation stands there; empty where it has no part in the GPU."""
+    """State of the reservation for this GPU; empty if it does not hold the GPU."""
     return next((x.state for x in one.gpus if x.uuid.lower() == gpu.lower()), "")
 
 
@@ -149,6 +145,6 @@ def _print(gpu: str, done: ops.ReleaseGpuResponse, output: Format, whose: str) -
     pod = f"{shown(done.namespace)}/{shown(done.pod or '-')}"
     text = f"released from {pod} on {shown(done.node)}"
     if done.already:
-        text = f"{shown(whose)} has no part in it, nothing was done"
+        text = f"{shown(whose)} does not hold it; nothing was done"
     line = f"{shown(gpu)}: {text}\n"
     sys.stdout.write(printed(done, output, names=(gpu,), text=lambda: line))

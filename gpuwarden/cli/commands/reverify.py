@@ -46,10 +46,7 @@ def reverify_(
     bundle: Path | None = None,
     output: Output = Format.TABLE,
 ) -> ExitCode:
-    """Verify that kept evidence was signed by a valid SVID when it came; exits with 3 if not.
-
-    The time is that of the record in the log, which also names the certificate and the trust
-    bundle. Where that record is past retention, only the stored file speaks, and that is said.
+    """Verify archived evidence as of its arrival; exits with 3 if it was not valid.
 
     Parameters
     ----------
@@ -58,7 +55,7 @@ def reverify_(
     store
         Folder of the audit log, with its folder `evidence`.
     bundle
-        PEM file with the roots to verify against, instead of the kept ones.
+        PEM file with the roots to verify against, instead of the archived ones.
     output
         How to print.
 
@@ -158,14 +155,14 @@ def _text(plain: dict[str, Any]) -> str:
     return facts(
         (
             ("Evidence", plain["evidence"]),
-            ("Result", "signature and chain were valid then"),
+            ("Result", "signature and chain were valid at that time"),
             ("Then", plain["at"]),
             ("Signer", plain["signer"]),
             ("Certificate", plain["leaf"]),
             ("Bundle", plain["bundle"]),
             (
                 "Record",
-                known if record else "none in the log: time and bundle are the store's",
+                known if record else "none in the log; time and bundle are those of the archive",
             ),
         )
     )

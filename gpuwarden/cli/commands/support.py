@@ -1,8 +1,8 @@
 """`gpuwarden support-bundle`: one archive about a controller or an agent, for a bug report.
 
-Made of what the controller tells and of what can be told from here, whatever of that works:
-a part that is missing is named with its reason, and only an archive that cannot be kept is
-an error. What may be in it is decided where it is told; here it is taken by its known names.
+It holds the controller's parts and those of this machine. A part that is missing is named with
+its reason; only an archive that cannot be written is an error. `gpuwarden.support` decides what
+may be in a part; this module takes parts by their known names only.
 """
 
 import os
@@ -45,20 +45,15 @@ def support_bundle(
 ) -> None:
     """Collect what helps with a bug report into one archive, without secrets.
 
-    Holds versions, settings (their values only where they can hold no secret), states of the
-    fleet and of its parts, the last refusals by code, and metrics. Never keys, tokens,
-    certificates, evidence, or texts that others wrote. `manifest.json` in it lists what is
-    there, what is missing and why, and what was withheld.
-
     Parameters
     ----------
     output
         File to write, which must not exist, or `-` for standard output; by default a name
-        with the time, in this folder.
+        with the time, in the current folder.
     process
-        Whom it is about: `agent` asks no controller but the agent of this machine.
+        What it is about: with `agent`, the agent of this machine; no controller is asked.
     config
-        Configuration file of the process, for what can be told without asking it.
+        Configuration file of the process, to add what this machine shows.
     ops
         Address of its ops listener (`listen.ops`), `HOST:PORT`; by default as configured.
     connection
@@ -66,7 +61,7 @@ def support_bundle(
 
     """
     if output == _STDOUT and sys.stdout.isatty():
-        raise CliError(ExitCode.USAGE, "--output -: a terminal is no place for an archive")
+        raise CliError(ExitCode.USAGE, "--output -: standard output is a terminal; redirect it")
     if output.startswith("-") and output != _STDOUT:
         raise CliError(ExitCode.USAGE, f"--output: expected a file or -, got {shown(output)}")
     if output not in {"", _STDOUT} and os.path.lexists(output):
@@ -115,13 +110,13 @@ def _local(process: Process, config: str, address: Address | None) -> list[Part]
         parts += settings_parts(found)
         address = address or reachable(found.settings.listen.ops)
     if address is None:
-        why = "its address is not known; see --ops"
+        why = "its address is not known; give --ops"
         return [*parts, *(missing(name, why) for name in _OPS_PARTS)]
     return [*parts, *ops_parts(address)]
 
 
 def _settings(process: Process, config: str) -> Loaded[Any] | Part:
-    """As the process would load them, or the keys that stand in the way."""
+    """The settings as the process would load them, or the keys that are wrong."""
     variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
     try:
         file = (config, read_config_file(config)) if config else None
@@ -129,7 +124,7 @@ def _settings(process: Process, config: str) -> Loaded[Any] | Part:
         return load(AGENT if process == "agent" else CONTROLLER, inputs)
     except SettingsError as error:
         keys = sorted({finding.key for finding in error.findings} & _KEYS)
-        return missing("settings.json", f"not a whole configuration (--config): {', '.join(keys)}")
+        return missing("settings.json", f"incomplete configuration (--config): {', '.join(keys)}")
 
 
 _KEYS: Final = {key.name for config in (AGENT, CONTROLLER) for key in config.keys} | {"--config"}

@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from gpuwarden.cli.app import COMMANDS, build
 from gpuwarden.cli.exit_codes import MEANING, ExitCode
 from tests.unit.gpuwarden.cli.conftest import Cli
 
@@ -38,7 +39,24 @@ def test_wrong_command_lines(cli: Cli, arguments: str, code: int, message: str) 
 def test_help_names_every_command_and_exit_code(cli: Cli) -> None:
     ran = cli("--help")
     assert ran.code == 0
-    assert "audit: Audit logs; needs no controller." in ran.out
+    assert "audit: Verify audit logs; needs no controller." in ran.out
     assert all(f"{int(code)} " in ran.out for code in ExitCode)
     assert set(MEANING) == set(ExitCode)
     assert "diff: Show where two classes differ" in cli("class", "--help").out
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_of_each_command_has_an_example_that_parses(cli: Cli, words: str) -> None:
+    example = COMMANDS[words].example
+    assert f"Example: {example}" in " ".join(cli(*words.split(), "--help").out.split())
+    line = example.removeprefix("source <(").removesuffix(")")
+    assert line.startswith(f"gpuwarden {words}")
+    build().parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)
+
+
+def test_summaries_begin_with_a_verb() -> None:
+    verbs = {command.summary.partition(" ")[0] for command in COMMANDS.values()}
+    assert verbs <= {
+        *("List", "Show", "Explain", "Print", "Check", "Collect"),
+        *("Accept", "Quarantine", "Release", "Verify", "Prove"),
+    }

@@ -37,7 +37,7 @@ def test_a_node_is_explained(ask: Cli, fleet: FakeFleetServer) -> None:
     assert "What to do:    Look at the change with `gpuwarden node show NODE`" in out
     assert "Findings:\n  lease: ended\n  pins: differ\\x1b\n" in out
     assert "2026-11-27T20:01:00.000Z   16     INVENTORY_CHANGED   3       GPU added\n" in out
-    assert 'Pinned identity:\n  {"cluster":"other"}\n' in out
+    assert 'Enrolled identity:\n  {"cluster":"other"}\n' in out
     assert 'Identity of the last acceptance:\n  {"cluster":"prod"}\n' in out
 
 
@@ -49,7 +49,7 @@ def test_a_healthy_node_is_explained_briefly(ask: Cli, fleet: FakeFleetServer) -
     }
     healthy = ask("explain", "node", "a").out
     assert "Refusals" not in healthy
-    assert "Pinned" not in healthy
+    assert "Enrolled" not in healthy
     assert "Cause" not in ask("explain", "node", "b").out
 
 
@@ -109,7 +109,7 @@ def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
     rows = [line.split() for line in ran.lines]
     assert ["nvml", "reached", AT, "GPU-a", "ledger", "abababababababab"] in rows
     assert ["wished:", "of", "wished"] in rows
-    assert f"In this replica's audit log, looked through since {AT}:" in ran.lines
+    assert f"In this replica's audit log since {AT}:" in ran.lines
     assert [AT, "7", "bind.decision", "allowed", "-", "gpu-1", "-"] in rows
     assert "Rejected" not in ran.out
 
@@ -119,7 +119,7 @@ def test_a_pod_that_waits_for_a_node(ask: Cli, fleet: FakeFleetServer) -> None:
     ran = ask("explain", "pod", "train-0")
     assert ran.code == 3
     rows = [line.split() for line in ran.lines]
-    assert "Nodes that /filter would pass now: 0" in ran.lines
+    assert "Nodes that would pass now: 0" in ran.lines
     assert ["2", "GPU_BUSY", "no", "free", "GPU", "gpu-1,gpu-2"] in rows
     assert "What to do: " in ran.out
     assert f"Nothing about it in this replica's audit log since {AT}." in ran.lines
@@ -131,7 +131,7 @@ def test_a_pod_that_would_pass_somewhere(ask: Cli, fleet: FakeFleetServer) -> No
     fleet.accounts["team-a/train-0"] = found
     ran = ask("explain", "pod", "train-0", "-n", "team-a")
     assert ran.code == 0
-    assert "Nodes that /filter would pass now: 9: gpu-3" in ran.lines
+    assert "Nodes that would pass now: 9: gpu-3" in ran.lines
     assert "Guarantee possible now:  set: kubelet chooses the GPU" in ran.lines
     assert "What to do" not in ran.out
 

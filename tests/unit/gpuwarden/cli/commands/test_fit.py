@@ -33,7 +33,7 @@ def test_where_a_pod_fits(ask: Cli, fleet: FakeFleetServer, pod: str) -> None:
     ran = ask("fit", "-f", pod, "-n", "team-a")
     assert ran.code == 0
     assert ran.lines == [
-        "The pod asks for:",
+        "The pod requires:",
         "  attested class v1:sha256:ab",
         "",
         "NODE     FITS   SCORE   GUARANTEE   REASON          DETAIL",
@@ -55,7 +55,7 @@ def test_where_a_pod_fits_by_name(ask: Cli, fleet: FakeFleetServer, pod: str) ->
 @pytest.mark.parametrize(
     ("answer", "ended"),
     [
-        (pb.FitPodResponse(), (0, "The pod asks for nothing of gpuwarden")),
+        (pb.FitPodResponse(), (0, "The pod has no GPU requirement")),
         (pb.FitPodResponse(guarded=True), (3, "No nodes.")),
         (pb.FitPodResponse(guarded=True, fits=FIT.fits[1:]), (3, "HASH_MISMATCH")),
         (

@@ -125,7 +125,7 @@ def test_a_node_without_evidence_shows_what_there_is(ask: Cli, fleet: FakeFleetS
         "Reason:  NODE_NO_EVIDENCE",
         "Mode:    env",
         "",
-        "Pinned:  nothing yet",
+        "Enrolled:  nothing yet",
     ]
 
 
@@ -236,17 +236,17 @@ def enrollment(fleet: FakeFleetServer) -> pb.Enrollment:
 
 
 SHOWN = [
-    "Pinned:           2 GPUs, 1 of them by an operator",
-    "Pinned node UID:  uid-1",
+    "Enrolled:           2 GPUs, 1 of them by an operator",
+    "Enrolled node UID:  uid-1",
     (
-        "Denied:           INVENTORY_CHANGED by the controller at 2026-11-27T20:01:00.000Z: "
+        "Quarantined:        INVENTORY_CHANGED by the controller at 2026-11-27T20:01:00.000Z: "
         "GPU-new is not one of the 2 pinned GPUs"
     ),
     "",
     "Waits for an operator:",
-    "CHANGE    SUBJECT       PINNED   OFFERED",
-    "removed   GPU-old       1        -",
-    "added     GPU-new\\x1b   -        2",
+    "CHANGE    SUBJECT       ENROLLED   OFFERED",
+    "removed   GPU-old       1          -",
+    "added     GPU-new\\x1b   -          2",
     "1 kept, shown by evidence abababababababab",
 ]
 
@@ -269,7 +269,7 @@ class TestShow:
         enrollment.candidate.code = "GPU_LOST"
         out = ask("node", "show", NODE).out
         assert "Waits for an operator" not in out
-        assert "Lost; if that is for good, `node accept` drops it from the pins:\n" in out
+        assert "Lost; to remove it from the enrollment, run `gpuwarden node accept`:\n" in out
 
     def test_an_explanation_has_the_difference_too(self, ask: Cli, fleet: FakeFleetServer) -> None:
         fleet.explanations = {
@@ -286,7 +286,7 @@ class TestAccept:
     def test_it_sends_what_was_shown(self, ask: Cli, fleet: FakeFleetServer) -> None:
         ran = ask("node", "accept", NODE, *WHY, "--yes")
         assert (ran.code, ran.err) == (0, "")
-        assert ran.out == f"{NODE}: 2 GPUs are pinned, its next evidence lets it back in\n"
+        assert ran.out == f"{NODE}: 2 GPUs are enrolled; its next evidence makes it eligible\n"
         assert fleet.asked[-1] == ops.AcceptNodeRequest(
             name=NODE, reason="ticket 7", expected_version=VERSION
         )
@@ -298,7 +298,7 @@ class TestAccept:
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         ran = ask("node", "accept", NODE, *WHY)
         assert ran.code == 0
-        assert ran.err.splitlines() == [*SHOWN, "", f"Make this the hardware of {NODE}? [y/N] "]
+        assert ran.err.splitlines() == [*SHOWN, "", f"Accept this hardware for {NODE}? [y/N] "]
         assert isinstance(fleet.asked[-1], ops.AcceptNodeRequest)
 
     @pytest.mark.parametrize("answer", ["", "\n", "n\n", "yep\n"])
@@ -318,7 +318,7 @@ class TestAccept:
         ran = ask("node", "accept", NODE, *WHY)
         assert (ran.code, ran.err) == (
             2,
-            "gpuwarden: standard input is no terminal: give --yes\n",
+            "gpuwarden: stdin is not a terminal; use --yes\n",
         )
         assert all(isinstance(x, pb.GetNodeRequest) for x in fleet.asked)
 
@@ -327,7 +327,7 @@ class TestAccept:
     ) -> None:
         ran = ask("node", "accept", NODE, *WHY, "--yes", "--if-version", "v1:sha256:1")
         assert ran.code == 1
-        assert f"its enrolment has version {VERSION}" in ran.err
+        assert f"its enrollment has version {VERSION}" in ran.err
         assert all(isinstance(x, pb.GetNodeRequest) for x in fleet.asked)
         assert ask("node", "accept", NODE, *WHY, "-y", "--if-version", VERSION).code == 0
 
@@ -336,7 +336,7 @@ class TestAccept:
         ran = ask("node", "accept", NODE, *WHY, "--yes")
         assert (ran.code, ran.err) == (
             1,
-            f"gpuwarden: {NODE} shows no hardware that waits to be accepted; see `node release`\n",
+            f"gpuwarden: {NODE} shows no hardware that waits; to end a quarantine, release it\n",
         )
 
     def test_for_programs(self, ask: Cli) -> None:
@@ -354,7 +354,7 @@ class TestAccept:
 class TestRelease:
     def test_it_sends_what_was_shown(self, ask: Cli, fleet: FakeFleetServer) -> None:
         ran = ask("node", "release", NODE, *WHY, "--yes")
-        assert ran.out == f"{NODE}: the denial has ended, its next evidence decides\n"
+        assert ran.out == f"{NODE}: released from quarantine; its next evidence decides\n"
         assert fleet.asked[-1] == ops.ReleaseNodeRequest(
             name=NODE, reason="ticket 7", expected_version=VERSION
         )
@@ -364,7 +364,7 @@ class TestRelease:
         ran = ask("node", "release", NODE, *WHY, "--yes")
         assert (ran.code, ran.err) == (
             1,
-            f"gpuwarden: {NODE} is not denied; see `explain node`\n",
+            f"gpuwarden: {NODE} is not quarantined; see `gpuwarden explain node`\n",
         )
 
 
@@ -377,8 +377,10 @@ class TestQuarantine:
         monkeypatch.setattr("sys.stdin", Terminal("y\n"))
         ran = ask("node", "quarantine", NODE, *WHY)
         assert ran.code == 0
-        assert ran.err == (f"Take {NODE} out? [y/N] warning: the audit record is not durable yet\n")
-        assert ran.out.startswith(f"{NODE}: no guarded pod is placed there")
+        assert ran.err == (
+            f"Quarantine {NODE}? [y/N] warning: the audit record is not durable yet\n"
+        )
+        assert ran.out.startswith(f"{NODE}: no managed pod is placed there")
         assert fleet.asked == [ops.QuarantineNodeRequest(name=NODE, reason="ticket 7")]
 
     @pytest.mark.parametrize(

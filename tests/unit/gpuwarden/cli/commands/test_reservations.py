@@ -164,7 +164,7 @@ class TestRelease:
         assert ran.code == 0
         assert "uid-of-v1.k1.x" in ran.err
         assert "v1.k1.y" not in ran.err
-        assert ran.err.endswith("Is nothing of it left, and GPU-a to be released? [y/N] ")
+        assert ran.err.endswith("Does nothing of the pod run any more? Release GPU-a? [y/N] ")
         assert sent(fleet) == [SENT]
 
     @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ class TestRelease:
         fleet.reservations = []
         ran = ask(*command, "--yes")
         assert ran.code == 0
-        assert ran.out == f"GPU-a: {command[-1]} has no part in it, nothing was done\n"
+        assert ran.out == f"GPU-a: {command[-1]} does not hold it; nothing was done\n"
         found = json.loads(ask(*command, "--yes", "-o", "json").out)
         assert found == {"already": True, "node": "", "namespace": "", "pod": ""}
 

@@ -113,7 +113,7 @@ def test_without_a_controller_there_is_what_is_local_and_the_reason(
     assert ran.code == 0
     assert "no controller listens" in ran.err
     assert json.loads(files_in(path)["local/files.json"])["audit.dir"]["there"] is True
-    assert gaps(path)["controller/audit.json"].startswith("no controller answers there")
+    assert gaps(path)["controller/audit.json"].startswith("not reachable: no controller answers")
     assert gaps(path)["local/readyz.json"].endswith("ConnectionRefusedError ECONNREFUSED refused")
 
 
@@ -123,7 +123,7 @@ def test_a_caller_without_the_role_is_told_so(
     told.refusal = Refusal(ReasonCode.ROLE_DENIED, "agent may not call hunter2")
     ran = ask("support-bundle", "--output", str(tmp_path / "bundle"))
     assert ran.code == 0
-    why = "the controller does not let this caller in ROLE_DENIED"
+    why = "not authorised: the controller refuses this caller ROLE_DENIED"
     assert gaps(tmp_path / "bundle")["controller/audit.json"] == why
 
 
@@ -131,7 +131,7 @@ def test_what_stands_in_the_way_of_settings_is_named_by_key(ask: Cli, tmp_path: 
     ask("support-bundle", "--output", str(tmp_path / "bundle"))
     found = gaps(tmp_path / "bundle")
     assert found["local/settings.json"].endswith("cluster, trustDomain, workloadApi")
-    assert found["local/readyz.json"].endswith("see --ops")
+    assert found["local/readyz.json"].endswith("give --ops")
 
 
 def test_an_existing_file_stays(ask: Cli, told: FakeFleetServer, tmp_path: Path) -> None:
