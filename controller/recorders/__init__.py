@@ -1,1 +1,1 @@
-"""Recorders of the controller."""
+"""Recorders: logs, metrics, audit records and Events of each subject; they decide nothing."""

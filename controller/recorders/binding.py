@@ -1,11 +1,12 @@
-"""Binding.
+"""Records bindings, reservations and use of GPUs: logs, metrics, audit records, Events.
 
-Holds: binding journal, use journal.
+Must not decide anything, and must return at once: records are noted, never waited for. The
+one that a reservation waits for is written where the Binding is decided.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from controller.binding.reconciliation import ReleaseOrder
 from controller.binding.records import (
@@ -31,18 +32,12 @@ from controller.ledger.occupancy import Grants, LoggedGrant
 from controller.ledger.record import HolderState, PodRef, key_of
 from controller.ledger.release import DriftKind, GivenGpu
 from controller.ledger.store import LedgerSnapshot
-from controller.record import Json, Record
+from controller.record import AuditLog, Json
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
-
-# --- binding journal
-# Tells log, metrics and audit log what the gate decides and what becomes of reservations.
-#
-# Must not decide anything, and must return at once: records are noted, never waited for. The
-# one that a reservation waits for is written by the gate itself.
 
 _ADOPTED: Final = "Adopted"
 _HELD: Final = "Held"
@@ -51,26 +46,19 @@ _SHOWN_GPUS: Final = 16
 _SHOWN_CHARS: Final = 300
 
 
-class RecordLog(Protocol):
-    """The part of the audit log that is needed here."""
-
-    def note(self, record: Record) -> None:
-        """Append without waiting."""
-
-
 class BindingJournal:
     """Implements the sinks of gate, follower and footing."""
 
     def __init__(
         self,
         instruments: Instruments,
-        audit: RecordLog,
-        tell: Callable[[BindDecision], None] | None = None,
+        audit: AuditLog,
+        emit: Callable[[BindDecision], None] | None = None,
     ) -> None:
-        """`tell` says in Events what should be said."""
+        """`emit` sends Events about it, where any are due."""
         self._log = logger("binding")
         self._audit = audit
-        self._tell = tell
+        self._emit = emit
         self._decisions = instruments.counter(names.BIND_DECISIONS)
         self._reservations = instruments.gauge(names.RESERVATIONS)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
@@ -89,8 +77,8 @@ class BindingJournal:
     def bound(self, decision: BindDecision) -> None:
         """The gate answered."""
         self._audit.note(bind_record(decision))
-        if self._tell is not None:
-            self._tell(decision)
+        if self._emit is not None:
+            self._emit(decision)
         codes = tuple(dict.fromkeys(x.code.value for x in decision.refusals))
         for code in codes or (ReasonCode.ACCEPTED.value,):
             self._decisions.labels(code, decision.word).inc()
@@ -232,10 +220,7 @@ def _parts(gpus: tuple[str, ...], reservation: str) -> set[tuple[str, str]]:
     return {(key_of(gpu), reservation) for gpu in gpus}
 
 
-# --- use journal
-# Tells log, metrics, audit log and Events what the comparison of nodes with the ledger found.
-#
-# Must not decide anything, and must return at once: records are noted, never waited for.
+# --- use of GPUs
 
 _SETTLED: Final = "Settled"
 
@@ -246,15 +231,15 @@ class UseJournal:
     def __init__(
         self,
         instruments: Instruments,
-        audit: RecordLog,
-        tell: Callable[[Iterable[UseFault]], None],
+        audit: AuditLog,
+        emit: Callable[[Iterable[UseFault]], None],
         logged: Callable[[str, str], None] = lambda _gpu, _reservation: None,
     ) -> None:
-        """`tell` says in Events what began; `logged` is told what the audit log has begun."""
+        """`emit` sends Events about what began; `logged` takes what the audit log has begun."""
         self._logged = logged
         self._log = logger("use")
         self._audit = audit
-        self._tell = tell
+        self._emit = emit
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
         self._writes = instruments.counter(names.RESERVATION_WRITES)
         self._faults = instruments.gauge(names.USE_FAULTS)
@@ -287,7 +272,7 @@ class UseJournal:
             self._log.warning(Event.USE_FAULT_BEGAN, **_about(fault))
         for fault in changes.ended:
             self._log.info(Event.USE_FAULT_ENDED, **_about(fault))
-        self._tell(changes.begun)
+        self._emit(changes.begun)
 
     def evicted(self, pod: PodRef, error: str) -> None:
         """A pod was evicted, or `error` says why not."""

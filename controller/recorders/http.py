@@ -1,13 +1,13 @@
-"""Http.
+"""Records what webhooks, extender and HTTP API answer: logs, metrics, audit records, Events.
 
-Holds: admission journal, extender journal, api journal.
+Must not decide anything.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from controller.admission.review import AdmissionDecision, admission_record, codes_of
-from controller.record import Record
+from controller.record import AuditLog, Record
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
@@ -17,33 +17,40 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-# --- admission journal
-# Tells log, metrics, audit log and Events what the webhooks decide. Must not decide anything.
-
-_LISTENER_ADMISSION_JOURNAL: Final = "admission"
-_BAD_ADMISSION_JOURNAL: Final = frozenset({"bad", "too_large", "busy", "slow"})
+_BAD: Final = frozenset({"bad", "too_large", "busy", "slow"})
+"""Results of requests that could not be read."""
 
 
-class AdmissionJournalRecordLog(Protocol):
-    """The part of the audit log that decisions need."""
+class _ListenerJournal:
+    """What the recorders of all listeners share."""
 
-    def note(self, record: Record) -> None:
-        """Append without waiting."""
+    def __init__(self, listener: str, instruments: Instruments) -> None:
+        self._log = logger(listener)
+        self._listener = listener
+        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(listener)
+
+    def certificate_changed(self, error: str | None) -> None:
+        """The listener's certificate files have changed and were taken, or refused with `error`."""
+        if error is None:
+            self._log.info(Event.LISTENER_OPEN, listener=self._listener, certificate="renewed")
+        else:
+            self._refused.inc()
+            self._log.error(Event.TLS_MATERIAL_REFUSED, listener=self._listener, reason=error)
 
 
-class AdmissionJournal:
+class AdmissionJournal(_ListenerJournal):
     """Implements the webhooks' `AdmissionMetrics` and `DecisionSink`."""
 
     def __init__(
         self,
         instruments: Instruments,
-        audit: AdmissionJournalRecordLog,
-        tell: Callable[[AdmissionDecision], None],
+        audit: AuditLog,
+        emit: Callable[[AdmissionDecision], None],
     ) -> None:
-        """`tell` says in Events what should be said."""
-        self._log = logger(_LISTENER_ADMISSION_JOURNAL)
+        """`emit` sends Events about it, where any are due."""
+        super().__init__("admission", instruments)
         self._audit = audit
-        self._tell = tell
+        self._emit = emit
         self._requests = instruments.counter(names.ADMISSION_REQUESTS)
         self._seconds = instruments.histogram(names.ADMISSION_SECONDS)
         self._children: dict[
@@ -51,14 +58,11 @@ class AdmissionJournal:
         ] = {}
         """Paths and results are few, whoever asks."""
         self._refusals = instruments.counter(names.ADMISSION_REFUSALS)
-        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(
-            _LISTENER_ADMISSION_JOURNAL
-        )
 
     def note(self, decision: AdmissionDecision) -> None:
         """One decision."""
         self._audit.note(admission_record(decision))
-        self._tell(decision)
+        self._emit(decision)
         codes = codes_of(decision.refusals)
         for code in codes:
             self._refusals.labels(code, decision.word).inc()
@@ -73,13 +77,13 @@ class AdmissionJournal:
 
     def answered(self, path: str, result: str, seconds: float) -> None:
         """One answer."""
-        count, observe = self._told_of(path, result)
+        count, observe = self._metrics_of(path, result)
         count()
         observe(seconds)
-        if result in _BAD_ADMISSION_JOURNAL:
+        if result in _BAD:
             self._log.warning(Event.ADMISSION_BAD_REQUEST, path=path, result=result)
 
-    def _told_of(
+    def _metrics_of(
         self, path: str, result: str
     ) -> tuple[Callable[[], None], Callable[[float], None]]:
         """The metrics' children, looked up once."""
@@ -96,51 +100,24 @@ class AdmissionJournal:
         else:
             self._log.error(Event.ADMISSION_FAILED, path=path, exc_info=error)
 
-    def certificate_changed(self, error: str | None) -> None:
-        """The listener's certificate files changed."""
-        if error is None:
-            self._log.info(
-                Event.LISTENER_OPEN, listener=_LISTENER_ADMISSION_JOURNAL, certificate="renewed"
-            )
-        else:
-            self._refused.inc()
-            self._log.error(
-                Event.TLS_MATERIAL_REFUSED, listener=_LISTENER_ADMISSION_JOURNAL, reason=error
-            )
 
-
-# --- extender journal
-# Tells log and metrics what the extender answers. Must not decide anything.
-
-_BAD_EXTENDER_JOURNAL = frozenset({"bad", "too_large", "busy", "slow"})
-
-
-class ExtenderJournal:
+class ExtenderJournal(_ListenerJournal):
     """Implements the extender's `ExtenderMetrics`, and counts nodes per code."""
 
     def __init__(self, instruments: Instruments) -> None:
-        self._log = logger("extender")
+        super().__init__("extender", instruments)
         self._requests = instruments.counter(names.EXTENDER_REQUESTS)
         self._seconds = instruments.histogram(names.EXTENDER_SECONDS)
         self._nodes = instruments.counter(names.EXTENDER_NODES)
-        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels("extender")
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One answer."""
         self._requests.labels(verb, result).inc()
         self._seconds.labels(verb).observe(seconds)
-        if result in _BAD_EXTENDER_JOURNAL:
+        if result in _BAD:
             self._log.warning(Event.EXTENDER_BAD_REQUEST, verb=verb, result=result)
         else:
             self._log.debug(Event.FILTER_DECIDED, verb=verb, result=result)
-
-    def certificate_changed(self, error: str | None) -> None:
-        """The extender's certificate files changed."""
-        if error is None:
-            self._log.info(Event.LISTENER_OPEN, listener="extender", certificate="renewed")
-        else:
-            self._refused.inc()
-            self._log.error(Event.TLS_MATERIAL_REFUSED, listener="extender", reason=error)
 
     def count_nodes(self, totals: Mapping[ReasonCode, int]) -> None:
         """Nodes judged by one decision."""
@@ -149,31 +126,15 @@ class ExtenderJournal:
                 self._nodes.labels(code.value).inc(count)
 
 
-# --- api journal
-# Tells log, metrics and audit log what the HTTP API is asked. Must not decide anything.
-
-_LISTENER_API_JOURNAL: Final = "api"
-
-
-class ApiJournalRecordLog(Protocol):
-    """The part of the audit log that is needed here."""
-
-    def note(self, record: Record) -> None:
-        """Append without waiting."""
-
-
-class ApiJournal:
+class ApiJournal(_ListenerJournal):
     """Implements the endpoint's `ApiSink`."""
 
-    def __init__(self, instruments: Instruments, audit: ApiJournalRecordLog) -> None:
-        self._log = logger(_LISTENER_API_JOURNAL)
+    def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
+        super().__init__("api", instruments)
         self._audit = audit
         self._requests = instruments.counter(names.API_REQUESTS)
         self._seconds = instruments.histogram(names.API_SECONDS)
         self._reviews = instruments.counter(names.TOKEN_REVIEWS)
-        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(
-            _LISTENER_API_JOURNAL
-        )
 
     def answered(self, operation: Operation, status: int, seconds: float) -> None:
         """One answer."""
@@ -198,18 +159,6 @@ class ApiJournal:
             gpu=request.gpu_uuid,
             codes=() if refusal is None else (refusal.code.value,),
         )
-
-    def certificate_changed(self, error: str | None) -> None:
-        """The listener's certificate files changed."""
-        if error is None:
-            self._log.info(
-                Event.LISTENER_OPEN, listener=_LISTENER_API_JOURNAL, certificate="renewed"
-            )
-        else:
-            self._refused.inc()
-            self._log.error(
-                Event.TLS_MATERIAL_REFUSED, listener=_LISTENER_API_JOURNAL, reason=error
-            )
 
 
 def finalize_record(caller: str, request: FinalizeRequest, refusal: Refusal | None) -> Record:

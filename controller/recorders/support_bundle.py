@@ -17,7 +17,8 @@ from controller.explain.node import WITHHELD, RecentRefusals, node_line
 from controller.fleet.enrollment import Denial
 from controller.fleet.view import FleetSnapshot, NodeState
 from controller.operations.conditions import Conditions
-from controller.recorders.gauges import WitnessAlarms, count_fleet
+from controller.recorders.gauges import count_fleet
+from controller.recorders.trust import WitnessAlarms
 from controller.rpc.attestation import StreamTable
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode

@@ -1,13 +1,15 @@
-"""Trust.
+"""Records what happens to streams, evidence, nodes, calls and SPIRE: logs, metrics, audit records.
 
-Holds: trust journal, journal.
+Implements what the gRPC edge and the SPIRE poller call. Must not decide anything, and
+must return at once: records are noted, never waited for.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from controller.access import ALLOWED_CALLERS, Caller
+from controller.explain.node import RecentRefusals
 from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
 from controller.fleet.enrollment import Denial
 from controller.fleet.quarantine import DenialFate
@@ -15,23 +17,17 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.operations.fleet import Act, Order
 from controller.operations.logged import denial_record
 from controller.record import AuditLog, Record
-from controller.recorders.gauges import WitnessAlarms
 from controller.rpc.intake import Changes, Result
 from controller.spire.client import SpireFailure
 from controller.spire.judgement import ADMIN_WARNING, ChangedAgent, changed_agents
 from controller.spire.snapshot import SpireSnapshot
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
-
-# --- trust journal
-# Tells log, metrics and audit what happens to streams, evidence, nodes and calls.
-#
-# Implements the observers that the gRPC edge declares. Must not decide anything, and
-# must return at once: records are noted, never waited for.
 
 CONTROLLER = "controller"
 """Actor of what happens by itself, for example a lease that runs out."""
@@ -49,15 +45,6 @@ _ROUTINE = frozenset(
 """Have a record of their own in the log: the evidence's."""
 
 
-class RefusalMemory(Protocol):
-    """Remembers the last refusals."""
-
-    def note(
-        self, what: str, subject: str | None, code: ReasonCode, step: int | None = None, /
-    ) -> None:
-        """Take note of one."""
-
-
 class TrustJournal:
     """One for the process."""
 
@@ -65,12 +52,12 @@ class TrustJournal:
         self,
         instruments: Instruments,
         audit: AuditLog,
-        refusals: RefusalMemory,
-        tell: Callable[[Changes], None],
+        refusals: RecentRefusals,
+        emit: Callable[[Changes], None],
     ) -> None:
-        """`tell` is handed every change besides; it must return at once."""
+        """`emit` sends Events about every change; it must return at once."""
         self._audit = audit
-        self._tell = tell
+        self._emit = emit
         self._refusals = refusals
         self._log = logger("attestation")
         self._evidence = instruments.counter(names.EVIDENCE)
@@ -136,7 +123,7 @@ class TrustJournal:
             )
         for record in _records(changes, actor):
             self._audit.note(record)
-        self._tell(changes)
+        self._emit(changes)
 
     def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
         """What the store says about a denial."""
@@ -208,10 +195,93 @@ def _records(changes: Iterable[TrustChange], actor: str) -> list[Record]:
     ]
 
 
-# --- journal
-# Tells log, metrics and audit about the SPIRE server: polls, changed agents, our rights.
-#
-# Implements the poller's observer. Must not decide anything, and must return at once.
+# --- alarms of witnesses
+
+CODES: Final = (ReasonCode.CHECKPOINT_INCONSISTENT, ReasonCode.LOG_RESET)
+MAX_RECORDS: Final = 32
+"""Records per log and code in one life of the process; the metric counts all nodes."""
+MAX_LOGS: Final = 64
+_ALARM_TEXT: Final = 300
+_ALARM_NOTE: Final = 1200
+
+
+class WitnessAlarms:
+    """What agents report against audit logs.
+
+    An alarm is a node's word. It is shown and never acted on: it takes no trust away, neither
+    from the node that reports it nor from any other. Bounded, whatever nodes report. One for the
+    process; one event loop.
+    """
+
+    def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
+        self._gauge = instruments.gauge(names.AUDIT_WITNESS_ALARMS)
+        self._audit = audit
+        self._log = logger("attestation")
+        self._nodes: dict[str, frozenset[tuple[str, str]]] = {}
+        """Node -> origins and codes that it tells of."""
+        self._recorded: Counter[tuple[str, str]] = Counter()
+        self._show()
+
+    def told(self, node: str, actor: str, alarms: tuple[LogAlarm, ...]) -> None:
+        """Accepted evidence of a node carries these alarms."""
+        known = self._nodes.get(node, frozenset())
+        alarms = tuple(alarm for alarm in alarms if alarm.code in CODES)
+        now = frozenset((alarm.origin, alarm.code) for alarm in alarms)
+        if now == known:
+            return
+        if now:
+            self._nodes[node] = now
+        else:
+            self._nodes.pop(node, None)
+        for alarm in alarms:
+            if (alarm.origin, alarm.code) not in known:
+                self._record_alarm(node, actor, alarm)
+        self._show()
+
+    def accusing(self) -> Mapping[str, tuple[str, ...]]:
+        """Nodes whose last evidence carries alarms, with the codes."""
+        return {
+            node: tuple(sorted({code for _, code in told})) for node, told in self._nodes.items()
+        }
+
+    def _record_alarm(self, node: str, actor: str, alarm: LogAlarm) -> None:
+        detail = alarm.detail[:_ALARM_TEXT]
+        self._log.error(
+            Event.LOG_ALARM,
+            node=node,
+            code=alarm.code,
+            origin=alarm.origin[:_ALARM_TEXT],
+            detail=detail,
+        )
+        key = alarm.origin[:_ALARM_TEXT], alarm.code
+        is_bounded = key in self._recorded or len(self._recorded) < MAX_LOGS
+        if not is_bounded or self._recorded[key] >= MAX_RECORDS:
+            return
+        self._recorded[key] += 1
+        self._audit.note(
+            Record(
+                RecordKind.LOG_ALARM,
+                actor=actor,
+                subject=f"log/{alarm.origin[:_ALARM_TEXT]}",
+                decision="accused",
+                codes=(alarm.code,),
+                refs={
+                    "node": node,
+                    "detail": detail,
+                    "known": alarm.known[:_ALARM_NOTE],
+                    "seen": alarm.seen[:_ALARM_NOTE],
+                    "wallMs": alarm.wall_ms[:_ALARM_TEXT],
+                },
+            )
+        )
+
+    def _show(self) -> None:
+        for code in CODES:
+            telling = sum(any(c == code for _, c in told) for told in self._nodes.values())
+            self._gauge.labels(code).set(telling)
+
+
+# --- SPIRE server
 
 MAX_LISTED: Final = 8
 """Agents named per record and line; all are counted."""
@@ -219,7 +289,7 @@ _ACTOR: Final = "spire-server"
 
 
 class SpireJournal:
-    """One for the process; one event loop."""
+    """Polls, changed agents, and rights beyond reading; one for the process, one event loop."""
 
     def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
         self._polls = instruments.counter(names.SPIRE_POLLS)

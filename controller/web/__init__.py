@@ -1,1 +1,1 @@
-"""Web of the controller."""
+"""The HTTP edge: API, scheduler extender, webhooks and their listeners."""

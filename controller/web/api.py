@@ -20,11 +20,11 @@ from controller.access import PeerUsage, Rate, TokenReviewUnavailableError
 from controller.ledger.claim import Confirmed
 from controller.web.authentication import Authentication
 from controller.web.documents import (
-    Asked,
     Done,
     FinalizeRequest,
     Inventory,
     Page,
+    PageRequest,
     Problem,
     device_page,
     node_page,
@@ -41,26 +41,27 @@ from controller.web.operations import (
     RETRIED,
     Access,
     ApiCaller,
-    Described,
     Operation,
+    OperationSpec,
     QueryError,
     access_refusal,
     holder_refusal,
     openapi_json,
     read_query,
 )
-from controller.web.server import BodyReceiver, BodyRefusedError, ConnectionLimits, sent_traceparent
+from controller.web.server import (
+    BodyReceiver,
+    BodyRefusedError,
+    ConnectionLimits,
+    healthz,
+    sent_traceparent,
+)
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
 
-# --- replies
-# Answers of the HTTP API: JSON, also where there is none to give.
-#
-# What is refused has its reason code; what is no request of this API, or was not decided for want
-# of
-# time or by a fault of ours, has a text alone. No answer is kept on the way.
+# --- answers
 
 _JSON: Final = "application/json"
 _STATUS: Final = {
@@ -138,12 +139,6 @@ def good_response(reply: Reply) -> web.Response:
     return web.Response(body=reply.body, content_type=_JSON, headers=headers)
 
 
-# --- endpoint
-# The HTTP API over aiohttp: who calls, may they, how often, and the answer as JSON.
-#
-# Nothing of a request but its head is read before its caller is known and may call. Bodies,
-# rates and times are bounded. Failures tell the caller nothing but that there was one.
-
 T = TypeVar("T")
 _Answer = Callable[[web.Request, ApiCaller | None], Awaitable[Reply]]
 
@@ -154,7 +149,10 @@ _TEN_A_SECOND: Final = Rate(10.0, 50)
 
 
 class ApiSink(Protocol):
-    """Takes measurements, and news for log and audit log."""
+    """Takes measurements, and news for log and audit log.
+
+    The recorder that implements it is above this layer.
+    """
 
     def answered(self, operation: Operation, status: int, seconds: float) -> None:
         """One answer."""
@@ -164,9 +162,6 @@ class ApiSink(Protocol):
 
     def finalized(self, caller: str, request: FinalizeRequest, refusal: Refusal | None) -> None:
         """A call of `POST /finalize` was decided."""
-
-    def certificate_changed(self, error: str | None) -> None:
-        """The certificate files have changed and were taken, or refused with `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,24 +178,25 @@ class ApiLimits(ConnectionLimits):
     others: Rate = _TEN_A_SECOND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiPorts:
-    """What the endpoint asks and tells."""
-
-    authentication: Authentication
-    inventory: Callable[[], Inventory]
-    """This moment's snapshots."""
-    finalizer: Finalizer | None
-    """None where there is no ledger."""
-    sink: ApiSink
-    boottime_ns: Callable[[], int]
-
-
 class Endpoint:
     """HTTP around the operations."""
 
-    def __init__(self, ports: ApiPorts, limits: ApiLimits) -> None:
-        self._ports = ports
+    def __init__(
+        self,
+        authentication: Authentication,
+        inventory: Callable[[], Inventory],
+        finalizer: Finalizer | None,
+        *,
+        sink: ApiSink,
+        boottime_ns: Callable[[], int],
+        limits: ApiLimits,
+    ) -> None:
+        """`inventory` gives the snapshots of now; `finalizer` is None without a ledger."""
+        self._authentication = authentication
+        self._inventory = inventory
+        self._finalizer = finalizer
+        self._sink = sink
+        self._boottime_ns = boottime_ns
         self._limits = limits
         self._bodies = BodyReceiver(
             limits.body_bytes, "no request is larger", receive_s=limits.receive_s
@@ -213,66 +209,66 @@ class Endpoint:
         """The routes; other paths are 404, other methods 405."""
         app = web.Application(middlewares=[as_problems])
         answers: dict[Operation, _Answer] = {
-            Operation.DEVICES: partial(self._page, device_page),
-            Operation.NODES: partial(self._page, node_page, needs_ledger=False),
-            Operation.RESERVATIONS: partial(self._page, reservation_page),
+            Operation.DEVICES: partial(self._answer_page, device_page),
+            Operation.NODES: partial(self._answer_page, node_page, needs_ledger=False),
+            Operation.RESERVATIONS: partial(self._answer_page, reservation_page),
             Operation.FINALIZE: self._finalize,
             Operation.OPENAPI: _openapi,
         }
         for operation, each in OPERATIONS.items():
             serve = partial(self._serve, operation, each, answers[operation])
             app.router.add_route(each.method, each.path, serve)
-        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/healthz", healthz)
         return app
 
     async def _serve(
         self,
         operation: Operation,
-        described: Described,
+        described: OperationSpec,
         answer: _Answer,
         request: web.Request,
     ) -> web.Response:
         loop = asyncio.get_running_loop()
         start = loop.time()
         with span_below(Span.API, sent_traceparent(request)) as active:
-            response = await self._response(operation, described, answer, request)
+            response = await self._respond(operation, described, answer, request)
             active.set_attribute("operation", operation.value)
             active.set_attribute("status", response.status)
-        self._ports.sink.answered(operation, response.status, loop.time() - start)
+        self._sink.answered(operation, response.status, loop.time() - start)
         return response
 
-    async def _response(
+    async def _respond(
         self,
         operation: Operation,
-        described: Described,
+        described: OperationSpec,
         answer: _Answer,
         request: web.Request,
     ) -> web.Response:
         try:
             async with asyncio.timeout(self._limits.answer_s + self._limits.receive_s):
-                caller = await self._admitted(described, request)
+                caller = await self._admit(described, request)
                 reply = await answer(request, caller)
         except ProblemError as found:
             return problem_response(found.status, found.problem, retry_s=found.retry_s)
         except TimeoutError:
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
         except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told nothing of it
-            self._ports.sink.failed(operation, error)
+            self._sink.failed(operation, error)
             text = "a fault of the controller; see its log"
             return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, Problem(text))
         return good_response(reply)
 
-    async def _admitted(self, described: Described, request: web.Request) -> ApiCaller | None:
+    async def _admit(self, described: OperationSpec, request: web.Request) -> ApiCaller | None:
         if described.access is Access.ANYBODY:
             return None
         try:
-            caller = await self._ports.authentication.caller(request)
+            caller = await self._authentication.authenticate(request)
         except TokenReviewUnavailableError as error:
             raise refused(Refusal(ReasonCode.TOKEN_REVIEW_UNAVAILABLE, str(error))) from None
         if isinstance(caller, Refusal):
             raise refused(caller, HTTPStatus.UNAUTHORIZED)
         usage = self._pods if caller.speaks_as_pod(described.access) else self._others
-        limited = usage.message(caller.key, self._ports.boottime_ns())
+        limited = usage.message(caller.key, self._boottime_ns())
         denied = access_refusal(caller, described.access)
         if denied is not None:
             raise refused(denied)
@@ -280,9 +276,9 @@ class Endpoint:
             raise refused(limited, retry_s=math.ceil(usage.wait_ns(caller.key) / NS_PER_S))
         return caller
 
-    async def _page(
+    async def _answer_page(
         self,
-        make: Callable[[Inventory, Asked], Page[Any]],
+        make: Callable[[Inventory, PageRequest], Page[Any]],
         request: web.Request,
         _caller: ApiCaller | None,
         *,
@@ -293,11 +289,11 @@ class Endpoint:
         except QueryError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
         async with self._pages:
-            inventory = self._ports.inventory()
+            inventory = self._inventory()
             if needs_ledger and not inventory.is_ledger_known:
                 text = "the ledger was not read, or too long ago"
                 raise refused(Refusal(ReasonCode.LEDGER_UNAVAILABLE, text))
-            page, body = await asyncio.to_thread(_made, make, inventory, asked)
+            page, body = await asyncio.to_thread(_make_page, make, inventory, asked)
         if page.next_after is None:
             return Reply(body)
         query = urlencode({"limit": asked.limit, "after": page.next_after})
@@ -306,16 +302,16 @@ class Endpoint:
     async def _finalize(self, request: web.Request, caller: ApiCaller | None) -> Reply:
         if caller is None:
             raise refused(Refusal(ReasonCode.ROLE_DENIED))
-        asked = await self._asked(request)
+        asked = await self._read_request(request)
         refusal = holder_refusal(caller, asked)
         if refusal is None:
-            refusal = await self._finalized(asked, caller)
-        self._ports.sink.finalized(caller.name, asked, refusal)
+            refusal = await self._confirm(asked, caller)
+        self._sink.finalized(caller.name, asked, refusal)
         if refusal is not None:
             raise refused(refusal)
         return Reply(msgspec.json.encode(Done()))
 
-    async def _asked(self, request: web.Request) -> FinalizeRequest:
+    async def _read_request(self, request: web.Request) -> FinalizeRequest:
         try:
             return read_finalize(await self._bodies.receive(request))
         except BodyRefusedError as error:
@@ -325,8 +321,8 @@ class Endpoint:
         except FinalizeRequestError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
 
-    async def _finalized(self, asked: FinalizeRequest, caller: ApiCaller) -> Refusal | None:
-        finalizer = self._ports.finalizer
+    async def _confirm(self, asked: FinalizeRequest, caller: ApiCaller) -> Refusal | None:
+        finalizer = self._finalizer
         if finalizer is None:
             return Refusal(ReasonCode.LEDGER_UNAVAILABLE, _NO_LEDGER)
         cause = "an operator says that its pod is bound"
@@ -341,8 +337,8 @@ class Endpoint:
         return None if isinstance(found, Confirmed) else found
 
 
-def _made(
-    make: Callable[[Inventory, Asked], Page[T]], inventory: Inventory, asked: Asked
+def _make_page(
+    make: Callable[[Inventory, PageRequest], Page[T]], inventory: Inventory, asked: PageRequest
 ) -> tuple[Page[T], bytes]:
     page = make(inventory, asked)
     return page, msgspec.json.encode(page.items)
@@ -350,7 +346,3 @@ def _made(
 
 async def _openapi(_request: web.Request, _caller: ApiCaller | None) -> Reply:
     return Reply(openapi_json())
-
-
-async def _healthz(_request: web.Request) -> web.Response:
-    return web.Response(text="ok")

@@ -1,6 +1,6 @@
-"""Authentication.
+"""Says who calls the HTTP API: by a bearer token where one is sent, else by the client's SVID.
 
-Holds: peer certificate, token reviews, authentication.
+Must not decide what a caller may do.
 """
 
 import asyncio
@@ -24,11 +24,7 @@ from gpuwarden.identity.spiffe_id import SpiffeIdError
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- peer certificate
-# The certificates that a client has shown in its TLS handshake, as judging callers needs them.
-#
-# What the handshake has verified is verified again at each request, against the roots of then.
-# Never raises, decides nothing.
+# --- SVIDs
 
 
 class _Certificate(Protocol):
@@ -42,7 +38,11 @@ _DER = 2
 
 
 def peer_of(transport: BaseTransport | None) -> StreamFacts | None:
-    """What the client has proven; None without TLS or where it showed nothing."""
+    """The certificates that a client has shown in its handshake; None without TLS or any.
+
+    What the handshake has verified is verified again at each request, against the roots of then.
+    Never raises.
+    """
     connection = None if transport is None else transport.get_extra_info("ssl_object")
     if not isinstance(connection, ssl.SSLObject):
         return None
@@ -77,20 +77,14 @@ def _names(chain: tuple[bytes, ...]) -> tuple[str, ...]:
         return ()
 
 
-# --- token reviews
-# What the API server says about tokens, kept for a short while.
-#
-# A token stands nowhere here: what is kept is known by the token's digest. Bounded in number, in
-# time and in questions under way, so that callers with invented tokens can neither fill the memory
-# nor keep the API server busy, push out what is known of good tokens, or take from one address what
-# all others need. Must not decide what an identity may do.
+# --- tokens
 
 
 class TokenReviewer(Protocol):
-    """Asks the API server."""
+    """Asks the API server; what does so is beside this layer."""
 
     async def review(self, token: str) -> TokenIdentity | None:
-        """Whose token it is, None where it counts for nothing here.
+        """Ask whose token it is; None where it counts for nothing here.
 
         Raises TokenReviewUnavailableError.
         """
@@ -116,7 +110,13 @@ class _Known:
 
 
 class TokenReviews:
-    """One per process; used from one event loop."""
+    """What the API server says about tokens, kept for a short while.
+
+    No token is kept: an answer is known by the token's digest. Bounded in number, in time and in
+    questions under way, so that callers with invented tokens can neither fill the memory nor keep
+    the API server busy, push out what is known of good tokens, or take from one address what all
+    others need. One per process; used from one event loop.
+    """
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class TokenReviews:
         reviewed: Callable[[str], None],
         limits: ReviewLimits = ReviewLimits(),
     ) -> None:
-        """`reviewed` is told accepted, refused, kept, busy or failed, once per question."""
+        """`reviewed` takes accepted, refused, kept, busy or failed, once per question."""
         self._reviewer = reviewer
         self._boottime_ns = boottime_ns
         self._reviewed = reviewed
@@ -136,8 +136,8 @@ class TokenReviews:
         self._running: dict[bytes, asyncio.Task[TokenIdentity | None]] = {}
         self._asking: Counter[str] = Counter()
 
-    async def identity(self, token: str, address: str) -> TokenIdentity | None:
-        """Whose token it is that came from `address`; raises TokenReviewUnavailableError."""
+    async def review(self, token: str, address: str) -> TokenIdentity | None:
+        """Find out whose token came from `address`; raises TokenReviewUnavailableError."""
         digest = hashlib.sha256(token.encode()).digest()
         known = self._accepted.get(digest) or self._refused.get(digest)
         if known is not None and self._boottime_ns() < known.until_ns:
@@ -151,7 +151,7 @@ class TokenReviews:
             task = asyncio.create_task(self._ask(digest, token))
             self._running[digest] = task
             self._asking[address] += 1
-            task.add_done_callback(lambda done: self._ended(digest, address, done))
+            task.add_done_callback(lambda done: self._forget(digest, address, done))
         return await asyncio.shield(task)
 
     def _is_busy(self, address: str) -> bool:
@@ -177,7 +177,9 @@ class TokenReviews:
         kept[digest] = _Known(found, asked_ns + lasts_ns)
         return found
 
-    def _ended(self, digest: bytes, address: str, task: asyncio.Task[TokenIdentity | None]) -> None:
+    def _forget(
+        self, digest: bytes, address: str, task: asyncio.Task[TokenIdentity | None]
+    ) -> None:
         del self._running[digest]
         self._asking[address] -= 1
         if not self._asking[address]:
@@ -186,32 +188,33 @@ class TokenReviews:
             task.exception()  # whoever asked may be gone
 
 
-# --- authentication
-# Says who calls: by a bearer token where one is sent, else by the client's SVID.
+# --- callers
 
 _BEARER: Final = "bearer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthenticationPorts:
-    """What is asked."""
-
-    reviews: TokenReviews | None
-    """None where there is no Kubernetes API: then no token counts."""
-    roots: Callable[[], Sequence[x509.Certificate]]
-    wall: Callable[[], datetime]
-    trust_domain: str
-    path_prefix: str
-    readers: Collection[str]
 
 
 class Authentication:
     """Used from one event loop."""
 
-    def __init__(self, ports: AuthenticationPorts) -> None:
-        self._ports = ports
+    def __init__(
+        self,
+        *,
+        reviews: TokenReviews | None,
+        roots: Callable[[], Sequence[x509.Certificate]],
+        wall: Callable[[], datetime],
+        trust_domain: str,
+        path_prefix: str,
+        readers: Collection[str],
+    ) -> None:
+        """`reviews` is None without a Kubernetes API: then no token counts."""
+        self._reviews = reviews
+        self._roots = roots
+        self._wall = wall
+        self._trust_domain = trust_domain
+        self._path_prefix = path_prefix
+        self._readers = readers
 
-    async def caller(self, request: web.Request) -> ApiCaller | Refusal:
+    async def authenticate(self, request: web.Request) -> ApiCaller | Refusal:
         """Who sent the request, or why nobody did; raises TokenReviewUnavailableError."""
         sent = request.headers.getall("Authorization", [])
         if not sent:
@@ -220,12 +223,12 @@ class Authentication:
         token = token.strip()
         if len(sent) > 1 or scheme.lower() != _BEARER or not token or not token.isascii():
             return Refusal(ReasonCode.TOKEN_INVALID, "Authorization: expected one Bearer token")
-        if self._ports.reviews is None:
+        if self._reviews is None:
             return Refusal(ReasonCode.TOKEN_INVALID, "no token counts here")
-        found = await self._ports.reviews.identity(token, request.remote or "")
+        found = await self._reviews.review(token, request.remote or "")
         if found is None:
             return Refusal(ReasonCode.TOKEN_INVALID, "the token does not count for our audience")
-        return token_caller(found, self._ports.readers)
+        return token_caller(found, self._readers)
 
     def _by_certificate(self, request: web.Request) -> ApiCaller | Refusal:
         facts = peer_of(request.transport)
@@ -233,9 +236,9 @@ class Authentication:
             return Refusal(ReasonCode.TOKEN_INVALID, "neither a token nor an SVID was shown")
         found = caller_of(
             facts,
-            self._ports.roots(),
-            trust_domain=self._ports.trust_domain,
-            path_prefix=self._ports.path_prefix,
-            at=self._ports.wall(),
+            self._roots(),
+            trust_domain=self._trust_domain,
+            path_prefix=self._path_prefix,
+            at=self._wall(),
         )
         return found if isinstance(found, Refusal) else svid_caller(found)

@@ -20,15 +20,8 @@ from controller.ledger.release import card_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.messages import node_message
 from controller.placement.devices import DevicePool
-from controller.placement.selector import Device as DeviceFacts
-from controller.placement.selector import Device as DeviceStatusDevice
+from controller.placement.selector import Device as FleetDevice
 from controller.placement.selector import Selector, labels_of
-
-# --- documents
-# What goes over the HTTP API, as types; the OpenAPI document is made from them. Pure.
-#
-# Keys are written with hyphens (`reservation-id`). Collections are objects whose keys are in
-# order, so that equal states give equal answers.
 
 _END = r"$(?!\n)"
 """In Python `$` is also before a last line feed."""
@@ -151,12 +144,7 @@ Reservations = dict[str, Reservation]
 """By reservation id, in order."""
 
 
-# --- device status
-# Which devices of a node are shown, and where each stands. Pure.
-#
-# Records come first: whatever is held is shown as held. The rest is said by the node's last
-# accepted
-# evidence, and a device is free only where nothing of it says otherwise.
+# --- status of devices
 
 _PART: Final = key_of("MIG-")
 _HELD: Final = (
@@ -181,7 +169,7 @@ class NodeUse:
 def use_on(
     node: str, accepted: Acceptance, ledger: LedgerSnapshot, *, is_eligible: bool
 ) -> NodeUse:
-    """Asked once per node."""
+    """PageRequest once per node."""
     uuids = (card_of(x.device) for x in accepted.allocations or ())
     given = frozenset(key_of(x) for x in uuids if x is not None)
     shown = {key_of(mig.uuid) for gpu in accepted.gpus for mig in gpu.mig_devices}
@@ -189,7 +177,7 @@ def use_on(
     return NodeUse(is_eligible, given, not had <= shown)
 
 
-def shown_devices(accepted: Acceptance, ledger: LedgerSnapshot) -> list[DeviceStatusDevice]:
+def shown_devices(accepted: Acceptance, ledger: LedgerSnapshot) -> list[FleetDevice]:
     """What pods can be given, could be given if its GPU were well, or hold; in PCI bus order.
 
     A GPU that is split is shown as its parts. One that has none yet is shown only while it is held.
@@ -205,8 +193,12 @@ def shown_devices(accepted: Acceptance, ledger: LedgerSnapshot) -> list[DeviceSt
     return sorted((*usable, *others), key=lambda x: x.gpu.index)
 
 
-def status_of(device: DeviceStatusDevice, holders: Iterable[Holder], use: NodeUse) -> DeviceStatus:
-    """The first that is true."""
+def status_of(device: FleetDevice, holders: Iterable[Holder], use: NodeUse) -> DeviceStatus:
+    """The first that is true.
+
+    Records come first: whatever is held is shown as held. The node's last accepted evidence says
+    the rest, and a device is free only where nothing of it says otherwise.
+    """
     states = {x.state for x in holders}
     for state, shown in _HELD:
         if state in states:
@@ -218,32 +210,27 @@ def status_of(device: DeviceStatusDevice, holders: Iterable[Holder], use: NodeUs
     return DeviceStatus.IN_USE if _is_used(device, use) else DeviceStatus.FREE
 
 
-def _is_used(device: DeviceStatusDevice, use: NodeUse) -> bool:
+def _is_used(device: FleetDevice, use: NodeUse) -> bool:
     """Whether somebody has it without a record."""
     if device.in_use or not use.given.isdisjoint(map(key_of, (device.uuid, device.gpu.uuid))):
         return True
     return device.mig is None and use.is_part_hidden
 
 
-def _parts_or_whole(gpu: GpuView, accepted: Acceptance) -> Iterator[DeviceStatusDevice]:
+def _parts_or_whole(gpu: GpuView, accepted: Acceptance) -> Iterator[FleetDevice]:
     """Devices of which nobody asks whether a process uses them."""
     if not gpu.mig or not gpu.mig_devices:
-        yield DeviceStatusDevice(gpu.uuid, accepted.host, gpu, None, in_use=False)
+        yield FleetDevice(gpu.uuid, accepted.host, gpu, None, in_use=False)
         return
     for mig in gpu.mig_devices:
-        yield DeviceStatusDevice(mig.uuid, accepted.host, gpu, mig, in_use=False)
+        yield FleetDevice(mig.uuid, accepted.host, gpu, mig, in_use=False)
 
 
 def _is_unusable(gpu: GpuView) -> bool:
     return gpu.lost is not None or gpu.unhealthy is not None
 
 
-# --- listing
-# Pages of devices, nodes and reservations from one moment's snapshots. Pure.
-#
-# Nodes are in the order of their names, devices in PCI bus order, reservations in that of their
-# ids; a page says after which key the next one begins. Snapshots do not change, so a page can be
-# made on a thread.
+# --- pages
 
 T = TypeVar("T")
 
@@ -266,7 +253,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """Which page: at most so many keys, those after `after`."""
 
     limit: int
@@ -282,7 +269,7 @@ class Page(Generic[T]):
     """Where the next page begins; None where there is none."""
 
 
-def device_page(inventory: Inventory, asked: Asked) -> Page[Devices]:
+def device_page(inventory: Inventory, asked: PageRequest) -> Page[Devices]:
     """Devices of so many nodes, lost and unhealthy ones included."""
     names, further = _keys(inventory.fleet.nodes, asked)
     items: Devices = {}
@@ -291,19 +278,19 @@ def device_page(inventory: Inventory, asked: Asked) -> Page[Devices]:
     return Page(items, further)
 
 
-def node_page(inventory: Inventory, asked: Asked) -> Page[Nodes]:
+def node_page(inventory: Inventory, asked: PageRequest) -> Page[Nodes]:
     """So many nodes."""
     names, further = _keys(inventory.fleet.nodes, asked)
     return Page({x: _node(inventory.fleet.nodes[x], inventory.now_ns) for x in names}, further)
 
 
-def reservation_page(inventory: Inventory, asked: Asked) -> Page[Reservations]:
+def reservation_page(inventory: Inventory, asked: PageRequest) -> Page[Reservations]:
     """So many reservations."""
     ids, further = _keys(inventory.ledger.by_reservation, asked)
     return Page({x: _reservation(x, inventory.ledger.holding(x)) for x in ids}, further)
 
 
-def _keys(keys: Iterable[str], asked: Asked) -> tuple[list[str], str | None]:
+def _keys(keys: Iterable[str], asked: PageRequest) -> tuple[list[str], str | None]:
     found = heapq.nsmallest(asked.limit + 1, (x for x in keys if x > asked.after))
     shown = found[: asked.limit]
     return shown, shown[-1] if len(found) > asked.limit else None
@@ -318,7 +305,7 @@ def _devices_of(inventory: Inventory, node: NodeView) -> Devices:
     return {x.uuid: _device(inventory, node.name, x, use) for x in devices}
 
 
-def _device(inventory: Inventory, node: str, device: DeviceFacts, use: NodeUse) -> Device:
+def _device(inventory: Inventory, node: str, device: FleetDevice, use: NodeUse) -> Device:
     entry = inventory.ledger.get(device.uuid)
     if entry is None and device.mig is not None:
         entry = inventory.ledger.get(device.gpu.uuid)  # held whole, before it was split

@@ -31,16 +31,13 @@ _JSON = "application/json"
 
 
 class ExtenderMetrics(Protocol):
-    """Takes measurements, and news about the certificate for log and metric."""
+    """Takes measurements; the recorder that implements it is above this layer."""
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One answer.
 
         `result` is passed, rejected, reported, untouched, not_ready, bad, too_large, busy or slow.
         """
-
-    def certificate_changed(self, error: str | None) -> None:
-        """The certificate files have changed and were taken, or refused with `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +84,12 @@ class Extender:
         return web.Response(text="ok", headers=self._headers())
 
     async def _filter(self, request: web.Request) -> web.Response:
-        return await self._traced(Span.FILTER, request, "filter", self._verbs.filter)
+        return await self._trace(Span.FILTER, request, "filter", self._verbs.filter)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._traced(Span.PRIORITIZE, request, "prioritize", self._verbs.prioritize)
+        return await self._trace(Span.PRIORITIZE, request, "prioritize", self._verbs.prioritize)
 
-    async def _traced(
+    async def _trace(
         self, name: Span, request: web.Request, verb: str, decide: Callable[[Body], Answer]
     ) -> web.Response:
         with span_below(name, sent_traceparent(request)) as active:
@@ -137,7 +134,7 @@ class ExtenderServer(HttpServer):
         *,
         address: Address,
         tls: TlsFiles | None,
-        metrics: ExtenderMetrics,
+        certificate_changed: Callable[[str | None], None],
         limits: ExtenderLimits,
         reload_s: float = 10.0,
     ) -> None:
@@ -148,7 +145,7 @@ class ExtenderServer(HttpServer):
             address=address,
             tls=tls,
             limits=limits,
-            certificate_changed=metrics.certificate_changed,
+            certificate_changed=certificate_changed,
             reload_s=reload_s,
         )
 

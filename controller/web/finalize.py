@@ -5,7 +5,6 @@ that record. So a call that is answered twice, or beside the watch, changes noth
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -27,8 +26,7 @@ from controller.web.documents import FinalizeRequest
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- finalize request
-# Reads the body of `POST /finalize`. Pure; the body is bounded already.
+# --- the request
 
 FIELDS: Final = tuple(x.encode_name for x in msgspec.structs.fields(FinalizeRequest))
 """In the order in which missing ones are named."""
@@ -75,59 +73,53 @@ def _named(text: str, found: dict[str, Any]) -> str:
     return f"{field}: {quote(found[field], _SHOWN)}, {expected[:1].lower()}{expected[1:]}"
 
 
-# --- finalizing
-# `POST /finalize`: reads what there is, decides, and writes the confirmation.
-#
-# The record is read first and the pod after it, both past any copy; the write replaces exactly
-# that record. So a call that is answered twice, or beside the watch, changes nothing twice.
+# --- the decision
 
 MOST_RACES: Final = 4
 """Times that another may be faster at the record."""
 
 
 class PodReads(Protocol):
-    """The pods of the cluster."""
+    """The pods of the cluster; what asks the API server is beside this layer."""
 
     async def find(self, pod: PodRef) -> FoundPod:
-        """The pod of that UID, past the copy; raises PodsUnavailableError."""
+        """Read the pod of that UID, past any cache; raises PodsUnavailableError."""
 
 
 class FinalizeUnavailableError(Exception):
     """Undecided: ledger or API server did not answer (LEDGER_UNAVAILABLE); says which."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalizePorts:
-    """What is asked and told."""
-
-    store: LedgerStore
-    pods: PodReads
-    ids: ReservationIds | None
-    changed: Callable[[ReservationChange], None]
-
-
 class Finalizer:
-    """Used from one event loop."""
+    """Used from one event loop; `changed` takes note of each confirmation."""
 
-    def __init__(self, ports: FinalizePorts) -> None:
-        self._ports = ports
+    def __init__(
+        self,
+        store: LedgerStore,
+        pods: PodReads,
+        ids: ReservationIds | None,
+        changed: Callable[[ReservationChange], None],
+    ) -> None:
+        self._store = store
+        self._pods = pods
+        self._ids = ids
+        self._changed = changed
 
     async def finalize(self, request: FinalizeRequest, cause: str) -> Confirmed | Refusal:
         """Confirm one GPU of a reservation; raises FinalizeUnavailableError.
 
         `cause` is what the record in the audit log gives as the reason of the change.
         """
-        ports = self._ports
         try:
             for _ in range(MOST_RACES):
-                entry = await ports.store.read(request.gpu_uuid)
-                found = await ports.pods.find(_pod_of(request))
+                entry = await self._store.read(request.gpu_uuid)
+                found = await self._pods.find(_pod_of(request))
                 record = None if entry is None else entry.record
-                decided = self._decided(request, record, found)
+                decided = self._decide(request, record, found)
                 if not isinstance(decided, GpuRecord):
                     return decided
-                if await ports.store.compare_and_set(entry, decided):
-                    ports.changed(_change(request, decided, cause))
+                if await self._store.compare_and_set(entry, decided):
+                    self._changed(_change(request, decided, cause))
                     return Confirmed()
         except LedgerUnavailableError as error:
             raise FinalizeUnavailableError(f"the ledger: {error}") from None
@@ -135,10 +127,10 @@ class Finalizer:
             raise FinalizeUnavailableError(f"the pod: {error}") from None
         raise FinalizeUnavailableError("too many others change the record")
 
-    def _decided(
+    def _decide(
         self, request: FinalizeRequest, record: GpuRecord | None, found: FoundPod
     ) -> GpuRecord | Confirmed | Refusal:
-        others = self._ports.store.snapshot().holding(request.reservation_id)
+        others = self._store.snapshot().holding(request.reservation_id)
         gpus = {
             key_of(gpu)
             for entry in others
@@ -146,7 +138,7 @@ class Finalizer:
             if holder.reservation == request.reservation_id
             for gpu in holder.gpus
         }
-        return decide_finalize(request, record, found, frozenset(gpus), self._ports.ids)
+        return decide_finalize(request, record, found, frozenset(gpus), self._ids)
 
 
 def decide_finalize(

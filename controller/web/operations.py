@@ -10,11 +10,11 @@ import msgspec
 
 from controller.access import BoundPod, Caller, CallerKind, TokenIdentity
 from controller.web.documents import (
-    Asked,
     Devices,
     Done,
     FinalizeRequest,
     Nodes,
+    PageRequest,
     Problem,
     Reservations,
 )
@@ -22,11 +22,6 @@ from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- callers
-# Who calls the HTTP API and what that gives: one place, default deny. Pure.
-#
-# A token for our audience says which account, and which pod, it was made for; that alone gives
-# nothing but the right to speak for this one pod. Reading is for inspectors, operators and the
-# accounts that `api.readers` names: what is assigned to whom is not every pod's business.
 
 _ACCOUNT: Final = "system:serviceaccount:"
 
@@ -42,7 +37,12 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiCaller:
-    """A caller that is known."""
+    """A caller that is known.
+
+    A token for our audience says which account, and which pod, it was made for; that alone gives
+    nothing but the right to speak for this one pod. Reading is for inspectors, operators and the
+    accounts that `api.readers` names: who has which GPU is not every pod's business.
+    """
 
     name: str
     """SPIFFE ID, or user name of the token."""
@@ -92,7 +92,6 @@ def holder_refusal(caller: ApiCaller, request: FinalizeRequest) -> Refusal | Non
 
 
 # --- operations
-# Every operation of the HTTP API, each once: routes, rights and the OpenAPI document. Pure.
 
 MOST_KEYS: Final = 500
 """Of one page."""
@@ -111,7 +110,7 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class OperationSpec:
     """What an operation asks and answers."""
 
     method: str
@@ -128,7 +127,7 @@ class Described:
 
 
 OPERATIONS: Final = {
-    Operation.DEVICES: Described(
+    Operation.DEVICES: OperationSpec(
         "GET",
         "/devices",
         Access.READER,
@@ -138,7 +137,7 @@ OPERATIONS: Final = {
         is_paged=True,
         problems=((503, "LEDGER_UNAVAILABLE"),),
     ),
-    Operation.NODES: Described(
+    Operation.NODES: OperationSpec(
         "GET",
         "/nodes",
         Access.READER,
@@ -146,7 +145,7 @@ OPERATIONS: Final = {
         Nodes,
         is_paged=True,
     ),
-    Operation.RESERVATIONS: Described(
+    Operation.RESERVATIONS: OperationSpec(
         "GET",
         "/reservations",
         Access.READER,
@@ -155,7 +154,7 @@ OPERATIONS: Final = {
         is_paged=True,
         problems=((503, "LEDGER_UNAVAILABLE"),),
     ),
-    Operation.FINALIZE: Described(
+    Operation.FINALIZE: OperationSpec(
         "POST",
         "/finalize",
         Access.HOLDER,
@@ -171,15 +170,14 @@ OPERATIONS: Final = {
             (503, "LEDGER_UNAVAILABLE, or without a code: too many large bodies at once"),
         ),
     ),
-    Operation.OPENAPI: Described(
+    Operation.OPENAPI: OperationSpec(
         "GET", "/openapi.json", Access.ANYBODY, "This document", dict[str, Any]
     ),
 }
 """`/healthz` is beside it: it is for probes."""
 
 
-# --- query
-# Reads which page is asked for. Pure.
+# --- parameters of pages
 
 _MOST_CHARS: Final = 253
 _SHOWN: Final = 80
@@ -190,7 +188,7 @@ class QueryError(ValueError):
     """A parameter cannot be used; names it, the value and what was expected."""
 
 
-def read_query(pairs: Iterable[tuple[str, str]]) -> Asked:
+def read_query(pairs: Iterable[tuple[str, str]]) -> PageRequest:
     """The page behind `limit` and `after`, each at most once; raises QueryError."""
     found: dict[str, str] = {}
     for key, value in pairs:
@@ -199,7 +197,7 @@ def read_query(pairs: Iterable[tuple[str, str]]) -> Asked:
         if key in found:
             raise QueryError(f"{key}: given twice, expected once")
         found[key] = value
-    return Asked(_limit(found.get("limit", str(MOST_KEYS))), _after(found.get("after", "")))
+    return PageRequest(_limit(found.get("limit", str(MOST_KEYS))), _after(found.get("after", "")))
 
 
 def _limit(text: str) -> int:
@@ -215,10 +213,7 @@ def _after(text: str) -> str:
     return text
 
 
-# --- openapi
-# The OpenAPI document of the HTTP API, made from operations and types. Pure.
-#
-# Source: OpenAPI Specification 3.1.1, whose schemas are JSON Schema 2020-12, as msgspec makes.
+# --- OpenAPI 3.1.1, whose schemas are JSON Schema 2020-12, as msgspec makes
 
 VERSION: Final = "v1alpha1"
 """Of the API; fields may be added."""
@@ -285,7 +280,7 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(
-    operation: Operation, each: Described, schema_of: dict[str, dict[str, Any]]
+    operation: Operation, each: OperationSpec, schema_of: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": operation.value,
@@ -304,7 +299,7 @@ def _operation(
     return found
 
 
-def _answers(each: Described, schema_of: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _answers(each: OperationSpec, schema_of: dict[str, dict[str, Any]]) -> dict[str, Any]:
     good: dict[str, Any] = {
         "description": "The answer",
         "content": {_JSON: {"schema": schema_of[repr(each.answer)]}},

@@ -1,6 +1,6 @@
-"""Server.
+"""HTTP listeners: server TLS that follows its files, bounds on connections and bodies, ops.
 
-Holds: serving tls, http server, body buffer, http bodies, ops.
+What is answered is the business of the application that a listener is given.
 """
 
 import asyncio
@@ -23,12 +23,7 @@ from controller.operations.conditions import Readiness
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import CONTENT_TYPE
 
-# --- serving tls
-# Server TLS from certificate files that change while it serves.
-#
-# New handshakes get the newest files; open connections keep what they have. Files that
-# do not fit together (a torn write, a wrong key) leave the old certificate in place and
-# are reported. Blocking file reads of a few kilobytes; no network, no clock.
+# --- TLS from files
 
 Roots = tuple[x509.Certificate, ...]
 
@@ -56,7 +51,13 @@ class TlsFiles:
 
 
 class ServingTls:
-    """The context to listen with. Make it once; call `reload` now and then."""
+    """Server TLS from certificate files that change while it serves.
+
+    New handshakes get the newest files; open connections keep what they have. Files that
+    do not fit together (a torn write, a wrong key) leave the old certificate in place and
+    are reported. Reads files of a few kilobytes, blocking. Make it once; call `reload` from time to
+    time.
+    """
 
     def __init__(self, files: TlsFiles, client_roots: Callable[[], Roots] | None = None) -> None:
         """Load the files; raises TlsFilesError when they cannot serve now.
@@ -149,13 +150,9 @@ def _digest(files: TlsFiles) -> bytes:
     return digest.digest()
 
 
-# --- http server
-# An HTTP listener with bounds on connections, and server TLS that follows its files.
-#
-# For others' machines to call: the extender, the webhooks. What is answered is the business of
-# the application.
+# --- listener
 
-_BACKLOG_HTTP_SERVER: Final = 128
+_BACKLOG: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +212,7 @@ class HttpServer:
             self._address.port,
             ssl=None if self._tls is None else self._tls.context,
             ssl_handshake_timeout=None if self._tls is None else self._limits.handshake_s,
-            backlog=_BACKLOG_HTTP_SERVER,
+            backlog=_BACKLOG,
         )
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
@@ -255,26 +252,31 @@ class HttpServer:
         return handlers()
 
 
+async def healthz(_request: web.Request) -> web.Response:
+    """Answer a probe: the process turns its event loop."""
+    return web.Response(text="ok")
+
+
 def sent_traceparent(request: web.Request) -> str:
     """Of a caller that traces; which of several is meant nobody can know."""
     sent = request.headers.getall("traceparent", [])
     return sent[0] if len(sent) == 1 else ""
 
 
-# --- body buffer
-# Where a request's body is put together: one buffer, written once.
-#
-# A body of whole nodes has tens of megabytes. Taking that much new memory page by page costs
-# more than decrypting what is put there, so a large body moves to huge pages, where the
-# kernel gives any. It does so only once much of it has come: what a client announces
-# takes no memory.
+# --- bodies
 
 LARGE: Final = 4 << 20
 """Bytes after which a body of known length moves."""
 
 
 class BodyBuffer:
-    """Grows by what is appended, up to `expected` bytes where that is known."""
+    """Where a request's body is put together; grows up to `expected` bytes where that is known.
+
+    A body of whole nodes has tens of megabytes. Taking that much new memory page by page costs
+    more than decrypting what is put there, so a large body moves to huge pages, where the
+    kernel gives any. It does so only once much of it has come: what a client announces
+    takes no memory.
+    """
 
     __slots__ = ("_at", "_expected", "_small", "_view")
 
@@ -314,11 +316,6 @@ def _huge(size: int) -> memoryview:
     return memoryview(space)
 
 
-# --- http bodies
-# Receiving request bodies, bounded in size, in time and in sum.
-#
-# What a client sends can delay or refuse only its own request.
-
 _AT_ONCE: Final = 2
 """Bodies of full size that may be received at the same time."""
 
@@ -332,7 +329,10 @@ class BodyRefusedError(Exception):
 
 
 class BodyReceiver:
-    """One per listener."""
+    """Receives request bodies, bounded in size, in time and in sum; one per listener.
+
+    What a client sends can delay or refuse only its own request.
+    """
 
     def __init__(self, limit: int, key: str, *, receive_s: float) -> None:
         """At most `limit` bytes, which `key` configures, within `receive_s` from the headers on."""
@@ -374,24 +374,24 @@ class BodyReceiver:
             raise BodyRefusedError(503, "busy", "too many large requests at once")
 
 
-# --- ops
-# HTTP for kubelet and Prometheus: `/healthz`, `/readyz`, `/metrics`, and nothing else.
-#
-# Reads values only, has no side effects, takes no bodies. `/healthz` says that the
-# process turns its event loop; `/readyz` says whether it may decide and why not.
+# --- health and metrics
 
 _NO_BODY_BYTES = 1024
 _IDLE_SECONDS = 30.0
 _LINGER_SECONDS = 1.0
-_BACKLOG_OPS = 64
+_OPS_BACKLOG = 64
 
 
 def ops_app(
     readiness: Callable[[], Readiness], render_metrics: Callable[[], bytes]
 ) -> web.Application:
-    """The application; `readiness` and `render_metrics` are asked at each request."""
+    """`/healthz`, `/readyz` and `/metrics` for kubelet and Prometheus, and nothing else.
 
-    async def healthz(_request: web.Request) -> web.Response:
+    `/healthz` says that the process turns its event loop; `/readyz` says whether it may decide and
+    why not. `readiness` and `render_metrics` are asked at each request. Takes no bodies.
+    """
+
+    async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:
@@ -407,7 +407,7 @@ def ops_app(
         return web.Response(body=render_metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application(client_max_size=_NO_BODY_BYTES)
-    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/healthz", health)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
     return app
@@ -431,7 +431,7 @@ class OpsServer:
         """Listen; returns what was bound (port 0 means any free one). Raises OSError."""
         await self._runner.setup()
         site = web.TCPSite(
-            self._runner, self._address.host or None, self._address.port, backlog=_BACKLOG_OPS
+            self._runner, self._address.host or None, self._address.port, backlog=_OPS_BACKLOG
         )
         await site.start()
         host, port, *_ = self._runner.addresses[0]

@@ -1,6 +1,11 @@
-"""Verbs.
+"""The scheduler extender's verbs, from request bytes to answer bytes, without any HTTP. Pure.
 
-Holds: wire, verbs.
+Reads snapshots that others keep in memory, never the network: an answer takes what
+the CPU needs for it. No side effects but the decision that it hands back.
+
+Source of the wire form: k8s.io/kube-scheduler/extender/v1 (types.go, types_test.go). The Go types
+have no JSON tags: keys are the Go field names, Go's decoder takes them in any case, an
+unused list arrives as `null`. Nodes are never taken apart: their bytes are echoed.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -31,12 +36,7 @@ from controller.placement.verbs import (
 )
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- wire
-# kube-scheduler's `extender/v1` on the wire, exactly. Pure.
-#
-# Source: k8s.io/kube-scheduler/extender/v1 (types.go, types_test.go). The Go types have
-# no JSON tags: keys are the Go field names, Go's decoder takes them in any case, an
-# unused list arrives as `null`. Nodes are never taken apart: their bytes are echoed.
+# --- kube-scheduler's extender/v1 on the wire
 
 _MAX_NODES = 100_000
 _MAX_NAME_CHARS = 253
@@ -180,11 +180,7 @@ def _name_of(node: msgspec.Raw) -> str:
     return _NODE.decode(node).metadata.name
 
 
-# --- verbs
-# The extender's verbs from request bytes to answer bytes, without any HTTP.
-#
-# Reads snapshots that others keep in memory, never the network: an answer takes what
-# the CPU needs for it. No side effects but the decision that it hands back.
+# --- the verbs
 
 INSECURE_STATIC_HASHES = "static-hashes"
 _MARK = " (insecure static hashes)"

@@ -23,7 +23,13 @@ from controller.admission.review import (
     encode_answer,
 )
 from controller.placement.texts import message
-from controller.web.server import BodyReceiver, BodyRefusedError, ConnectionLimits, sent_traceparent
+from controller.web.server import (
+    BodyReceiver,
+    BodyRefusedError,
+    ConnectionLimits,
+    healthz,
+    sent_traceparent,
+)
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
@@ -36,16 +42,16 @@ _BROKEN: Final = Refusal(ReasonCode.ADMISSION_FAILED, "the controller failed; it
 
 
 class AdmissionMetrics(Protocol):
-    """Takes measurements, and news for the log."""
+    """Takes measurements, and news for the log.
+
+    The recorder that implements it is above this layer.
+    """
 
     def answered(self, path: str, result: str, seconds: float) -> None:
         """One answer; `result` is the verdict's, or bad, too_large, busy or slow."""
 
     def failed(self, path: str, error: Exception | None) -> None:
         """No decision: an error, or None where the time was over."""
-
-    def certificate_changed(self, error: str | None) -> None:
-        """The certificate files have changed and were taken, or refused with `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +94,7 @@ class AdmissionWebhooks:
         app = web.Application()
         for path, handler in self._handlers.items():
             app.router.add_post(path, partial(self._serve, path, handler))
-        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/healthz", healthz)
         return app
 
     async def _serve(
@@ -118,11 +124,11 @@ class AdmissionWebhooks:
         except ReviewError as error:
             return "bad", _refused(400, str(error))
         left_s = deadline_s - (loop.time() - start)
-        verdict = await self._verdict(path, handler, review, left_s)
+        verdict = await self._decide(path, handler, review, left_s)
         body = encode_answer(review, verdict)
         return verdict.result, web.Response(body=body, content_type=_JSON)
 
-    async def _verdict(
+    async def _decide(
         self, path: str, handler: AdmissionHandler, review: Review, left_s: float
     ) -> Verdict:
         try:
@@ -145,10 +151,6 @@ class AdmissionWebhooks:
         limits = self._limits
         given = limits.longest_s if match is None else min(float(match[1]), limits.longest_s)
         return max(given - limits.spare_s, limits.spare_s)
-
-
-async def _healthz(_request: web.Request) -> web.Response:
-    return web.Response(text="ok")
 
 
 def _refused(status: int, text: str) -> web.Response:

@@ -44,6 +44,7 @@ from controller.placement.snapshot import Scenes
 from controller.placement.texts import WishRules
 from controller.record import AuditLog
 from controller.recorders.binding import BindingJournal, UseJournal
+from controller.recorders.http import AdmissionJournal
 from controller.settings import (
     ControllerSettings,
     Enforcement,
@@ -53,7 +54,7 @@ from controller.settings import (
 )
 from controller.store.ledger import SqliteLedgerStore
 from controller.web.server import HttpServer, TlsFiles
-from controller.web.webhook import AdmissionLimits, AdmissionMetrics, AdmissionWebhooks
+from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 
@@ -165,7 +166,7 @@ def admission_server(
     settings: ControllerSettings,
     ports: PodPorts,
     *,
-    metrics: AdmissionMetrics,
+    journal: AdmissionJournal,
     others: Mapping[str, AdmissionHandler],
 ) -> HttpServer | None:
     """The listener of all webhooks, or None without `admission.tls`.
@@ -178,7 +179,7 @@ def admission_server(
     limits = AdmissionLimits()
     webhooks = AdmissionWebhooks(
         {**pod_handlers(ports), **others},
-        metrics=metrics,
+        metrics=journal,
         limits=limits,
         report=is_report_only(settings),
     )
@@ -187,7 +188,7 @@ def admission_server(
         address=settings.listen.admission,
         tls=TlsFiles(tls.cert, tls.key, tls.client_ca),
         limits=limits,
-        certificate_changed=metrics.certificate_changed,
+        certificate_changed=journal.certificate_changed,
     )
 
 

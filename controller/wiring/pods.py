@@ -107,7 +107,7 @@ def admission_webhooks(
         modes=modes,
     )
     others = {} if binding is None else binding.handlers
-    return admission_server(settings, ports, metrics=journal, others=others)
+    return admission_server(settings, ports, journal=journal, others=others)
 
 
 def extender_verbs(
@@ -155,7 +155,7 @@ def extender_server(
         ),
         address=settings.listen.extender,
         tls=_tls_files(settings.extender.tls),
-        metrics=journal,
+        certificate_changed=journal.certificate_changed,
         limits=limits,
     )
 

@@ -24,10 +24,10 @@ from controller.recorders.http import ApiJournal
 from controller.rpc.fleet import FleetService, KnownFleet
 from controller.rpc.services import PlacementService
 from controller.settings import ControllerSettings
-from controller.web.api import ApiLimits, ApiPorts, Endpoint
-from controller.web.authentication import Authentication, AuthenticationPorts, TokenReviews
+from controller.web.api import ApiLimits, Endpoint
+from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import Inventory
-from controller.web.finalize import FinalizePorts, Finalizer
+from controller.web.finalize import Finalizer
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import BindingParts
@@ -154,23 +154,16 @@ def http_api(
     finalizer = None
     if cluster is not None and binding is not None:
         finalizer = Finalizer(
-            FinalizePorts(
-                store=binding.ledger.store,
-                pods=cluster.pods,
-                ids=binding.ids,
-                changed=binding.journal.changed,
-            )
+            binding.ledger.store, cluster.pods, binding.ids, binding.journal.changed
         )
     limits = ApiLimits()
     endpoint = Endpoint(
-        ApiPorts(
-            authentication=_authentication(settings, cluster, conditions, journal),
-            inventory=_inventory(fleet, binding, conditions),
-            finalizer=finalizer,
-            sink=journal,
-            boottime_ns=conditions.clock.boottime_ns,
-        ),
-        limits,
+        _authentication(settings, cluster, conditions, journal),
+        _inventory(fleet, binding, conditions),
+        finalizer,
+        sink=journal,
+        boottime_ns=conditions.clock.boottime_ns,
+        limits=limits,
     )
     return HttpServer(
         endpoint.application(),
@@ -196,14 +189,12 @@ def _authentication(
             reviewed=journal.reviewed,
         )
     return Authentication(
-        AuthenticationPorts(
-            reviews=reviews,
-            roots=lambda: conditions.known().roots,
-            wall=lambda: utc(clock.wall_ns()),
-            trust_domain=settings.trust_domain,
-            path_prefix=settings.path_prefix,
-            readers=frozenset(settings.api.readers),
-        )
+        reviews=reviews,
+        roots=lambda: conditions.known().roots,
+        wall=lambda: utc(clock.wall_ns()),
+        trust_domain=settings.trust_domain,
+        path_prefix=settings.path_prefix,
+        readers=frozenset(settings.api.readers),
     )
 
 

@@ -81,7 +81,7 @@ async def serve(options: argparse.Namespace) -> None:
         Extender(verbs, sink=sink, metrics=journal, limits=limits),
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
-        metrics=journal,
+        certificate_changed=journal.certificate_changed,
         limits=limits,
     )
     host, port = await server.start()

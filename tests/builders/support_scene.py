@@ -19,8 +19,8 @@ from controller.fleet.enrollment import (
 from controller.fleet.view import FleetSnapshot
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
 from controller.policies.in_force import PolicyInForce
-from controller.recorders.gauges import WitnessAlarms
 from controller.recorders.support_bundle import ControllerState
+from controller.recorders.trust import WitnessAlarms
 from controller.rpc.attestation import AttestSession, StreamTable
 from gpuwarden.audit.checkpoint import TreeHead
 from gpuwarden.evidence.model import Host, LogAlarm

@@ -16,10 +16,10 @@ from controller.fleet.view import FleetSnapshot
 from controller.ledger.claim import LivePod
 from controller.ledger.record import PodGone, PodRef, PodSeen, ReservationSubject
 from controller.ledger.store import MemoryLedgerStore
-from controller.web.api import ApiLimits, ApiPorts, Endpoint
-from controller.web.authentication import Authentication, AuthenticationPorts, TokenReviews
+from controller.web.api import ApiLimits, Endpoint
+from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import FinalizeRequest, Inventory
-from controller.web.finalize import FinalizePorts, Finalizer
+from controller.web.finalize import Finalizer
 from controller.web.operations import Operation
 from controller.web.server import HttpServer, TlsFiles
 from gpuwarden.reasons import Refusal
@@ -166,27 +166,20 @@ async def api_world(
         world.reviewer, boottime_ns=world.clock.boottime_ns, reviewed=lambda _result: None
     )
     authentication = Authentication(
-        AuthenticationPorts(
-            reviews=reviews if has_reviews else None,
-            roots=lambda: world.roots,
-            wall=lambda: datetime.now(UTC) + world.late,
-            trust_domain=TD,
-            path_prefix="/gpuwarden",
-            readers=("monitoring/shop",),
-        )
-    )
-    finalizer = Finalizer(
-        FinalizePorts(store=world.store, pods=world, ids=IDS, changed=world.changes.append)
+        reviews=reviews if has_reviews else None,
+        roots=lambda: world.roots,
+        wall=lambda: datetime.now(UTC) + world.late,
+        trust_domain=TD,
+        path_prefix="/gpuwarden",
+        readers=("monitoring/shop",),
     )
     endpoint = Endpoint(
-        ApiPorts(
-            authentication=authentication,
-            inventory=world.inventory,
-            finalizer=finalizer,
-            sink=world,
-            boottime_ns=world.boottime_ns,
-        ),
-        bounds,
+        authentication,
+        world.inventory,
+        Finalizer(world.store, world, IDS, world.changes.append),
+        sink=world,
+        boottime_ns=world.boottime_ns,
+        limits=bounds,
     )
     server = HttpServer(
         endpoint.application(),

@@ -39,7 +39,11 @@ class Running:
         self.measurements = Measurements()
         extender = Extender(verbs, sink=self.sink, metrics=self.measurements, limits=limits)
         self.server = ExtenderServer(
-            extender, address=LOOPBACK, tls=None, metrics=self.measurements, limits=limits
+            extender,
+            address=LOOPBACK,
+            tls=None,
+            certificate_changed=self.measurements.certificate_changed,
+            limits=limits,
         )
         self.port = 0
 

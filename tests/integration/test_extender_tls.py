@@ -60,7 +60,7 @@ async def tls(tmp_path: Path) -> AsyncIterator[Tls]:
         extender,
         address=Address("127.0.0.1", 0),
         tls=files,
-        metrics=measurements,
+        certificate_changed=measurements.certificate_changed,
         limits=limits,
         reload_s=0.01,
     )

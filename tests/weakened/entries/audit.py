@@ -66,7 +66,7 @@ ENTRIES: Final = (
     ),
     one(
         "log-accusations",
-        "controller/recorders/gauges.py",
+        "controller/recorders/trust.py",
         "if not is_bounded or self._recorded[key] >= MAX_RECORDS:",
         "if False:",
         "tests/unit/controller/recorders/test_gauges.py::test_what_nodes_say_fills_no_log",

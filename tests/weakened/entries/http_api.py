@@ -18,9 +18,9 @@ ENTRIES: Final = (
     one(
         "api-body-last",
         "controller/web/api.py",
-        "                caller = await self._admitted(described, request)\n",
+        "                caller = await self._admit(described, request)\n",
         "                await self._bodies.receive(request)\n"
-        "                caller = await self._admitted(described, request)\n",
+        "                caller = await self._admit(described, request)\n",
         f"{API_TLS}::test_nothing_of_a_body_is_read_before_the_caller_may_call",
     ),
     one(
@@ -56,15 +56,15 @@ ENTRIES: Final = (
     one(
         "api-roots-of-now",
         "controller/web/authentication.py",
-        "        found = caller_of(\n            facts,\n            self._ports.roots(),\n",
-        '        self._first = getattr(self, "_first", None) or self._ports.roots()\n'
+        "        found = caller_of(\n            facts,\n            self._roots(),\n",
+        '        self._first = getattr(self, "_first", None) or self._roots()\n'
         "        found = caller_of(\n            facts,\n            self._first,\n",
         f"{API_TLS}::test_intermediates_are_followed_and_roots_are_those_of_now",
     ),
     one(
         "api-time-of-now",
         "controller/web/authentication.py",
-        "            at=self._ports.wall(),\n",
+        "            at=self._wall(),\n",
         "            at=datetime.now().astimezone(),\n",
         f"{API_TLS}::test_a_connection_outlives_no_certificate",
     ),

@@ -1,18 +1,11 @@
-from dataclasses import dataclass
-
 import structlog
 
 from controller.explain.node import RecentRefusals
-from controller.recorders.gauges import (
-    MAX_LOGS,
-    MAX_RECORDS,
-    FleetGauges,
-    WitnessAlarms,
-    count_fleet,
-)
-from controller.recorders.trust import TrustJournal
+from controller.recorders.gauges import FleetGauges, count_fleet
+from controller.recorders.trust import MAX_LOGS, MAX_RECORDS, TrustJournal, WitnessAlarms
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import LogAlarm, LostGpu
+from gpuwarden.identity.keeper import KeeperFacts
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -51,22 +44,14 @@ def test_the_fleet_is_counted_by_state() -> None:
     assert counts.classes == 2
 
 
-@dataclass
-class Facts:
-    svid_expires_seconds: float
-    generation: int
-    rebuilds: int
-    failures: int
-
-
 def test_gauges_show_the_present_and_counters_only_what_is_new() -> None:
     instruments = Instruments(Process.CONTROLLER, "0")
     gauges = FleetGauges(instruments)
     for facts in (
-        Facts(0.0, 0, 0, 0),
-        Facts(60.0, 1, 1, 2),
-        Facts(90.0, 3, 2, 2),
-        Facts(80.0, 3, 2, 3),
+        KeeperFacts(0.0, 0, 0, 0, watching=True),
+        KeeperFacts(60.0, 1, 1, 2, watching=True),
+        KeeperFacts(90.0, 3, 2, 2, watching=True),
+        KeeperFacts(80.0, 3, 2, 3, watching=True),
     ):
         gauges.set_svid(facts)
     value = instruments.registry.get_sample_value

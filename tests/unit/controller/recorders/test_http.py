@@ -3,7 +3,6 @@ from typing import Any
 import structlog
 
 from controller.admission.review import AdmissionDecision
-from controller.record import Record
 from controller.recorders.http import AdmissionJournal, ApiJournal
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation
@@ -11,7 +10,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
-from tests.fakes.placement import Log
+from tests.fakes.recording_audit import RecordingAudit
 
 # --- What Prometheus, the log, the audit log and Events are told about admission
 
@@ -20,7 +19,7 @@ ENV = Refusal(ReasonCode.DOOR_ENV, "a")
 
 class Desk:
     def __init__(self) -> None:
-        self.audit = Log()
+        self.audit = RecordingAudit()
         self.told: list[AdmissionDecision] = []
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.journal = AdmissionJournal(self.instruments, self.audit, self.told.append)
@@ -59,15 +58,15 @@ def test_each_code_of_a_decision_counts_once_and_refusals_are_loud() -> None:
     assert desk.value("admission_refusals_total", code="DOOR_ENV", decision="refused") == 1
     assert desk.value("admission_refusals_total", code="DOOR_CDI", decision="refused") == 1
     assert desk.value("admission_refusals_total", code="DOOR_ENV", decision="reported") == 1
-    assert [x.decision for x in desk.audit.records] == ["refused", "reported", "admitted"]
-    assert desk.audit.records[0].actor == "unknown"
+    assert [x.decision for x in desk.audit.noted] == ["refused", "reported", "admitted"]
+    assert desk.audit.noted[0].actor == "unknown"
     assert len(desk.told) == 3
 
 
 def test_a_long_name_of_who_creates_is_cut() -> None:
     desk = Desk()
     desk.journal.note(decision(user="u" * 5000))
-    assert [x.actor for x in desk.audit.records] == ["u" * 253]
+    assert [x.actor for x in desk.audit.noted] == ["u" * 253]
 
 
 def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
@@ -96,16 +95,8 @@ def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
 REQUEST = FinalizeRequest("team-a", "train-0", "uid-0", "v1.k.x", "GPU-1")
 
 
-class Notes:
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def note(self, record: Record) -> None:
-        self.records.append(record)
-
-
-def journal() -> tuple[ApiJournal, Notes, Any]:
-    instruments, notes = Instruments(Process.CONTROLLER, "0"), Notes()
+def journal() -> tuple[ApiJournal, RecordingAudit, Any]:
+    instruments, notes = Instruments(Process.CONTROLLER, "0"), RecordingAudit()
     return ApiJournal(instruments, notes), notes, lambda: instruments.render().decode()
 
 
@@ -113,7 +104,7 @@ def test_a_call_of_finalize_is_a_record_with_who_called() -> None:
     told, notes, _ = journal()
     told.finalized("jane", REQUEST, None)
     told.finalized("jane", REQUEST, Refusal(ReasonCode.RESERVATION_UNKNOWN, "no such reservation"))
-    good, bad = notes.records
+    good, bad = notes.noted
     assert (good.kind, good.actor, good.subject) == (
         RecordKind.API_FINALIZE,
         "jane",

@@ -26,7 +26,7 @@ class World:
         )
 
     async def all(self, *tokens: str) -> list[TokenIdentity | None]:
-        return [await self.reviews.identity(x, HERE) for x in tokens]
+        return [await self.reviews.review(x, HERE) for x in tokens]
 
 
 async def test_answers_of_both_kinds_are_kept_for_a_while() -> None:
@@ -45,7 +45,7 @@ async def test_answers_of_both_kinds_are_kept_for_a_while() -> None:
 async def test_time_is_counted_from_the_question_not_from_the_answer() -> None:
     world = World()
     world.reviewer.gate = asyncio.Event()
-    asking = asyncio.create_task(world.reviews.identity("good", HERE))
+    asking = asyncio.create_task(world.reviews.review("good", HERE))
     await world.reviewer.was_asked.wait()
     world.clock.advance(10)
     world.reviewer.gate.set()
@@ -72,11 +72,11 @@ async def test_invented_tokens_push_no_good_one_out() -> None:
 async def test_one_address_does_not_take_what_others_need() -> None:
     world = World(at_once=3, at_once_from_one_address=2)
     world.reviewer.gate = asyncio.Event()
-    flood = [asyncio.create_task(world.reviews.identity(x, HERE)) for x in ("bad-1", "bad-2")]
+    flood = [asyncio.create_task(world.reviews.review(x, HERE)) for x in ("bad-1", "bad-2")]
     await asyncio.sleep(0)
     with pytest.raises(TokenReviewUnavailableError, match="too many"):
-        await world.reviews.identity("bad-3", HERE)
-    other = asyncio.create_task(world.reviews.identity("good", "192.0.2.2"))
+        await world.reviews.review("bad-3", HERE)
+    other = asyncio.create_task(world.reviews.review("good", "192.0.2.2"))
     await asyncio.sleep(0)
     world.reviewer.gate.set()
     assert await asyncio.gather(*flood, other) == [None, None, POD]
@@ -87,10 +87,10 @@ async def test_one_address_does_not_take_what_others_need() -> None:
 async def test_the_same_token_is_asked_about_once_at_a_time() -> None:
     world = World(at_once=1)
     world.reviewer.gate = asyncio.Event()
-    asking = [asyncio.create_task(world.reviews.identity("good", HERE)) for _ in range(5)]
+    asking = [asyncio.create_task(world.reviews.review("good", HERE)) for _ in range(5)]
     await asyncio.sleep(0)
     with pytest.raises(TokenReviewUnavailableError, match="too many"):
-        await world.reviews.identity("other", "192.0.2.9")
+        await world.reviews.review("other", "192.0.2.9")
     world.reviewer.gate.set()
     assert await asyncio.gather(*asking) == [POD] * 5
     assert world.reviewer.asked == ["good"]
@@ -101,7 +101,7 @@ async def test_a_failure_is_not_kept() -> None:
     world = World()
     world.reviewer.down = True
     with pytest.raises(TokenReviewUnavailableError):
-        await world.reviews.identity("good", HERE)
+        await world.reviews.review("good", HERE)
     world.reviewer.down = False
     assert await world.all("good") == [POD]
     assert world.told == ["failed", "accepted"]
@@ -110,7 +110,7 @@ async def test_a_failure_is_not_kept() -> None:
 async def test_who_asked_may_go_and_the_answer_is_kept() -> None:
     world = World()
     world.reviewer.gate = asyncio.Event()
-    asking = asyncio.create_task(world.reviews.identity("good", HERE))
+    asking = asyncio.create_task(world.reviews.review("good", HERE))
     await asyncio.sleep(0)
     asking.cancel()
     world.reviewer.gate.set()

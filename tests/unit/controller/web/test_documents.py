@@ -12,9 +12,9 @@ from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.selector import compile_labels
 from controller.web.documents import (
-    Asked,
     Devices,
     Inventory,
+    PageRequest,
     device_page,
     node_page,
     reservation_page,
@@ -25,7 +25,7 @@ from tests.builders.fleet_views import acceptance, fleet, gpu, healthy, mig_slic
 from tests.builders.ledger import OTHER_POD, SHARE, holder
 
 LABELS = compile_labels({"large": "memory>=40Gi", "old": "memory<1Gi"})
-ALL = Asked(500)
+ALL = PageRequest(500)
 
 
 def held(gpu: str, node: str, state: HolderState, **changes: Any) -> GpuRecord:
@@ -225,17 +225,17 @@ def test_pages_join_to_the_whole_in_order() -> None:
     seen: list[str] = []
     after: str | None = ""
     while after is not None:
-        page = node_page(here, Asked(2, after))
+        page = node_page(here, PageRequest(2, after))
         assert 1 <= len(page.items) <= 2
         seen += page.items
         after = page.next_after
     assert seen == [f"gpu-{number}" for number in range(1, 6)]
-    assert node_page(here, Asked(5)).next_after is None
+    assert node_page(here, PageRequest(5)).next_after is None
 
 
 def test_a_query() -> None:
-    assert read_query([]) == Asked(500)
-    assert read_query([("limit", "7"), ("after", "gpu-1")]) == Asked(7, "gpu-1")
+    assert read_query([]) == PageRequest(500)
+    assert read_query([("limit", "7"), ("after", "gpu-1")]) == PageRequest(7, "gpu-1")
 
 
 @pytest.mark.parametrize(

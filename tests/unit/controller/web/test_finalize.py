@@ -22,7 +22,6 @@ from controller.ledger.store import LedgerStore, MemoryLedgerStore
 from controller.web.documents import FinalizeRequest
 from controller.web.finalize import (
     FIELDS,
-    FinalizePorts,
     Finalizer,
     FinalizeRequestError,
     FinalizeUnavailableError,
@@ -142,9 +141,7 @@ class World:
         return self.pod if pod.uid == "uid-0" else FoundPod(PodGone(), None)
 
     async def finalize(self, asked: FinalizeRequest) -> Confirmed | ReasonCode:
-        finalizer = Finalizer(
-            FinalizePorts(store=self.store, pods=self, ids=IDS, changed=self.changes.append)
-        )
+        finalizer = Finalizer(self.store, self, IDS, self.changes.append)
         found = await finalizer.finalize(asked, "its pod says that it is bound")
         return found.code if isinstance(found, Refusal) else found
 
