@@ -23,9 +23,10 @@ from controller.kube.policy_objects import (
     verdict,
 )
 from controller.kube.resources import ATTESTATION_CLASSES, ATTESTATION_POLICIES, ApiError
-from controller.policies.file import PolicyChange, PolicyFinding, PolicyInvalidError
+from controller.policies.file import PolicyChange, PolicyInvalidError
 from controller.policy import Policy
 from gpuwarden.clock import Clock
+from gpuwarden.finding import Finding
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
@@ -64,7 +65,7 @@ class ClusterPolicy:
         }
         self._seen: Mapping[PartKey, Edition] | None = None
         self._in_force: Mapping[PartKey, Edition] = {}
-        self._findings: tuple[PolicyFinding, ...] = ()
+        self._findings: tuple[Finding, ...] = ()
         self._log = logger("policy")
         self._told = False
 

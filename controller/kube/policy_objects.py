@@ -25,12 +25,12 @@ from controller.policies.file import (
     API_VERSION,
     KIND,
     MAX_BYTES,
-    PolicyFinding,
     PolicyInvalidError,
     policy_of,
     shown,
 )
 from controller.policy import Policy
+from gpuwarden.finding import Finding
 from gpuwarden.moment import rfc3339
 
 OBJECT_VERSION: Final = f"{GROUP}/{ATTESTATION_POLICIES.version}"
@@ -175,7 +175,7 @@ class PolicyParts:
         text = msgspec.json.encode(document, order="sorted")
         if len(text) > MAX_BYTES:
             expected = f"at most {MAX_BYTES} bytes"
-            found = PolicyFinding("all objects together", f"{len(text)} bytes", expected)
+            found = Finding("all objects together", f"{len(text)} bytes", expected)
             raise PolicyInvalidError((found,))
         digest = hashlib.sha256(text).hexdigest()
         try:
@@ -190,7 +190,7 @@ def verdict(
     edition: Edition,
     *,
     in_force: Mapping[PartKey, Edition],
-    findings: Iterable[PolicyFinding],
+    findings: Iterable[Finding],
     digest: str,
 ) -> Said:
     """What is to be said about an object: whether this edition of it is in force, or why not."""
@@ -202,7 +202,7 @@ def verdict(
     return Said(is_accepted, reason, message, edition.generation, shown_digest)
 
 
-def _message(key: PartKey, findings: Iterable[PolicyFinding]) -> str:
+def _message(key: PartKey, findings: Iterable[Finding]) -> str:
     """What is wrong, with the object's own faults first: one of others is enough to refuse all."""
     texts = sorted(map(str, findings), key=lambda x: not x.startswith(f"{key}: "))
     message = "; ".join(texts)
@@ -241,20 +241,20 @@ def _mapping(spec: object) -> dict[str, Any]:
     return spec if isinstance(spec, dict) else {}
 
 
-def _faults(specs: Mapping[PartKey, object]) -> Iterator[PolicyFinding]:
+def _faults(specs: Mapping[PartKey, object]) -> Iterator[Finding]:
     """What the file's parser cannot see."""
     if PartKey(POLICY, NAME) not in specs:
-        yield PolicyFinding(f"{POLICY}/{NAME}", "missing", "an AttestationPolicy of that name")
+        yield Finding(f"{POLICY}/{NAME}", "nothing", "an AttestationPolicy of that name")
     for key, spec in specs.items():
         if key.kind == POLICY and key.name != NAME:
-            yield PolicyFinding(f"{key}: metadata.name", shown(key.name), NAME)
+            yield Finding(f"{key}: metadata.name", shown(key.name), NAME)
         if not isinstance(spec, dict):
-            yield PolicyFinding(f"{key}: spec", shown(spec), "a mapping")
+            yield Finding(f"{key}: spec", shown(spec), "a mapping")
             continue
         for name in _NOT_IN_SPEC[key.kind]:
             if name in spec:
                 expected = "no such key: the object itself says it"
-                yield PolicyFinding(f"{key}: spec.{name}", shown(spec[name]), expected)
+                yield Finding(f"{key}: spec.{name}", shown(spec[name]), expected)
 
 
 def _place(key: str, classes: list[str]) -> str:

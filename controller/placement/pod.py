@@ -16,12 +16,12 @@ from controller.placement.texts import (
     MAP,
     ORDINAL,
     PREFIX,
-    Finding,
     WishRules,
     WishTextError,
     parse_count,
     shown,
 )
+from gpuwarden.finding import Finding
 from gpuwarden.identity.spiffe_id import is_node_name
 
 # --- pod
@@ -263,13 +263,13 @@ def parse_gpu_map(text: str) -> Mapping[int, Place] | tuple[Finding, ...]:
         try:
             ordinal, place = _line(line)
         except WishTextError as error:
-            findings.append(Finding(f"{MAP} line {number}", line, str(error)))
+            findings.append(Finding(f"{MAP} line {number}", shown(line), str(error)))
             continue
         if ordinal in places:
-            findings.append(Finding(f"{MAP} line {number}", line, "each ordinal once"))
+            findings.append(Finding(f"{MAP} line {number}", shown(line), "each ordinal once"))
         places[ordinal] = place
     if not places and not findings:
-        findings.append(Finding(MAP, text, "at least one line ordinal=node:devices"))
+        findings.append(Finding(MAP, shown(text), "at least one line ordinal=node:devices"))
     return tuple(findings) or places
 
 
@@ -331,7 +331,7 @@ def pod_ordinal(pod: Pod) -> int | Finding | None:
             try:
                 return parse_ordinal(texts[key])
             except WishTextError as error:
-                return Finding(key, texts[key], str(error))
+                return Finding(key, shown(texts[key]), str(error))
     return _from_name(pod)
 
 
@@ -360,7 +360,7 @@ def read_place(pod: Pod, findings: list[Finding]) -> tuple[Place | None, bool]:
     text = pod.annotations.get(MAP)
     if text is None:
         if ORDINAL in pod.annotations:
-            findings.append(Finding(ORDINAL, pod.annotations[ORDINAL], f"{MAP} beside it"))
+            findings.append(Finding(ORDINAL, shown(pod.annotations[ORDINAL]), f"{MAP} beside it"))
         return None, False
     places, ordinal = parse_gpu_map(text), pod_ordinal(pod)
     if isinstance(ordinal, Finding):
@@ -371,7 +371,9 @@ def read_place(pod: Pod, findings: list[Finding]) -> tuple[Place | None, bool]:
     if isinstance(ordinal, int) and ordinal not in places:
         findings.append(Finding(MAP, f"ordinal {ordinal}", "a line for this pod's ordinal"))
     if ordinal is None and pod.metadata.name:
-        findings.append(Finding(MAP, pod.metadata.name, f"a pod with an ordinal (see {ORDINAL})"))
+        findings.append(
+            Finding(MAP, shown(pod.metadata.name), f"a pod with an ordinal (see {ORDINAL})")
+        )
     place = places.get(ordinal) if isinstance(ordinal, int) else None
     return place, place is not None and list(places.values()).count(place) > 1
 
@@ -410,7 +412,7 @@ def read_count(annotations: Mapping[str, str], findings: list[Finding]) -> int |
         count = 0
     if 1 <= count <= _MAX_COUNT:
         return count
-    findings.append(Finding(GPU_COUNT, text, f"a whole number from 1 to {_MAX_COUNT}"))
+    findings.append(Finding(GPU_COUNT, shown(text), f"a whole number from 1 to {_MAX_COUNT}"))
     return None
 
 

@@ -37,14 +37,15 @@ from controller.placement.texts import (
     RESULT_ANNOTATIONS,
     SEED_RESULT_ANNOTATIONS,
     WISH_ANNOTATIONS,
-    Finding,
     Guarantee,
     WishRules,
     WishTextError,
     read_hashes,
+    shown,
     split_list,
 )
 from controller.policy import Level
+from gpuwarden.finding import Finding
 
 # --- requirements
 # What a pod asks for, parsed once into one value (placement design, section 1). Pure.
@@ -173,12 +174,14 @@ def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
     for key, text in pod.annotations.items():
         if key.startswith(_OURS) and key not in _KNOWN and key not in rules.hash_keys:
             label = key.startswith(LABEL_PREFIXES)
-            yield Finding(key, text, "a label, not an annotation" if label else "a known key")
+            yield Finding(
+                shown(key), shown(text), "a label, not an annotation" if label else "a known key"
+            )
     for key, text in pod.labels.items():
         if key in WISH_ANNOTATIONS or key in rules.hash_keys:
-            yield Finding(key, text, "an annotation, not a label")
+            yield Finding(shown(key), shown(text), "an annotation, not a label")
         elif key.startswith(PREFIX) and not key.startswith(LABEL_PREFIXES) and key not in _KNOWN:
-            yield Finding(key, text, "a known key of a pod")
+            yield Finding(shown(key), shown(text), "a known key of a pod")
 
 
 def _read_requests(pod: Pod, rules: WishRules) -> Requirements | RequirementsInvalid:
@@ -238,7 +241,7 @@ def _demand_gpus(
     elsewhere = pod.spec.resource_claims or _ABOUT_GPUS & pod.annotations.keys()
     if reserve is not None and not (asked or elsewhere):
         expected = f"a wish for GPUs beside it, such as {GPU_COUNT}"
-        findings.append(Finding(RESERVE, pod.annotations[RESERVE], expected))
+        findings.append(Finding(RESERVE, shown(pod.annotations[RESERVE]), expected))
 
 
 def _named(place: Place | None, uuids: tuple[str, ...], findings: list[Finding]) -> int:
@@ -269,7 +272,9 @@ def _count(
 def _class_name(annotations: Mapping[str, str], findings: list[Finding]) -> str | None:
     text = annotations.get(ATTESTATION_CLASS)
     if text is not None and not _CLASS_NAME.fullmatch(text):
-        findings.append(Finding(ATTESTATION_CLASS, text, "the name of a class in the policy"))
+        findings.append(
+            Finding(ATTESTATION_CLASS, shown(text), "the name of a class in the policy")
+        )
     return text
 
 
@@ -281,12 +286,12 @@ def _uuids(annotations: Mapping[str, str], findings: list[Finding]) -> tuple[str
         findings.append(uuids)
         return ()
     findings.extend(
-        Finding(GPU_UUIDS, uuid, "the UUID of a GPU or MIG device (GPU-… or MIG-…)")
+        Finding(GPU_UUIDS, shown(uuid), "the UUID of a GPU or MIG device (GPU-… or MIG-…)")
         for uuid in uuids
         if not is_device_uuid(uuid)
     )
     if is_too_much(uuids):
-        findings.append(Finding(GPU_UUIDS, annotations[GPU_UUIDS], MIG_ALONE))
+        findings.append(Finding(GPU_UUIDS, shown(annotations[GPU_UUIDS]), MIG_ALONE))
     return uuids
 
 
@@ -297,7 +302,7 @@ def _selector(annotations: Mapping[str, str], findings: list[Finding]) -> Select
     try:
         return parse_selector(text)
     except WishTextError as error:
-        findings.append(Finding(GPU_SELECTOR, text, str(error)))
+        findings.append(Finding(GPU_SELECTOR, shown(text), str(error)))
         return None
 
 
@@ -320,7 +325,7 @@ def _choice(
         return None
     found = next((choice for choice in choices if choice.value == text), None)
     if found is None:
-        findings.append(Finding(key, text, " or ".join(choice.value for choice in choices)))
+        findings.append(Finding(key, shown(text), " or ".join(choice.value for choice in choices)))
     return found
 
 

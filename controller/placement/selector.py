@@ -12,12 +12,13 @@ from controller.fleet.view import GpuView
 from controller.placement.texts import (
     ASSIGN,
     LABEL_PREFIXES,
-    Finding,
     WishTextError,
     parse_dotted,
     parse_quantity,
+    shown,
 )
 from gpuwarden.evidence.model import Host, MigDevice
+from gpuwarden.finding import Finding
 
 # --- device facts
 # What selectors can ask about one device: attested facts, typed. Pure.
@@ -283,11 +284,15 @@ def read_labels(labels: Mapping[str, str], findings: list[Finding]) -> tuple[fro
         prefix = next(prefix for prefix in LABEL_PREFIXES if key.startswith(prefix))
         name = key.removeprefix(prefix)
         if not is_label_name(name):
-            findings.append(Finding(key, text, "the name of a device label after gpu."))
+            findings.append(
+                Finding(shown(key), shown(text), "the name of a device label after gpu.")
+            )
         elif text in {"", "true"}:
             required.add(name)
         elif text not in {"false", "0"}:
-            findings.append(Finding(key, text, "true or empty to require it, false or 0 not to"))
+            findings.append(
+                Finding(shown(key), shown(text), "true or empty to require it, false or 0 not to")
+            )
     return frozenset(required - {ASSIGN}), ASSIGN in required
 
 

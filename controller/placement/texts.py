@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Final
 
 from controller.policy import Level, NodeMode
+from gpuwarden.finding import Finding
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- finding
@@ -20,18 +21,6 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # logs and terminals. Pure.
 
 _SHOWN_CHARS = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fault."""
-
-    key: str
-    text: str
-    expected: str
-
-    def __str__(self) -> str:
-        return f"{shown(self.key)}: {shown(self.text)} is wrong, expected {self.expected}"
 
 
 def shown(text: str) -> str:
@@ -235,12 +224,12 @@ def is_opaque_hash(text: str) -> bool:
 def split_list(key: str, text: str, most: int) -> tuple[str, ...] | Finding:
     """The elements of a comma list, blanks trimmed, duplicates folded, none empty."""
     if len(text) > _MAX_CHARS_HASH_LIST:
-        return Finding(key, text, f"at most {_MAX_CHARS_HASH_LIST} characters")
+        return Finding(key, shown(text), f"at most {_MAX_CHARS_HASH_LIST} characters")
     elements = tuple(dict.fromkeys(part.strip(_BLANKS) for part in text.split(",")))
     if not all(elements):
-        return Finding(key, text, "values separated by commas, none of them empty")
+        return Finding(key, shown(text), "values separated by commas, none of them empty")
     if len(elements) > most:
-        return Finding(key, text, f"at most {most} values")
+        return Finding(key, shown(text), f"at most {most} values")
     return elements
 
 
@@ -268,7 +257,7 @@ def _hashes(key: str, text: str, rules: WishRules, findings: list[Finding]) -> f
         findings.append(elements)
         return frozenset()
     findings.extend(
-        Finding(key, element, "v1:sha256: and 64 lower-case hex digits")
+        Finding(key, shown(element), "v1:sha256: and 64 lower-case hex digits")
         for element in elements
         if not is_attestation_hash(element)
         and not (rules.opaque_hashes and is_opaque_hash(element))

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, inspect
 
 from controller.placement.selector import is_label_name, parse_selector
@@ -32,6 +31,8 @@ from controller.policy import (
 )
 from controller.spire.judgement import image_digest
 from controller.spire.snapshot import ATTESTORS
+from gpuwarden.finding import Finding
+from gpuwarden.strict_yaml import YamlError, parse_plain
 
 # --- policy document
 # The policy file's document: keys, types and what each means. Shapes only.
@@ -120,18 +121,6 @@ class PolicyDocument(_Section, frozen=True):
 _SHOWN_CHARS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyFinding:
-    """One fault: where, what stands there, what was expected."""
-
-    key: str
-    value: str
-    expected: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.value}, expected {self.expected}"
-
-
 def shown(value: object) -> str:
     """A value on one printable line of bounded length."""
     if isinstance(value, dict | list):
@@ -140,12 +129,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
-def document_findings(value: object, type_: type[msgspec.Struct]) -> tuple[PolicyFinding, ...]:
+def document_findings(value: object, type_: type[msgspec.Struct]) -> tuple[Finding, ...]:
     """Every fault of `value` (plain lists, mappings and scalars) as a `type_`."""
     return tuple(_check(value, inspect.type_info(type_), ""))
 
 
-def _check(value: object, wanted: inspect.Type, path: str) -> Iterator[PolicyFinding]:
+def _check(value: object, wanted: inspect.Type, path: str) -> Iterator[Finding]:
     if isinstance(wanted, inspect.UnionType):
         if value is not None:
             (inner,) = (each for each in wanted.types if not isinstance(each, inspect.NoneType))
@@ -165,7 +154,7 @@ def _check(value: object, wanted: inspect.Type, path: str) -> Iterator[PolicyFin
 
 def _check_struct(
     value: dict[object, object], wanted: inspect.StructType, path: str
-) -> Iterator[PolicyFinding]:
+) -> Iterator[Finding]:
     fields = {field.encode_name: field for field in wanted.fields}
     for key, item in value.items():
         where = f"{path}.{key}" if path else str(key)
@@ -173,24 +162,22 @@ def _check_struct(
             yield from _check(item, fields[str(key)].type, where)
         else:
             expected = f"a key out of {', '.join(fields)}"
-            yield PolicyFinding(shown_key(where), shown(item), expected)
+            yield Finding(shown_key(where), shown(item), expected)
     for name, field in fields.items():
         if field.required and name not in value:
             where = f"{path}.{name}" if path else name
-            yield PolicyFinding(where, "missing", _expectation(field.type))
+            yield Finding(where, "nothing", _expectation(field.type))
 
 
-def _check_length(
-    value: list[object], wanted: inspect.ListType, path: str
-) -> Iterator[PolicyFinding]:
+def _check_length(value: list[object], wanted: inspect.ListType, path: str) -> Iterator[Finding]:
     least, most = wanted.min_length or 0, wanted.max_length
     if len(value) < least or (most is not None and len(value) > most):
-        yield PolicyFinding(path, shown(value), f"{least} to {most} elements")
+        yield Finding(path, shown(value), f"{least} to {most} elements")
 
 
-def _check_leaf(value: object, wanted: inspect.Type, path: str) -> Iterator[PolicyFinding]:
+def _check_leaf(value: object, wanted: inspect.Type, path: str) -> Iterator[Finding]:
     if not _fits(value, wanted):
-        yield PolicyFinding(path or "the document", shown(value), _expectation(wanted))
+        yield Finding(path or "the document", shown(value), _expectation(wanted))
 
 
 def _fits(value: object, wanted: inspect.Type) -> bool:
@@ -230,14 +217,12 @@ def _expectation(wanted: inspect.Type) -> str:
 
 MAX_BYTES: Final = 1 << 20
 _SELECTOR: Final = re.compile(r"[A-Za-z0-9_-]+(?::[!-~]+)?")
-_TAG_FAULTS = (LookupError, AttributeError, TypeError, RecursionError)
-"""What PyYAML lets through for values under a wrong explicit tag, and for deep nesting."""
 
 
 class PolicyInvalidError(Exception):
     """The file, or what stands in its place, is no policy; carries every finding."""
 
-    def __init__(self, findings: tuple[PolicyFinding, ...]) -> None:
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
         super().__init__("; ".join(map(str, findings)))
         self.findings = findings
 
@@ -276,7 +261,7 @@ class PolicyChange:
     """What a look at the file found: a policy to use from now on, or why the old one stays."""
 
     policy: Policy | None
-    findings: tuple[PolicyFinding, ...]
+    findings: tuple[Finding, ...]
 
 
 class PolicyFile:
@@ -303,9 +288,7 @@ class PolicyFile:
             with self._path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
         except OSError as error:
-            fault = PolicyFinding(
-                str(self._path), error.strerror or "unreadable", "a readable file"
-            )
+            fault = Finding(str(self._path), error.strerror or "unreadable", "a readable file")
             return self._news(b"unreadable " + fault.value.encode(), PolicyChange(None, (fault,)))
         digest = hashlib.sha256(data).digest()
         if digest == self._seen:
@@ -325,58 +308,16 @@ class PolicyFile:
         return change
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without aliases (which can grow without bound), repeated keys, dates and merges."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse aliases."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 -- PyYAML's signature
-        """Refuse keys that are no texts, or repeated."""
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str) or key in seen:
-                fault = "repeated" if isinstance(key, str) else "not a text"
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {shown(key)} is {fault}", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge"}
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def _load(data: bytes) -> object:
-    if len(data) > MAX_BYTES:
-        raise _unreadable(f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")
     try:
-        return yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 -- a SafeLoader
-    except UnicodeDecodeError:
-        raise _unreadable("bytes that are not UTF-8", "UTF-8 text") from None
-    except yaml.MarkedYAMLError as error:
-        where = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise _unreadable(f"{error.problem}{where}", "one YAML document") from None
-    except (yaml.YAMLError, ValueError, *_TAG_FAULTS) as error:
-        raise _unreadable(shown(str(error)), "one YAML document") from None
+        return parse_plain(data, max_bytes=MAX_BYTES)
+    except YamlError as error:
+        source = "" if error.line is None else f"line {error.line}"
+        finding = Finding("the document", error.got, error.expected, source)
+        raise PolicyInvalidError((finding,)) from None
 
 
-def _unreadable(value: str, expected: str) -> PolicyInvalidError:
-    return PolicyInvalidError((PolicyFinding("the document", value, expected),))
-
-
-def _meaning(document: PolicyDocument, *, opaque_hashes: bool) -> Iterator[PolicyFinding]:
+def _meaning(document: PolicyDocument, *, opaque_hashes: bool) -> Iterator[Finding]:
     """Faults that types cannot show."""
 
     def is_hash(text: str) -> bool:
@@ -387,51 +328,49 @@ def _meaning(document: PolicyDocument, *, opaque_hashes: bool) -> Iterator[Polic
     for number, entry in enumerate(document.classes):
         path = f"classes[{number}]"
         if names.count(entry.name) > 1:
-            yield PolicyFinding(f"{path}.name", shown(entry.name), "each class once")
+            yield Finding(f"{path}.name", shown(entry.name), "each class once")
         for index, item in enumerate(entry.hashes):
             where = f"{path}.hashes[{index}]"
             if not is_hash(item.hash):
-                yield PolicyFinding(f"{where}.hash", shown(item.hash), expected)
+                yield Finding(f"{where}.hash", shown(item.hash), expected)
             yield from _window(where, item.not_before, item.not_after)
     for index, text in enumerate(document.allowed_hashes or ()):
         if not is_hash(text):
-            yield PolicyFinding(f"allowedHashes[{index}]", shown(text), expected)
+            yield Finding(f"allowedHashes[{index}]", shown(text), expected)
     yield from _label_faults(document.labels)
     yield from _attestor_faults(document.attestors)
 
 
-def _attestor_faults(attestors: Mapping[str, AttestorDocument] | None) -> Iterator[PolicyFinding]:
+def _attestor_faults(attestors: Mapping[str, AttestorDocument] | None) -> Iterator[Finding]:
     if attestors is not None and not attestors:
-        yield PolicyFinding("attestors", "nothing", f"at least one of {_names()}")
+        yield Finding("attestors", "nothing", f"at least one of {_names()}")
     for name, rules in (attestors or {}).items():
         path = f"attestors.{shown_key(name)}"
         if name not in ATTESTORS:
-            yield PolicyFinding(path, shown_key(name), f"a node attestor out of {_names()}")
+            yield Finding(path, shown_key(name), f"a node attestor out of {_names()}")
         for index, text in enumerate(rules.selectors or ()):
             if not _SELECTOR.fullmatch(text):
                 expected = "type:value, or its beginning, such as k8s:ns or k8s:ns:gpuwarden"
-                yield PolicyFinding(f"{path}.selectors[{index}]", shown(text), expected)
+                yield Finding(f"{path}.selectors[{index}]", shown(text), expected)
         for index, text in enumerate(rules.images or ()):
             if image_digest(text) is None:
                 expected = "an image by digest: sha256: and 64 hex digits, a name and @ before it"
-                yield PolicyFinding(f"{path}.images[{index}]", shown(text), expected)
+                yield Finding(f"{path}.images[{index}]", shown(text), expected)
 
 
-def _window(where: str, before: str | None, after: str | None) -> Iterator[PolicyFinding]:
+def _window(where: str, before: str | None, after: str | None) -> Iterator[Finding]:
     for key, text in (("notBefore", before), ("notAfter", after)):
         if text is not None and _time(text) is None:
-            yield PolicyFinding(
-                f"{where}.{key}", shown(text), "a time such as 2026-01-31T12:00:00Z"
-            )
+            yield Finding(f"{where}.{key}", shown(text), "a time such as 2026-01-31T12:00:00Z")
     start, end = _time(before), _time(after)
     if start is not None and end is not None and start >= end:
-        yield PolicyFinding(f"{where}.notAfter", shown(after), "a time after notBefore")
+        yield Finding(f"{where}.notAfter", shown(after), "a time after notBefore")
 
 
-def _label_faults(labels: Mapping[str, str]) -> Iterator[PolicyFinding]:
+def _label_faults(labels: Mapping[str, str]) -> Iterator[Finding]:
     for name, text in labels.items():
         if not is_label_name(name) or name == ASSIGN:
-            yield PolicyFinding(
+            yield Finding(
                 f"labels.{shown_key(name)}",
                 shown(text),
                 f"a name of up to 59 letters, digits, '.', '_' and '-', not {ASSIGN}",
@@ -439,7 +378,7 @@ def _label_faults(labels: Mapping[str, str]) -> Iterator[PolicyFinding]:
         try:
             parse_selector(text)
         except WishTextError as error:
-            yield PolicyFinding(f"labels.{shown_key(name)}", shown(text), str(error))
+            yield Finding(f"labels.{shown_key(name)}", shown(text), str(error))
 
 
 def _time(text: str | None) -> datetime | None:

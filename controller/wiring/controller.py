@@ -24,7 +24,7 @@ from controller.kube.node_hints import NodeHints
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
 from controller.operations.fleet import DenialFollower
 from controller.placement.snapshot import InsecureStaticHashes, Scenes
-from controller.policies.file import PolicyFinding, PolicyInvalidError
+from controller.policies.file import PolicyInvalidError
 from controller.policies.in_force import PolicyInForce, PolicySource, policy_file
 from controller.policy import DEFAULT_POLICY
 from controller.record import Record
@@ -65,8 +65,9 @@ from controller.wiring.trust import (
 from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
+from gpuwarden.finding import Finding
 from gpuwarden.identity.keeper import SvidKeeper
-from gpuwarden.settings.key import ENV_PREFIX
+from gpuwarden.settings.keys import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective, render
 from gpuwarden.telemetry import names
@@ -278,7 +279,7 @@ def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> Pol
         return policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
     if cluster is None or cluster.policy is None:
         expected = "file, where the Kubernetes API is not used"
-        raise PolicyInvalidError((PolicyFinding("policy.source", "cluster", expected),))
+        raise PolicyInvalidError((Finding("policy.source", "cluster", expected),))
     return cluster.policy
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gpuwarden.settings import kinds
-from gpuwarden.settings.key import Spec
+from gpuwarden.settings import keys
+from gpuwarden.settings.keys import Spec
 from gpuwarden.settings.shared import LogSettings, TelemetrySettings
 from gpuwarden.settings.values import Address, Duration
 
@@ -20,43 +20,43 @@ class AgentSection:
 
     node_name: Annotated[
         str,
-        Spec(kinds.NODE_NAME, "name of this node in Kubernetes", default_from="NODE_NAME"),
+        Spec(keys.NODE_NAME, "name of this node in Kubernetes", default_from="NODE_NAME"),
     ]
     controllers: Annotated[
         tuple[Address, ...],
         Spec(
-            kinds.list_of(kinds.ADDRESS),
+            keys.list_of(keys.ADDRESS),
             "controllers to dial; each name is resolved again and again to all its addresses",
         ),
     ] = (Address("gpuwarden-controller", 9443),)
     controller_id: Annotated[
         str | None,
         Spec(
-            kinds.SPIFFE_ID,
+            keys.SPIFFE_ID,
             "identity that a controller must prove;"
             " none means `spiffe://<trustDomain><pathPrefix>/controller`",
         ),
     ] = None
-    state_dir: Annotated[Path, Spec(kinds.ABSOLUTE_PATH, "folder for the agent's own state")] = (
-        Path("/var/lib/gpuwarden")
+    state_dir: Annotated[Path, Spec(keys.ABSOLUTE_PATH, "folder for the agent's own state")] = Path(
+        "/var/lib/gpuwarden"
     )
     kubelet_socket: Annotated[
         Path | None,
         Spec(
-            kinds.PATH_OR_OFF,
+            keys.PATH_OR_OFF,
             "kubelet's PodResources socket; `off`: allocations are not asked for",
         ),
     ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     gpu_resources: Annotated[
         tuple[str, ...],
         Spec(
-            kinds.list_of(kinds.RESOURCES),
+            keys.list_of(keys.RESOURCES),
             "extended resources and DRA drivers whose devices are GPUs; `*` ends a beginning",
         ),
     ] = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "gpu.nvidia.com")
     nvml_timeout: Annotated[
         Duration,
-        Spec(kinds.duration("100ms", "60s"), "longest time one NVML call may take"),
+        Spec(keys.duration("100ms", "60s"), "longest time one NVML call may take"),
     ] = Duration.parse("5s")
 
 
@@ -65,7 +65,7 @@ class AgentListenSettings:
     """Section `listen` of the agent."""
 
     ops: Annotated[
-        Address, Spec(kinds.ADDRESS, "`/healthz`, `/readyz` and `/metrics`; port 0 = any free one")
+        Address, Spec(keys.ADDRESS, "`/healthz`, `/readyz` and `/metrics`; port 0 = any free one")
     ] = Address("", 9090)
 
 
@@ -73,18 +73,18 @@ class AgentListenSettings:
 class AgentSettings:
     """Everything that can be set about an agent."""
 
-    trust_domain: Annotated[str, Spec(kinds.TRUST_DOMAIN, "SPIFFE trust domain")]
-    cluster: Annotated[str, Spec(kinds.IDENTIFIER, "name of the cluster")]
+    trust_domain: Annotated[str, Spec(keys.TRUST_DOMAIN, "SPIFFE trust domain")]
+    cluster: Annotated[str, Spec(keys.IDENTIFIER, "name of the cluster")]
     workload_api: Annotated[
         str,
         Spec(
-            kinds.WORKLOAD_API,
+            keys.WORKLOAD_API,
             "SPIFFE Workload API socket",
             default_from="SPIFFE_ENDPOINT_SOCKET",
         ),
     ]
     path_prefix: Annotated[
-        str, Spec(kinds.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
+        str, Spec(keys.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
     ] = "/gpuwarden"
     agent: AgentSection
     listen: AgentListenSettings = field(default_factory=AgentListenSettings)

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from gpuwarden.settings import kinds
-from gpuwarden.settings.key import Spec
+from gpuwarden.settings import keys
+from gpuwarden.settings.keys import Spec
 from gpuwarden.settings.shared import LogSettings, TelemetrySettings
 from gpuwarden.settings.values import Address, Duration
 
@@ -65,23 +65,23 @@ class AttestationSettings:
     """Section `attestation`: 2 x interval + challengeTtl <= lease <= 90s."""
 
     interval: Annotated[
-        Duration, Spec(kinds.duration("100ms", "45s"), "time between challenges, +/- 10 %")
+        Duration, Spec(keys.duration("100ms", "45s"), "time between challenges, +/- 10 %")
     ] = Duration.parse("25s")
     lease: Annotated[
         Duration,
         Spec(
-            kinds.duration("300ms", "90s"),
+            keys.duration("300ms", "90s"),
             "trust after the issue of an answered challenge",
             aliases=("BGS_MAX_AGE",),
         ),
     ] = Duration.parse("90s")
     challenge_ttl: Annotated[
-        Duration, Spec(kinds.duration("100ms", "60s"), "time to answer a challenge")
+        Duration, Spec(keys.duration("100ms", "60s"), "time to answer a challenge")
     ] = Duration.parse("15s")
     enrollment: Annotated[
         Enrollment,
         Spec(
-            kinds.one_of(Enrollment),
+            keys.one_of(Enrollment),
             "`firstUse` pins the hardware first seen; `required` wants it listed in the policy",
         ),
     ] = Enrollment.FIRST_USE
@@ -94,18 +94,18 @@ class SpireSettings:
     server: Annotated[
         Address | None,
         Spec(
-            kinds.SERVER_OR_OFF,
+            keys.SERVER_OR_OFF,
             "SPIRE server that confirms nodes (level L1); without one every level ends at L0",
         ),
     ] = None
     poll: Annotated[
         Duration,
-        Spec(kinds.duration("100ms", "60s"), "time between two looks at all SPIRE agents"),
+        Spec(keys.duration("100ms", "60s"), "time between two looks at all SPIRE agents"),
     ] = Duration.parse("10s")
     grace: Annotated[
         Duration,
         Spec(
-            kinds.duration("0s", "1h"),
+            keys.duration("0s", "1h"),
             "time for which the last look counts while the SPIRE server is down; at least"
             " 1.5 x `spire.poll`, so `0s` is strict",
         ),
@@ -119,13 +119,13 @@ class PolicySettings:
     source: Annotated[
         PolicyOrigin,
         Spec(
-            kinds.one_of(PolicyOrigin),
+            keys.one_of(PolicyOrigin),
             "`cluster`: the AttestationPolicy `cluster` and the AttestationClasses of the"
             " Kubernetes API in the place of a file",
         ),
     ] = PolicyOrigin.FILE
     file: Annotated[
-        Path | None, Spec(kinds.PATH, "policy file; without one nothing is demanded")
+        Path | None, Spec(keys.PATH, "policy file; without one nothing is demanded")
     ] = None
 
 
@@ -133,12 +133,12 @@ class PolicySettings:
 class ExtenderTlsSettings:
     """Section `extender.tls`: all three or none."""
 
-    cert: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the certificate and its chain")] = (
+    cert: Annotated[Path | None, Spec(keys.PATH, "PEM file of the certificate and its chain")] = (
         None
     )
-    key: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the private key")] = None
+    key: Annotated[Path | None, Spec(keys.PATH, "PEM file of the private key")] = None
     client_ca: Annotated[
-        Path | None, Spec(kinds.PATH, "PEM file of the CAs whose clients may call")
+        Path | None, Spec(keys.PATH, "PEM file of the CAs whose clients may call")
     ] = None
 
 
@@ -153,14 +153,14 @@ class ExtenderSettings:
 class AdmissionTlsSettings:
     """Section `admission.tls`: without `cert` and `key` there are no webhooks."""
 
-    cert: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the certificate and its chain")] = (
+    cert: Annotated[Path | None, Spec(keys.PATH, "PEM file of the certificate and its chain")] = (
         None
     )
-    key: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the private key")] = None
+    key: Annotated[Path | None, Spec(keys.PATH, "PEM file of the private key")] = None
     client_ca: Annotated[
         Path | None,
         Spec(
-            kinds.PATH,
+            keys.PATH,
             "PEM file of the CA that signs the API servers' client certificates, and nobody"
             " else's; without it only the network keeps others from calling",
         ),
@@ -175,7 +175,7 @@ class AdmissionSettings:
     id_keys: Annotated[
         Path | None,
         Spec(
-            kinds.PATH,
+            keys.PATH,
             "file with the HMAC keys of reservation ids, the same for all replicas; without it"
             " nothing is reserved on `env` nodes and nothing settled on `plugin` nodes",
         ),
@@ -183,14 +183,14 @@ class AdmissionSettings:
     runtime_classes: Annotated[
         tuple[str, ...],
         Spec(
-            kinds.list_of(kinds.NODE_NAME),
+            keys.list_of(keys.NODE_NAME),
             "runtime classes that give no GPUs past us (DOOR_RUNTIME_CLASS)",
         ),
     ] = ("nvidia",)
     host_paths: Annotated[
         tuple[str, ...],
         Spec(
-            kinds.HOST_PATHS,
+            keys.HOST_PATHS,
             "host paths that pods may mount, each as it is written and nothing below it"
             " (DOOR_HOSTPATH)",
         ),
@@ -201,10 +201,10 @@ class AdmissionSettings:
 class ApiTlsSettings:
     """Section `api.tls`: both or none; without them there is no HTTP API."""
 
-    cert: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the certificate and its chain")] = (
+    cert: Annotated[Path | None, Spec(keys.PATH, "PEM file of the certificate and its chain")] = (
         None
     )
-    key: Annotated[Path | None, Spec(kinds.PATH, "PEM file of the private key")] = None
+    key: Annotated[Path | None, Spec(keys.PATH, "PEM file of the private key")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +214,12 @@ class ApiSettings:
     tls: ApiTlsSettings = field(default_factory=ApiTlsSettings)
     audience: Annotated[
         str,
-        Spec(kinds.IDENTIFIER, "audience of the tokens that callers of the HTTP API show"),
+        Spec(keys.IDENTIFIER, "audience of the tokens that callers of the HTTP API show"),
     ] = "gpuwarden"
     readers: Annotated[
         tuple[str, ...],
         Spec(
-            kinds.SERVICE_ACCOUNTS,
+            keys.SERVICE_ACCOUNTS,
             "service accounts whose tokens may read devices, nodes and reservations",
         ),
     ] = ()
@@ -232,21 +232,21 @@ class ReservationSettings:
     max_pending: Annotated[
         Duration,
         Spec(
-            kinds.duration("2m", "24h"),
+            keys.duration("2m", "24h"),
             "time for which a pending pod keeps what was reserved at its admission",
         ),
     ] = Duration.parse("10m")
     node_gone_grace: Annotated[
         Duration,
         Spec(
-            kinds.duration("90s", "24h"),
+            keys.duration("90s", "24h"),
             "time without evidence after which a node that was deleted has let go of its GPUs",
         ),
     ] = Duration.parse("5m")
     quota_per_namespace: Annotated[
         int | None,
         Spec(
-            kinds.COUNT_OR_OFF,
+            keys.COUNT_OR_OFF,
             "GPUs on `env` nodes that one namespace may hold at most (QUOTA_EXCEEDED); each"
             " replica counts what it knows, so a few more are possible for a moment",
         ),
@@ -257,11 +257,11 @@ class ReservationSettings:
 class ClockSettings:
     """Section `clock`: difference between a node's wall clock and ours."""
 
-    warn: Annotated[
-        Duration, Spec(kinds.duration("100ms", "1h"), "difference that is reported")
-    ] = Duration.parse("30s")
+    warn: Annotated[Duration, Spec(keys.duration("100ms", "1h"), "difference that is reported")] = (
+        Duration.parse("30s")
+    )
     refuse: Annotated[
-        Duration, Spec(kinds.duration("1s", "1h"), "difference that is refused (CLOCK_SKEW)")
+        Duration, Spec(keys.duration("1s", "1h"), "difference that is refused (CLOCK_SKEW)")
     ] = Duration.parse("300s")
 
 
@@ -270,24 +270,24 @@ class LimitSettings:
     """Section `limits`."""
 
     streams: Annotated[
-        int, Spec(kinds.whole_number(1, 1_000_000), "attestation streams in all (LIMIT_STREAMS)")
+        int, Spec(keys.whole_number(1, 1_000_000), "attestation streams in all (LIMIT_STREAMS)")
     ] = 20_000
     streams_per_peer: Annotated[
-        int, Spec(kinds.whole_number(2, 64), "attestation streams of one identity (LIMIT_STREAMS)")
+        int, Spec(keys.whole_number(2, 64), "attestation streams of one identity (LIMIT_STREAMS)")
     ] = 4
     rate: Annotated[
         int,
         Spec(
-            kinds.whole_number(1, 100_000),
+            keys.whole_number(1, 100_000),
             "new attestation streams of one identity per minute (LIMIT_RATE)",
         ),
     ] = 60
     message_bytes: Annotated[
         int,
-        Spec(kinds.whole_number(16 << 10, 16 << 20), "one message of an agent (MSG_TOO_LARGE)"),
+        Spec(keys.whole_number(16 << 10, 16 << 20), "one message of an agent (MSG_TOO_LARGE)"),
     ] = 256 << 10
     filter_bytes: Annotated[
-        int, Spec(kinds.whole_number(64 << 10, 1 << 30), "body of an extender request")
+        int, Spec(keys.whole_number(64 << 10, 1 << 30), "body of an extender request")
     ] = 128 << 20
 
 
@@ -296,29 +296,29 @@ class ControllerListenSettings:
     """Section `listen` of the controller; port 0 means any free one, which is logged."""
 
     agents: Annotated[
-        Address, Spec(kinds.ADDRESS, "gRPC with mTLS: agents, inspectors, operators")
+        Address, Spec(keys.ADDRESS, "gRPC with mTLS: agents, inspectors, operators")
     ] = Address("", 9443)
     extender: Annotated[
         Address,
         Spec(
-            kinds.ADDRESS,
+            keys.ADDRESS,
             "scheduler extender; anything but loopback needs `extender.tls`",
             aliases=("BGS_LISTEN_ADDR",),
         ),
     ] = Address("127.0.0.1", 8000)
     admission: Annotated[
-        Address, Spec(kinds.ADDRESS, "webhooks, for the API server; open with `admission.tls` only")
+        Address, Spec(keys.ADDRESS, "webhooks, for the API server; open with `admission.tls` only")
     ] = Address("", 10250)
     api: Annotated[
-        Address, Spec(kinds.ADDRESS, "HTTP API, for pods and tools; open with `api.tls` only")
+        Address, Spec(keys.ADDRESS, "HTTP API, for pods and tools; open with `api.tls` only")
     ] = Address("", 8080)
-    ops: Annotated[Address, Spec(kinds.ADDRESS, "`/healthz`, `/readyz` and `/metrics`")] = Address(
+    ops: Annotated[Address, Spec(keys.ADDRESS, "`/healthz`, `/readyz` and `/metrics`")] = Address(
         "", 9090
     )
     local: Annotated[
         Path,
         Spec(
-            kinds.ABSOLUTE_PATH,
+            keys.ABSOLUTE_PATH,
             "unix socket of the Fleet, Placement, Operator and Support APIs (mode 0600)",
         ),
     ] = Path("/run/gpuwarden/fleet.sock")
@@ -340,22 +340,22 @@ class KubernetesSettings:
     api: Annotated[
         KubernetesUse,
         Spec(
-            kinds.one_of(KubernetesUse),
+            keys.one_of(KubernetesUse),
             "how the Kubernetes API is reached; `auto` is `inCluster` in a pod with a service"
             " account and `off` elsewhere",
         ),
     ] = KubernetesUse.AUTO
     kubeconfig: Annotated[
-        Path | None, Spec(kinds.ABSOLUTE_PATH, "kubeconfig file, for `kubernetes.api: kubeconfig`")
+        Path | None, Spec(keys.ABSOLUTE_PATH, "kubeconfig file, for `kubernetes.api: kubeconfig`")
     ] = None
     context: Annotated[
         str | None,
-        Spec(kinds.CONTEXT, "context of the kubeconfig; without it the current one"),
+        Spec(keys.CONTEXT, "context of the kubeconfig; without it the current one"),
     ] = None
     namespace: Annotated[
         str,
         Spec(
-            kinds.NAMESPACE,
+            keys.NAMESPACE,
             "namespace of our own objects, such as the Lease",
             default_from="POD_NAMESPACE",
         ),
@@ -363,13 +363,13 @@ class KubernetesSettings:
     stale_after: Annotated[
         Duration,
         Spec(
-            kinds.duration("45s", "10m"),
+            keys.duration("45s", "10m"),
             "silence of the API server after which nothing is accepted by what it last said"
             " (DIRECTORY_STALE, ENROLLMENT_STALE)",
         ),
     ] = Duration.parse("90s")
     events: Annotated[
-        bool, Spec(kinds.BOOLEAN, "whether changes of trust become Events on nodes and pods")
+        bool, Spec(keys.BOOLEAN, "whether changes of trust become Events on nodes and pods")
     ] = True
 
 
@@ -380,7 +380,7 @@ class StoreSettings:
     kind: Annotated[
         StoreKind,
         Spec(
-            kinds.one_of(StoreKind),
+            keys.one_of(StoreKind),
             "where pins, denials, instance ids and reservations live; `auto` is `kubernetes` where"
             " the Kubernetes API is used, else `sqlite`; `memory` forgets them and is for tests",
         ),
@@ -388,7 +388,7 @@ class StoreSettings:
     path: Annotated[
         Path,
         Spec(
-            kinds.ABSOLUTE_PATH,
+            keys.ABSOLUTE_PATH,
             "SQLite file (mode 0600, local disk); controllers on one machine may share it",
         ),
     ] = Path("/var/lib/gpuwarden/ledger.db")
@@ -398,35 +398,35 @@ class StoreSettings:
 class AuditSettings:
     """Section `audit`."""
 
-    dir: Annotated[Path, Spec(kinds.ABSOLUTE_PATH, "folder of the audit log")] = Path(
+    dir: Annotated[Path, Spec(keys.ABSOLUTE_PATH, "folder of the audit log")] = Path(
         "/var/lib/gpuwarden/audit"
     )
     key: Annotated[
         Path | None,
         Spec(
-            kinds.ABSOLUTE_PATH,
+            keys.ABSOLUTE_PATH,
             "PEM file with the Ed25519 key that signs checkpoints, former keys behind it;"
             " without it the key `log-key.pem` in `audit.dir`, made when there is none",
         ),
     ] = None
     reserve: Annotated[
         int,
-        Spec(kinds.whole_number(0, 1 << 34), "disk space kept free for grants"),
+        Spec(keys.whole_number(0, 1 << 34), "disk space kept free for grants"),
     ] = 64 << 20
     rotate_bytes: Annotated[
-        int, Spec(kinds.whole_number(64 << 10, 1 << 34), "size at which a new file is begun")
+        int, Spec(keys.whole_number(64 << 10, 1 << 34), "size at which a new file is begun")
     ] = 64 << 20
     retention: Annotated[
-        Duration, Spec(kinds.duration("1d", "3650d"), "age at which a finished file is deleted")
+        Duration, Spec(keys.duration("1d", "3650d"), "age at which a finished file is deleted")
     ] = Duration.parse("90d")
     evidence_retention: Annotated[
         Duration,
-        Spec(kinds.duration("1d", "3650d"), "age at which evidence kept beside the log is deleted"),
+        Spec(keys.duration("1d", "3650d"), "age at which evidence kept beside the log is deleted"),
     ] = Duration.parse("90d")
     evidence_bytes: Annotated[
         int,
         Spec(
-            kinds.whole_number(0, 1 << 40),
+            keys.whole_number(0, 1 << 40),
             "space for evidence beside the log, the oldest goes first; 0 keeps none",
         ),
     ] = 1 << 30
@@ -436,12 +436,12 @@ class AuditSettings:
 class ControllerSettings:
     """Everything that can be set about a controller."""
 
-    trust_domain: Annotated[str, Spec(kinds.TRUST_DOMAIN, "SPIFFE trust domain")]
-    cluster: Annotated[str, Spec(kinds.IDENTIFIER, "name of the cluster")]
+    trust_domain: Annotated[str, Spec(keys.TRUST_DOMAIN, "SPIFFE trust domain")]
+    cluster: Annotated[str, Spec(keys.IDENTIFIER, "name of the cluster")]
     workload_api: Annotated[
         str,
         Spec(
-            kinds.WORKLOAD_API,
+            keys.WORKLOAD_API,
             "SPIFFE Workload API socket",
             default_from="SPIFFE_ENDPOINT_SOCKET",
         ),
@@ -449,13 +449,13 @@ class ControllerSettings:
     replica: Annotated[
         str,
         Spec(
-            kinds.IDENTIFIER,
+            keys.IDENTIFIER,
             "name of this replica; with the cluster it is the origin of the audit log",
             default_from="POD_NAME",
         ),
     ] = "controller-0"
     path_prefix: Annotated[
-        str, Spec(kinds.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
+        str, Spec(keys.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
     ] = "/gpuwarden"
     attestation: AttestationSettings = field(default_factory=AttestationSettings)
     spire: SpireSettings = field(default_factory=SpireSettings)
@@ -467,7 +467,7 @@ class ControllerSettings:
     enforcement: Annotated[
         Enforcement,
         Spec(
-            kinds.one_of(Enforcement),
+            keys.one_of(Enforcement),
             "`report`: webhooks and extender decide and say what would be denied; nothing is"
             " patched, refused, reserved or kept from a node",
         ),
@@ -475,7 +475,7 @@ class ControllerSettings:
     protection: Annotated[
         Protection,
         Spec(
-            kinds.one_of(Protection),
+            keys.one_of(Protection),
             "`cluster`: the policy of deploy/policy/protection is installed, so that what is not"
             " admitted by us runs on no node with the taint `gpuwarden.dev/managed:NoExecute`;"
             " only such nodes promise pods more than `node`",
@@ -483,12 +483,12 @@ class ControllerSettings:
     ] = Protection.NAMESPACES
     scheduler_name: Annotated[
         str,
-        Spec(kinds.NODE_NAME, "scheduler that asks the extender; guarded pods are sent to it"),
+        Spec(keys.NODE_NAME, "scheduler that asks the extender; guarded pods are sent to it"),
     ] = "gpuwarden"
     scheduling: Annotated[
         Scheduling,
         Spec(
-            kinds.one_of(Scheduling),
+            keys.one_of(Scheduling),
             "`affinity`: no scheduler can be given the extender; guarded pods are pinned to nodes"
             " by a label that follows evidence and free GPUs, and wishes count in enforced"
             " namespaces only",
@@ -496,12 +496,12 @@ class ControllerSettings:
     ] = Scheduling.EXTENDER
     managed_resources: Annotated[
         tuple[str, ...],
-        Spec(kinds.list_of(kinds.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),
+        Spec(keys.list_of(keys.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),
     ] = ("nvidia.com/gpu",)
     required_hash_keys: Annotated[
         tuple[str, ...],
         Spec(
-            kinds.list_of(kinds.ANNOTATION_KEY),
+            keys.list_of(keys.ANNOTATION_KEY),
             "annotations that name required attestation hashes",
             aliases=("BGS_REQUIRED_ANNOTATION",),
             alias_adds=True,
@@ -510,14 +510,14 @@ class ControllerSettings:
     insecure_static_hashes: Annotated[
         bool,
         Spec(
-            kinds.BOOLEAN,
+            keys.BOOLEAN,
             "INSECURE: accept `staticHashes` for nodes without evidence, at level `none`",
         ),
     ] = False
     static_hashes: Annotated[
         Mapping[str, str],
         Spec(
-            kinds.NODE_MAP,
+            keys.NODE_MAP,
             "opaque hash per node; refused unless `insecureStaticHashes` is true",
             aliases=("BGS_NODE_HASH_MAP",),
         ),

@@ -3,10 +3,8 @@
 import json
 from typing import Any
 
-from gpuwarden.settings.key import Key
-from gpuwarden.settings.kinds import Shape
-from gpuwarden.settings.loader import ConfigType, Loaded
-from gpuwarden.settings.sources import API_VERSION, FILE_KEY_SUFFIX
+from gpuwarden.settings.keys import Key, Shape
+from gpuwarden.settings.loader import API_VERSION, FILE_KEY_SUFFIX, ConfigType, Loaded
 
 
 def effective(loaded: Loaded[Any]) -> dict[str, dict[str, str]]:

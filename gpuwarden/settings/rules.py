@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+from gpuwarden.finding import Finding
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.settings.agent import AgentSettings
 from gpuwarden.settings.controller import (
@@ -11,20 +12,19 @@ from gpuwarden.settings.controller import (
     Scheduling,
     StoreKind,
 )
-from gpuwarden.settings.finding import Finding
 from gpuwarden.settings.values import Address, Duration
 
 
 def agent_rules(settings: AgentSettings) -> list[Finding]:
     """Return what does not fit together in an agent's settings."""
     findings = [
-        Finding("agent.controllers", "", str(address), "a port from 1 to 65535 and a host")
+        Finding("agent.controllers", str(address), "a port from 1 to 65535 and a host")
         for address in settings.agent.controllers
         if address.port == 0 or not address.host
     ]
     if parse_spiffe_id(settings.controller_id).trust_domain != settings.trust_domain:
         expected = f"an identity in the trust domain {settings.trust_domain}"
-        findings.append(Finding("agent.controllerId", "", settings.controller_id, expected))
+        findings.append(Finding("agent.controllerId", settings.controller_id, expected))
     return findings
 
 
@@ -52,14 +52,14 @@ def _lease(settings: ControllerSettings) -> list[Finding]:
         f"at least 2 x attestation.interval + attestation.challengeTtl = {shortest},"
         " so that two lost rounds are survived"
     )
-    return [Finding("attestation.lease", "", str(times.lease), expected)]
+    return [Finding("attestation.lease", str(times.lease), expected)]
 
 
 def _clock(settings: ControllerSettings) -> list[Finding]:
     if settings.clock.warn <= settings.clock.refuse:
         return []
     expected = f"at most clock.refuse = {settings.clock.refuse}"
-    return [Finding("clock.warn", "", str(settings.clock.warn), expected)]
+    return [Finding("clock.warn", str(settings.clock.warn), expected)]
 
 
 def _extender(settings: ControllerSettings) -> list[Finding]:
@@ -68,12 +68,12 @@ def _extender(settings: ControllerSettings) -> list[Finding]:
     missing = [f"extender.tls.{name}" for name, path in parts.items() if path is None]
     address = settings.listen.extender
     if 0 < len(missing) < len(parts):
-        return [Finding("extender.tls", "", f"no {', '.join(missing)}", "all of them, or none")]
+        return [Finding("extender.tls", f"no {', '.join(missing)}", "all of them, or none")]
     if missing and not address.is_loopback:
         expected = (
             "a loopback address, or client certificates: set extender.tls.clientCa, cert, key"
         )
-        return [Finding("listen.extender", "", str(address), expected)]
+        return [Finding("listen.extender", str(address), expected)]
     return []
 
 
@@ -83,11 +83,11 @@ def _admission(settings: ControllerSettings) -> list[Finding]:
     missing = [f"admission.tls.{name}" for name, path in parts.items() if path is None]
     if missing and settings.scheduling is Scheduling.AFFINITY:
         expected = "cert and key with scheduling: affinity: pods are pinned by the webhooks"
-        return [Finding("admission.tls", "", f"no {', '.join(missing)}", expected)]
+        return [Finding("admission.tls", f"no {', '.join(missing)}", expected)]
     if not missing or (len(missing) == len(parts) and tls.client_ca is None):
         return []
     expected = "cert and key, with or without clientCa, or none of them"
-    return [Finding("admission.tls", "", f"no {', '.join(missing)}", expected)]
+    return [Finding("admission.tls", f"no {', '.join(missing)}", expected)]
 
 
 def _api(settings: ControllerSettings) -> list[Finding]:
@@ -96,7 +96,7 @@ def _api(settings: ControllerSettings) -> list[Finding]:
     missing = [f"api.tls.{name}" for name, path in parts.items() if path is None]
     if len(missing) != 1:
         return []
-    return [Finding("api.tls", "", f"no {missing[0]}", "cert and key, or none of them")]
+    return [Finding("api.tls", f"no {missing[0]}", "cert and key, or none of them")]
 
 
 def _static_hashes(settings: ControllerSettings) -> list[Finding]:
@@ -104,7 +104,7 @@ def _static_hashes(settings: ControllerSettings) -> list[Finding]:
         return []
     expected = "--insecure-static-hashes with it: a static hash is no evidence"
     count = f"{len(settings.static_hashes)} nodes"
-    return [Finding("staticHashes", "", count, expected)]
+    return [Finding("staticHashes", count, expected)]
 
 
 def _kubernetes(settings: ControllerSettings) -> list[Finding]:
@@ -112,13 +112,13 @@ def _kubernetes(settings: ControllerSettings) -> list[Finding]:
     if (section.api is KubernetesUse.KUBECONFIG) is not (section.kubeconfig is not None):
         shown = "nothing" if section.kubeconfig is None else str(section.kubeconfig)
         expected = "a file with kubernetes.api: kubeconfig, and without it none"
-        findings.append(Finding("kubernetes.kubeconfig", "", shown, expected))
+        findings.append(Finding("kubernetes.kubeconfig", shown, expected))
     if section.context is not None and section.kubeconfig is None:
         expected = "nothing without kubernetes.kubeconfig"
-        findings.append(Finding("kubernetes.context", "", section.context, expected))
+        findings.append(Finding("kubernetes.context", section.context, expected))
     if settings.store.kind is StoreKind.KUBERNETES and section.api is KubernetesUse.OFF:
         expected = "another store with kubernetes.api: off"
-        findings.append(Finding("store.kind", "", settings.store.kind.value, expected))
+        findings.append(Finding("store.kind", settings.store.kind.value, expected))
     return findings
 
 
@@ -127,10 +127,10 @@ def _policy(settings: ControllerSettings) -> list[Finding]:
         return []
     findings = []
     if settings.kubernetes.api is KubernetesUse.OFF:
-        findings.append(Finding("policy.source", "", "cluster", "file with kubernetes.api: off"))
+        findings.append(Finding("policy.source", "cluster", "file with kubernetes.api: off"))
     if settings.policy.file is not None:
         expected = "nothing with policy.source: cluster"
-        findings.append(Finding("policy.file", "", str(settings.policy.file), expected))
+        findings.append(Finding("policy.file", str(settings.policy.file), expected))
     return findings
 
 
@@ -142,7 +142,7 @@ def _listeners(settings: ControllerSettings) -> list[Finding]:
     if settings.api.tls.cert is not None:
         named["api"] = listen.api
     return [
-        Finding(f"listen.{second}", "", str(named[second]), f"another port than listen.{first}")
+        Finding(f"listen.{second}", str(named[second]), f"another port than listen.{first}")
         for first, second in combinations(named, 2)
         if _collide(named[first], named[second])
     ]

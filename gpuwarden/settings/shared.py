@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from gpuwarden.settings import kinds
-from gpuwarden.settings.key import Spec
+from gpuwarden.settings import keys
+from gpuwarden.settings.keys import Spec
 
 
 class LogLevel(StrEnum):
@@ -31,10 +31,10 @@ class LogSettings:
 
     level: Annotated[
         LogLevel,
-        Spec(kinds.one_of(LogLevel), "least severe level written", aliases=("BGS_LOG_LEVEL",)),
+        Spec(keys.one_of(LogLevel), "least severe level written", aliases=("BGS_LOG_LEVEL",)),
     ] = LogLevel.INFO
     format: Annotated[
-        LogFormat, Spec(kinds.one_of(LogFormat), "`json` for collectors, `text` for people")
+        LogFormat, Spec(keys.one_of(LogFormat), "`json` for collectors, `text` for people")
     ] = LogFormat.JSON
 
 
@@ -43,9 +43,9 @@ class TelemetrySettings:
     """Section `telemetry`."""
 
     otlp: Annotated[
-        str | None, Spec(kinds.URL, "OTLP/HTTP endpoint for traces; tracing is off without it")
+        str | None, Spec(keys.URL, "OTLP/HTTP endpoint for traces; tracing is off without it")
     ] = None
     otlp_headers: Annotated[
         Mapping[str, str],
-        Spec(kinds.HEADERS, "headers sent to the OTLP endpoint, for authentication", secret=True),
+        Spec(keys.HEADERS, "headers sent to the OTLP endpoint, for authentication", secret=True),
     ] = field(default_factory=dict)

@@ -7,7 +7,7 @@ somebody decides. Defaults stand in the documentation and are shown. Pure.
 from typing import Any, Final
 
 from gpuwarden.redaction import REDACTED
-from gpuwarden.settings.key import Key
+from gpuwarden.settings.keys import Key
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.support.part import Content
 

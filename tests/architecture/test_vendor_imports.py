@@ -39,9 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "prometheus_client": {"gpuwarden/telemetry/metrics.py"},
     "structlog": {"gpuwarden/telemetry/logs.py"},
     "yaml": {
-        "controller/policies/file.py",
-        "gpuwarden/settings/",
-        "gpuwarden/cli/",
+        "gpuwarden/cli/output.py",
+        "gpuwarden/strict_yaml.py",
         "sandbox/",
     },
     "rfc8785": {"gpuwarden/evidence/canonical.py"},

@@ -15,9 +15,16 @@ from controller.settings import ControllerSettings
 from controller.web.server import ops_app
 from gpuwarden import __version__
 from gpuwarden.settings.agent import AgentSettings
-from gpuwarden.settings.finding import SettingsError
-from gpuwarden.settings.flags import parse_arguments
-from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, Loaded, load
+from gpuwarden.settings.loader import (
+    AGENT,
+    CONTROLLER,
+    ConfigType,
+    Inputs,
+    Loaded,
+    SettingsError,
+    load,
+)
+from gpuwarden.settings.start import parse_arguments
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.deploy.manifests import BASE, KUSTOMIZE, Object, container_of, objects, one, pod_of

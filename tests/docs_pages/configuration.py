@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from gpuwarden.settings.key import FILE_SUFFIX, Key
-from gpuwarden.settings.loader import CONFIG_TYPES
-from gpuwarden.settings.sources import API_VERSION, FILE_KEY_SUFFIX
+from gpuwarden.settings.keys import FILE_SUFFIX, Key
+from gpuwarden.settings.loader import API_VERSION, CONFIG_TYPES, FILE_KEY_SUFFIX
 
 
 def configuration_page() -> str:

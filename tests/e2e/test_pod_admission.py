@@ -143,7 +143,7 @@ def test_malformed_wishes_are_refused_with_key_text_and_expectation(world: World
         message = world.refused(new_pod(annotations=bad), where)
         assert "gpuwarden: REQ_INVALID" in message
         assert "gpu-scheduling-map line 2" in message
-        assert "gpuwarden.dev/min-level: L9 is wrong, expected L0 or L1" in message
+        assert "gpuwarden.dev/min-level: got L9; expected L0 or L1" in message
 
 
 def test_a_pod_that_the_mutating_webhook_missed_is_refused(world: World) -> None:

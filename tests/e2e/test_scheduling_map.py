@@ -202,7 +202,7 @@ def test_a_pod_comes_when_its_node_gets_the_name(world: World) -> None:
     [
         ("0=node1:0\nx=node2:1", "line 2"),
         ("0=node1:0\n\n# cards\n1=node2:", "line 4"),
-        ("0=node1:0\n0=node2:1", "0=node2:1 is wrong, expected each ordinal once"),
+        ("0=node1:0\n0=node2:1", "got 0=node2:1; expected each ordinal once"),
         ("0=Node_1:0", "line 1"),
         ("0=node1:0,0", "line 1"),
         ("1=node1:0", "expected a line for this pod's ordinal"),

@@ -44,8 +44,7 @@ from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import BadNews, Challenge, Evidence
 from gpuwarden.evidence.strict_json import decode
 from gpuwarden.reasons import Refusal
-from gpuwarden.settings.finding import SettingsError
-from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, load
+from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
 from gpuwarden.settings.report import render
 from tests.builders.evidence import NODE, Result, Scene
 from tests.builders.fleet_views import fleet, healthy

@@ -378,7 +378,7 @@ async def _filter(controller: Running, required: str) -> tuple[dict[str, Any], s
     ("changes", "status", "text"),
     [
         ({"policy__file": "/nonexistent/policy.yaml"}, 2, "/nonexistent/policy.yaml"),
-        ({"policy__source": "cluster"}, 2, "policy.source: cluster, expected file"),
+        ({"policy__source": "cluster"}, 2, "policy.source: got cluster; expected file"),
         ({"listen__agents": "192.0.2.1:1"}, 1, "listen.agents: cannot bind"),
         ({"listen__ops": "192.0.2.1:1"}, 1, "192.0.2.1"),
         ({"listen__local": "/proc/version"}, 1, "is not a socket"),

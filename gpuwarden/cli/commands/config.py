@@ -13,8 +13,15 @@ from cyclopts import Parameter
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import OWN_VARIABLES, Output
 from gpuwarden.cli.output import Format, printed, structured
-from gpuwarden.settings.finding import SettingsError
-from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, Loaded, load
+from gpuwarden.settings.loader import (
+    AGENT,
+    CONTROLLER,
+    ConfigType,
+    Inputs,
+    Loaded,
+    SettingsError,
+    load,
+)
 from gpuwarden.settings.report import effective, json_schema, render
 from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
 

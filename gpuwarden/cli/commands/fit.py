@@ -3,9 +3,8 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import yaml
 from cyclopts import Parameter
 
 from gpuwarden.cli.client import ask
@@ -13,10 +12,10 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import HERE, Connection, Namespace, Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import Column, shown, table
+from gpuwarden.strict_yaml import YamlError, parse_plain
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 MAX_BYTES: Final = 1024 * 1024
-_TEXT: Final = "tag:yaml.org,2002:str"
 
 FITS: Final[tuple[Column[pb.Fit], ...]] = (
     Column("NODE", lambda x: x.node),
@@ -66,7 +65,7 @@ def _manifest(file: str) -> object:
         return parse_manifest(content)
     except OSError as error:
         raise CliError(ExitCode.USAGE, f"--file: {shown(file)}: {error.strerror}") from None
-    except ManifestError as error:
+    except YamlError as error:
         raise CliError(ExitCode.USAGE, f"--file: {shown(file)}: {error}") from None
 
 
@@ -84,61 +83,9 @@ def _text(found: pb.FitPodResponse) -> str:
     return f"The pod requires:\n{asks}\n{nodes}"
 
 
-# --- the manifest
-
-
-class ManifestError(ValueError):
-    """The text is not one manifest; says where and what was expected."""
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without anchors, duplicate keys and timestamps."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.get_mark()
-            raise yaml.composer.ComposerError(None, None, "aliases are not supported", mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of the library
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != _TEXT:
-                text = "a key must be text; quote it"
-                raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
-            if key.value in seen:
-                text = f"key {key.value[:80]!a} appears twice"
-                raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def parse_manifest(content: bytes) -> dict[str, Any]:
-    """The one object in `content` (UTF-8 YAML or JSON); raises ManifestError."""
-    if len(content) > MAX_BYTES:
-        raise ManifestError(f"larger than {MAX_BYTES} bytes")
-    try:
-        documents = [x for x in yaml.load_all(content.decode(), _Loader) if x is not None]
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise ManifestError("nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ManifestError(f"not YAML or JSON: {_where(error)}") from None
-    if len(documents) != 1:
-        raise ManifestError(f"expected one manifest, found {len(documents)}")
-    if not isinstance(documents[0], dict):
-        raise ManifestError("expected an object such as a Pod or Deployment")
-    return documents[0]
-
-
-def _where(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = str(getattr(error, "problem", None) or error).splitlines()[0]
-    return f"line {mark.line + 1}: {problem}" if mark is not None else problem
+def parse_manifest(content: bytes) -> dict[str, object]:
+    """The one object in `content` (UTF-8 YAML or JSON); raises YamlError."""
+    found = parse_plain(content, max_bytes=MAX_BYTES)
+    if not isinstance(found, dict):
+        raise YamlError(None, "no object", "an object such as a Pod or Deployment")
+    return found

@@ -17,8 +17,7 @@ from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
 from gpuwarden.cli.options import HERE, OWN_VARIABLES, Connection
 from gpuwarden.cli.terminal import shown
-from gpuwarden.settings.finding import SettingsError
-from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
+from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, SettingsError, load
 from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
 from gpuwarden.settings.values import Address
 from gpuwarden.support.archive import Bundle, keep, packed

@@ -20,11 +20,12 @@ from controller.messages import (
 )
 from controller.placement.node_verdict import Promise
 from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.texts import Finding, Guarantee, Limit
+from controller.placement.texts import Guarantee, Limit
 from controller.placement.verbs import FitReport, NodeFit
 from controller.policy import Level
 from gpuwarden.audit.record import decode_record
 from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink
+from gpuwarden.finding import Finding
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from tests.builders.accounts import (

@@ -20,7 +20,8 @@ from controller.kube.policy_objects import (
     verdict,
 )
 from controller.kube.resources import ApiError, Entry
-from controller.policies.file import MAX_BYTES, PolicyFinding, PolicyInvalidError, decode_policy
+from controller.policies.file import MAX_BYTES, PolicyInvalidError, decode_policy
+from gpuwarden.finding import Finding
 
 HASH = "v1:sha256:" + "a" * 64
 MINE = PartKey(POLICY, NAME)
@@ -72,28 +73,34 @@ def test_the_digest_is_of_what_they_say_and_not_of_how() -> None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (parts(), f"{POLICY}/cluster: missing, expected an AttestationPolicy of that name"),
+        (parts(), f"{POLICY}/cluster: got nothing; expected an AttestationPolicy of that name"),
         (
             parts({}, name="other"),
-            f"{POLICY}/other: metadata.name: 'other', expected cluster",
+            f"{POLICY}/other: metadata.name: got 'other'; expected cluster",
         ),
-        (parts([]), f"{POLICY}/cluster: spec: a list of 0, expected a mapping"),
-        (parts({"drvers": {}}), f"{POLICY}/cluster: spec.drvers: a mapping of 0, expected a key"),
-        (parts({"minLevel": "L9"}), f"{POLICY}/cluster: spec.minLevel: 'L9', expected L0 or"),
-        (parts({"classes": []}), f"{POLICY}/cluster: spec.classes: a list of 0, expected no such"),
-        (parts({"kind": "Policy"}), f"{POLICY}/cluster: spec.kind: 'Policy', expected no such"),
-        (parts({"labels": {"x": "huh"}}), f"{POLICY}/cluster: spec.labels.x: 'huh', expected"),
-        (parts({}, {"a": {"hashes": []}}), f"{CLASS}/a: spec.hashes: a list of 0, expected"),
-        (parts({}, {"a": {}}), f"{CLASS}/a: spec.hashes: missing, expected a list"),
+        (parts([]), f"{POLICY}/cluster: spec: got a list of 0; expected a mapping"),
+        (
+            parts({"drvers": {}}),
+            f"{POLICY}/cluster: spec.drvers: got a mapping of 0; expected a key",
+        ),
+        (parts({"minLevel": "L9"}), f"{POLICY}/cluster: spec.minLevel: got 'L9'; expected L0 or"),
+        (
+            parts({"classes": []}),
+            f"{POLICY}/cluster: spec.classes: got a list of 0; expected no such",
+        ),
+        (parts({"kind": "Policy"}), f"{POLICY}/cluster: spec.kind: got 'Policy'; expected no such"),
+        (parts({"labels": {"x": "huh"}}), f"{POLICY}/cluster: spec.labels.x: got 'huh'; expected"),
+        (parts({}, {"a": {"hashes": []}}), f"{CLASS}/a: spec.hashes: got a list of 0; expected"),
+        (parts({}, {"a": {}}), f"{CLASS}/a: spec.hashes: got nothing; expected a list"),
         (
             parts({}, {"a": {"hashes": [{"hash": HASH}]}, "b": {"hashes": [{"hash": "x"}]}}),
-            f"{CLASS}/b: spec.hashes[0].hash: 'x', expected v1:sha256:",
+            f"{CLASS}/b: spec.hashes[0].hash: got 'x'; expected v1:sha256:",
         ),
         (
             parts({}, {"a": {"name": "b", "hashes": [{"hash": HASH}]}}),
-            f"{CLASS}/a: spec.name: 'b', expected no such key",
+            f"{CLASS}/a: spec.name: got 'b'; expected no such key",
         ),
-        (parts({}, {"a": None}), f"{CLASS}/a: spec: None, expected a mapping"),
+        (parts({}, {"a": None}), f"{CLASS}/a: spec: got None; expected a mapping"),
     ],
 )
 def test_a_fault_names_the_object_and_its_field(found: PolicyParts, expected: str) -> None:
@@ -126,7 +133,7 @@ def test_what_nests_too_deeply_is_no_mapping() -> None:
     deep = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
     entry = Entry("1", "u", replace(POLICY_KIND.entry(raw(NAME, {}))[1].value, spec=deep))
     assert faults(PolicyParts({NAME: entry}, {})) == [
-        f"{POLICY}/cluster: spec: None, expected a mapping"
+        f"{POLICY}/cluster: spec: got None; expected a mapping"
     ]
 
 
@@ -142,22 +149,22 @@ class TestVerdict:
 
     def test_what_did_not_change_stays_in_force_while_others_are_refused(self) -> None:
         key = PartKey(CLASS, "a")
-        fault = PolicyFinding(f"{POLICY}/cluster: spec.x", "1", "2")
+        fault = Finding(f"{POLICY}/cluster: spec.x", "1", "2")
         said = verdict(key, GOOD, in_force={key: GOOD}, findings=(fault,), digest="d")
         assert (said.is_accepted, said.digest) == (True, "")
 
     def test_refused_with_the_own_fault_first_and_the_policy_that_counts(self) -> None:
         faults = (
-            PolicyFinding(f"{CLASS}/a: spec.x", "1", "2"),
-            PolicyFinding(f"{POLICY}/cluster: spec.y", "3", "4"),
+            Finding(f"{CLASS}/a: spec.x", "1", "2"),
+            Finding(f"{POLICY}/cluster: spec.y", "3", "4"),
         )
         said = verdict(MINE, GOOD, in_force={}, findings=faults, digest="d")
         assert (said.is_accepted, said.reason, said.generation) == (False, "Refused", 2)
         assert said.digest == "d"
-        assert said.message.startswith(f"{POLICY}/cluster: spec.y: 3, expected 4; {CLASS}/a")
+        assert said.message.startswith(f"{POLICY}/cluster: spec.y: got 3; expected 4; {CLASS}/a")
 
     def test_a_message_is_bounded(self) -> None:
-        faults = [PolicyFinding("k", "v" * 80, "e")] * 100
+        faults = [Finding("k", "v" * 80, "e")] * 100
         said = verdict(MINE, GOOD, in_force={}, findings=faults, digest="")
         assert len(said.message) == 1024
 

@@ -151,7 +151,7 @@ def test_invalid_wishes_refuse_every_node() -> None:
     refusal = judge.refusal("n")
     assert refusal is not None
     assert refusal.code is ReasonCode.REQ_INVALID
-    assert "gpuwarden.dev/min-level: L9 is wrong" in refusal.detail
+    assert "gpuwarden.dev/min-level: got L9" in refusal.detail
     assert judge.passing(["n"]) == []
 
 

@@ -13,7 +13,8 @@ from controller.placement.pod import (
     parse_gpu_map,
     pod_ordinal,
 )
-from controller.placement.texts import Finding, WishTextError
+from controller.placement.texts import WishTextError
+from gpuwarden.finding import Finding
 from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
 
 # --- Decoding pods, and the effective number of requested devices
@@ -190,7 +191,7 @@ def test_of_a_line_with_several_mig_devices_it_is_said_why() -> None:
     found = parse_gpu_map("0=n:MIG-a,MIG-b")
     assert isinstance(found, tuple)
     (finding,) = found
-    assert "0=n:MIG-a,MIG-b is wrong, expected a MIG device alone" in str(finding)
+    assert "got 0=n:MIG-a,MIG-b; expected a MIG device alone" in str(finding)
 
 
 def test_every_wrong_line_is_reported() -> None:

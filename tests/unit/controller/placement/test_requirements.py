@@ -120,7 +120,7 @@ RESERVE = {"gpuwarden.dev/reserve": "admission"}
 )
 def test_an_early_reservation_is_one_of_gpus(pod: dict[str, Any]) -> None:
     annotations = {**pod.get("annotations", {}), **RESERVE}
-    expected = "gpuwarden.dev/reserve: admission is wrong, expected a wish for GPUs beside it"
+    expected = "gpuwarden.dev/reserve: got admission; expected a wish for GPUs beside it"
     assert expected in faults(**{**pod, "annotations": annotations})
 
 
@@ -156,7 +156,7 @@ def test_whatever_asks_for_gpus_can_be_reserved_early(pod: dict[str, Any]) -> No
         ("gpu-uuids", "GPU-a,,GPU-b", "none of them empty"),
         ("gpu-uuids", "card0", "the UUID of a GPU"),
         ("gpu-uuids", ",".join(f"GPU-{n}" for n in range(65)), "at most 64"),
-        ("gpu-uuids", "MIG-a,MIG-b", "MIG-a,MIG-b is wrong, expected a MIG device alone"),
+        ("gpu-uuids", "MIG-a,MIG-b", "got MIG-a,MIG-b; expected a MIG device alone"),
         ("gpu-uuids", "GPU-a,MIG-b", "a MIG device alone"),
         ("gpu-selector", "", "operator"),
         ("gpu-selector", "serial=7", "a key out of"),
@@ -183,7 +183,7 @@ def test_a_wish_among_the_labels_is_not_ignored() -> None:
 @pytest.mark.parametrize(
     ("annotations", "labels", "expected"),
     [
-        ({"fudo.org/gpu.big": "true"}, {}, "fudo.org/gpu.big: true is wrong, expected a label"),
+        ({"fudo.org/gpu.big": "true"}, {}, "fudo.org/gpu.big: got true; expected a label"),
         ({"fudo.org/gpu.assign": "true"}, {}, "expected a label, not an annotation"),
         ({"gpuwarden.dev/gpu.big": "false"}, {}, "expected a label, not an annotation"),
         ({}, {"gpuwarden.dev/gpus.big": "true"}, "gpuwarden.dev/gpus.big"),

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.policies.file import PolicyChange, PolicyFinding
+from controller.policies.file import PolicyChange
 from controller.policies.in_force import PolicyInForce
 from controller.policy import DEFAULT_POLICY, Level, Policy
+from gpuwarden.finding import Finding
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from sandbox.spiffe.ca import InsecureCa
@@ -14,7 +15,7 @@ from tests.builders.support_scene import SupportScene
 from tests.builders.svids import FakeSvidSource, new_svid
 from tests.fakes.recording_audit import RecordingAudit
 
-FAULTS = PolicyChange(None, (PolicyFinding("AttestationPolicy/cluster", "missing", "one"),))
+FAULTS = PolicyChange(None, (Finding("AttestationPolicy/cluster", "nothing", "one"),))
 
 
 @dataclass
@@ -58,7 +59,7 @@ async def test_it_is_unknown_until_the_source_has_a_right_one(audit: RecordingAu
     for _ in range(3):
         await policy.look()
         states.append(policy.unknown)
-    missing = "AttestationPolicy/cluster: missing, expected one"
+    missing = "AttestationPolicy/cluster: got nothing; expected one"
     assert states == ["not read yet", missing, None, None]
     assert taken == [strict]
     assert policy.current is strict

@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.finding import Finding
+
 # ruff: noqa: E501 -- one row per mistake and its message
 from gpuwarden.settings.controller import ControllerSettings, Enrollment, SpireSettings
-from gpuwarden.settings.finding import Finding, SettingsError
-from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
+from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, SettingsError, load
 from gpuwarden.settings.shared import LogLevel
 from gpuwarden.settings.values import Address, Duration
 
@@ -327,7 +328,7 @@ def test_variables_of_services_and_of_the_other_process_are_left_alone() -> None
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("GPUWARDEN_EXTENDER_ID_KEYS", "not available in this version"),
+        ("GPUWARDEN_EXTENDER_ID_KEYS", "expected a known name"),
         ("GPUWARDEN_AUDIT_DIRR", "did you mean GPUWARDEN_AUDIT_DIR?"),
     ],
 )

@@ -1,0 +1,209 @@
+"""YAML (and so JSON) read as its writer meant it, or refused. One reader for the whole product.
+
+One document of plain values: no anchors, aliases, tags or merge keys, each key a text and given
+once, size and depth bounded. Dates stay text. Empty documents around the one do not count. What
+the keys mean is for the caller.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import yaml
+
+from gpuwarden.finding import quoted
+
+MAX_DEPTH: Final = 32
+"""Mappings and lists inside each other; a Deployment has about 15 levels."""
+_TAG: Final = "tag:yaml.org,2002:"
+_NOT_RESOLVED: Final = frozenset({f"{_TAG}timestamp", f"{_TAG}value"})
+
+
+class YamlError(ValueError):
+    """The bytes are not one plain document."""
+
+    def __init__(self, line: int | None, got: str, expected: str) -> None:
+        self.line = line
+        """From 1; None where it is not known."""
+        self.got = got
+        self.expected = expected
+        where = "" if line is None else f"line {line}: "
+        super().__init__(f"{where}got {got}; expected {expected}")
+
+
+class Scalar(Enum):
+    """What YAML sees in a scalar."""
+
+    TEXT = auto()
+    NUMBER = auto()
+    """Decimal digits."""
+    BOOLEAN = auto()
+    NULL = auto()
+    OTHER = auto()
+    """A number in another notation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarValue:
+    """A scalar as it was written, without quotes."""
+
+    text: str
+    type: Scalar
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListValue:
+    """A sequence."""
+
+    items: tuple["Value", ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapValue:
+    """A mapping; keys are text."""
+
+    entries: Mapping[str, "Value"]
+    line: int
+
+
+Value = ScalarValue | ListValue | MapValue
+
+
+def parse_tree(data: bytes, *, max_bytes: int) -> Value | None:
+    """The document with the line of each value and scalars as written; None if it is empty.
+
+    Raises YamlError.
+    """
+    node = _compose(data, max_bytes)
+    return None if node is None else _value(node)
+
+
+def parse_plain(data: bytes, *, max_bytes: int) -> object:
+    """The document as dicts, lists, text, numbers, booleans and None; None if it is empty.
+
+    Raises YamlError.
+    """
+    node = _compose(data, max_bytes)
+    return None if node is None else _plain(node, yaml.constructor.SafeConstructor())
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, and refuses what is not plain before anything recursive sees it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call] # the library's
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise YamlError(line, "an anchor or alias", "plain values")
+        if event.tag is not None:
+            raise YamlError(line, f"tag {quoted(event.tag)}", "values without tags")
+        if self._depth >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
+            raise YamlError(line, "deep nesting", f"at most {MAX_DEPTH} levels")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NOT_RESOLVED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _compose(data: bytes, max_bytes: int) -> yaml.Node | None:
+    if len(data) > max_bytes:
+        raise YamlError(None, f"more than {max_bytes} bytes", f"at most {max_bytes} bytes")
+    try:
+        return _one_document(_Loader(data.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        raise YamlError(None, f"byte {error.start}", "UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = None if mark is None else mark.line + 1
+        raise YamlError(line, error.problem or "something unreadable", "YAML") from None
+    except yaml.YAMLError as error:
+        raise YamlError(None, quoted(str(error).partition("\n")[0]), "YAML") from None
+
+
+def _one_document(loader: _Loader) -> yaml.Node | None:
+    found: yaml.Node | None = None
+    while loader.check_node():
+        node: yaml.Node | None = loader.get_node()
+        if node is None or _is_empty(node):
+            continue
+        if found is not None:
+            raise YamlError(node.start_mark.line + 1, "a second document", "one document")
+        found = node
+    return found
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}null"
+
+
+def _value(node: yaml.Node) -> Value:
+    line = node.start_mark.line + 1
+    match node:
+        case yaml.ScalarNode():
+            return ScalarValue(node.value, _scalar(node), line)
+        case yaml.SequenceNode():
+            return ListValue(tuple(_value(item) for item in node.value), line)
+        case _:
+            return MapValue({key: _value(value) for key, value in _entries(node)}, line)
+
+
+def _plain(node: yaml.Node, constructor: yaml.constructor.SafeConstructor) -> object:
+    match node:
+        case yaml.ScalarNode():
+            _scalar(node)
+            try:
+                value: object = constructor.construct_object(node)
+            except ValueError:
+                raise YamlError(node.start_mark.line + 1, "a long number", "a number") from None
+            return value
+        case yaml.SequenceNode():
+            return [_plain(item, constructor) for item in node.value]
+        case _:
+            return {key: _plain(value, constructor) for key, value in _entries(node)}
+
+
+def _entries(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
+    seen: set[str] = set()
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise YamlError(line, "a complex key", "plain keys")
+        if key.tag != f"{_TAG}str":
+            raise YamlError(line, f"key {quoted(key.value)}", "text as key; quote it")
+        if key.value in seen:
+            raise YamlError(line, f"key {quoted(key.value)} again", "each key once")
+        seen.add(key.value)
+        yield key.value, value
+
+
+def _scalar(node: yaml.ScalarNode) -> Scalar:
+    match node.tag.removeprefix(_TAG):
+        case "str":
+            return Scalar.TEXT
+        case "int":
+            return Scalar.NUMBER if _is_decimal(node.value) else Scalar.OTHER
+        case "bool":
+            return Scalar.BOOLEAN
+        case "null":
+            return Scalar.NULL
+        case "float":
+            return Scalar.OTHER
+        case _:
+            raise YamlError(node.start_mark.line + 1, quoted(node.value), "text; quote it")
+
+
+def _is_decimal(text: str) -> bool:
+    return text == "0" or (text.isascii() and text.isdigit() and text[0] != "0")

@@ -1,0 +1,136 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.strict_yaml import (
+    MAX_DEPTH,
+    ListValue,
+    MapValue,
+    Scalar,
+    ScalarValue,
+    Value,
+    YamlError,
+    parse_plain,
+    parse_tree,
+)
+
+MAX_BYTES = 10_000
+
+
+def tree(data: bytes) -> Value | None:
+    return parse_tree(data, max_bytes=MAX_BYTES)
+
+
+def plain(data: bytes) -> object:
+    return parse_plain(data, max_bytes=MAX_BYTES)
+
+
+def test_values_keep_their_text_and_line() -> None:
+    assert tree(b"a: 25s\nb:\n  - on\n  - 'on'\n") == MapValue(
+        {
+            "a": ScalarValue("25s", Scalar.TEXT, 1),
+            "b": ListValue(
+                (ScalarValue("on", Scalar.BOOLEAN, 3), ScalarValue("on", Scalar.TEXT, 4)), 3
+            ),
+        },
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "value"),
+    [
+        ("no", Scalar.BOOLEAN, False),
+        ("true", Scalar.BOOLEAN, True),
+        ("12", Scalar.NUMBER, 12),
+        ("0", Scalar.NUMBER, 0),
+        ("0644", Scalar.OTHER, 0o644),
+        ("0x10", Scalar.OTHER, 16),
+        ("1_000", Scalar.OTHER, 1000),
+        ("1:30:00", Scalar.OTHER, 5400),
+        ("1.5", Scalar.OTHER, 1.5),
+        ("2024-01-01", Scalar.TEXT, "2024-01-01"),
+        ("2024-99-99T99", Scalar.TEXT, "2024-99-99T99"),
+        ("~", Scalar.NULL, None),
+        ("", Scalar.NULL, None),
+        ("=", Scalar.TEXT, "="),
+        (":8080", Scalar.TEXT, ":8080"),
+        ("'12'", Scalar.TEXT, "12"),
+    ],
+)
+def test_what_yaml_sees_in_a_scalar_is_reported(text: str, seen: Scalar, value: object) -> None:
+    parsed = tree(f"a: {text}".encode())
+    assert isinstance(parsed, MapValue)
+    scalar = parsed.entries["a"]
+    assert isinstance(scalar, ScalarValue)
+    assert scalar.type is seen
+    assert plain(f"a: {text}".encode()) == {"a": value}
+
+
+def test_json_is_read_as_yaml() -> None:
+    document = {"kind": "Pod", "n": [1, True, None, 1.5], "deep": {"a": "x\n"}}
+    assert plain(json.dumps(document).encode()) == document
+
+
+@pytest.mark.parametrize("data", [b"", b"# nothing\n", b"---\n---\n"])
+def test_a_document_without_content_is_none(data: bytes) -> None:
+    assert (tree(data), plain(data)) == (None, None)
+
+
+def test_empty_documents_around_the_one_do_not_count() -> None:
+    assert plain(b"---\n---\nkind: Pod\n---\n") == {"kind": "Pod"}
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1])
+def test_depth_is_bounded(levels: int) -> None:
+    data = b"[" * levels + b"]" * levels
+    if levels <= MAX_DEPTH:
+        assert isinstance(plain(data), list)
+        return
+    with pytest.raises(YamlError, match=f"line 1: got deep nesting; expected at most {MAX_DEPTH}"):
+        plain(data)
+
+
+REFUSED = [
+    (b"a: 1\nb: {c: 2, c: 3}\n", "line 2: got key 'c' again; expected each key once"),
+    (b"a: &x 1\nb: 2\n", "line 1: got an anchor or alias; expected plain values"),
+    (b"b: 2\na: *x\n", "line 2: got an anchor or alias; expected plain values"),
+    (b"a: !!python/name:os.system x\n", "line 1: got tag 'tag:yaml.org,2002:python/name:os.system"),
+    (b"a: !!binary aGk=\n", "line 1: got tag"),
+    (b"a: !!str 1\n", "line 1: got tag"),
+    (b"a: ! x\n", "line 1: got tag '!'"),
+    (b"<<: {a: 1}\n", "line 1: got key '<<'; expected text as key; quote it"),
+    (b"a: <<\n", "line 1: got '<<'; expected text; quote it"),
+    (b"a:\n  on: 1\n", "line 2: got key 'on'; expected text as key; quote it"),
+    (b"1: a\n", "line 1: got key '1'; expected text as key; quote it"),
+    (b"? [a]\n: 1\n", "line 1: got a complex key; expected plain keys"),
+    (b"a: 1\n---\nb: 2\n", "line 3: got a second document; expected one document"),
+    (b"a: [1\n", "line 2: got .*; expected YAML"),
+    (b"a: \x00\n", "got 'unacceptable character .*; expected YAML"),
+    (b"a: \xff\n", "got byte 3; expected UTF-8 text"),
+    (b"a: " + b"[" * 5000, "got deep nesting"),
+    (b"#" * (MAX_BYTES + 1), "got more than 10000 bytes; expected at most 10000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("data", "says"), REFUSED)
+def test_what_is_not_plain_yaml_is_refused_with_its_line(data: bytes, says: str) -> None:
+    for parse in (tree, plain):
+        with pytest.raises(YamlError, match=says):
+            parse(data)
+
+
+def test_a_number_without_end_is_refused() -> None:
+    with pytest.raises(YamlError, match="line 1: got a long number; expected a number"):
+        plain(b"a: " + b"1" * 5000)
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
+    for parse in (tree, plain):
+        try:
+            parse(data)
+        except YamlError as error:
+            assert str(error)  # noqa: PT017 -- either outcome is fine; it has to be one of them
