@@ -8,7 +8,7 @@ from typing import Final
 import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
 
 # isort: split
-from sandbox.demo.run import CHECKS
+from sandbox.demo.checks import CHECKS
 from sandbox.demo.run import run as run_demo
 from sandbox.fleet.plan import Rates
 from sandbox.fleet.run import EXIT_INTERRUPTED, MAX_INTERVAL_S, FleetOptions

@@ -14,39 +14,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 MAX_CHARS: Final = 72
 _AREA: Final = re.compile(r"[a-z0-9][a-z0-9/_.-]*(?:, [a-z0-9][a-z0-9/_.-]*)*: ")
-_NO_VERBS: Final = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "this",
-        "that",
-        "these",
-        "those",
-        "each",
-        "every",
-        "all",
-        "one",
-        "two",
-        "no",
-        "not",
-        "it",
-        "there",
-        "what",
-        "which",
-        "who",
-        "how",
-        "when",
-        "where",
-        "why",
-        "if",
-        "in",
-        "on",
-        "of",
-        "for",
-        "from",
-        "with",
-    ]
+_NO_VERB: Final = re.compile(
+    r"an?|the|this|that|these|those|each|every|all|one|two|no|not|it|there"
+    r"|what|which|who|how|when|where|why|if|in|on|of|for|from|with"
 )
 _VERBS_IN_S: Final = frozenset({"alias", "bias", "focus"})
 _VERBS_IN_ED: Final = frozenset({"embed", "shed"})
@@ -73,7 +43,7 @@ def _fault_of_verb(word: str) -> str | None:
         or (word.endswith("ed") and not word.endswith("eed") and word not in _VERBS_IN_ED)
         or (word.endswith("ing") and word not in _VERBS_IN_ING)
     )
-    if declined or word in _NO_VERBS:
+    if declined or _NO_VERB.fullmatch(word):
         return f"expected an imperative verb after the area, as in `add`, found {word!r}"
     return None
 

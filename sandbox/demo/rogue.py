@@ -31,7 +31,7 @@ from gpuwarden.wire.v1 import attestation_pb2 as wire
 from gpuwarden.wire.v1.attestation_pb2_grpc import (
     AttestationServiceStub,
 )
-from sandbox.demo.check import CheckFailedError
+from sandbox.demo.stage import CheckFailedError
 from sandbox.nodes import CLUSTER, ROGUE, TRUST_DOMAIN
 from sandbox.nvml.models import bus_id, made_uuid
 from sandbox.spiffe.ca import InsecureCa

@@ -9,25 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from sandbox.demo import (
-    evidence_checks,
-    filter_checks,
-    fleet_checks,
-    hardware_checks,
-    log_checks,
-)
-from sandbox.demo.check import Check
-from sandbox.demo.stage import Stage
+from sandbox.demo.checks import CHECKS, eligible
+from sandbox.demo.stage import Check, Stage
 from sandbox.laptop import Laptop, directory_of, has_real_nvml
 from sandbox.nodes import HOPPER, simulated_nodes
 
-CHECKS: Final[tuple[Check, ...]] = (
-    *fleet_checks.CHECKS,
-    *filter_checks.CHECKS,
-    *evidence_checks.CHECKS,
-    *hardware_checks.CHECKS,
-    *log_checks.CHECKS,
-)
 TOTAL: Final = 17
 """How many checks there are; a check that got lost is a failed demo."""
 _CHECK_S: Final = 60.0
@@ -77,7 +63,7 @@ async def _start(laptop: Laptop) -> Stage:
         await laptop.start_real_agent()
     stage = Stage(laptop)
     for node in nodes:
-        await stage.until(node.name, fleet_checks.eligible, timeout_s=30)
+        await stage.until(node.name, eligible, timeout_s=30)
     while await stage.not_ready():  # noqa: ASYNC110 - polls another process; ends by itself
         await asyncio.sleep(_POLL_S)
     _, table = await stage.cli("nodes", "--server", laptop.server)

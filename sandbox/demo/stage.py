@@ -1,13 +1,14 @@
-"""What the demo's steps share: the running laptop cluster and ways to ask it.
+"""What the demo's checks share: the running laptop cluster, ways to ask it, and what a check is.
 
-Asks and acts as it is told; a step decides what the answer must be.
+Asks and acts as it is told. A check decides what the answer must be.
 """
 
 import asyncio
 import http.client
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,3 +169,22 @@ def pod(annotations: dict[str, str] | None = None, *, gpus: int = 0) -> dict[str
         },
         "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
     }
+
+
+class CheckFailedError(Exception):
+    """The product did not do what the step claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim and the steps that show it; `run` returns what was seen, in one line."""
+
+    name: str
+    claim: str
+    run: Callable[[Stage], Awaitable[str]]
+
+
+def demand(holds: object, message: str) -> None:
+    """Raise CheckFailedError with `message` unless `holds`."""
+    if not holds:
+        raise CheckFailedError(message)

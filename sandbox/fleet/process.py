@@ -1,14 +1,17 @@
-"""A share of the fleet in a process of its own: forked early, told over a pipe what to do.
+"""A share of the fleet in a process of its own, and how a fleet is divided among processes.
 
-Forked, so that the CA's key needs no way between processes; therefore before anything
-starts threads or gRPC.
+A process is forked, so that the CA's key needs no way between processes. So it is forked before
+anything starts threads or gRPC. It gets its orders over a pipe.
 """
 
 import asyncio
 import contextlib
 import multiprocessing
+import random
+import resource
 import signal
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
@@ -17,11 +20,125 @@ import uvloop
 
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware
-from sandbox.fleet.node import Surroundings
-from sandbox.fleet.plan import Happening
-from sandbox.fleet.share import Share
+from sandbox.fleet.node import SimulatedNode, Surroundings
+from sandbox.fleet.plan import Happening, Kind
 from sandbox.fleet.tally import Tally
 from sandbox.spiffe.ca import InsecureCa
+
+# --- how many processes a fleet needs
+
+
+MAX_NODES: Final = 2000
+"""Nodes of one process, whatever the limit: one event loop turns for all of them."""
+PER_NODE: Final = 8
+"""A stream takes four descriptors in the agent's process, while its SVID rotates eight."""
+PER_STREAM: Final = 2
+"""Descriptors in the controller: one connection, while the SVID rotates two."""
+SPARE: Final = 256
+"""Files, pipes, libraries and listeners of any of the processes."""
+
+
+class TooFewDescriptorsError(Exception):
+    """A fleet of this size does not fit below the limit; says what would."""
+
+
+def raise_limit() -> int:
+    """Raise the soft limit (RLIMIT_NOFILE) to the hard one; returns what holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def processes_for(nodes: int, limit: int) -> int:
+    """How many processes a fleet is divided among, each of which may open `limit` descriptors.
+
+    Raises TooFewDescriptorsError where the controller, which has all streams, may not.
+    """
+    wanted = nodes * PER_STREAM + SPARE
+    if limit < wanted:
+        most = max(0, (limit - SPARE) // PER_STREAM)
+        raise TooFewDescriptorsError(
+            f"{nodes} nodes need {wanted} open files in the controller, and this machine allows"
+            f" {limit} (hard limit, `ulimit -Hn`); raise it, or simulate at most {most} nodes"
+        )
+    fitting = min(MAX_NODES, (limit - SPARE) // PER_NODE)
+    return -(-nodes // fitting)
+
+
+# --- the nodes of one process
+
+
+AT_THE_DOOR: Final = 40
+"""Agents of a process that have been started and not been accepted yet."""
+_LOOK_S: Final = 0.05
+
+
+class Share:
+    """Nodes by their number in the whole fleet."""
+
+    def __init__(
+        self, around: Surroundings, hardware: Mapping[int, NodeHardware], *, seed: int
+    ) -> None:
+        self.tally = around.tally
+        self.nodes = {
+            number: SimulatedNode(around, one, random.Random(f"{seed} {number}"))  # noqa: S311 - repeatable on purpose
+            for number, one in hardware.items()
+        }
+        self._busy: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def start(self, per_second: float) -> None:
+        """Start all agents, at most so many a second, and no faster than they are let in.
+
+        Handshakes that a busy machine does not finish in time are begun anew, so without
+        the second bound a fleet that starts too fast never stands.
+        """
+        loop = asyncio.get_running_loop()
+        due, waiting = loop.time(), list[SimulatedNode]()
+        for node in self.nodes.values():
+            while len(waiting) >= AT_THE_DOOR:
+                await asyncio.sleep(_LOOK_S)
+                waiting = [one for one in waiting if not one.accepted_hash]
+                due = max(due, loop.time())
+            await _until(due)
+            node.start()
+            waiting.append(node)
+            due += 1 / per_second
+
+    async def live(self, happenings: Sequence[Happening]) -> None:
+        """Carry out what happens to nodes of this share; returns after the last of it."""
+        begun = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as tasks:
+            for one in happenings:
+                if one.node in self.nodes:
+                    await _until(begun + one.at_s)
+                    tasks.create_task(self._happen(one))
+
+    async def stop(self) -> None:
+        """End all agents in good order."""
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+
+    async def _happen(self, one: Happening) -> None:
+        node = self.nodes[one.node]
+        async with self._busy[one.node]:
+            match one.kind:
+                case Kind.DROP:
+                    await node.drop()
+                case Kind.RESTART:
+                    await node.restart()
+                case Kind.ROTATE:
+                    node.rotate()
+                case Kind.UPGRADE:
+                    await node.upgrade()
+        self.tally.happened[one.kind] += 1
+
+
+async def _until(time: float) -> None:
+    await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
+
+
+# --- the process
+
 
 _TELL_S: Final = 0.5
 

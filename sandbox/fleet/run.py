@@ -17,12 +17,18 @@ from typing import Final
 
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.values import Address
-from sandbox.fleet.descriptors import TooFewDescriptorsError, processes_for, raise_limit
 from sandbox.fleet.hardware import fleet_hardware
 from sandbox.fleet.plan import Rates, plan
-from sandbox.fleet.process import Live, ShareProcess, Start, Stop
-from sandbox.fleet.tally import Tally, percentile, total
-from sandbox.fleet.watch import ControllerLook, look_at
+from sandbox.fleet.process import (
+    Live,
+    ShareProcess,
+    Start,
+    Stop,
+    TooFewDescriptorsError,
+    processes_for,
+    raise_limit,
+)
+from sandbox.fleet.tally import ControllerLook, Tally, look_at, percentile, total
 from sandbox.laptop import Laptop, Pace
 
 ELIGIBLE: Final = "eligible"

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sandbox.fleet.watch import cpu_seconds, rss_mib
+from sandbox.fleet.tally import cpu_seconds, rss_mib
 
 ROOT = Path(__file__).resolve().parents[2]
 CORES = sorted(os.sched_getaffinity(0))

@@ -20,7 +20,7 @@ from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.model import PROTOCOL, Evidence, Hello
 from sandbox.fleet.hardware import fleet_hardware, reading_of
 from sandbox.fleet.run import ELIGIBLE
-from sandbox.fleet.watch import metrics_of, states_of
+from sandbox.fleet.tally import metrics_of, states_of
 from sandbox.laptop import API_VERSION, Pace
 from sandbox.nodes import CLUSTER, TRUST_DOMAIN
 from sandbox.spiffe.workload_api import InsecureWorkloadApi

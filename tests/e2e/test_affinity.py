@@ -12,7 +12,7 @@ import pytest
 
 from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.texts import HINT_LABEL_PREFIX
-from sandbox.fleet.watch import metrics_of
+from sandbox.fleet.tally import metrics_of
 from tests.e2e.lab.api import ApiError
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace

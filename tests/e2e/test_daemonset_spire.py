@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sandbox.fleet.watch import metrics_of, states_of
+from sandbox.fleet.tally import metrics_of, states_of
 from sandbox.nvml.models import h100_sxm
 from sandbox.nvml.scenario import Scenario
 from tests.builders.web_certificates import WebCa

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.kube.events import BINDING_REASON, PLACEMENT_REASON, REASON
 from controller.kube.nodes import ENFORCE_LABEL
-from sandbox.fleet.watch import metrics_of
+from sandbox.fleet.tally import metrics_of
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace, pod

@@ -23,9 +23,9 @@ from gpuwarden.evidence.class_document import (
     unread_facts,
 )
 from gpuwarden.evidence.node_identity import IDENTITY_FACTS, identity_digest, node_identity
-from sandbox.demo.fleet_checks import eligible
+from sandbox.demo.checks import eligible
 from sandbox.demo.stage import Stage
-from sandbox.fleet.watch import cpu_seconds, rss_mib
+from sandbox.fleet.tally import cpu_seconds, rss_mib
 from sandbox.laptop import Laptop, Pace
 from sandbox.nodes import CLUSTER, REAL, TRUST_DOMAIN
 from tests.hardware.smi import ask, differences

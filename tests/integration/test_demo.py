@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.demo.run import CHECKS, TOTAL
+from sandbox.demo.checks import CHECKS
+from sandbox.demo.run import TOTAL
 from sandbox.nvml.build import ROOT, build
 from tests.fakes.process_group import run_group
 

@@ -22,8 +22,8 @@ from sandbox.demo.stage import Stage
 from sandbox.fleet.hardware import NEXT_DRIVER, fleet_hardware
 from sandbox.fleet.node import Surroundings
 from sandbox.fleet.plan import Happening, Kind
+from sandbox.fleet.process import AT_THE_DOOR, Share
 from sandbox.fleet.run import EXIT_INTERRUPTED
-from sandbox.fleet.share import AT_THE_DOOR, Share
 from sandbox.fleet.tally import Tally
 from sandbox.laptop import ROOT, Laptop, Pace
 from sandbox.nodes import TRUST_DOMAIN

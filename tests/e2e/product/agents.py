@@ -15,7 +15,7 @@ from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware
 from sandbox.fleet.node import See, SimulatedNode, Surroundings
-from sandbox.fleet.share import Share
+from sandbox.fleet.process import Share
 from sandbox.fleet.tally import Tally
 from sandbox.spiffe.ca import InsecureCa
 from tests.e2e.lab.waiting import until

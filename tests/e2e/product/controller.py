@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from gpuwarden.settings.values import Address
-from sandbox.fleet.watch import metrics_of, states_of
+from sandbox.fleet.tally import metrics_of, states_of
 from sandbox.laptop import Pace
 from sandbox.nodes import CLUSTER, TRUST_DOMAIN
 from tests.e2e.lab.program import Program, Site

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.fleet.watch import metrics_of
+from sandbox.fleet.tally import metrics_of
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.deployed import Deployed
 

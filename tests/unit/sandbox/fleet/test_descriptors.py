@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sandbox.fleet.descriptors import (
+from sandbox.fleet.process import (
     MAX_NODES,
     PER_NODE,
     SPARE,
@@ -23,7 +23,7 @@ sys.exit(main(sys.argv[3:]))
 """
 RAISED = """
 import resource
-from sandbox.fleet.descriptors import raise_limit
+from sandbox.fleet.process import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
 print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
