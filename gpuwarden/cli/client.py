@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 import grpc
 from cryptography import x509
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
-Stub: TypeAlias = "FleetServiceAsyncStub"
-OperatorStub: TypeAlias = "OperatorServiceAsyncStub"
-PlacementStub: TypeAlias = "PlacementServiceAsyncStub"
-SupportStub: TypeAlias = "SupportServiceAsyncStub"
 Explain = Callable[[aio.AioRpcError], CliError]
 
 _MAX_PORT: Final = 65535
@@ -82,42 +78,42 @@ class Client:
     """The methods of all services, with a time limit; each raises CliError."""
 
     def __init__(self, channel: aio.Channel, timeout: float, explain: Explain) -> None:
-        self._stub: Stub = FleetServiceStub(channel)
-        self._operator: OperatorStub = OperatorServiceStub(channel)
-        self._placement: PlacementStub = PlacementServiceStub(channel)
-        self._support: SupportStub = SupportServiceStub(channel)
+        self._fleet: FleetServiceAsyncStub = FleetServiceStub(channel)
+        self._operator: OperatorServiceAsyncStub = OperatorServiceStub(channel)
+        self._placement: PlacementServiceAsyncStub = PlacementServiceStub(channel)
+        self._support: SupportServiceAsyncStub = SupportServiceStub(channel)
         self._timeout = timeout
         self._explain = explain
 
     async def nodes(self) -> pb.ListNodesResponse:
         """All nodes."""
-        return await self._answer(self._stub.ListNodes, pb.ListNodesRequest())
+        return await self._answer(self._fleet.ListNodes, pb.ListNodesRequest())
 
     async def node(self, name: str) -> pb.GetNodeResponse:
         """One node with its GPUs."""
-        return await self._answer(self._stub.GetNode, pb.GetNodeRequest(name=name))
+        return await self._answer(self._fleet.GetNode, pb.GetNodeRequest(name=name))
 
     async def gpus(self, node: str) -> pb.ListGpusResponse:
         """All GPUs, or those of one node."""
-        return await self._answer(self._stub.ListGpus, pb.ListGpusRequest(node=node))
+        return await self._answer(self._fleet.ListGpus, pb.ListGpusRequest(node=node))
 
     async def classes(self) -> pb.ListClassesResponse:
         """All classes."""
-        return await self._answer(self._stub.ListClasses, pb.ListClassesRequest())
+        return await self._answer(self._fleet.ListClasses, pb.ListClassesRequest())
 
     async def attestation_class(self, reference: str) -> pb.Class:
         """The class behind a hash, a prefix of one, or a name."""
         request = pb.GetClassRequest(class_ref=reference)
-        return (await self._answer(self._stub.GetClass, request)).attestation_class
+        return (await self._answer(self._fleet.GetClass, request)).attestation_class
 
     async def explanation(self, name: str) -> pb.ExplainNodeResponse:
         """Why a node is or is not eligible."""
-        return await self._answer(self._stub.ExplainNode, pb.ExplainNodeRequest(name=name))
+        return await self._answer(self._fleet.ExplainNode, pb.ExplainNodeRequest(name=name))
 
     async def fit(self, pod_json: bytes, namespace: str) -> pb.FitPodResponse:
         """Which nodes would pass for a pod."""
         request = pb.FitPodRequest(pod_json=pod_json, namespace=namespace)
-        return await self._answer(self._stub.FitPod, request)
+        return await self._answer(self._fleet.FitPod, request)
 
     async def accept(self, name: str, reason: str, expected: str) -> ops.AcceptNodeResponse:
         """Accept the hardware that a node shows."""
@@ -170,7 +166,7 @@ class Client:
     async def watch(self) -> AsyncIterator[pb.WatchNodesResponse]:
         """The present nodes, then changes, without a time limit."""
         try:
-            async for message in self._stub.WatchNodes(pb.WatchNodesRequest()):
+            async for message in self._fleet.WatchNodes(pb.WatchNodesRequest()):
                 yield message
         except aio.AioRpcError as error:
             raise self._explain(error) from None

@@ -21,7 +21,7 @@ byte, so that a log collector alone is enough to audit.
 
 | field | holds |
 |---|---|
-| `v` | `{FORMAT}`; by this a record is recognised among other lines |
+| `v` | `{FORMAT}`; marks a record among other lines |
 | `seq` | number, from 1, without gaps, across files and restarts |
 | `ts` | when it happened: the controller's wall clock, RFC 3339, UTC, milliseconds |
 | `boot` | boot id of the machine |
@@ -43,7 +43,7 @@ byte, so that a log collector alone is enough to audit.
 
 ## Tree and checkpoints
 
-Over the records stands a Merkle tree as in RFC 6962: leaf `n - 1` is the line of record `n`
+The records form a Merkle tree as in RFC 6962: leaf `n - 1` is the line of record `n`
 without its line feed. At the start, every 10 s or {CHECKPOINT_RECORDS} records if something
 changed, when a file is finished and at the end, the controller signs a checkpoint, a signed note
 of C2SP (`tlog-checkpoint`, `signed-note`):
@@ -78,15 +78,14 @@ Every challenge carries the last checkpoint and proves that it continues the one
 Agents keep the last one of each origin and the key of first use, across restarts, and put the
 checkpoints into what they sign. Whoever rewrites a log has to do it on every agent too.
 
-* `CHECKPOINT_INCONSISTENT`: the log says something else about its past, goes back behind what was
-  seen, or is signed by a key that the pinned one has not named.
+* `CHECKPOINT_INCONSISTENT`: the log contradicts what was seen of it, is shorter, or is signed by a
+  key that the known key has not named.
 * `LOG_RESET`: a new log under the same origin, which does not name the old one.
 
-An alarm stops nothing: the node stays accepted, the alarm stays. It is shown by the agent's
-`/readyz`, log and metric at every start, stands in its evidence, and so in the controller's log
-and metric, and as `log.alarm` in its audit log. It ends when somebody has looked into it and
-takes the agent's state file away. An agent without state believes the first checkpoint it is
-shown.
+An alarm stops nothing: the node stays accepted, and the alarm stays. The agent reports it in
+`/readyz`, log and metric at every start, and in its evidence. The controller reports it in log and
+metric, and as `log.alarm` in its audit log. It ends when somebody has examined it and removes the
+agent's state file. An agent without state accepts the first checkpoint that it is shown.
 
 To begin a log in place of one that got lost, put the last known checkpoint (from the collector's
 copies, or an agent's state file) into the new folder as `prev-log`, and keep the key: the new log
@@ -94,12 +93,13 @@ then names it, and agents that had seen as much or less raise no alarm.
 
 ## Evidence
 
-First, changed and refused evidence and bad news are kept in `audit.dir/evidence/YYYYMMDD`, as
-`<evidence digest>.json`: what was signed, the signature, the certificates and the trust bundle of
-that time. Unchanged rounds and repeated refusals are not. It is kept for
-`audit.evidenceRetention` and up to `audit.evidenceBytes`, the oldest goes first, and is written
-without waiting: a power cut may cost the evidence of the last seconds, but never its record. The
-record names the digests of evidence, leaf and bundle, so the store cannot say anything else.
+First, changed and refused evidence and failure notices are archived in
+`audit.dir/evidence/YYYYMMDD`, as `<evidence digest>.json`: what was signed, the signature, the
+certificates and the trust bundle of that time. Unchanged evidence and repeated refusals are not
+archived. The archive is kept for `audit.evidenceRetention` and up to `audit.evidenceBytes`; the
+oldest is removed first. It is written without waiting: a power cut can cost the evidence of the
+last seconds, but never its record. The record names the digests of evidence, leaf and bundle, so a
+changed archive is detected.
 `gpuwarden audit reverify DIGEST` verifies signature and chain as of the record's time. A bundle's
 digest is SHA-256 over the sorted SHA-256 digests of its certificates, in lower-case hex, one a
 line.
@@ -108,8 +108,8 @@ line.
 
 `gpuwarden audit verify` names the first number at which the chain is broken: a record that was
 changed, deleted, inserted, repeated or moved. A changed record is told from a changed link by the
-line after it. Whoever chains everything anew meets the next checkpoint: its root is that of other
-records. What a crash leaves behind the last whole line is reported apart and is no fault.
+line after it. A log that was chained again does not fit the next checkpoint: its root is that of
+other records. What a crash leaves after the last whole line is reported apart and is no fault.
 
 A log cannot show that its tail was cut off, nor that all of it, keys included, is another one.
 Compare with what was noted elsewhere: `--expect SEQ:DIGEST` (the head it prints), `--checkpoint
@@ -126,11 +126,11 @@ the proof with `-o json`, for any implementation of RFC 6962.
 |---|---|---|
 | `audit-*.jsonl` | the records | history |
 | `log-key.pem` | the key, unless `audit.key` names one | the log cannot go on: begin a new one |
-| `tree` | hashes of the tree, 64 bytes a record, never deleted | made anew from the records left |
-| `key-changes` | statements of former keys | agents that pinned one of those raise an alarm |
-| `evidence/` | kept evidence | evidence; records stay |
+| `tree` | hashes of the tree, 64 bytes a record, never deleted | made again from the records left |
+| `key-changes` | statements of former keys | agents that know one of those raise an alarm |
+| `evidence/` | archived evidence | evidence; records stay |
 | `prev-log` | put there by you, see above | |
-| `reserve`, `lock` | space for grants; who writes | made anew |
+| `reserve`, `lock` | space for grants; who writes | made again |
 
 At its start the controller reads the last file in full. Older files are read only if `tree` is
 missing or does not fit; `audit verify` reads all.
@@ -139,7 +139,7 @@ missing or does not fit; `audit verify` reads all.
 
 A grant (acceptance of a node, a reservation, an operator's act) takes effect only after its
 record has been synced to disk; where that fails or takes longer than two seconds it is refused
-with `AUDIT_UNAVAILABLE`. Refusals and revocations take effect at once, and are written with the
+with `AUDIT_UNAVAILABLE`. Refusals and revocations take effect immediately, and are written with the
 next group (at most 64 records or 5 ms). When the volume is full, ordinary records
 (`filter.decision`, `evidence.round`) are dropped and counted, and the space kept by
 `audit.reserve` is spent on the rest. When nothing can be written, grants are refused until the

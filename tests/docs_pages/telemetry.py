@@ -16,10 +16,9 @@ numbers.
 Logs go to standard error, one JSON object per line (`log.format: text` for people):
 `timestamp` (RFC 3339, UTC), `level`, `event`, `component`, `service` and what belongs to the
 event. Secrets are replaced by `<redacted>`, control characters are escaped, long values are
-cut. Lines without `component` are those of libraries, and of the SVID keeper and the TLS tunnel,
-which speak as the libraries around them do. Standard output carries the copies of the audit log.
-gRPC's core has no say on either: `GRPC_VERBOSITY` is `NONE` unless the environment sets it (`INFO`
-to look into connections).
+cut. Lines without `component` come from libraries, from the SVID watcher and from the TLS tunnel.
+Standard output carries the copies of the audit log. gRPC's core writes to neither: `GRPC_VERBOSITY`
+is `NONE` unless the environment sets it (`INFO` to look into connections).
 
 Traces are sent by OTLP over HTTP when `telemetry.otlp` is set; `OTEL_*` variables for
 sampling and resources are honoured."""
