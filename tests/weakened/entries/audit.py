@@ -69,7 +69,7 @@ ENTRIES: Final = (
         "controller/recorders/trust.py",
         "if not is_bounded or self._recorded[key] >= MAX_RECORDS:",
         "if False:",
-        "tests/unit/controller/recorders/test_gauges.py::test_what_nodes_say_fills_no_log",
+        "tests/unit/controller/recorders/test_trust.py::test_what_nodes_say_fills_no_log",
     ),
     one(
         "kept-evidence",
