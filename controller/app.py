@@ -38,7 +38,7 @@ from controller.wiring.controller import (
     record_settings,
 )
 from controller.wiring.listeners import Addresses
-from controller.wiring.stores import StoreMissingError
+from controller.wiring.stores import StoreKindError
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.identity.keeper import SvidKeeper
@@ -64,7 +64,7 @@ _REFUSED: Final = (
     ListenRefusedError,
     TlsFilesError,
     IdKeysError,
-    StoreMissingError,
+    StoreKindError,
     NodesUnknownError,
 )
 """What `assemble` raises for settings that cannot be used."""
@@ -280,8 +280,6 @@ class _Controller:
                 Event.AUDIT_UNAVAILABLE, reason="the disk was too slow to close the log"
             )
         await parts.store.close()
-        if parts.binding is not None:
-            await parts.binding.ledger.close()
         if parts.cluster is not None:
             await parts.cluster.close()
         await self._listeners.close_ops()

@@ -1,6 +1,6 @@
 """Enrollments.
 
-Holds: enrollment table, sqlite enrollment.
+Holds: record as text, enrollment table, sqlite enrollment.
 """
 
 import asyncio
@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from controller.fleet.enrollment import (
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentUnavailableError,
 )
-from controller.store.documents import VERSION, RecordInvalidError, decode_record, encode_record
 from controller.store.sqlite import (
     CALL_SECONDS,
     CLOSE_SECONDS,
@@ -26,6 +27,40 @@ from controller.store.sqlite import (
     StoreFile,
 )
 from gpuwarden.clock import Clock
+
+# --- record as text
+# The text is all that compare-and-set compares. A text that would not be written the
+# same way again (a field of a newer version, an edit by hand) is refused, not repaired.
+
+VERSION: Final = 1
+"""Of this form; a new field is a new version, with a migration of what is stored."""
+
+_NOTHING_LIFTED: Final = ',"lifted_ns":null}'
+"""Left out, so that a record of a node that was never released reads as it always did."""
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_DECODER: Final = msgspec.json.Decoder(EnrollmentRecord, strict=True)
+
+
+class RecordInvalidError(ValueError):
+    """The text is no record of this version."""
+
+
+def encode_record(record: EnrollmentRecord) -> str:
+    """The one text of a record."""
+    text = _ENCODER.encode(record).decode()
+    return text if record.lifted_ns is not None else f"{text.removesuffix(_NOTHING_LIFTED)}}}"
+
+
+def decode_record(text: str) -> EnrollmentRecord:
+    """The record behind a text; raises RecordInvalidError for anything but `encode_record`'s."""
+    try:
+        record = _DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise RecordInvalidError(f"no enrolment record of version {VERSION}: {error}") from None
+    if encode_record(record) != text:
+        raise RecordInvalidError(f"not in the form of version {VERSION}")
+    return record
+
 
 # --- enrollment table
 # The table of enrolment records: compare-and-set in one transaction, and what has changed since.

@@ -1,10 +1,10 @@
 """Binding.
 
-Holds: ledger choice, id keys, assembly, assembly.
+Holds: id keys, assembly, assembly.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -37,7 +37,7 @@ from controller.kube.cache import Change
 from controller.kube.pods import KnownPod
 from controller.ledger.claim import AttemptLimits, Claimant
 from controller.ledger.record import ReservationIds, ReservationKey
-from controller.ledger.store import Entry, LedgerStore, MemoryLedgerStore
+from controller.ledger.store import LedgerStore
 from controller.operations.recall import LogRecall
 from controller.placement.devices import is_wished_for
 from controller.placement.snapshot import Scenes
@@ -49,43 +49,11 @@ from controller.settings import (
     ControllerSettings,
     Enforcement,
     Scheduling,
-    StoreKind,
-    StoreSettings,
 )
-from controller.store.ledger import SqliteLedgerStore
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
-
-# --- ledger choice
-# Where reservations are kept: beside the enrolments, by the same setting.
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenLedger:
-    """A store, not yet opened, and the way to end it."""
-
-    store: LedgerStore
-    close: Callable[[], Awaitable[None]]
-    take_replaced: Callable[[], tuple[Entry, ...]] = tuple
-    """As FootingPorts has it."""
-
-
-def choose_ledger(settings: StoreSettings, clock: Clock, cluster: Cluster) -> ChosenLedger:
-    """The store that the settings ask for."""
-    if settings.kind in {StoreKind.AUTO, StoreKind.KUBERNETES}:
-        store = cluster.reservations
-        return ChosenLedger(store, _nothing, store.take_replaced)
-    if settings.kind is StoreKind.MEMORY:
-        return ChosenLedger(MemoryLedgerStore(), _nothing)
-    file = SqliteLedgerStore(settings.path, clock)
-    return ChosenLedger(file, file.close)
-
-
-async def _nothing() -> None:
-    """Memory needs no end, and the API client is closed by whoever opened it."""
-
 
 # --- id keys
 # Reads the keys of reservation ids (`admission.idKeys`): one file that all replicas share.
@@ -203,7 +171,6 @@ class BindingSources:
     settings: ControllerSettings
     wishes: WishRules
     cluster: Cluster
-    ledger: ChosenLedger
     scenes: Scenes
     fleet: Callable[[], FleetSnapshot]
     not_ready: Callable[[], str | None]
@@ -224,7 +191,7 @@ class BindingParts:
     denials: RecentDenials
     follower: ReservationFollower
     journal: BindingJournal
-    ledger: ChosenLedger
+    store: LedgerStore
     ids: ReservationIds | None
     releases: ReleaseDesk
     use_keeper: UseKeeper | None
@@ -239,12 +206,12 @@ class BindingParts:
 
     def set_gauges(self) -> None:
         """Show what is held."""
-        self.journal.show(self.ledger.store.snapshot())
+        self.journal.show(self.store.snapshot())
 
 
 def binding_parts(sources: BindingSources) -> BindingParts:
     """Make the parts and connect them; raises IdKeysError for keys that cannot be used."""
-    settings, cluster, store = sources.settings, sources.cluster, sources.ledger.store
+    settings, cluster, store = sources.settings, sources.cluster, sources.cluster.reservations
     boottime_ns = sources.clock.boottime_ns
     keys = settings.admission.id_keys
     ids = None if keys is None else read_ids(settings.cluster, keys)
@@ -261,7 +228,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
             draw_call=_draw_call,
             holding=cluster.pods.holding,
             recall=LogRecall(settings.audit.dir).grants,
-            take_replaced=sources.ledger.take_replaced,
+            take_replaced=store.take_replaced,
         )
     )
     follower = ReservationFollower(
@@ -317,7 +284,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         denials,
         follower,
         sources.journal,
-        sources.ledger,
+        store,
         ids,
         _release_desk(sources, reports),
         None if is_report_only(settings) else _use_keeper(sources, ids, reports, footing),
@@ -329,7 +296,7 @@ def _release_desk(sources: BindingSources, reports: UseReports) -> ReleaseDesk:
     cluster, boottime_ns = sources.cluster, sources.clock.boottime_ns
     return ReleaseDesk(
         ReleasePorts(
-            store=sources.ledger.store,
+            store=sources.cluster.reservations,
             pods=cluster.pods,
             heard=lambda node: reports.heard(node, boottime_ns()),
             not_ready=sources.not_ready,
@@ -361,7 +328,7 @@ def _use_keeper(
 
     return UseKeeper(
         UsePorts(
-            store=sources.ledger.store,
+            store=sources.cluster.reservations,
             pods=cluster.bound_pods,
             ids=ids,
             fleet=sources.fleet,
@@ -387,7 +354,7 @@ def _view(
     def view() -> GateView:
         return GateView(
             scene=sources.scenes.now(),
-            ledger=sources.ledger.store.snapshot(),
+            ledger=sources.cluster.reservations.snapshot(),
             claiming={},
             ids=ids,
             rules=rules,

@@ -119,7 +119,7 @@ def assemble(
     """Make the parts and connect them; the nodes come from `directory`, or from the cluster.
 
     Raises PolicyInvalidError, StaticHashesError, ListenRefusedError, TlsFilesError, IdKeysError,
-    StoreMissingError or NodesUnknownError for what cannot be used.
+    StoreKindError or NodesUnknownError for what cannot be used.
     """
     settings = loaded.settings
     cluster = _cluster(settings, exchange, clock, instruments)

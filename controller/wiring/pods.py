@@ -26,7 +26,6 @@ from controller.wiring.binding import (
     admission_rules,
     admission_server,
     binding_parts,
-    choose_ledger,
     is_report_only,
 )
 from controller.wiring.cluster import Cluster
@@ -69,7 +68,6 @@ def binding_gate(
             settings=settings,
             wishes=wish_rules(settings),
             cluster=cluster,
-            ledger=choose_ledger(settings.store, conditions.clock, cluster),
             scenes=scenes,
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,

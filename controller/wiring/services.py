@@ -87,7 +87,7 @@ def placement_service(
     clock: Clock,
 ) -> PlacementService:
     """Reservations, and with a cluster the allocation trace of one pod."""
-    ledger = None if binding is None else binding.ledger.store.snapshot
+    ledger = None if binding is None else binding.store.snapshot
     if cluster is None:
         return PlacementService(ledger, clock)
     inquiry = PodInquiry(
@@ -153,9 +153,7 @@ def http_api(
         return None
     finalizer = None
     if cluster is not None and binding is not None:
-        finalizer = Finalizer(
-            binding.ledger.store, cluster.pods, binding.ids, binding.journal.changed
-        )
+        finalizer = Finalizer(binding.store, cluster.pods, binding.ids, binding.journal.changed)
     limits = ApiLimits()
     endpoint = Endpoint(
         _authentication(settings, cluster, conditions, journal),
@@ -204,7 +202,7 @@ def _inventory(
     selectors = _PerPolicy(conditions.policy, _selectors_of)
 
     def inventory() -> Inventory:
-        ledger = LedgerSnapshot() if binding is None else binding.ledger.store.snapshot()
+        ledger = LedgerSnapshot() if binding is None else binding.store.snapshot()
         now_ns = conditions.clock.boottime_ns()
         return Inventory(fleet.snapshot(), ledger, selectors(), now_ns)
 

@@ -7,6 +7,7 @@ from controller.fleet.enrollment import EnrollmentStore, MemoryEnrollmentStore
 from controller.settings import StoreKind, StoreSettings
 from controller.store.enrollments import SqliteEnrollmentStore
 from gpuwarden.clock import Clock
+from gpuwarden.settings.rules import store_finding
 
 MEMORY_WARNING = (
     "store.kind is memory: pins, denials and instance ids are forgotten with the process,"
@@ -25,17 +26,18 @@ class ChosenStore:
     """Whether to start without it: it is another process's, and nothing is accepted until then."""
 
 
-class StoreMissingError(Exception):
-    """The settings name a store that this process cannot have."""
+class StoreKindError(Exception):
+    """`store.kind` does not fit; the text names what was given, what is expected and why."""
 
 
 def choose_store(
     settings: StoreSettings, clock: Clock, kubernetes: EnrollmentStore | None = None
 ) -> ChosenStore:
-    """The store of this process; `kubernetes` where its API is used. Raises StoreMissingError."""
-    if settings.kind is StoreKind.KUBERNETES and kubernetes is None:
-        raise StoreMissingError("store.kind is kubernetes, but the Kubernetes API is not used here")
-    if kubernetes is not None and settings.kind in {StoreKind.AUTO, StoreKind.KUBERNETES}:
+    """The store of this process; `kubernetes` where its API is used. Raises StoreKindError."""
+    finding = store_finding(settings.kind, uses_api=kubernetes is not None)
+    if finding is not None:
+        raise StoreKindError(str(finding))
+    if kubernetes is not None:
         facts_of_it = {"kind": StoreKind.KUBERNETES.value}
         return ChosenStore(kubernetes, _nothing, lambda: facts_of_it, may_come_later=True)
     if settings.kind is StoreKind.MEMORY:

@@ -381,8 +381,9 @@ class StoreSettings:
         StoreKind,
         Spec(
             keys.one_of(StoreKind),
-            "where pins, denials, instance ids and reservations live; `auto` is `kubernetes` where"
-            " the Kubernetes API is used, else `sqlite`; `memory` forgets them and is for tests",
+            "where pins, denials and instance ids live; `auto` is `kubernetes` where the Kubernetes"
+            " API is used (no other is accepted there), else `sqlite`; `memory` forgets them and is"
+            " for tests",
         ),
     ] = StoreKind.AUTO
     path: Annotated[

@@ -39,6 +39,7 @@ def controller_rules(settings: ControllerSettings) -> list[Finding]:
         *_static_hashes(settings),
         *_listeners(settings),
         *_kubernetes(settings),
+        *_store(settings),
         *_policy(settings),
     ]
 
@@ -116,10 +117,32 @@ def _kubernetes(settings: ControllerSettings) -> list[Finding]:
     if section.context is not None and section.kubeconfig is None:
         expected = "nothing without kubernetes.kubeconfig"
         findings.append(Finding("kubernetes.context", section.context, expected))
-    if settings.store.kind is StoreKind.KUBERNETES and section.api is KubernetesUse.OFF:
-        expected = "another store with kubernetes.api: off"
-        findings.append(Finding("store.kind", settings.store.kind.value, expected))
     return findings
+
+
+def _store(settings: ControllerSettings) -> list[Finding]:
+    api = settings.kubernetes.api
+    if api is KubernetesUse.AUTO:  # only the process knows; the controller checks it at its start
+        return []
+    finding = store_finding(settings.store.kind, uses_api=api is not KubernetesUse.OFF)
+    return [] if finding is None else [finding]
+
+
+def store_finding(kind: StoreKind, *, uses_api: bool) -> Finding | None:
+    """Return what is wrong with `store.kind` where the Kubernetes API is used, or is not."""
+    if uses_api and kind in {StoreKind.SQLITE, StoreKind.MEMORY}:
+        expected = (
+            "auto or kubernetes where the Kubernetes API is used, because replicas with separate"
+            " stores give one GPU to two pods: remove store.kind, or set kubernetes.api: off"
+        )
+        return Finding("store.kind", kind.value, expected)
+    if not uses_api and kind is StoreKind.KUBERNETES:
+        expected = (
+            "auto, sqlite or memory where the Kubernetes API is not used: remove store.kind, or set"
+            " kubernetes.api"
+        )
+        return Finding("store.kind", kind.value, expected)
+    return None
 
 
 def _policy(settings: ControllerSettings) -> list[Finding]:

@@ -1,9 +1,10 @@
 """`python -m tests.bench.gate_main`: the product's binding gate over a fleet in memory.
 
-Listener, gate, claims, ledger (SQLite) and audit log are the controller's own, and the two that
-write are timed. Pods are known from the start, as from the copy of the cluster's pods. A line on
-standard input: `report` gives what each bind took since the last report, and what of it were
-writes; `burst NODES` binds 200 pods for that many nodes and one for another node at once.
+Listener, gate, claims and audit log are the controller's own. The ledger's store is in memory, in
+the place of the API server. Claims and records are timed. Pods are known from the start, as from
+the copy of the cluster's pods. A line on standard input: `report` gives what each bind took since
+the last report, and what of it were writes; `burst NODES` binds 200 pods for that many nodes and
+one for another node at once.
 """
 
 import argparse
@@ -31,7 +32,6 @@ from controller.policy import NodeMode, Policy
 from controller.record import AuditLog, Record
 from controller.recorders.binding import BindingJournal
 from controller.recorders.http import AdmissionJournal
-from controller.store.ledger import SqliteLedgerStore
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden import __version__
@@ -46,11 +46,11 @@ from gpuwarden.telemetry.names import Process
 from tests.bench.fleet_of import node_name, registry_of
 from tests.builders.admitted_pods import admitted
 from tests.builders.bindings import binding, env_pod, review_request
+from tests.fakes.ledger_store import MemoryLedgerStore
 
 POLICY = Policy(default_mode=NodeMode.ENV)
 BURST = 200
 """Pods that are bound at once."""
-_LOAD_S = 1.0
 
 
 @dataclass
@@ -141,8 +141,7 @@ async def serve(options: argparse.Namespace) -> int:
         instruments,
         copies_to=None,
     ).open()
-    store = SqliteLedgerStore(options.folder / "ledger.sqlite", clock)
-    await store.load()
+    store = MemoryLedgerStore()
     registry, _, _ = registry_of(options.nodes)
     registry.set_policy(POLICY)
     scenes = Scenes(registry, lambda: POLICY, clock)
@@ -196,9 +195,7 @@ async def serve(options: argparse.Namespace) -> int:
     host, port = await server.start()
     gc.collect()
     _say(event="listening", address=f"{host}:{port}")
-    loading = asyncio.create_task(_stay_fresh(store))
     await _obey(gate, writes, options.nodes)
-    loading.cancel()
     return 0
 
 
@@ -213,12 +210,6 @@ class _Calls:
 
 def _nobody(nodes: Iterable[str]) -> None:
     del nodes
-
-
-async def _stay_fresh(store: SqliteLedgerStore) -> None:
-    while True:
-        await asyncio.sleep(_LOAD_S)
-        await store.load()
 
 
 async def _obey(gate: BindingGate, writes: Writes, nodes: int) -> None:

@@ -51,7 +51,7 @@ from controller.ledger.claim import Claimant, LivePod
 from controller.ledger.occupancy import Grants, LoggedGrant
 from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight
 from controller.ledger.release import DriftKind, NodeGone
-from controller.ledger.store import Entry, LedgerStore, MemoryLedgerStore
+from controller.ledger.store import Entry, LedgerStore
 from controller.placement.snapshot import Scenes
 from controller.policy import DEFAULT_POLICY
 from controller.record import Record
@@ -62,6 +62,7 @@ from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
 from tests.builders.fleet_views import healthy
 from tests.fakes.clock import FakeClock
 from tests.fakes.json_patch import applied
+from tests.fakes.ledger_store import MemoryLedgerStore
 from tests.fakes.recording_audit import RecordingAudit
 
 _PODS = pod_kind(AdmissionRules().wishes)

@@ -15,7 +15,6 @@ from controller.binding.records import ReservationChange
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.claim import LivePod
 from controller.ledger.record import PodGone, PodRef, PodSeen, ReservationSubject
-from controller.ledger.store import MemoryLedgerStore
 from controller.web.api import ApiLimits, Endpoint
 from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import FinalizeRequest, Inventory
@@ -30,7 +29,7 @@ from tests.builders.fleet_views import fleet, healthy
 from tests.builders.ledger import POD, holder, record
 from tests.builders.web_certificates import WebCa
 from tests.fakes.clock import FakeClock
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
 
 TD = "example.org"

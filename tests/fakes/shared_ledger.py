@@ -1,31 +1,18 @@
 """A ledger that several replicas share, each through a store of its own."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from controller.ledger.store import LedgerStore, MemoryLedgerStore
-from controller.store.ledger import SqliteLedgerStore
-from gpuwarden.clock import Clock
+from controller.ledger.store import LedgerStore
+from tests.fakes.ledger_store import MemoryLedgerStore, ReplicaLedgerStore
 
-KINDS: Final = ("memory", "sqlite")
+KINDS: Final = ("one", "copies")
+"""What each replica knows: all that is stored, or what it wrote and read itself."""
 OpenLedger = Callable[[], LedgerStore]
 
 
-@asynccontextmanager
-async def shared_ledger(kind: str, folder: Path, clock: Clock) -> AsyncIterator[OpenLedger]:
+def shared_ledger(kind: str) -> OpenLedger:
     """Of one of KINDS; what each replica calls for its own store."""
-    if kind == "memory":
-        shared = MemoryLedgerStore()
-        yield lambda: shared
-        return
-    handles: list[SqliteLedgerStore] = []
-
-    def opened() -> LedgerStore:
-        handles.append(SqliteLedgerStore(folder / "ledger.db", clock))
-        return handles[-1]
-
-    yield opened
-    for handle in handles:
-        await handle.close()
+    shared = MemoryLedgerStore()
+    return (lambda: shared) if kind == "one" else partial(ReplicaLedgerStore, shared)

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -166,11 +165,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=KINDS)
-async def open_store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
-) -> AsyncIterator[OpenLedger]:
-    async with shared_ledger(request.param, tmp_path, clock) as opened:
-        yield opened
+def open_store(request: pytest.FixtureRequest) -> OpenLedger:
+    return shared_ledger(request.param)
 
 
 @pytest.mark.parametrize("end", WAYS, ids=lambda x: x.__name__)

@@ -5,8 +5,7 @@ No GPU is in two containers at any moment, and in the end all are free again.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
@@ -233,11 +232,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=KINDS)
-async def open_store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
-) -> AsyncIterator[OpenLedger]:
-    async with shared_ledger(request.param, tmp_path, clock) as opened:
-        yield opened
+def open_store(request: pytest.FixtureRequest) -> OpenLedger:
+    return shared_ledger(request.param)
 
 
 async def test_one_gpu_to_one_pod_whoever_dies_when(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from controller.admission.review import Verdict
 from controller.ledger.record import GpuRecord
-from controller.ledger.store import Entry, LedgerSnapshot, LedgerUnavailableError, MemoryLedgerStore
+from controller.ledger.store import Entry, LedgerSnapshot, LedgerUnavailableError
 from gpuwarden.evidence.model import GpuProcess
 from tests.fakes.binding_world import BindingWorld, Replica
+from tests.fakes.ledger_store import MemoryLedgerStore
 
 PODS = tuple(f"train-{n}" for n in range(4))
 NODES = ("gpu-1", "gpu-2")

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.ledger.store import MemoryLedgerStore
 from tests.builders.admitted_pods import Document
 from tests.fakes.binding_world import BindingWorld
+from tests.fakes.ledger_store import MemoryLedgerStore
 from tests.fakes.pod_creation import Creation, early_pod, owned
 from tests.property.test_binding_gate import NODES, Run, SlowStore
 

@@ -30,19 +30,13 @@ from controller.kube.reservations import KubernetesLedgerStore
 from controller.ledger.claim import Claim, Claimant, Claimed
 from controller.ledger.record import MOVES, HolderState, Origin, PodRef, ShareGroup
 from controller.ledger.release import GivenGpu, UseReport, settled_on
-from controller.ledger.store import (
-    LedgerSnapshot,
-    LedgerStore,
-    LedgerUnavailableError,
-    MemoryLedgerStore,
-)
-from controller.store.ledger import SqliteLedgerStore
+from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.kube_access import api_client, in_cluster
 from tests.fakes.api_server import FakeApiServer
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore, ReplicaLedgerStore
 
 T = TypeVar("T")
 
@@ -62,11 +56,9 @@ async def memory(_: Path) -> AsyncIterator[list[LedgerStore]]:
 
 
 @contextlib.asynccontextmanager
-async def sqlite(folder: Path) -> AsyncIterator[list[LedgerStore]]:
-    stores = [SqliteLedgerStore(folder / "ledger.db", SystemClock()) for _ in range(3)]
-    yield [*stores]
-    for store in stores:
-        await store.close()
+async def copies(_: Path) -> AsyncIterator[list[LedgerStore]]:
+    shared = MemoryLedgerStore()
+    yield [ReplicaLedgerStore(shared) for _ in range(3)]
 
 
 @contextlib.asynccontextmanager
@@ -233,8 +225,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     ("opening", "examples", "steps"),
-    [(memory, 60, 30), (sqlite, 20, 20), (kubernetes, 6, 12)],
-    ids=["memory", "sqlite", "kubernetes"],
+    [(memory, 60, 30), (copies, 40, 20), (kubernetes, 6, 12)],
+    ids=["memory", "copies", "kubernetes"],
 )
 def test_what_is_held_is_what_was_granted(opening: Any, examples: int, steps: int) -> None:
     machine = type("Machine", (LedgerMachine,), {"opening": staticmethod(opening)})

@@ -44,6 +44,8 @@ def test_when_the_kubernetes_api_is_used(
         (["--kubernetes.kubeconfig", "/k"], "kubernetes.kubeconfig"),
         (["--kubernetes.context", "c"], "kubernetes.context"),
         (["--kubernetes.api", "off", "--store.kind", "kubernetes"], "store.kind"),
+        (["--kubernetes.api", "inCluster", "--store.kind", "sqlite"], "got sqlite; expected"),
+        (["--kubernetes.api", "inCluster", "--store.kind", "memory"], "got memory; expected"),
         (["--kubernetes.api", "off", "--policy.source", "cluster"], "policy.source"),
         (["--policy.source", "cluster", "--policy.file", "/p.yaml"], "policy.file"),
         (["--kubernetes.staleAfter", "10s"], "kubernetes.staleAfter"),

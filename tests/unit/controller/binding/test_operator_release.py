@@ -2,14 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
 from controller.ledger.occupancy import Grants
 from controller.ledger.record import GpuRecord, HolderState
-from controller.ledger.store import Entry, LedgerUnavailableError, MemoryLedgerStore
+from controller.ledger.store import Entry, LedgerUnavailableError
 from controller.operations.logged import open_grants
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import GpuProcess
@@ -19,6 +18,7 @@ from tests.builders.logged import logged
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import eventually
+from tests.fakes.ledger_store import MemoryLedgerStore
 from tests.fakes.shared_ledger import KINDS, shared_ledger
 
 GPU = f"GPU-{NODE}-0"
@@ -51,34 +51,31 @@ def code(found: ReleaseDone | Refusal) -> ReasonCode | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_gpu_of_a_silent_node_is_released_and_given_to_the_next_pod(
-    kind: str, tmp_path: Path
-) -> None:
-    clock = FakeClock()
-    async with shared_ledger(kind, tmp_path, clock) as opened:
-        world = BindingWorld(1, store=opened(), clock=clock)
-        me, other = await world.replica(), await world.replica("b", opened())
-        mine = await left_behind(world, me)
-        for _ in range(5):
-            await me.follower.round()
-            await other.follower.round()
-        assert world.states() == {GPU: ["Releasing"]}
-        assert await me.releases.release(order(mine)) == ReleaseDone(NODE, "team-a", "train-0")
-        assert world.states() == {}
-        assert me.woken == [NODE]
-        told = me.sink.changes[-1]
-        assert (told.state, told.actor) == (HolderState.RELEASED, WHO)
-        assert told.cause == "an operator said so: burnt down, ticket 7"
-        assert me.sink.writes[-1] == "written"
-        assert me.sink.orders == [None]
-        for _ in range(11):
-            await other.follower.round()
-            await me.follower.round()
-        assert world.states() == {}
-        assert other.sink.log[-1].kind is RecordKind.RESERVATION_ENDED
-        assert await other.releases.release(order(mine)) == ReleaseDone(already=True)
-        world.report()
-        assert world.lands(world.pod("next"), await other.bind("next"))
+async def test_a_gpu_of_a_silent_node_is_released_and_given_to_the_next_pod(kind: str) -> None:
+    clock, opened = FakeClock(), shared_ledger(kind)
+    world = BindingWorld(1, store=opened(), clock=clock)
+    me, other = await world.replica(), await world.replica("b", opened())
+    mine = await left_behind(world, me)
+    for _ in range(5):
+        await me.follower.round()
+        await other.follower.round()
+    assert world.states() == {GPU: ["Releasing"]}
+    assert await me.releases.release(order(mine)) == ReleaseDone(NODE, "team-a", "train-0")
+    assert world.states() == {}
+    assert me.woken == [NODE]
+    told = me.sink.changes[-1]
+    assert (told.state, told.actor) == (HolderState.RELEASED, WHO)
+    assert told.cause == "an operator said so: burnt down, ticket 7"
+    assert me.sink.writes[-1] == "written"
+    assert me.sink.orders == [None]
+    for _ in range(11):
+        await other.follower.round()
+        await me.follower.round()
+    assert world.states() == {}
+    assert other.sink.log[-1].kind is RecordKind.RESERVATION_ENDED
+    assert await other.releases.release(order(mine)) == ReleaseDone(already=True)
+    world.report()
+    assert world.lands(world.pod("next"), await other.bind("next"))
 
 
 async def test_nothing_happens_before_the_record_is_durable() -> None:

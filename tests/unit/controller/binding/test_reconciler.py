@@ -3,12 +3,12 @@
 from controller.binding.reconciler import FootingKeeper
 from controller.ledger.record import HolderState
 from controller.ledger.release import DriftKind, NodeGone
-from controller.ledger.store import LedgerSnapshot, LedgerUnavailableError, MemoryLedgerStore
+from controller.ledger.store import LedgerSnapshot, LedgerUnavailableError
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.bindings import NODE
 from tests.fakes.binding_world import BindingWorld, Replica
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 GPU = f"GPU-{NODE}-0"
 

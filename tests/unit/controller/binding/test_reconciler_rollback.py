@@ -6,7 +6,7 @@ from controller.binding.use import settled_record
 from controller.ledger.occupancy import Grants
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.release import DriftKind, GivenGpu
-from controller.ledger.store import Entry, MemoryLedgerStore
+from controller.ledger.store import Entry
 from controller.operations.logged import open_grants
 from controller.record import Record
 from gpuwarden.evidence.model import GpuProcess
@@ -15,6 +15,7 @@ from tests.builders.bindings import NODE, WISH, env_pod
 from tests.builders.ledger import OTHER_POD, holder, record
 from tests.builders.logged import logged
 from tests.fakes.binding_world import BindingWorld, Recall, Replica
+from tests.fakes.ledger_store import MemoryLedgerStore
 
 # --- The store, the pods or both are put back to an old copy: no GPU in use is given away
 

@@ -8,14 +8,14 @@ from controller.binding.use_reconciler import UseKeeper, UsePorts
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import HolderState, PodRef, ReservationSubject
 from controller.ledger.release import GivenGpu
-from controller.ledger.store import LedgerStore, MemoryLedgerStore
+from controller.ledger.store import LedgerStore
 from controller.policy import NodeMode
 from tests.builders.bindings import IDS
 from tests.builders.fleet_views import fleet
 from tests.builders.ledger import CALL, OTHER_POD, holder, record
 from tests.builders.node_use import NODE, SomeBoundPods, bound, device, node_with, ref
 from tests.fakes.clock import FakeClock
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 S = 1_000_000_000
 

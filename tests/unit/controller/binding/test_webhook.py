@@ -8,7 +8,7 @@ from controller.admission.review import Verdict
 from controller.binding.webhook import GatePorts
 from controller.ledger.claim import Claim, Claimant, open_attempt
 from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject
-from controller.ledger.store import LedgerSnapshot, MemoryLedgerStore
+from controller.ledger.store import LedgerSnapshot
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import documents
@@ -16,7 +16,7 @@ from tests.builders.bindings import IDS, NODE, binding, env_pod, review_request
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.eventually import eventually
 from tests.fakes.json_patch import applied
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 # --- The gate's shell: which questions it asks, what it leaves behind, how it ends
 

@@ -11,7 +11,6 @@ import pytest
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import MUTATE, VALIDATE, PodPorts, encode_answer, pod_handlers
 from controller.fleet.directory import KnownNode, Taint
-from controller.ledger.store import MemoryLedgerStore
 from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -21,7 +20,7 @@ from tests.builders.bindings import NODE
 from tests.fakes.admission import AdmissionWorld
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.json_patch import applied
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 from tests.fakes.pod_creation import EARLY, Creation, early_pod, owned
 
 GPUS = tuple(f"GPU-{NODE}-{index}" for index in range(8))

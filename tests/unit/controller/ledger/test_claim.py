@@ -42,10 +42,10 @@ from controller.ledger.record import (
     RecordInvalidError,
     ShareGroup,
 )
-from controller.ledger.store import Entry, LedgerSnapshot, MemoryLedgerStore
+from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 S = 1_000_000_000
 NOW = 1_000 * S

@@ -5,15 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.ledger.record import GpuRecord, HolderState, PodRef
-from controller.ledger.store import (
-    Entry,
-    LedgerSnapshot,
-    LedgerStore,
-    MemoryLedgerStore,
-    demand_successor,
-)
+from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, demand_successor
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 from tests.contracts.ledger_store import LedgerStoreContract
+from tests.fakes.ledger_store import MemoryLedgerStore, ReplicaLedgerStore
 
 PODS = [POD, OTHER_POD, PodRef("team-a", owner="owner-a")]
 
@@ -87,3 +82,9 @@ class TestMemoryLedgerStore(LedgerStoreContract):
     @pytest.fixture
     def store(self) -> LedgerStore:
         return MemoryLedgerStore()
+
+
+class TestReplicaLedgerStore(LedgerStoreContract):
+    @pytest.fixture
+    def store(self) -> LedgerStore:
+        return ReplicaLedgerStore(MemoryLedgerStore())

@@ -18,7 +18,7 @@ from controller.ledger.record import (
     PodSeen,
     ReservationSubject,
 )
-from controller.ledger.store import LedgerStore, MemoryLedgerStore
+from controller.ledger.store import LedgerStore
 from controller.web.documents import FinalizeRequest
 from controller.web.finalize import (
     FIELDS,
@@ -30,7 +30,7 @@ from controller.web.finalize import (
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.bindings import IDS
 from tests.builders.ledger import OTHER_POD, POD, holder, record
-from tests.fakes.ledger_store import FaultyLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 # --- What a body of POST /finalize must hold
 

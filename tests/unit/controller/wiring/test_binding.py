@@ -1,15 +1,9 @@
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from controller.ledger.record import ReservationSubject
-from controller.ledger.store import Entry, MemoryLedgerStore
-from controller.settings import StoreKind, StoreSettings
-from controller.store.ledger import SqliteLedgerStore
-from controller.wiring.binding import IdKeysError, choose_ledger, read_ids
-from tests.fakes.clock import FakeClock
+from controller.wiring.binding import IdKeysError, read_ids
 
 # --- The file of keys that all replicas share
 
@@ -55,35 +49,3 @@ def test_files_that_cannot_be_used(tmp_path: Path, content: bytes, text: str) ->
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(IdKeysError, match="No such file"):
         read_ids("lab", tmp_path / "none")
-
-
-# --- Reservations are kept where the enrolments are
-
-
-class _Objects(MemoryLedgerStore):
-    """As the cluster has them."""
-
-    def take_replaced(self) -> tuple[Entry, ...]:
-        return ()
-
-
-CLUSTER: Any = SimpleNamespace(reservations=_Objects())
-
-
-async def test_in_a_cluster_they_are_its_objects() -> None:
-    for kind in (StoreKind.AUTO, StoreKind.KUBERNETES):
-        chosen = choose_ledger(StoreSettings(kind=kind), FakeClock(), CLUSTER)
-        assert chosen.store is CLUSTER.reservations
-        await chosen.close()
-
-
-async def test_otherwise_what_is_asked_for(tmp_path: Path) -> None:
-    memory = choose_ledger(StoreSettings(kind=StoreKind.MEMORY), FakeClock(), CLUSTER)
-    assert isinstance(memory.store, MemoryLedgerStore)
-    assert memory.store is not CLUSTER.reservations
-    path = tmp_path / "ledger.db"
-    rows = choose_ledger(StoreSettings(kind=StoreKind.SQLITE, path=path), FakeClock(), CLUSTER)
-    assert isinstance(rows.store, SqliteLedgerStore)
-    await rows.store.load()
-    await rows.close()
-    assert path.exists()

@@ -7,7 +7,7 @@ import pytest
 from controller.fleet.enrollment import MemoryEnrollmentStore
 from controller.settings import StoreKind, StoreSettings
 from controller.store.enrollments import SqliteEnrollmentStore
-from controller.wiring.stores import StoreMissingError, choose_store
+from controller.wiring.stores import StoreKindError, choose_store
 from tests.contracts.enrollment_store import FULL
 from tests.fakes.clock import FakeClock
 
@@ -42,13 +42,16 @@ async def test_the_clusters_where_there_is_one(kind: StoreKind) -> None:
     await chosen.close()
 
 
-def test_another_one_in_a_cluster_on_request(tmp_path: Path) -> None:
-    settings = StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "l.db")
-    chosen = choose_store(settings, FakeClock(), MemoryEnrollmentStore())
-    assert isinstance(chosen.store, SqliteEnrollmentStore)
-    assert not chosen.may_come_later
+@pytest.mark.parametrize("kind", [StoreKind.SQLITE, StoreKind.MEMORY])
+def test_no_other_one_where_there_is_a_cluster(kind: StoreKind) -> None:
+    """It would be this replica's alone, and so would its reservations."""
+    with pytest.raises(StoreKindError) as caught:
+        choose_store(StoreSettings(kind=kind), FakeClock(), MemoryEnrollmentStore())
+    text = str(caught.value)
+    assert text.startswith(f"store.kind: got {kind.value}; expected auto or kubernetes where")
+    assert "remove store.kind" in text
 
 
 def test_no_cluster_no_resources() -> None:
-    with pytest.raises(StoreMissingError, match="not used here"):
+    with pytest.raises(StoreKindError, match="got kubernetes; expected auto, sqlite or memory"):
         choose_store(StoreSettings(kind=StoreKind.KUBERNETES), FakeClock())

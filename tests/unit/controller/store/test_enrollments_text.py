@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.fleet.enrollment import Candidate, Denial, EnrollmentRecord, PinnedGpu
-from controller.store.documents import VERSION, RecordInvalidError, decode_record, encode_record
+from controller.store.enrollments import VERSION, RecordInvalidError, decode_record, encode_record
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MAYBE = st.none() | TEXT
