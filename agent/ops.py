@@ -14,7 +14,7 @@ from typing import Protocol
 from agent.gpu.source import StuckCall
 from agent.health import JSON, Answer, Route
 from agent.standing import ReplicaReport, Standing
-from gpuwarden.identity.keeper import KeeperFacts
+from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments
 
@@ -32,7 +32,7 @@ class IdentityFacts(Protocol):
     def state(self) -> str:
         """One line: which one, or why there is none."""
 
-    def facts(self) -> KeeperFacts:
+    def facts(self) -> SvidFacts:
         """Numbers for metrics."""
 
 
@@ -50,7 +50,7 @@ class Ops:
         self._standing = standing
         self._gpus = gpus
         self._identity = identity
-        self._counted = KeeperFacts(0.0, 0, 0, 0, watching=False)
+        self._counted = SvidFacts(0.0, 0, 0, 0, watching=False)
 
     def routes(self) -> dict[str, Route]:
         """For the health server."""
@@ -83,7 +83,7 @@ class Ops:
         self._count(self._identity.facts())
         return Answer(HTTPStatus.OK, self._instruments.render(), CONTENT_TYPE)
 
-    def _count(self, facts: KeeperFacts) -> None:
+    def _count(self, facts: SvidFacts) -> None:
         before, self._counted = self._counted, facts
         updates = self._instruments.counter(names.SVID_UPDATES)
         updates.labels("taken").inc(facts.generation - before.generation)

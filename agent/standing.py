@@ -61,7 +61,7 @@ class Readiness:
 
 
 class IdentityState(Protocol):
-    """What is shown of the SVID; the keeper is one."""
+    """What is shown of the SVID; the SVID watcher is one."""
 
     def current(self) -> object | None:
         """The current SVID, or None."""
@@ -81,7 +81,7 @@ class _Replica:
 
 
 class Standing:
-    """Implements the journals of streams, links and readings. One event loop only."""
+    """Implements the recorders of streams, links and readings. One event loop only."""
 
     def __init__(self, instruments: Instruments, clock: Clock, identity: IdentityState) -> None:
         self._instruments = instruments
@@ -233,7 +233,7 @@ class Standing:
         self._kubelet_error = error
 
     def told(self, event: GpuEvent) -> None:
-        """Bad news came from the driver."""
+        """Failure notices came from the driver."""
         self._instruments.counter(names.AGENT_GPU_EVENTS).labels(event.kind).inc()
         self._log.warning(
             Event.GPU_EVENT, kind=event.kind, gpu=event.gpu, xid=event.xid, detail=event.detail

@@ -1,7 +1,7 @@
 """What the agent remembers across restarts: one small, versioned, checksummed file.
 
 Losing it costs memory, never trust: a file that is missing, damaged or of another
-version is reported and the agent starts anew; a disk that is full or read-only is
+version is reported and the agent starts again; a disk that is full or read-only is
 reported and the agent goes on. Nothing secret is in it.
 """
 

@@ -13,7 +13,7 @@ from agent.state import AgentState, StateNotKeptError
 WRITE_S: Final = 10.0
 
 
-class StateKeeper(Protocol):
+class StateStore(Protocol):
     """Keeps state on disk."""
 
     def keep(self, state: AgentState) -> None:
@@ -25,13 +25,13 @@ class StateWriter:
 
     def __init__(
         self,
-        keeper: StateKeeper,
+        store: StateStore,
         state: Callable[[], AgentState],
         *,
         failed: Callable[[str], None],
         write_s: float = WRITE_S,
     ) -> None:
-        self._keeper = keeper
+        self._store = store
         self._state = state
         self._failed = failed
         self._write_s = write_s
@@ -50,7 +50,7 @@ class StateWriter:
 
     async def _write(self, state: AgentState) -> None:
         try:
-            await detached(lambda: self._keeper.keep(state), deadline_s=self._write_s, name="state")
+            await detached(lambda: self._store.keep(state), deadline_s=self._write_s, name="state")
         except StateNotKeptError as error:
             self._failed(str(error))
         except TimeoutError:

@@ -41,9 +41,9 @@ from controller.wiring.listeners import Addresses
 from controller.wiring.stores import StoreKindError
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
-from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import controller_id
+from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.moment import NS_PER_MS
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.telemetry import logs, names, tracing
@@ -150,7 +150,7 @@ class _Controller:
         settings = loaded.settings
         self._tempo = tempo
         self._instruments = Instruments(Process.CONTROLLER, __version__)
-        self._keeper = SvidKeeper.dialing(
+        self._svid_watcher = SvidWatcher.dialing(
             settings.workload_api,
             exactly(controller_id(settings.trust_domain, settings.path_prefix)),
             clock,
@@ -160,7 +160,7 @@ class _Controller:
                 loaded,
                 directory=directory,
                 exchange=exchange,
-                svids=self._keeper,
+                svids=self._svid_watcher,
                 instruments=self._instruments,
                 clock=clock,
             )
@@ -183,8 +183,8 @@ class _Controller:
                 self._supervisor.watch(name, task)
         await self._read_store()
         self._log.info(Event.STORE_OPENED, **parts.store.facts())
-        self._keeper.subscribe(self._svid_changed)
-        self._keeper.start()
+        self._svid_watcher.subscribe(self._svid_changed)
+        self._svid_watcher.start()
         record_settings(self._loaded, parts)
         try:
             self.addresses = await self._listeners.open(self._prepare_for_agents)
@@ -221,20 +221,20 @@ class _Controller:
             await parts.spire.await_snapshot(self._tempo.first_svid_s)
 
     async def _await_svid(self) -> None:
-        """Wait a little for an SVID, so that the first handshakes succeed, but not for ever."""
+        """Wait a little for an SVID, so that the first handshakes succeed, but not forever."""
         loop, come = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
             loop.call_soon_threadsafe(come.set)
 
-        unsubscribe = self._keeper.subscribe(wake)
+        unsubscribe = self._svid_watcher.subscribe(wake)
         try:
             async with asyncio.timeout(self._tempo.first_svid_s):
-                while self._keeper.current() is None and not self._stop.is_set():
+                while self._svid_watcher.current() is None and not self._stop.is_set():
                     await come.wait()
                     come.clear()
         except TimeoutError:
-            self._log.warning(Event.SVID_SOURCE_FAILED, state=self._keeper.state())
+            self._log.warning(Event.SVID_SOURCE_FAILED, state=self._svid_watcher.state())
         finally:
             unsubscribe()
 
@@ -283,14 +283,14 @@ class _Controller:
         if parts.cluster is not None:
             await parts.cluster.close()
         await self._listeners.close_ops()
-        await asyncio.to_thread(self._keeper.close)
+        await asyncio.to_thread(self._svid_watcher.close)
         self._log.info(Event.PROCESS_STOPPED, status=self._status)
 
     def _svid_changed(self) -> None:
-        """Called on the keeper's thread."""
-        is_there = self._keeper.current() is not None
+        """Called on the SVID watcher's thread."""
+        is_there = self._svid_watcher.current() is not None
         event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
-        self._log.info(event, state=self._keeper.state())
+        self._log.info(event, state=self._svid_watcher.state())
 
     def _signalled(self, number: signal.Signals) -> None:
         self._log.info(Event.PROCESS_STOPPING, signal=number.name)
@@ -360,7 +360,7 @@ class Ticks:
             await asyncio.sleep(seconds)
             parts = self._parts
             changes = parts.registry.tick(parts.clock.boottime_ns())
-            parts.journal.changed(changes, CONTROLLER)
+            parts.recorder.changed(changes, CONTROLLER)
             self._look_at_clock()
             if ready is not parts.conditions.readiness().ready:
                 ready = not ready

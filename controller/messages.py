@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from controller.explain.pod import Account, Station
-from controller.fleet.enrollment import Denial, PinnedGpu
+from controller.explain.pod import AllocationTrace, Stage
+from controller.fleet.enrollment import EnrolledGpu, QuarantineEntry
 from controller.fleet.quarantine import PinChange, Shown, pin_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
 from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
@@ -247,7 +247,7 @@ def change_messages(changes: Iterable[PinChange]) -> list[fleet_pb2.PinChange]:
     ]
 
 
-def _pin_message(pin: PinnedGpu) -> fleet_pb2.PinnedGpu:
+def _pin_message(pin: EnrolledGpu) -> fleet_pb2.PinnedGpu:
     return fleet_pb2.PinnedGpu(
         uuid=pin.uuid,
         serial=pin.serial or "",
@@ -257,7 +257,7 @@ def _pin_message(pin: PinnedGpu) -> fleet_pb2.PinnedGpu:
     )
 
 
-def _denial(denial: Denial) -> fleet_pb2.Denial:
+def _denial(denial: QuarantineEntry) -> fleet_pb2.Denial:
     return fleet_pb2.Denial(
         code=denial.code, reason=denial.reason, actor=denial.actor, at=rfc3339(denial.wall_ns)
     )
@@ -275,7 +275,7 @@ def fit_message(
             guarded=True, code=ReasonCode.REQ_INVALID, detail=needs.detail()
         )
     else:
-        message = fleet_pb2.FitPodResponse(guarded=needs.guarded, requirements=describe(needs))
+        message = fleet_pb2.FitPodResponse(guarded=needs.managed, requirements=describe(needs))
     if report is None:
         return message
     if report.pod_refusal is not None and not message.code:
@@ -397,7 +397,7 @@ _LISTED: Final = 64
 """GPUs of one record, and earlier reservations of one name."""
 
 
-def account_message(account: Account, wall_ns: int) -> placement_pb2.ExplainPodResponse:
+def trace_message(account: AllocationTrace, wall_ns: int) -> placement_pb2.ExplainPodResponse:
     """All of it; `wall_ns` for ages."""
     case, found = account.case, account.explanation
     message = placement_pb2.ExplainPodResponse(
@@ -405,8 +405,8 @@ def account_message(account: Account, wall_ns: int) -> placement_pb2.ExplainPodR
         name=case.name,
         uid=case.uid,
         phase="" if case.pod is None else case.pod.phase or "Unknown",
-        guarded=case.guarded,
-        stations=map(_station, account.stations),
+        guarded=case.managed,
+        stations=map(_stage, account.stages),
         wrong=account.is_wrong,
         guarantee_given=account.given,
         records=map(_record, account.recent.records),
@@ -425,7 +425,7 @@ def account_message(account: Account, wall_ns: int) -> placement_pb2.ExplainPodR
     return message
 
 
-def _station(one: Station) -> placement_pb2.Station:
+def _stage(one: Stage) -> placement_pb2.Station:
     return placement_pb2.Station(
         name=one.name,
         state=one.state,
@@ -457,7 +457,7 @@ def _record(one: LogRecord) -> placement_pb2.PodRecord:
     )
 
 
-def _earlier(account: Account, wall_ns: int) -> list[placement_pb2.Reservation]:
+def _earlier(account: AllocationTrace, wall_ns: int) -> list[placement_pb2.Reservation]:
     ledger = LedgerSnapshot.of(entry for entry, _ in account.others)
     names = sorted({holder.reservation for _, holder in account.others})
     return [reservation_message(ledger, x, wall_ns) for x in names[:_LISTED]]

@@ -118,7 +118,7 @@ class Policy:
     denied_keys: frozenset[str] = frozenset()
     """GPU UUIDs, serials or identity keys that may not be used (GPU_DENIED)."""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Label -> selector text, for label wishes."""
+    """Label -> selector text, for label requirements."""
     pools: tuple[NodePool, ...] = ()
     """First match wins."""
     default_mode: NodeMode = NodeMode.PLUGIN

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from gpuwarden.audit.exhibit import Exhibit
+from gpuwarden.audit.archived_evidence import ArchivedEvidence
 from gpuwarden.audit.record import RecordKind
 
 # --- record
@@ -35,7 +35,7 @@ class Record:
     decision: str
     codes: tuple[str, ...] = ()
     refs: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
-    exhibit: Exhibit | None = field(default=None, compare=False, repr=False)
+    archived_evidence: ArchivedEvidence | None = field(default=None, compare=False, repr=False)
     """Evidence to keep if the record goes into the log itself, not into a counter."""
 
 

@@ -471,7 +471,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ReasonCode.GPU_BUSY: _Text(
             "Too few matching GPUs of the node are free.",
             "See who holds them with `gpuwarden reservations`, and unreserved use in the "
-            "GpuOffBook events of the node; wait for a release.",
+            "GpuUnreservedUse events of the node; wait for a release.",
         ),
         ReasonCode.GATE_DENIED_RECENTLY: _Text(
             "The binding webhook refused this pod on this node a few seconds ago.",
@@ -485,7 +485,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "events that `kubectl get events` shows.",
         ),
     },
-    Stage.GATE: {
+    Stage.BINDING_WEBHOOK: {
         ReasonCode.POD_UNKNOWN: _Text(
             "No such pod exists, or another pod has its name now.",
             "Let the scheduler try again; check with `kubectl get pod POD --watch` whether it is "
@@ -516,94 +516,94 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "reservation.quotaPerNamespace.",
         ),
     },
-    Stage.DOOR: {
-        ReasonCode.DOOR_ENV: _Text(
+    Stage.BYPASS: {
+        ReasonCode.BYPASS_ENV: _Text(
             "A container sets a variable that selects GPUs itself, for example "
             "NVIDIA_VISIBLE_DEVICES.",
             "Remove the variable and require GPUs with an annotation; `kubectl apply "
             "--dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_ENV_FROM: _Text(
+        ReasonCode.BYPASS_ENV_FROM: _Text(
             "A container imports variables with envFrom that could select GPUs.",
             "Set a prefix, or list the variables one by one; `kubectl apply --dry-run=server -f "
             "pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_CDI: _Text(
+        ReasonCode.BYPASS_CDI: _Text(
             "The pod names CDI devices in an annotation.",
             "Remove the CDI annotation; `kubectl apply --dry-run=server -f pod.yaml` checks the "
             "pod.",
         ),
-        ReasonCode.DOOR_NRI: _Text(
+        ReasonCode.BYPASS_NRI: _Text(
             "The pod names devices for an NRI plugin in an annotation.",
             "Remove the NRI annotation; `kubectl apply --dry-run=server -f pod.yaml` checks the "
             "pod.",
         ),
-        ReasonCode.DOOR_HOSTPATH: _Text(
+        ReasonCode.BYPASS_HOSTPATH: _Text(
             "A hostPath volume is not on the list of allowed paths; device files, sockets and "
             "links can be behind it.",
             "Use another kind of volume, or have an operator add the path to admission.hostPaths;"
             " `kubectl apply --dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_DEVICE_LIST: _Text(
+        ReasonCode.BYPASS_DEVICE_LIST: _Text(
             "A container mounts something below /var/run/nvidia-container-devices, which selects "
             "GPUs.",
             "Remove the volume mount and require GPUs with an annotation; `kubectl apply "
             "--dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_PRIVILEGED: _Text(
+        ReasonCode.BYPASS_PRIVILEGED: _Text(
             "A container is privileged, or has an equivalent capability, and so sees every GPU of"
             " the node.",
             "Remove privileged and add only the capabilities that are needed; `kubectl apply "
             "--dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_HOST_PID: _Text(
+        ReasonCode.BYPASS_HOST_PID: _Text(
             "The pod sets hostPID, by which it reaches the GPUs of other processes.",
             "Remove hostPID; `kubectl apply --dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_SCHEDULER: _Text(
+        ReasonCode.BYPASS_SCHEDULER: _Text(
             "The scheduler that the pod names, or that its namespace uses, does not ask gpuwarden.",
             "Remove schedulerName from the pod, and run `kubectl label namespace NAMESPACE "
             "gpuwarden.dev/enforce=true`.",
         ),
-        ReasonCode.DOOR_NODE_NAME: _Text(
+        ReasonCode.BYPASS_NODE_NAME: _Text(
             "The pod sets spec.nodeName, and nothing is or can be reserved for it there.",
             "Remove nodeName and let the scheduler choose; only pods for env nodes may name one; "
             "`kubectl apply --dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_TOLERATION: _Text(
+        ReasonCode.BYPASS_TOLERATION: _Text(
             "The pod tolerates the taint of managed nodes outside an enforced namespace.",
             "Remove the toleration, or list the namespace of the infrastructure in "
             "deploy/policy/protection; `kubectl apply --dry-run=server -f pod.yaml` checks the "
             "pod.",
         ),
-        ReasonCode.DOOR_RUNTIME_CLASS: _Text(
+        ReasonCode.BYPASS_RUNTIME_CLASS: _Text(
             "The runtime class is not on the list of those that give no GPUs past the binding "
             "webhook.",
             "Use an allowed class, or have an operator add it to admission.runtimeClasses; "
             "`kubectl apply --dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_CLAIM: _Text(
+        ReasonCode.BYPASS_CLAIM: _Text(
             "The pod gets devices by ResourceClaims (mode dra), which gpuwarden does not support "
             "yet.",
             "Request a managed resource, or require GPUs with an annotation; `kubectl apply "
             "--dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_RESOURCE: _Text(
+        ReasonCode.BYPASS_RESOURCE: _Text(
             "The pod requests GPUs under a resource name that gpuwarden does not manage.",
             "Request a managed resource, or have an operator add the name to managedResources; "
             "`kubectl apply --dry-run=server -f pod.yaml` checks the pod.",
         ),
-        ReasonCode.DOOR_EPHEMERAL: _Text(
+        ReasonCode.BYPASS_EPHEMERAL: _Text(
             "An ephemeral container would reach GPUs that were not given to it.",
             "Run `kubectl debug` without GPU variables and without a privileged profile.",
         ),
-        ReasonCode.DOOR_ANNOTATION: _Text(
+        ReasonCode.BYPASS_ANNOTATION: _Text(
             "The pod sets or changes an annotation or label that only gpuwarden may write, or "
             "that is fixed at creation.",
             "Remove the key that the detail names; to require something else, create the pod "
             "again; `kubectl apply --dry-run=server -f pod.yaml` checks it.",
         ),
-        ReasonCode.DOOR_UNINJECTED: _Text(
+        ReasonCode.BYPASS_UNINJECTED: _Text(
             "The pod did not pass the mutating webhook, so nothing keeps other GPUs away from it.",
             "Check `kubectl get mutatingwebhookconfigurations` and the label of the namespace, "
             "then create the pod again.",
@@ -647,7 +647,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "Run `gpuwarden node show NODE`; end a quarantine that is no longer needed with "
             "`gpuwarden node release NODE`.",
         ),
-        ReasonCode.DENIAL_UNKNOWN: _Text(
+        ReasonCode.QUARANTINE_UNKNOWN: _Text(
             "The node is not quarantined.",
             "Run `gpuwarden explain node NODE`, which says why it is not eligible.",
         ),

@@ -66,7 +66,7 @@ def _add_fleet(fleet: argparse.ArgumentParser) -> None:
     )
     for name, default, text in (
         ("--drop", DEFAULT_RATES.drop, "share that loses its connections per minute"),
-        ("--restart", DEFAULT_RATES.restart, "share whose agent dies and starts anew per minute"),
+        ("--restart", DEFAULT_RATES.restart, "share whose agent dies and starts again per minute"),
         ("--rotate", DEFAULT_RATES.rotate, "share that gets a new SVID per minute"),
         ("--upgrade", DEFAULT_RATES.upgrade, "part that gets a new driver, over the whole time"),
     ):

@@ -1,7 +1,7 @@
 """A list of node names in place of the cluster's Node objects, for a laptop without Kubernetes.
 
 Insecure because nobody confirms that the nodes exist, and that they have the UID that the
-list may give them (`NAME=UID`); without one a node that was deleted and made anew cannot be
+list may give them (`NAME=UID`); without one a node that was deleted and made again cannot be
 told from the old one. The composition that uses it passes it in, and its warning stands in
 readiness and in every answer.
 """
@@ -40,7 +40,7 @@ class InsecureStaticNodes:
         self._snapshot = DirectorySnapshot(nodes)
 
     def snapshot(self) -> DirectorySnapshot:
-        """The same nodes for ever."""
+        """The same nodes forever."""
         return self._snapshot
 
     def warning(self) -> str:

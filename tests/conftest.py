@@ -11,6 +11,6 @@ settings.load_profile("steady")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """A long text gets its argument's name: it may be drawn anew in every process."""
+    """A long text gets its argument's name: it may be drawn again in every process."""
     is_long = isinstance(val, str | bytes) and len(val) > _LONGEST_ID
     return argname if is_long else None

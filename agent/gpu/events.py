@@ -14,7 +14,7 @@ from agent.gpu.outcome import DRIVER_GONE, LOST, DriverReloadedError, Failed
 from agent.gpu.reading import EventKind, GpuEvent
 from agent.gpu.watch import CallWatch
 from agent.gpu.worker import CallOverdueError, Deadlines
-from agent.gpu.xid import Happening, bad_news
+from agent.gpu.xid import Happening, failure_notice
 
 
 class EventPump:
@@ -27,7 +27,7 @@ class EventPump:
         tell: Callable[[GpuEvent], None],
         fault: Callable[[Happening], None],
     ) -> None:
-        """`tell` gets bad news, `fault` what is an application's own; both on this thread."""
+        """`tell` gets failure notices, `fault` an application's own faults; both on this thread."""
         self._nvml = Nvml(watch)
         self._deadlines = deadlines
         self._tell = tell
@@ -100,7 +100,7 @@ class EventPump:
 
     def _pass_on(self, outcome: Happening | Failed | None) -> None:
         if isinstance(outcome, Happening):
-            news = bad_news(outcome)
+            news = failure_notice(outcome)
             if news is None:
                 self._fault(outcome)
             else:
@@ -111,7 +111,7 @@ class EventPump:
 
 
 def _failure(failed: Failed) -> GpuEvent:
-    """A wait that fails is bad news itself: from here on, XIDs would be missed.
+    """A wait that fails is failure notices itself: from here on, XIDs would be missed.
 
     Told once: the reading it leads to makes a new set, which may fail the same way.
     """

@@ -20,7 +20,7 @@ class NvmlState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """The kinds of bad news, spelled as `BadNews.kind` on the wire."""
+    """The kinds of failure notices, spelled as `FailureNotice.kind` on the wire."""
 
     XID = "xid"
     GPU_LOST = "gpu-lost"

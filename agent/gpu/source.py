@@ -1,4 +1,4 @@
-"""The node's GPUs as the Attester sees them: readings on request, and bad news in between.
+"""The node's GPUs as the Attester sees them: readings on request, and failure notices in between.
 
 Implements `GpuInventorySource` and `GpuEventSource` over NVML. A reading always comes
 back within its deadlines, whatever the driver does; only a driver that was exchanged
@@ -94,7 +94,7 @@ class NvmlInventorySource:
             return self._ready(conclusion)
 
     async def events(self) -> AsyncIterator[GpuEvent]:
-        """Bad news as it comes, to each listener all of it; does not end by itself."""
+        """Failure notices as it comes, to each listener all of it; does not end by itself."""
         queue: asyncio.Queue[GpuEvent] = asyncio.Queue()
         self._listeners.add(queue)
         try:

@@ -33,7 +33,7 @@ class Happening:
     data: int
 
 
-def bad_news(happening: Happening) -> GpuEvent | None:
+def failure_notice(happening: Happening) -> GpuEvent | None:
     """The event to report; null for an application's fault."""
     if happening.type == UNAVAILABLE_EVENT:
         return GpuEvent(EventKind.GPU_LOST, happening.gpu, None, "NVML: GPU unavailable")

@@ -95,7 +95,7 @@ class Witness(Protocol):
         """Take note of one that came with a verified challenge."""
 
 
-class StreamJournal(Protocol):
+class StreamRecorder(Protocol):
     """Hears what happens on a stream; shows it in readiness, metrics and log."""
 
     def opened(self, replica: Address, stream: int) -> None:
@@ -136,7 +136,7 @@ class SessionPorts:
     roots: Callable[[], Sequence[x509.Certificate]]
     """Current trust bundle of the own trust domain."""
     witness: Witness
-    journal: StreamJournal
+    recorder: StreamRecorder
     stream_ids: StreamIds
     clock: Clock
     timing: machine.StreamTiming = field(default_factory=machine.StreamTiming)
@@ -168,7 +168,7 @@ class Session:
         self._read_ahead = asyncio.Semaphore(_READ_AHEAD)
 
     def tell(self, event: GpuEvent) -> None:
-        """Pass bad news on, now or as soon as a spare nonce is there."""
+        """Pass failure notices on, now or as soon as a spare nonce is there."""
         self._events.put_nowait(machine.News(event))
 
     def stop(self, detail: str) -> None:
@@ -182,7 +182,7 @@ class Session:
                 end = await self._connect(line)
         except DialError as error:
             end = End(EndReason.PEER, quote(str(error), _TEXT))
-        self._ports.journal.ended(self._replica, self._number, end)
+        self._ports.recorder.ended(self._replica, self._number, end)
         return end
 
     async def _connect(self, line: Line) -> End:
@@ -206,7 +206,7 @@ class Session:
         now_ns = self._ports.clock.boottime_ns()
         state = machine.greeted(now_ns, self._ports.timing)
         event: machine.Event | None = await conversation.greet()
-        self._ports.journal.opened(self._replica, self._number)
+        self._ports.recorder.opened(self._replica, self._number)
         while True:
             if event is None:
                 event = await self._next(state, conversation)
@@ -222,7 +222,7 @@ class Session:
                             conversation.rounds.end(verdict.challenge_id, verdict.code)
                     case Late(challenge_id):
                         conversation.rounds.end(challenge_id, "late")
-                        self._ports.journal.lost_round(self._replica, self._number)
+                        self._ports.recorder.lost_round(self._replica, self._number)
                     case Read() | Answer() | Tell():
                         event = event or await conversation.perform(action)
 
@@ -240,7 +240,7 @@ class Session:
         return conversation.understand(event.message)
 
     def _report(self, verdict: Verdict, about: About) -> None:
-        self._ports.journal.judged(self._replica, self._number, verdict, about)
+        self._ports.recorder.judged(self._replica, self._number, verdict, about)
         if verdict.accepted and about is About.EVIDENCE:
             self._accepted()
 
@@ -347,7 +347,7 @@ class _Conversation:
                     at=at,
                 )
             case Tell(event):
-                return self._ports.attester.bad_news(
+                return self._ports.attester.failure_notice(
                     self._stream, event, signer=self._signer, at=at
                 )
 

@@ -186,7 +186,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send bad news under the spare nonce."""
+    """Send failure notices under the spare nonce."""
 
     event: GpuEvent
 

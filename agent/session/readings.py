@@ -14,7 +14,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
 
 
-class ReadingJournal(Protocol):
+class ReadingRecorder(Protocol):
     """Hears about readings."""
 
     def reading_done(self, reading: InventoryReading, seconds: float) -> None:
@@ -28,10 +28,10 @@ class SharedReadings:
     this process can never read again, so it goes up to the supervisor from there.
     """
 
-    def __init__(self, source: GpuInventorySource, clock: Clock, journal: ReadingJournal) -> None:
+    def __init__(self, source: GpuInventorySource, clock: Clock, recorder: ReadingRecorder) -> None:
         self._source = source
         self._clock = clock
-        self._journal = journal
+        self._recorder = recorder
         self._asked = asyncio.Event()
         self._waiting: list[asyncio.Future[InventoryReading]] = []
 
@@ -52,7 +52,7 @@ class SharedReadings:
                 continue  # whoever asked has gone
             begun_ns = self._clock.boottime_ns()
             reading = await self._source.read()
-            self._journal.reading_done(reading, (self._clock.boottime_ns() - begun_ns) / NS_PER_S)
+            self._recorder.reading_done(reading, (self._clock.boottime_ns() - begun_ns) / NS_PER_S)
             for future in serving:
                 if not future.done():
                     future.set_result(reading)

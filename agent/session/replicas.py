@@ -1,7 +1,7 @@
 """One link to every controller replica, for as long as the replica has an address.
 
 `ReplicaLink` runs the pure link machine of one replica and its one or two streams;
-`ReplicaSet` follows names and the SVID, and passes bad news on to every replica.
+`ReplicaSet` follows names and the SVID, and passes failure notices on to every replica.
 If one replica says that this process is superseded, all links fall silent: whoever
 still answers challenges then is a second process with the node's identity.
 """
@@ -27,7 +27,7 @@ RESOLVE_INTERVAL_S: Final = 15.0
 _MAX_STREAM_IDS: Final = 8192
 
 
-class LinkJournal(Protocol):
+class LinkRecorder(Protocol):
     """Hears about links as a whole."""
 
     def linked(self, replica: Address) -> None:
@@ -48,7 +48,7 @@ class LinkPorts:
     """What all links of this process share."""
 
     session: SessionPorts
-    journal: LinkJournal
+    recorder: LinkRecorder
     jitter: Callable[[], float]
     """Uniform in [0, 1)."""
     timing: LinkTiming = field(default_factory=LinkTiming)
@@ -99,7 +99,7 @@ class ReplicaLink:
         self._events.put_nowait(links.IdentityChanged(identity))
 
     def tell(self, event: GpuEvent) -> None:
-        """Pass bad news on: on the current stream, or on the next one if there is none."""
+        """Pass failure notices on: on the current stream, or on the next one if there is none."""
         current = self._link.current
         session = self._sessions.get(current.stream) if current else None
         if session is None:
@@ -192,7 +192,7 @@ class ReplicaSet:
         self._halted = asyncio.Event()
 
     def tell(self, event: GpuEvent) -> None:
-        """Pass bad news on to every replica."""
+        """Pass failure notices on to every replica."""
         for link in self._links.values():
             link.tell(event)
 
@@ -234,7 +234,7 @@ class ReplicaSet:
             try:
                 found = await self._resolver.resolve(controller)
             except ResolveError as error:
-                self._ports.journal.unresolved(controller, str(error))
+                self._ports.recorder.unresolved(controller, str(error))
             else:
                 self._replicas[controller] = found
                 self._arrange(tasks)
@@ -248,7 +248,7 @@ class ReplicaSet:
         for replica in sorted(wanted - self._links.keys(), key=str):
             link = ReplicaLink(self._ports, replica, superseded=self._on_superseded)
             self._links[replica] = link
-            self._ports.journal.linked(replica)
+            self._ports.recorder.linked(replica)
             tasks.create_task(self._keep(replica, link))
             link.identity_changed(self._svids.current())
         for replica in self._links.keys() - wanted:
@@ -259,11 +259,11 @@ class ReplicaSet:
         # A superseded link is kept to be seen; one whose address is gone is forgotten.
         if not self._silent:
             del self._links[replica]
-            self._ports.journal.unlinked(replica)
+            self._ports.recorder.unlinked(replica)
 
     def _on_superseded(self, replica: Address) -> None:
         if not self._silent:
-            self._ports.journal.superseded(replica)
+            self._ports.recorder.superseded(replica)
             self._fall_silent()
 
     def _fall_silent(self) -> None:

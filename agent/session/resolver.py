@@ -2,7 +2,7 @@
 
 A headless Service gives one address per replica and family. Of a name with both
 families only one is used: every replica has an address in each, and two streams to
-the same replica would replace each other for ever. Each look-up runs on a daemon
+the same replica would replace each other forever. Each look-up runs on a daemon
 thread, because a hung resolver must delay neither other names nor the process's end.
 """
 

@@ -37,7 +37,7 @@ from controller.placement.texts import (
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- case
-# What a door looks at. Pure.
+# What a bypass looks at. Pure.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class Case:
     granted: Granted | None = None
     """The reservation that was made for it at its creation."""
     to_be_reserved: bool = False
-    """Whether one is made next, on the node that the pod names, unless a door stands open."""
+    """Whether one is made next, on the node that the pod names, unless a bypass stands open."""
 
     def supply_of(self, container: AdmittedContainer) -> Supply:
         """Where the container's GPUs come from."""
         return supply_of(container, self.needs, self.rules.resources, enforced=self.enforced)
 
 
-Door = Callable[[Case], Iterator[Refusal]]
+BypassCheck = Callable[[Case], Iterator[Refusal]]
 """Gives a refusal for each way in that stands open."""
 
 
 # --- annotations
-# Doors in a pod's annotations and labels. Pure.
+# Bypass checks in a pod's annotations and labels. Pure.
 
 RESULT_KEYS: Final = RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
 _CDI: Final = tuple(prefix for prefix in RUNTIME_DEVICE_PREFIXES if "cdi" in prefix)
@@ -74,7 +74,7 @@ def results(pod: AdmittedPod, granted: Granted | None = None) -> Iterator[Refusa
     """Keys that only we write, where we have not: with a reservation of ours we have."""
     annotations = frozenset() if granted is not None else frozenset(pod.annotations)
     for key in sorted(RESULT_KEYS & {*annotations, *pod.labels}):
-        yield Refusal(ReasonCode.DOOR_ANNOTATION, f"{key} is not for a pod to bring")
+        yield Refusal(ReasonCode.BYPASS_ANNOTATION, f"{key} is not for a pod to bring")
 
 
 def runtime_devices(case: Case) -> Iterator[Refusal]:
@@ -83,17 +83,17 @@ def runtime_devices(case: Case) -> Iterator[Refusal]:
         if key == CDI_ASSIGNMENT and case.granted is not None:
             continue  # it names what is reserved
         if key.startswith(_CDI):
-            yield Refusal(ReasonCode.DOOR_CDI, f"annotation {shown(key)}")
+            yield Refusal(ReasonCode.BYPASS_CDI, f"annotation {shown(key)}")
         elif key.startswith(RUNTIME_DEVICE_PREFIXES):
-            yield Refusal(ReasonCode.DOOR_NRI, f"annotation {shown(key)}")
+            yield Refusal(ReasonCode.BYPASS_NRI, f"annotation {shown(key)}")
 
 
 # --- environment
-# Doors in a container's environment. Pure.
+# Bypass checks in a container's environment. Pure.
 #
 # A variable that is ours is judged by the injection check, not here: where we write it, the
 # user's own entry is replaced, and an explicit entry wins over `envFrom`. So `envFrom` opens a
-# door only where the device plugin's value is the one that counts.
+# bypass only where the device plugin's value is the one that counts.
 
 
 def environment(case: Case) -> Iterator[Refusal]:
@@ -109,15 +109,15 @@ def of_container_of_environment(container: AdmittedContainer, supply: Supply) ->
             is_replaced = supply is Supply.REFERENCE and entry.name == NVIDIA
             if not is_replaced:
                 text = f"container {shown(container.name)} sets {entry.name}"
-                yield Refusal(ReasonCode.DOOR_ENV, text)
+                yield Refusal(ReasonCode.BYPASS_ENV, text)
     is_last = supply is Supply.KUBELET or supply is Supply.UNTOUCHED
     if container.env_from and is_last and any(map(could_open_devices, container.env_from)):
         text = f"container {shown(container.name)} has envFrom without a prefix"
-        yield Refusal(ReasonCode.DOOR_ENV_FROM, text)
+        yield Refusal(ReasonCode.BYPASS_ENV_FROM, text)
 
 
 # --- privileges
-# Doors through what a container may do on its node. Pure.
+# Bypass checks through what a container may do on its node. Pure.
 
 AS_GOOD_AS: Final = frozenset(
     {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
@@ -139,18 +139,18 @@ def of_container_of_privileges(container: AdmittedContainer) -> Iterator[Refusal
         return
     if context.privileged:
         text = f"container {shown(container.name)} is privileged"
-        yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
+        yield Refusal(ReasonCode.BYPASS_PRIVILEGED, text)
     added = () if context.capabilities is None else context.capabilities.add or ()
     for capability in added:
         if capability.upper().removeprefix("CAP_") in AS_GOOD_AS:
             text = f"container {shown(container.name)} adds capability {shown(capability)}"
-            yield Refusal(ReasonCode.DOOR_PRIVILEGED, text)
+            yield Refusal(ReasonCode.BYPASS_PRIVILEGED, text)
 
 
 def host_processes(case: Case) -> Iterator[Refusal]:
     """Other containers' processes, and through them their devices."""
     if case.pod.spec.host_pid:
-        yield Refusal(ReasonCode.DOOR_HOST_PID, "hostPID is set")
+        yield Refusal(ReasonCode.BYPASS_HOST_PID, "hostPID is set")
 
 
 # --- paths
@@ -179,7 +179,7 @@ def _plain(path: str) -> str:
 
 
 # --- volumes
-# Doors through volumes: the node's files, and device lists by mount. Pure.
+# Bypass checks through volumes: the node's files, and device lists by mount. Pure.
 
 
 def host_paths(case: Case) -> Iterator[Refusal]:
@@ -192,7 +192,7 @@ def host_paths(case: Case) -> Iterator[Refusal]:
         host = volume.host_path
         if host is not None and host.path not in case.rules.host_paths:
             text = f"volume {shown(volume.name)} is hostPath {shown(host.path)}"
-            yield Refusal(ReasonCode.DOOR_HOSTPATH, f"{text} (admission.hostPaths)")
+            yield Refusal(ReasonCode.BYPASS_HOSTPATH, f"{text} (admission.hostPaths)")
 
 
 def device_lists(case: Case) -> Iterator[Refusal]:
@@ -206,11 +206,11 @@ def of_container_of_volumes(container: AdmittedContainer) -> Iterator[Refusal]:
     for mount in container.volume_mounts or ():
         if is_device_list(mount.mount_path):
             text = f"container {shown(container.name)} mounts {shown(mount.mount_path)}"
-            yield Refusal(ReasonCode.DOOR_DEVICE_LIST, text)
+            yield Refusal(ReasonCode.BYPASS_DEVICE_LIST, text)
 
 
 # --- ephemeral
-# Doors that an ephemeral container opens in a pod that is there already. Pure.
+# Bypass checks that an ephemeral container opens in a pod that is there already. Pure.
 
 
 def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
@@ -224,42 +224,42 @@ def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
             *of_container_of_privileges(container),
             *of_container_of_volumes(container),
         ):
-            yield Refusal(ReasonCode.DOOR_EPHEMERAL, f"{found.detail} ({found.code})")
+            yield Refusal(ReasonCode.BYPASS_EPHEMERAL, f"{found.detail} ({found.code})")
 
 
 # --- placement
-# Doors past the scheduler and its runtime. Pure.
+# Bypass checks past the scheduler and its runtime. Pure.
 
 
 def foreign_scheduler(case: Case) -> Iterator[Refusal]:
-    """A guarded pod that names a scheduler which does not ask us.
+    """A managed pod that names a scheduler which does not ask us.
 
     The default one is what the mutating webhook replaces; that it did, the injection check says.
     """
     name = case.pod.spec.scheduler_name
     known = {None, "", DEFAULT_SCHEDULER, case.rules.scheduler_name}
-    if case.needs.guarded and name not in known and not case.rules.by_affinity:
+    if case.needs.managed and name not in known and not case.rules.by_affinity:
         text = f"schedulerName {shown(name or '')}, expected {case.rules.scheduler_name}"
-        yield Refusal(ReasonCode.DOOR_SCHEDULER, text)
+        yield Refusal(ReasonCode.BYPASS_SCHEDULER, text)
 
 
-def without_gate(case: Case) -> Iterator[Refusal]:
-    """A wish where nobody would look at its pod's binding."""
-    if case.needs.guarded and case.rules.only_enforced and not case.enforced:
-        text = "wishes are for enforced namespaces: elsewhere no scheduler here asks us"
-        yield Refusal(ReasonCode.DOOR_SCHEDULER, text)
+def without_binding_webhook(case: Case) -> Iterator[Refusal]:
+    """A requirement where nobody would look at its pod's binding."""
+    if case.needs.managed and case.rules.only_enforced and not case.enforced:
+        text = "requirements are for enforced namespaces: elsewhere no scheduler here asks us"
+        yield Refusal(ReasonCode.BYPASS_SCHEDULER, text)
 
 
 def node_name(case: Case) -> Iterator[Refusal]:
-    """A guarded pod that is on its node already: it never meets the gate.
+    """A managed pod that is on its node already: it never meets the binding webhook.
 
     Unless its GPUs on just that node were reserved for it before, or are now.
     """
     name, granted = case.pod.spec.node_name, case.granted
     if case.to_be_reserved:
         return
-    if case.needs.guarded and name and (granted is None or granted.node != name):
-        yield Refusal(ReasonCode.DOOR_NODE_NAME, f"nodeName {shown(name)}")
+    if case.needs.managed and name and (granted is None or granted.node != name):
+        yield Refusal(ReasonCode.BYPASS_NODE_NAME, f"nodeName {shown(name)}")
 
 
 def runtime_class(case: Case) -> Iterator[Refusal]:
@@ -268,11 +268,11 @@ def runtime_class(case: Case) -> Iterator[Refusal]:
     if name and name not in case.rules.runtime_classes:
         allowed = " or ".join(case.rules.runtime_classes)
         text = f"runtimeClassName {shown(name)}, expected {allowed} (admission.runtimeClasses)"
-        yield Refusal(ReasonCode.DOOR_RUNTIME_CLASS, text)
+        yield Refusal(ReasonCode.BYPASS_RUNTIME_CLASS, text)
 
 
 # --- resources
-# Doors through what kubelet and DRA drivers give out past the managed resources. Pure.
+# Bypass checks through what kubelet and DRA drivers give out past the managed resources. Pure.
 
 _IMPLICIT_CLAIM: Final = "deviceclass.resource.kubernetes.io/"
 """Extended resources behind which the scheduler makes a claim by itself (KEP-5004)."""
@@ -283,12 +283,12 @@ _GPU_RESOURCE: Final = re.compile(r"nvidia\.com/(?:gpu|mig-|pgpu|vgpu).*", re.DO
 def claims(case: Case) -> Iterator[Refusal]:
     """Claims: which devices they bring cannot be judged yet (mode `dra`)."""
     if case.pod.spec.resource_claims:
-        yield Refusal(ReasonCode.DOOR_CLAIM, "resourceClaims")
+        yield Refusal(ReasonCode.BYPASS_CLAIM, "resourceClaims")
     for container in case.pod.all_containers():
         for name in _asked(container):
             if name.startswith(_IMPLICIT_CLAIM):
                 text = f"container {shown(container.name)} requests {shown(name)}"
-                yield Refusal(ReasonCode.DOOR_CLAIM, text)
+                yield Refusal(ReasonCode.BYPASS_CLAIM, text)
 
 
 def unmanaged_gpus(case: Case) -> Iterator[Refusal]:
@@ -299,7 +299,7 @@ def unmanaged_gpus(case: Case) -> Iterator[Refusal]:
                 continue
             if _GPU_RESOURCE.fullmatch(name) and name not in case.rules.resources:
                 text = f"container {shown(container.name)} requests {shown(name)}"
-                yield Refusal(ReasonCode.DOOR_RESOURCE, f"{text} (managedResources)")
+                yield Refusal(ReasonCode.BYPASS_RESOURCE, f"{text} (managedResources)")
 
 
 def _asked(container: AdmittedContainer) -> Iterable[str]:
@@ -308,9 +308,9 @@ def _asked(container: AdmittedContainer) -> Iterable[str]:
 
 
 # --- every
-# All doors of a new pod, in the order in which they are told. Pure.
+# All bypass checks of a new pod, in the order in which they are told. Pure.
 
-DOORS: Final[tuple[Door, ...]] = (
+BYPASS_CHECKS: Final[tuple[BypassCheck, ...]] = (
     environment,
     runtime_devices,
     host_paths,
@@ -318,7 +318,7 @@ DOORS: Final[tuple[Door, ...]] = (
     privileged,
     host_processes,
     foreign_scheduler,
-    without_gate,
+    without_binding_webhook,
     node_name,
     runtime_class,
     claims,

@@ -50,11 +50,11 @@ from controller.placement.texts import (
     HINT_LABEL_PREFIX,
     LABEL_PREFIXES,
     MAP,
+    REQUIREMENT_ANNOTATIONS,
     RESERVATION_ID,
-    RESULT_TWINS,
-    WISH_ANNOTATIONS,
-    WishRules,
-    WishTextError,
+    RESULT_ALIASES,
+    RequirementRules,
+    RequirementTextError,
 )
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -296,23 +296,28 @@ def _compares(operator: str, value: str | None, values: tuple[str, ...]) -> bool
 
 
 # --- hint
-# The label by which a scheduler that does not ask us finds nodes: one per wish. Pure.
+# The label by which a scheduler that does not ask us finds nodes: one per requirement. Pure.
 #
-# Pods that wish for the same things share a label; nodes have it while such a pod would pass
-# there (`kube.node_hints`). Nobody trusts it: the gate judges every binding. It stands under
+# Pods that ask for the same things share a label; nodes have it while such a pod would pass
+# there (`kube.node_hints`). Nobody trusts it: the binding webhook judges every binding. It stands
+# under
 # `node-restriction.kubernetes.io/`, which no kubelet may set on its own node.
 
 FITS: Final = "fits"
 _DIGITS: Final = 32
 
 
-def hint(pod: AdmittedPod, rules: WishRules) -> NodeDemand:
+def hint(pod: AdmittedPod, rules: RequirementRules) -> NodeDemand:
     """What the pod's nodes must have.
 
     The same at each step of admission: a name that the API server has made, after the pod was
     patched, does not count. With a map that is the line's business: it is found by labels then.
     """
-    annotations = {*WISH_ANNOTATIONS, *rules.hash_keys, *(ORDINAL_KEYS if _is_mapped(pod) else ())}
+    annotations = {
+        *REQUIREMENT_ANNOTATIONS,
+        *rules.hash_keys,
+        *(ORDINAL_KEYS if _is_mapped(pod) else ()),
+    }
     document = (
         sorted((key, text) for key, text in pod.annotations.items() if key in annotations),
         sorted((key, text) for key, text in pod.labels.items() if _counts(key, pod)),
@@ -321,13 +326,13 @@ def hint(pod: AdmittedPod, rules: WishRules) -> NodeDemand:
         pod.metadata.name if _is_mapped(pod) and not pod.metadata.generate_name else None,
     )
     digest = hashlib.sha256(msgspec.json.encode(document)).hexdigest()[:_DIGITS]
-    return NodeDemand(f"{HINT_LABEL_PREFIX}wish-{digest}", (FITS,))
+    return NodeDemand(f"{HINT_LABEL_PREFIX}requirement-{digest}", (FITS,))
 
 
-def hinted(pod: AdmittedPod, rules: WishRules) -> str | None:
+def hinted(pod: AdmittedPod, rules: RequirementRules) -> str | None:
     """The label that a pod waits for; None of a pod that was not told of one.
 
-    It may name labels of other wishes, too: those are not for it to keep from their pods.
+    It may name labels of other requirements, too: those are not for it to keep from their pods.
     """
     affinity = pod.spec.affinity
     node = None if affinity is None else affinity.node_affinity
@@ -338,11 +343,11 @@ def hinted(pod: AdmittedPod, rules: WishRules) -> str | None:
     return None
 
 
-def _own(pod: AdmittedPod, rules: WishRules) -> str | None:
+def _own(pod: AdmittedPod, rules: RequirementRules) -> str | None:
     try:
         return hint(pod, rules).key
-    except WishTextError:
-        return None  # its wishes cannot be read: no node fits
+    except RequirementTextError:
+        return None  # its requirements cannot be read: no node fits
 
 
 def _counts(label: str, pod: AdmittedPod) -> bool:
@@ -356,8 +361,8 @@ def _is_mapped(pod: AdmittedPod) -> bool:
 # --- early
 # Reservation at a pod's creation: who gets one, and what a pod then says of it. Pure.
 #
-# A pod that asks for it, or that names its node itself and so never meets the gate, has its
-# GPUs before it exists. What the mutating webhook writes about them is known again by the
+# A pod that asks for it, or that names its node itself and so never meets the binding webhook, has
+# its GPUs before it exists. What the mutating webhook writes about them is known again by the
 # reservation id: every other pod that brings such keys is refused. Which GPUs, and whether the
 # ledger still has them for this pod, is the business of whoever keeps the ledger.
 
@@ -472,7 +477,7 @@ def _copies(found: Granted) -> dict[str, str]:
         RESERVATION_ID: found.reservation,
         GIVEN_NODE: found.node,
     }
-    twins = {twin: own[key] for twin, key in RESULT_TWINS.items()}
+    twins = {twin: own[key] for twin, key in RESULT_ALIASES.items()}
     return {**twins, CDI_ASSIGNMENT: cdi_names(found.gpus)}
 
 
@@ -542,7 +547,7 @@ def injection(
             supply_of(container, needs, rules.resources, enforced=enforced),
         )
     ]
-    if needs.guarded:
+    if needs.managed:
         found.extend(_placement(pod, needs, rules))
         if enforced:
             found.extend(_toleration(pod))
@@ -597,7 +602,7 @@ def _variables(
     for name in wanted_variables(supply):
         places = [index for index, entry in enumerate(entries) if entry.name == name]
         if supply is Supply.NONE and any(opens_devices(entries[place]) for place in places):
-            return  # a door: the validating webhook says so
+            return  # a bypass: the validating webhook says so
         if not places:
             missing.append(_entry(name, supply))
             continue
@@ -626,11 +631,11 @@ def _placement(pod: AdmittedPod, needs: Requirements, rules: AdmissionRules) -> 
     if not rules.by_affinity:
         yield from _scheduler(pod, rules.scheduler_name)
     elif not is_early(pod, needs):
-        yield from demanding(pod, hint(pod, rules.wishes))
+        yield from demanding(pod, hint(pod, rules.requirements))
 
 
 def _scheduler(pod: AdmittedPod, name: str) -> Iterator[Operation]:
-    """A scheduler that the pod names itself stays: it is a door."""
+    """A scheduler that the pod names itself stays: it is a bypass."""
     present = pod.spec.scheduler_name
     if present != name and present in {None, "", DEFAULT_SCHEDULER}:
         yield Operation(Verb.ADD, pointer("spec", "schedulerName"), name)

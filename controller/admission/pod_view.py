@@ -23,7 +23,7 @@ from controller.placement.pod import (
     reserved_keys,
 )
 from controller.placement.requirements import Requirements
-from controller.placement.texts import ASSIGNED_UUIDS, HINT_ANNOTATIONS, WishRules
+from controller.placement.texts import ASSIGNED_UUIDS, HINT_ANNOTATIONS, RequirementRules
 
 # --- pod view
 # A pod as admission sees it: what placement reads, and whatever can open a GPU. Pure.
@@ -241,11 +241,11 @@ class Supply(Enum):
     """A device plugin or DRA driver: nothing from us, a UUID that is not the chosen one would
     leave CUDA without a device."""
     REFERENCE = auto()
-    """What the gate writes into the pod's annotation: an `env` node."""
+    """What the binding webhook writes into the pod's annotation: an `env` node."""
     NONE = auto()
     """Nobody may give it any: the image's default would show every card."""
     UNTOUCHED = auto()
-    """Not guarded by us: another container of a pod outside enforced namespaces."""
+    """Not managed by us: another container of a pod outside enforced namespaces."""
 
 
 def is_env_pod(needs: Requirements) -> bool:
@@ -262,7 +262,7 @@ def supply_of(
 ) -> Supply:
     """Where this container's GPUs come from; `resources` are the managed ones.
 
-    An amount that is no number makes the pod's wishes invalid before anybody asks here.
+    An amount that is no number makes the pod's requirements invalid before anybody asks here.
     """
     asked = container.resources
     if asked is not None:
@@ -308,13 +308,13 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """One value for mutation, validation and the gate, so that they cannot disagree."""
+    """One value for mutation, validation and the binding webhook, so that they cannot disagree."""
 
-    wishes: WishRules = WishRules()  # noqa: RUF009 -- frozen
+    requirements: RequirementRules = RequirementRules()  # noqa: RUF009 -- frozen
     scheduler_name: str = "gpuwarden"
     """The scheduler that asks our extender (`schedulerName`)."""
     runtime_classes: tuple[str, ...] = ("nvidia",)
-    """Runtime classes that guarded pods, and pods of enforced namespaces, may name."""
+    """Runtime classes that managed pods, and pods of enforced namespaces, may name."""
     by_affinity: bool = False
     """No scheduler asks the extender: pods are sent to nodes by a hint (`scheduling: affinity`)."""
 
@@ -323,7 +323,7 @@ class AdmissionRules:
 
     @property
     def only_enforced(self) -> bool:
-        """Whether the gate sees bindings in enforced namespaces alone.
+        """Whether the binding webhook sees bindings in enforced namespaces alone.
 
         Elsewhere it is asked about those of our own scheduler, and there is none.
         """
@@ -332,13 +332,13 @@ class AdmissionRules:
     @property
     def resources(self) -> tuple[str, ...]:
         """The managed resources."""
-        return self.wishes.managed_resources
+        return self.requirements.managed_resources
 
 
 # --- registration
 # For which pods the API server asks us outside enforced namespaces: a CEL expression. Pure.
 #
-# Made from the keys that the parser reads, so that no key can make a pod guarded without a call.
+# Made from the keys that the parser reads, so that no key can make a pod managed without a call.
 # Hints are not among them: they never block. Expressions over tens of thousands of keys take the
 # API
 # server seconds, so it looks at the number first. Source: admissionregistration.k8s.io/v1,
@@ -349,7 +349,7 @@ MOST_KEYS: Final = 1000
 _FIELDS: Final = ("annotations", "labels")
 
 
-def asks_condition(rules: WishRules) -> str:
+def asks_condition(rules: RequirementRules) -> str:
     """Whether a pod has an annotation or label that is ours and no hint, or very many of them."""
     keys = reserved_keys(rules)
     ours = " || ".join(

@@ -318,7 +318,7 @@ class PodPorts:
 
     rules: AdmissionRules
     is_enforced: Callable[[str], bool]
-    """Whether every GPU pod in a namespace is guarded, from memory."""
+    """Whether every GPU pod in a namespace is managed, from memory."""
     sink: DecisionSink
     early: EarlyReservations | None = None
     """None where there is no ledger."""
@@ -352,9 +352,9 @@ class _Asked:
 
 
 class MutatePods:
-    """Adds what is missing. Only wishes that cannot be read, and our own keys, are refused.
+    """Adds what is missing. Only requirements that cannot be read, and our own keys, are refused.
 
-    A pod that is to be reserved for is refused here for open doors too: first, nothing is
+    A pod that is to be reserved for is refused here for open bypass checks too: first, nothing is
     claimed for it.
     """
 
@@ -384,7 +384,7 @@ class MutatePods:
 
 
 class ValidatePods:
-    """Refuses what has come through: open doors, and pods that were not patched."""
+    """Refuses what has come through: open bypass checks, and pods that were not patched."""
 
     def __init__(self, ports: PodPorts, *, marked: bool = False) -> None:
         self._ports = ports
@@ -417,7 +417,7 @@ class ValidatePods:
             found = await _reserved(ports, request, asked, needs)
             return found if isinstance(found, Refusal) else None
         if granted is None or ports.early is None:
-            return Refusal(ReasonCode.DOOR_UNINJECTED, "no GPU was reserved for it")
+            return Refusal(ReasonCode.BYPASS_UNINJECTED, "no GPU was reserved for it")
         if request.dry_run:
             return None
         if not (metadata.name and metadata.uid):

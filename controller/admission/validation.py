@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from controller.admission.bypass_checks import DOORS, Case, ephemeral, results
+from controller.admission.bypass_checks import BYPASS_CHECKS, Case, ephemeral, results
 from controller.admission.mutation import (
     Granted,
     Operation,
@@ -32,7 +32,7 @@ from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- room
-# Whether a guarded pod leaves room for the annotations that we write. Pure.
+# Whether a managed pod leaves room for the annotations that we write. Pure.
 #
 # The API server takes 256 KiB of annotations, and the policies read some 1000 keys of a pod
 # (`deploy/policy/keys.yaml`): of a fuller one nothing changes any more. A pod that cannot be
@@ -50,11 +50,11 @@ def overfull(pod: AdmittedPod) -> Refusal | None:
     annotations = {key: x for key, x in pod.annotations.items() if key not in _WRITTEN}
     keys = len(annotations) + len(pod.labels)
     if keys > MOST_KEYS:
-        text = f"{keys} annotations and labels, expected at most {MOST_KEYS} of a guarded pod"
+        text = f"{keys} annotations and labels, expected at most {MOST_KEYS} of a managed pod"
         return Refusal(ReasonCode.REQ_INVALID, text)
     size = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
     if size > MOST_BYTES:
-        text = f"{size} bytes of annotations, expected at most {MOST_BYTES} of a guarded pod"
+        text = f"{size} bytes of annotations, expected at most {MOST_BYTES} of a managed pod"
         return Refusal(ReasonCode.REQ_INVALID, text)
     return None
 
@@ -145,8 +145,8 @@ def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refus
 # --- judgement
 # What is against a pod, and what it lacks: the whole of pod admission as values. Pure.
 #
-# Two questions, asked by two webhooks and by the gate: `mutated` says what to add or why it
-# cannot be said, `validated` says what is against the pod as it will be stored.
+# Two questions, asked by two webhooks and by the binding webhook: `mutated` says what to add or
+# why it cannot be said, `validated` says what is against the pod as it will be stored.
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Judged:
 
 
 UNCONCERNED = Judged(concerned=False)
-MOST_OF_A_DOOR: Final = 8
+MOST_OF_A_CHECK: Final = 8
 """Refusals for the same reason: each is told and recorded, and one pod can hold ten thousand."""
 _NONE_KNOWN: Final = frozenset[str]()
 """No ephemeral container was judged before."""
@@ -173,7 +173,7 @@ _NONE_KNOWN: Final = frozenset[str]()
 def mutated(
     pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, granted: Granted | None = None
 ) -> Judged:
-    """What a new pod lacks; refused are wishes that cannot be read and keys of ours.
+    """What a new pod lacks; refused are requirements that cannot be read and keys of ours.
 
     Of a pod that is to be reserved for also all that `validated` would say to it then: no pod that
     is refused afterwards gets a GPU for the time until that is noticed.
@@ -181,17 +181,17 @@ def mutated(
     """
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
-    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    needs = parse_requirements(pod, rules.requirements, enforced=enforced)
     early = _early(pod, needs)
     refusals = (*results(pod, None if early is None else granted), *_unreadable(pod, needs))
     if refusals or isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=refusals)
-    if not (needs.guarded or enforced):
+    if not (needs.managed or enforced):
         return UNCONCERNED
     if early is not None:
         to_be_reserved = granted is None
         case = Case(pod, needs, rules, enforced, granted, to_be_reserved=to_be_reserved)
-        against = (*_open_doors(case), *_never_injected(case))
+        against = (*_violations(case), *_never_injected(case))
         if against:
             return Judged(concerned=True, refusals=against)
     patch = injection(pod, needs, rules, enforced=enforced)
@@ -215,16 +215,16 @@ def validated(
     """
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
-    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
+    needs = parse_requirements(pod, rules.requirements, enforced=enforced)
     early = _early(pod, needs)
     granted = None if early is None else granted
     refusals = [*results(pod, granted), *_unreadable(pod, needs)]
     if isinstance(needs, RequirementsInvalid):
         return Judged(concerned=True, refusals=tuple(refusals), needs=needs)
-    concerned = needs.guarded or enforced
+    concerned = needs.managed or enforced
     if concerned:
         case = Case(pod, needs, rules, enforced, granted)
-        refusals += _open_doors(case)
+        refusals += _violations(case)
         if injected:
             missing = injection(pod, needs, rules, enforced=enforced)
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
@@ -240,7 +240,7 @@ def mutated_ephemeral(
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
     needs = _needs_of_stored(pod, rules, enforced=enforced)
-    if not (needs.guarded or enforced):
+    if not (needs.managed or enforced):
         return UNCONCERNED
     patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
     return Judged(concerned=True, patch=patch)
@@ -258,35 +258,37 @@ def validated_ephemeral(
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
     needs = _needs_of_stored(pod, rules, enforced=enforced)
-    if not (needs.guarded or enforced):
+    if not (needs.managed or enforced):
         return UNCONCERNED
     found = ephemeral(Case(pod, needs, rules, enforced), known)
-    refusals = list(islice(found, MOST_OF_A_DOOR))
+    refusals = list(islice(found, MOST_OF_A_CHECK))
     if injected:
         patch = ephemeral_injection(pod, needs, enforced=enforced, known=known)
         refusals += _uninjected(patch)
     return Judged(concerned=True, refusals=tuple(refusals))
 
 
-def _open_doors(case: Case) -> Iterator[Refusal]:
-    """All doors of a pod as a whole."""
-    for door in DOORS:
-        yield from islice(door(case), MOST_OF_A_DOOR)
-    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_DOOR)
+def _violations(case: Case) -> Iterator[Refusal]:
+    """All bypass checks of a pod as a whole."""
+    for bypass in BYPASS_CHECKS:
+        yield from islice(bypass(case), MOST_OF_A_CHECK)
+    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_CHECK)
 
 
 def _never_injected(case: Case) -> Iterator[Refusal]:
     """What the validating webhook will say to a pod that one patch does not put right."""
     if is_beyond_repair(case.pod, case.needs, case.rules, enforced=case.enforced):
-        yield Refusal(ReasonCode.DOOR_UNINJECTED, "more is wrong with it than one patch puts right")
+        yield Refusal(
+            ReasonCode.BYPASS_UNINJECTED, "more is wrong with it than one patch puts right"
+        )
     if case.to_be_reserved and not has_room(case.pod):
         text = f"it leaves no room for what is written into it, expected {MOST_PARTS} parts in all"
         yield Refusal(ReasonCode.REQ_INVALID, text)
 
 
 def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
-    """Not even its wishes are read: that it has a key of ours is enough."""
-    keys = reserved_keys(rules.wishes)
+    """Not even its requirements are read: that it has a key of ours is enough."""
+    keys = reserved_keys(rules.requirements)
     if not (enforced or any(map(keys.is_ours, (*pod.annotations, *pod.labels)))):
         return UNCONCERNED
     text = f"keys, containers and what is in them: too many, expected at most {MOST_PARTS} in all"
@@ -294,9 +296,9 @@ def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Ju
 
 
 def _needs_of_stored(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Requirements:
-    """Of a pod that is there: wishes that cannot be read give it nothing, and guard it."""
-    needs = parse_requirements(pod, rules.wishes, enforced=enforced)
-    return Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
+    """Of a pod that is there: requirements that cannot be read give it nothing, and guard it."""
+    needs = parse_requirements(pod, rules.requirements, enforced=enforced)
+    return Requirements(managed=True) if isinstance(needs, RequirementsInvalid) else needs
 
 
 def _early(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Requirements | None:
@@ -308,7 +310,7 @@ def _early(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Requi
 def _unreadable(pod: AdmittedPod, needs: Requirements | RequirementsInvalid) -> Iterator[Refusal]:
     if isinstance(needs, RequirementsInvalid):
         yield Refusal(ReasonCode.REQ_INVALID, needs.detail())
-    elif needs.guarded:
+    elif needs.managed:
         found = (unreservable(needs), overfull(pod))
         yield from (x for x in found if x is not None)
 
@@ -317,5 +319,5 @@ def _uninjected(patch: Iterable[Operation]) -> Iterator[Refusal]:
     """One refusal, however much is missing."""
     for operation in patch:
         text = f"{operation.path} is not as the mutating webhook makes it"
-        yield Refusal(ReasonCode.DOOR_UNINJECTED, text)
+        yield Refusal(ReasonCode.BYPASS_UNINJECTED, text)
         return

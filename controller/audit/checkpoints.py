@@ -86,7 +86,7 @@ class Draft:
         self.records += 1
 
 
-class Notary:
+class CheckpointSigner:
     """One for an open log. `published` and `want` from any thread, the rest from the writer's."""
 
     def __init__(

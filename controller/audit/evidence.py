@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpuwarden.audit.exhibit import FOLDER, Exhibit
+from gpuwarden.audit.archived_evidence import FOLDER, ArchivedEvidence
 
 MAX_WAITING = 32 << 20
 """Bytes of payloads that may wait."""
@@ -38,7 +38,7 @@ class EvidenceStore:
         self._retention = retention
         self._kept = kept
         self._lost = lost
-        self._waiting: deque[Exhibit] = deque()
+        self._waiting: deque[ArchivedEvidence] = deque()
         self._waiting_bytes = 0
         self._bytes: int
         """What the folder holds; counted when a day begins."""
@@ -48,16 +48,16 @@ class EvidenceStore:
         self._thread = threading.Thread(target=self._run, name="audit-evidence", daemon=True)
         self._thread.start()
 
-    def put(self, exhibit: Exhibit) -> None:
+    def put(self, archived_evidence: ArchivedEvidence) -> None:
         """Queue a piece of evidence; never waits."""
         if not self._limit:
             return
         with self._changed:
-            size = len(exhibit.payload)
+            size = len(archived_evidence.payload)
             if self._closing or self._waiting_bytes + size > MAX_WAITING:
                 self._lost(1)
                 return
-            self._waiting.append(exhibit)
+            self._waiting.append(archived_evidence)
             self._waiting_bytes += size
             self._changed.notify()
 
@@ -69,29 +69,29 @@ class EvidenceStore:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        while (exhibit := self._next()) is not None:
+        while (archived_evidence := self._next()) is not None:
             try:
-                self._keep(exhibit)
+                self._keep(archived_evidence)
             except OSError:
                 self._lost(1)
             with self._changed:
-                self._waiting_bytes -= len(exhibit.payload)
+                self._waiting_bytes -= len(archived_evidence.payload)
 
-    def _next(self) -> Exhibit | None:
+    def _next(self) -> ArchivedEvidence | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             return self._waiting.popleft() if self._waiting else None
 
-    def _keep(self, exhibit: Exhibit) -> None:
-        received = datetime.fromtimestamp(exhibit.received_ms / 1000, UTC)
+    def _keep(self, archived_evidence: ArchivedEvidence) -> None:
+        received = datetime.fromtimestamp(archived_evidence.received_ms / 1000, UTC)
         day = f"{received:%Y%m%d}"
         if day != self._day:
             self._begin(day, received)
-        data = exhibit.encoded()
+        data = archived_evidence.encoded()
         if len(data) > self._limit:
             self._lost(1)
             return
-        path = self._folder / day / f"{exhibit.digest}.json"
+        path = self._folder / day / f"{archived_evidence.digest}.json"
         _write(path, data)
         self._bytes += len(data)
         self._kept(1)

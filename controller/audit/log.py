@@ -26,7 +26,7 @@ from controller.audit.writer import (
     Writer,
 )
 from controller.record import AuditUnavailableError, Record
-from gpuwarden.audit.exhibit import Exhibit
+from gpuwarden.audit.archived_evidence import ArchivedEvidence
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry import names
@@ -64,7 +64,7 @@ class DurableLog:
         observer: Observer,
         *,
         rotate_bytes: int,
-        keep: Callable[[Exhibit], None] = lambda _exhibit: None,
+        keep: Callable[[ArchivedEvidence], None] = lambda _archived_evidence: None,
         queue_records: int = QUEUE_RECORDS,
         grant_seconds: float = GRANT_SECONDS,
     ) -> None:
@@ -125,7 +125,7 @@ class DurableLog:
         reason = self._writer.down or self._lag()
         if reason:
             raise AuditUnavailableError(reason)
-        record, exhibit = _parted(record)
+        record, archived_evidence = _parted(record)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str | None] = loop.create_future()
 
@@ -148,26 +148,26 @@ class DurableLog:
             waiter.abandoned = True
         if failure is not None:
             raise AuditUnavailableError(failure)
-        self._keep_exhibit(exhibit)
+        self._archive_evidence(archived_evidence)
 
     def note(self, record: Record) -> None:
         """Take the record without waiting; see `AuditLog.note`.
 
         Unchanged rounds and repeated refusals are counted, see `RepeatCounter`.
         """
-        record, exhibit = _parted(record)
+        record, archived_evidence = _parted(record)
         with self._repeats_lock:
             absorbed = self._repeats.absorb(record, self._clock.wall_ns())
         if absorbed:
             return
-        self._keep_exhibit(exhibit)
+        self._archive_evidence(archived_evidence)
         if not self._queue.put(self._queued(record, None)):
             self._losses.add(1)
 
-    def _keep_exhibit(self, exhibit: Exhibit | None) -> None:
+    def _archive_evidence(self, archived_evidence: ArchivedEvidence | None) -> None:
         """Where space is short, the log needs it more."""
-        if exhibit is not None and not self._writer.low:
-            self._keep(exhibit)
+        if archived_evidence is not None and not self._writer.low:
+            self._keep(archived_evidence)
 
     def _queued(self, record: Record, waiter: Waiter | None) -> QueuedRecord:
         return QueuedRecord(record, self._clock.wall_ns(), self._clock.boottime_ns(), waiter)
@@ -187,11 +187,11 @@ class DurableLog:
             return self._repeats.take_all()
 
 
-def _parted(record: Record) -> tuple[Record, Exhibit | None]:
+def _parted(record: Record) -> tuple[Record, ArchivedEvidence | None]:
     """Nothing that waits or is counted holds evidence in memory."""
-    if record.exhibit is None:
+    if record.archived_evidence is None:
         return record, None
-    return replace(record, exhibit=None), record.exhibit
+    return replace(record, archived_evidence=None), record.archived_evidence
 
 
 def _call(

@@ -1,6 +1,6 @@
 """Opens the audit log of a replica.
 
-Opening reads the last file anew: the chain, the tree over it, the key in force. Where the stored
+Opening reads the last file again: the chain, the tree over it, the key in force. Where the stored
 hashes of older files are gone, those files are read too. Where those are past retention, the tree
 goes on, and proofs from before are no longer possible.
 """
@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from controller.audit.checkpoints import ACTOR, Notary, key_record
+from controller.audit.checkpoints import ACTOR, CheckpointSigner, key_record
 from controller.audit.evidence import EvidenceStore
 from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
 from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
@@ -102,7 +102,7 @@ class _Opening:
         return Opened(
             store,
             Reserve(folder, self._settings.reserve, self._disk),
-            Notary(state, tree, keys.current, changes.statements, clock),
+            CheckpointSigner(state, tree, keys.current, changes.statements, clock),
             tuple(first),
             partial(store.delete_finished, expired),
             self.close,
@@ -158,7 +158,7 @@ class _Opening:
 
 
 def rebuilt(folder: Path, tree: TreeFile) -> LogState:
-    """The state of a log whose files are all read anew; raises LogBrokenError."""
+    """The state of a log whose files are all read again; raises LogBrokenError."""
     replay, verifier = Replay(tree), ChainVerifier()
     verifier.accepted = replay.take
     for line in lines_of(log_files(folder)):

@@ -21,7 +21,7 @@ OVERFLOW_SUBJECT = "*"
 _GPU_UNHEALTHY: Final = "gpu-unhealthy"
 _RELEASED: Final = "released"
 _AT_WILL: Final = frozenset(
-    {"revoked", "quarantined", "claim-repelled", "bad-news", _GPU_UNHEALTHY}
+    {"revoked", "quarantined", "claim-repelled", "failure-notice", _GPU_UNHEALTHY}
 )
 """Decisions of `node.state` that a peer can bring about again and again."""
 

@@ -25,7 +25,7 @@ from gpuwarden.audit.record import (
 
 NAME = "tree"
 WRITE_BYTES = 1 << 20
-"""What is gathered while a log is read anew."""
+"""What is gathered while a log is read again."""
 MAX_WAITING = 8 << 20
 _HOLE = b"\0" * HASH_BYTES
 _CLOSED = -1

@@ -15,7 +15,7 @@ from errno import EDQUOT, ENOSPC
 from functools import partial
 from typing import Protocol, cast
 
-from controller.audit.checkpoints import ACTOR, Draft, Notary, Published
+from controller.audit.checkpoints import ACTOR, CheckpointSigner, Draft, Published
 from controller.audit.files import FileStore, LogBrokenError, Reserve
 from controller.audit.sealing import SealedLine, Sealer, summarised
 from controller.record import Json, Record
@@ -152,7 +152,7 @@ class Opened:
 
     store: FileStore
     space: Reserve
-    notary: Notary
+    checkpoint_signer: CheckpointSigner
     first: tuple[Record, ...]
     """Records that this opening begins with; the last is `log.start`."""
     expire: Callable[[], list[str]]
@@ -239,12 +239,12 @@ class Writer:
     @property
     def published(self) -> Published | None:
         """The last checkpoint; may be read from any thread."""
-        return self._opened.notary.published if self._opened else None
+        return self._opened.checkpoint_signer.published if self._opened else None
 
     def want_proof(self, size: int) -> None:
         """Ask for a proof from the checkpoint of this size; may be called from any thread."""
         if self._opened is not None:
-            self._opened.notary.want(size)
+            self._opened.checkpoint_signer.want(size)
 
     def stop(self) -> None:
         """Let `run` write what waits, and end."""
@@ -333,7 +333,7 @@ class Writer:
         """Make the batch durable and answer its waiters, with the reserve where space is out."""
         started = time.perf_counter()
         while batch := self._drop_if_low(batch):
-            draft = self._open.notary.draft()
+            draft = self._open.checkpoint_signer.draft()
             lines = self._seal(batch, draft)
             try:
                 self._open.store.append(b"".join(x.line + b"\n" for x in lines), lines[-1].head)
@@ -343,7 +343,7 @@ class Writer:
                     raise
                 self._note_space(low=True)
                 continue
-            self._open.notary.commit(draft)
+            self._open.checkpoint_signer.commit(draft)
             kinds = [queued.record.kind.value for queued in batch]
             self._observer.committed(lines, kinds, time.perf_counter() - started)
             for queued in batch:
@@ -369,24 +369,28 @@ class Writer:
 
     def _certify(self) -> None:
         """Sign a checkpoint, if one is due, over what is durable; it counts once it is too."""
-        notary = self._open.notary
-        if notary.due():
-            signed = notary.sign()
+        checkpoint_signer = self._open.checkpoint_signer
+        if checkpoint_signer.due():
+            signed = checkpoint_signer.sign()
             self._append([self._queued(signed.record())])
-            notary.publish(signed)
-        notary.tick()
+            checkpoint_signer.publish(signed)
+        checkpoint_signer.tick()
 
     def _rotate_if_due(self) -> None:
         store = self._open.store
         if store.size < self._rotate_at:
             return
-        notary = self._open.notary
-        signed, draft = notary.sign(), notary.draft()
-        refs = {"from": store.file, "deleted": self._delete_expired(), **notary.carried(signed)}
+        checkpoint_signer = self._open.checkpoint_signer
+        signed, draft = checkpoint_signer.sign(), checkpoint_signer.draft()
+        refs = {
+            "from": store.file,
+            "deleted": self._delete_expired(),
+            **checkpoint_signer.carried(signed),
+        }
         rotated = Record(RecordKind.LOG_ROTATE, ACTOR, "log", "rotated", refs=refs)
         line = self._sealer.seal(rotated, self._clock.wall_ns(), store.head)
         draft.take(line.line)
-        notary.save(durable=True)
+        checkpoint_signer.save(durable=True)
         try:
             store.rotate(line.line + b"\n", line.head)
         except OSError:
@@ -394,8 +398,8 @@ class Writer:
             self._rotate_at = store.size + self._rotate_bytes // 8
             return
         self._rotate_at = self._rotate_bytes
-        notary.commit(draft)
-        notary.publish(signed)
+        checkpoint_signer.commit(draft)
+        checkpoint_signer.publish(signed)
         self._observer.committed([line], [RecordKind.LOG_ROTATE.value], 0.0)
 
     def _delete_expired(self) -> Json:
@@ -421,7 +425,7 @@ class Writer:
         last = [self._queued(record) for record in (*self._flush(), *self._take_gap())]
         self._append_at_the_end(last)
         if not self.down:
-            self._open.notary.demand()
+            self._open.checkpoint_signer.demand()
         self._certify_if_up()
         self._append_at_the_end(
             [self._queued(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))]
@@ -429,7 +433,7 @@ class Writer:
         self.down = self.down or "closed"
         self._give_up(self._queue.take_out(lambda _queued: True))
         if self._opened is not None:
-            self._opened.notary.save(durable=False)
+            self._opened.checkpoint_signer.save(durable=False)
             self._opened.close()
         self._observer.close()
 

@@ -56,10 +56,11 @@ from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- view
-# What the gate decides by, besides the Binding and the pod: one moment's snapshots. Pure.
+# What the binding webhook decides by, besides the Binding and the pod: one moment's snapshots.
+# Pure.
 
 GrantRefusal = Callable[[str, tuple[str, ...]], Refusal | None]
-"""What is against granting GPUs of a node now, besides their records (`ledger.footing`)."""
+"""What is against granting GPUs of a node now, besides their records (`ledger.reconciliation`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class GateView:
-    """Made anew for every decision."""
+class BindingView:
+    """Made again for every decision."""
 
     scene: Scene
     """As /filter has it, without what is busy."""
@@ -83,7 +84,7 @@ class GateView:
     """None where `admission.idKeys` is not set: then nothing can be reserved."""
     rules: AdmissionRules
     not_ready: str | None
-    """Why nothing may be decided about guarded pods yet, or None."""
+    """Why nothing may be decided about managed pods yet, or None."""
     grant_refusal: GrantRefusal
     quota: int | None = None
     """GPUs of one namespace at most (`reservation.quotaPerNamespace`)."""
@@ -92,7 +93,7 @@ class GateView:
 
 
 def scene_on(
-    view: GateView, node: str, pod_uid: str, share: ShareGroup | None, own: str = ""
+    view: BindingView, node: str, pod_uid: str, share: ShareGroup | None, own: str = ""
 ) -> Scene:
     """The scene with what is busy for the pod, as `Occupancy` has it, of one node only.
 
@@ -120,7 +121,7 @@ def scene_on(
     )
 
 
-def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
+def held_by_namespace(view: BindingView, namespace: str, pod_uid: str) -> int:
     """GPUs that count against a namespace's quota; the pod's own open attempts do not."""
     held = sum(
         holder.pod.namespace == namespace and not _is_own_attempt(entry, pod_uid)
@@ -133,7 +134,7 @@ def held_by_namespace(view: GateView, namespace: str, pod_uid: str) -> int:
     )
 
 
-def asked_before(view: GateView, node: str, pod_uid: str) -> tuple[str, ...]:
+def asked_before(view: BindingView, node: str, pod_uid: str) -> tuple[str, ...]:
     """The GPUs of the pod's open attempt on a node, or of a claim that is on its way."""
     attempt = open_attempt(view.ledger, pod_uid, node)
     if attempt is not None:
@@ -168,14 +169,14 @@ def _is_own_attempt(entry: Entry, pod_uid: str, own: str = "") -> bool:
     )
 
 
-def _uuids_on(view: GateView, node: str) -> frozenset[str]:
+def _uuids_on(view: BindingView, node: str) -> frozenset[str]:
     """Of all GPUs that a node shows, and of their parts."""
     found = view.scene.fleet.nodes.get(node)
     gpus = () if found is None or found.acceptance is None else found.acceptance.gpus
     return frozenset(x for gpu in gpus for x in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)))
 
 
-def _devices_of(view: GateView, node: str) -> tuple[Device, ...]:
+def _devices_of(view: BindingView, node: str) -> tuple[Device, ...]:
     found = view.scene.fleet.nodes.get(node)
     if found is None or found.acceptance is None:
         return ()
@@ -200,7 +201,7 @@ class Refused:
     """The Binding is refused; the first code is the answer's."""
 
     refusals: tuple[Refusal, ...]
-    guarded: bool = False
+    managed: bool = False
     """Whether the pod was found and asks for something of ours."""
 
 
@@ -231,14 +232,14 @@ Decision = Untouched | Refused | Placed | Reserve
 UNTOUCHED: Final = Untouched()
 
 
-def forged(request: BindingRequest, view: GateView) -> Refused | None:
+def forged(request: BindingRequest, view: BindingView) -> Refused | None:
     """What is known without the pod: keys that the caller must not bring."""
-    refusal = forged_key(request, reserved_keys(view.rules.wishes))
+    refusal = forged_key(request, reserved_keys(view.rules.requirements))
     return None if refusal is None else Refused((refusal,))
 
 
 def decide_binding(
-    request: BindingRequest, stored: StoredPod | None, view: GateView, *, enforced: bool
+    request: BindingRequest, stored: StoredPod | None, view: BindingView, *, enforced: bool
 ) -> Decision:
     """Decide; `stored` is None where the API server has no such pod."""
     refusal = forged(request, view)
@@ -255,9 +256,9 @@ def decide_binding(
     )
     needs = judged.needs
     if judged.refusals:
-        guarded = isinstance(needs, Requirements) and needs.guarded
-        return Refused(judged.refusals, guarded or isinstance(needs, RequirementsInvalid))
-    if not isinstance(needs, Requirements) or not needs.guarded:
+        managed = isinstance(needs, Requirements) and needs.managed
+        return Refused(judged.refusals, managed or isinstance(needs, RequirementsInvalid))
+    if not isinstance(needs, Requirements) or not needs.managed:
         return UNTOUCHED
     ref = PodRef(request.namespace, request.pod, stored.uid, controlling_owner(stored.pod))
     early = _held_since_creation(granted, stored.uid, view)
@@ -268,11 +269,11 @@ def decide_binding(
         )
     else:
         decision = on_node(case_of(view, request.node, ref, stored.pod, needs, early=early))
-    return replace(decision, guarded=True) if isinstance(decision, Refused) else decision
+    return replace(decision, managed=True) if isinstance(decision, Refused) else decision
 
 
-def _held_since_creation(granted: Granted | None, uid: str, view: GateView) -> "Early | None":
-    """None also where it is over: then the pod is reserved for anew, like any other."""
+def _held_since_creation(granted: Granted | None, uid: str, view: BindingView) -> "Early | None":
+    """None also where it is over: then the pod is reserved for again, like any other."""
     if granted is None or held_early(view.ledger, granted.reservation, uid) is None:
         return None
     return Early(granted.reservation, granted.gpus)
@@ -280,7 +281,7 @@ def _held_since_creation(granted: Granted | None, uid: str, view: GateView) -> "
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """What is reserved for the pod since its creation, and is not chosen anew."""
+    """What is reserved for the pod since its creation, and is not chosen again."""
 
     reservation: str
     gpus: tuple[str, ...]
@@ -288,7 +289,7 @@ class Early:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A guarded pod that is to go to a node."""
+    """A managed pod that is to go to a node."""
 
     node: str
     ref: PodRef
@@ -296,7 +297,7 @@ class Case:
     needs: Requirements
     share: ShareGroup | None
     scene: Scene
-    view: GateView
+    view: BindingView
     early: Early | None = None
     nonce: str | None = None
     """Of a pod without a UID."""
@@ -308,7 +309,7 @@ class Case:
 
 
 def case_of(
-    view: GateView,
+    view: BindingView,
     node: str,
     ref: PodRef,
     pod: AdmittedPod,
@@ -379,7 +380,7 @@ def _against_grant(case: Case, gpus: tuple[str, ...]) -> Refusal | None:
     return over or view.grant_refusal(case.node, gpus)
 
 
-def _against_quota(namespace: str, pod_uid: str, count: int, view: GateView) -> Refusal | None:
+def _against_quota(namespace: str, pod_uid: str, count: int, view: BindingView) -> Refusal | None:
     """What is held already stays held: only more is counted."""
     if view.quota is None or not count:
         return None
@@ -390,12 +391,12 @@ def _against_quota(namespace: str, pod_uid: str, count: int, view: GateView) -> 
     return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
 
 
-def _evidence_of(node: str, view: GateView) -> str:
+def _evidence_of(node: str, view: BindingView) -> str:
     found = view.scene.fleet.nodes.get(node)
     return "" if found is None or found.acceptance is None else found.acceptance.evidence_digest
 
 
-def _hash_of(node: str, view: GateView) -> str | None:
+def _hash_of(node: str, view: BindingView) -> str | None:
     found = view.scene.fleet.nodes.get(node)
     if found is not None and found.acceptance is not None:
         return found.acceptance.attestation_hash
@@ -407,10 +408,10 @@ def _refused(code: ReasonCode, text: str) -> Refused:
 
 
 # --- recent denials
-# Which pods the gate has just turned away from which nodes. Pure, bounded.
+# Which pods the binding webhook has just turned away from which nodes. Pure, bounded.
 #
 # /filter asks here, so that it sends a pod elsewhere instead of to the same denial again. What
-# is forgotten is told, so that a pod which has nowhere else to go is tried anew.
+# is forgotten is told, so that a pod which has nowhere else to go is tried again.
 
 KEPT_NS: Final = 5 * NS_PER_S
 MOST: Final = 4096
@@ -432,7 +433,7 @@ class RecentDenials:
         return len(self._until)
 
     def add(self, pod_uid: str, node: str, now_ns: int) -> None:
-        """The gate has denied the pod the node."""
+        """The binding webhook has denied the pod the node."""
         self._forget((pod_uid, node))
         while len(self._until) >= self._most:
             self._forget(next(iter(self._until)))
@@ -467,7 +468,8 @@ class RecentDenials:
 
 
 # --- early choice
-# Which node and GPUs a pod gets that is not there yet: by /filter's and the gate's code. Pure.
+# Which node and GPUs a pod gets that is not there yet: by /filter's and the binding webhook's
+# code. Pure.
 #
 # Among the nodes that pass, the one that /prioritize would score highest. Of what the scheduler
 # looks at besides, selectors, required affinity and taints count; resources other than GPUs and
@@ -496,7 +498,7 @@ def reference_of(ask: EarlyAsk) -> PodRef:
 
 def choose_early(
     ask: EarlyAsk,
-    view: GateView,
+    view: BindingView,
     use: Callable[[str | None, ShareGroup | None], DeviceUse],
     nodes: Mapping[str, KnownNode],
 ) -> EarlyPlace | Refusal:
@@ -533,13 +535,13 @@ def choose_early(
     return _of_all(refused, outcome.reasons, names)
 
 
-def taken_up(ask: EarlyAsk, view: GateView, held: Holder, node: str) -> EarlyPlace | Refusal:
+def taken_up(ask: EarlyAsk, view: BindingView, held: Holder, node: str) -> EarlyPlace | Refusal:
     """The same reservation for a further pod like it, where it still serves."""
     return _on(ask, view, node, Early(held.reservation, held.gpus))
 
 
 def _on(
-    ask: EarlyAsk, view: GateView, node: str, early: Early | None = None
+    ask: EarlyAsk, view: BindingView, node: str, early: Early | None = None
 ) -> EarlyPlace | Refusal:
     nonce = request_nonce(ask.namespace, ask.request)
     case = case_of(view, node, reference_of(ask), ask.pod, ask.needs, early=early, nonce=nonce)
@@ -553,7 +555,7 @@ def _on(
             return Refusal(ReasonCode.EXACT_UNAVAILABLE, text)
 
 
-def _candidates(ask: EarlyAsk, view: GateView, nodes: Mapping[str, KnownNode]) -> Iterable[str]:
+def _candidates(ask: EarlyAsk, view: BindingView, nodes: Mapping[str, KnownNode]) -> Iterable[str]:
     pod, named = ask.pod, ask.pod.spec.node_name
     ours = our_toleration(enforced=ask.enforced, protected=view.scene.protected)
     takes = is_kept if named else suits
@@ -566,7 +568,7 @@ def _candidates(ask: EarlyAsk, view: GateView, nodes: Mapping[str, KnownNode]) -
 def _nowhere(ask: EarlyAsk, nodes: Mapping[str, KnownNode]) -> Refusal:
     if ask.pod.spec.node_name in nodes:
         text = "spec.nodeName: kubelet would reject the pod there for its selectors or tolerations"
-        return Refusal(ReasonCode.DOOR_NODE_NAME, text)
+        return Refusal(ReasonCode.BYPASS_NODE_NAME, text)
     text = "no node that the pod could go to is known by its evidence"
     if not ask.enforced:
         text += f"; those with the taint {MANAGED_TAINT} are for pods of enforced namespaces"

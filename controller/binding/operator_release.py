@@ -62,7 +62,7 @@ class ReleasePorts:
     audit: AuditLog
     sink: ReleaseSink
     wake: Callable[[Iterable[str]], None]
-    """Have pods tried anew that these nodes may take now."""
+    """Have pods tried again that these nodes may take now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Decided:
     evidence: str | None
 
 
-class ReleaseDesk:
+class ReleaseService:
     """One for the process."""
 
     def __init__(self, ports: ReleasePorts) -> None:

@@ -1,6 +1,6 @@
 """Reconciler.
 
-Holds: footing keeper, follower.
+Holds: reconciliation state startup_reconciler, reconciler.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Protocol
 
 from controller.binding.decision import RecentDenials
-from controller.binding.reconciliation import Action, Around, Followup, LookFor, Rewrite, TouchPod
+from controller.binding.reconciliation import Action, Around, Followup, LookFor, RequeuePod, Rewrite
 from controller.binding.records import ReservationChange
 from controller.binding.request import PodsUnavailableError
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.claim import LivePod, adopted_on
 from controller.ledger.occupancy import (
     Elsewhere,
-    Footing,
     Grants,
     Known,
     LoggedGrant,
+    ReconciliationState,
     grant_refusal,
     granted_to,
     grants_of,
@@ -52,14 +52,14 @@ from controller.ledger.release import (
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- footing keeper
+# --- reconciliation state startup_reconciler
 # Keeps the ground that grants stand on: the ledger and the pods were read, nobody is missing.
 #
 # Live pods whose records are missing get them again, each after a read of the pod itself; what
 # only the audit log of this replica knows, or what it saw itself before the store was put back,
 # is held again (`ledger.recovery`). Until then nothing is granted on their nodes, nor anywhere
-# before the first reading and after the ledger's history went backwards (`ledger.footing`). Must
-# not release anything.
+# before the first reading and after the ledger's history went backwards (`ledger.reconciliation`).
+# Must not release anything.
 
 
 class PodIndex(Protocol):
@@ -75,7 +75,7 @@ class PodIndex(Protocol):
         """Change the pod, so that older Bindings of it fail; raises PodsUnavailableError."""
 
     def reread(self) -> None:
-        """Have the copy made anew, soon."""
+        """Have the copy made again, soon."""
 
 
 class DriftSink(Protocol):
@@ -90,7 +90,7 @@ class DriftSink(Protocol):
     def history_went_back(self, gpus: frozenset[str]) -> None:
         """Records are older than they were; nothing is granted for a while."""
 
-    def recalled(self, grants: Grants) -> None:
+    def log_replayed(self, grants: Grants) -> None:
         """The audit log from before the start was read."""
 
     def held(self, grant: LoggedGrant) -> None:
@@ -101,7 +101,7 @@ class DriftSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FootingPorts:
+class StartupReconcilerPorts:
     """What is asked and told."""
 
     store: LedgerStore
@@ -115,18 +115,20 @@ class FootingPorts:
     """Hex digits, unlike any other's."""
     holding: Callable[[str], tuple[LivePod, ...]]
     """Those of the live pods that say that they hold a GPU."""
-    recall: Callable[[], Awaitable[Grants]] | None = None
+    log_replay: Callable[[], Awaitable[Grants]] | None = None
     """What the audit log has from before this start; raises OSError. None without one."""
     take_replaced: Callable[[], tuple[Entry, ...]] = tuple
     """Records whose place another took, without their end having been seen, since the last call."""
 
 
-class FootingKeeper:
+class StartupReconciler:
     """One per process; used from one event loop."""
 
-    def __init__(self, ports: FootingPorts) -> None:
+    def __init__(self, ports: StartupReconcilerPorts) -> None:
         self._ports = ports
-        self._footing = Footing(ports.boottime_ns(), recalled=ports.recall is None)
+        self._reconciliation = ReconciliationState(
+            ports.boottime_ns(), log_replayed=ports.log_replay is None
+        )
         self._remembered: Grants = {}
         """What may have to be held again: until the ledger has it, on its own node."""
         self._known = LedgerSnapshot()
@@ -138,7 +140,7 @@ class FootingKeeper:
         """What is against granting GPUs of a node now, besides their records."""
         ports = self._ports
         known = Known(ports.store.snapshot(), ports.report(node), ports.boottime_ns())
-        refusal = grant_refusal(self._footing, node, gpus, known)
+        refusal = grant_refusal(self._reconciliation, node, gpus, known)
         return refusal or self._held_by_pods(gpus)
 
     def _held_by_pods(self, gpus: tuple[str, ...]) -> Refusal | None:
@@ -158,14 +160,17 @@ class FootingKeeper:
     @property
     def is_firm(self) -> bool:
         """Whether everything was read since the ground was lost, and compared."""
-        found, reads = self._footing, (self._footing.ledger_read_ns, self._footing.pods_read_ns)
+        found, reads = (
+            self._reconciliation,
+            (self._reconciliation.ledger_read_ns, self._reconciliation.pods_read_ns),
+        )
         read = all(x is not None and x >= found.since_ns for x in reads)
-        return found.recalled and read
+        return found.log_replayed and read
 
     @property
     def uncertainty(self) -> str | None:
         """What nothing is granted before, anywhere or on some nodes; for people."""
-        return uncertainty(self._footing)
+        return uncertainty(self._reconciliation)
 
     def pods_listed(self, asked_ns: int) -> None:
         """All pods were listed, asked for then; they count once they were surveyed."""
@@ -183,10 +188,13 @@ class FootingKeeper:
         self._remembered = {**_without(self._remembered, ended), **_by_key(unseen)}
         ports.sink.ended_elsewhere(ended)
         if back:
-            self._footing = replace(Footing(ports.boottime_ns()), recalled=self._footing.recalled)
+            self._reconciliation = replace(
+                ReconciliationState(ports.boottime_ns()),
+                log_replayed=self._reconciliation.log_replayed,
+            )
             ports.pods.reread()
             ports.sink.history_went_back(back)
-        self._footing = replace(self._footing, ledger_read_ns=asked_ns)
+        self._reconciliation = replace(self._reconciliation, ledger_read_ns=asked_ns)
 
     async def survey(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
         """Find drift and adopt.
@@ -194,12 +202,12 @@ class FootingKeeper:
         `live` was known before the ledger was last read, from a copy that was last listed at
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
         """
-        await self._recall()
+        await self._log_replay()
         ports, snapshot = self._ports, self._ports.store.snapshot()
         drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
         missing = _by_key(x for drift in drifts for x in _grants_of(drift))
         self._remembered = {**self._remembered, **missing}
-        self._footing = replace(self._footing, pods_read_ns=listed_ns)
+        self._reconciliation = replace(self._reconciliation, pods_read_ns=listed_ns)
         self._wait_for(drifts, (*lost, *missing.values()))
         ports.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
@@ -214,19 +222,19 @@ class FootingKeeper:
         """Nothing is granted where the ledger still lacks something."""
         nodes = unrecorded_nodes(drifts) | {x.node for x in lacking}
         owed = frozenset(key_of(x.gpu) for x in lacking)
-        self._footing = replace(self._footing, unrecorded=nodes, owed=owed)
+        self._reconciliation = replace(self._reconciliation, unrecorded=nodes, owed=owed)
 
-    async def _recall(self) -> None:
+    async def _log_replay(self) -> None:
         """Read the log from before the start, once."""
-        if self._footing.recalled or self._ports.recall is None:
+        if self._reconciliation.log_replayed or self._ports.log_replay is None:
             return
         try:
-            grants = await self._ports.recall()
+            grants = await self._ports.log_replay()
         except OSError:
             return  # whoever reads it has said so; the next survey tries again
-        self._ports.sink.recalled(grants)
+        self._ports.sink.log_replayed(grants)
         self._remembered = {**grants, **self._remembered}
-        self._footing = replace(self._footing, recalled=True)
+        self._reconciliation = replace(self._reconciliation, log_replayed=True)
 
     def _compared(
         self, live: tuple[LivePod, ...], snapshot: LedgerSnapshot
@@ -349,7 +357,7 @@ def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:
     )
 
 
-# --- follower
+# --- reconciler
 # Sees reservations through: reads the ledger again and again, and does what `Followup` says.
 #
 # One round a second; sooner where the watch shows a pod with a reservation change. What fails
@@ -392,25 +400,25 @@ class ChangeSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerPorts:
-    """What the follower asks and tells."""
+class ReconcilerPorts:
+    """What the reconciler asks and tells."""
 
     store: LedgerStore
     pods: PodSource
     report: Callable[[str], UseReport | None]
     gone: Callable[[str], NodeGone | None]
     denials: RecentDenials
-    footing: FootingKeeper
+    reconciliation: StartupReconciler
     sink: ChangeSink
     wake: Callable[[Iterable[str]], None]
-    """Have pods tried anew that these nodes may take now."""
+    """Have pods tried again that these nodes may take now."""
     boottime_ns: Callable[[], int]
 
 
-class ReservationFollower:
+class ReservationReconciler:
     """One per process; used from one event loop."""
 
-    def __init__(self, ports: FollowerPorts, followup: Followup) -> None:
+    def __init__(self, ports: ReconcilerPorts, followup: Followup) -> None:
         self._ports = ports
         self._followup = followup
         self._gone: set[str] = set()
@@ -433,7 +441,7 @@ class ReservationFollower:
         self._news.set()
 
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
-        """Go on for ever; ends by cancellation only."""
+        """Go on forever; ends by cancellation only."""
         while True:
             await self.round()
             with contextlib.suppress(TimeoutError):
@@ -445,18 +453,18 @@ class ReservationFollower:
         """Read the ledger and do what is due."""
         ports = self._ports
         ports.wake(ports.denials.ended(ports.boottime_ns()))
-        live, listed_ns = ports.pods.live(), ports.footing.listed_ns
+        live, listed_ns = ports.pods.live(), ports.reconciliation.listed_ns
         if not await self._read_ledger():
             return
         snapshot = ports.store.snapshot()
         self._gone = {uid for uid in self._gone if uid in snapshot.by_pod}
-        surveys = not ports.footing.is_firm or self._rounds % _ROUNDS_PER_SURVEY == 0
+        surveys = not ports.reconciliation.is_firm or self._rounds % _ROUNDS_PER_SURVEY == 0
         self._rounds += 1
         changed, self._changed = self._changed, set()
         around = Around(snapshot, self._sight, ports.report, ports.gone, ports.boottime_ns())
         await self._do(self._followup.steps(around, changed))
         if surveys:
-            await ports.footing.survey(live, listed_ns)
+            await ports.reconciliation.survey(live, listed_ns)
 
     async def _read_ledger(self) -> bool:
         ports = self._ports
@@ -466,7 +474,7 @@ class ReservationFollower:
         except LedgerUnavailableError as error:
             ports.sink.ledger_read(str(error) or "the ledger's store does not answer")
             return False
-        ports.footing.ledger_read(asked_ns)
+        ports.reconciliation.ledger_read(asked_ns)
         ports.sink.ledger_read("")
         return True
 
@@ -488,7 +496,7 @@ class ReservationFollower:
         match action:
             case LookFor(pod):
                 await self._looked_for(pod)
-            case TouchPod(reservation, pod):
+            case RequeuePod(reservation, pod):
                 asked_ns = self._ports.boottime_ns()
                 answer = await _answered(self._ports.pods.touch(pod))
                 if answer is not None:

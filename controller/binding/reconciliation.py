@@ -18,7 +18,7 @@ from controller.ledger.claim import (
     AttemptWatch,
     Move,
     Touch,
-    after_touch,
+    after_requeue,
     attempt_step,
     watch_attempt,
 )
@@ -110,7 +110,7 @@ def _is_apart(reservation: str, sight: PodSight) -> bool:
 # What becomes of reservations after the answer: the next steps, from what is known now. Pure.
 #
 # Attempts are confirmed, withdrawn or given up; holders whose pods have ended are released once
-# their nodes show it. Every replica does this by itself and remembers its own sightings; the
+# their nodes show it. Every replica does this by itself and remembers its own cache; the
 # store lets the first of several equal writes through.
 
 
@@ -134,7 +134,7 @@ class LookFor:
 
 
 @dataclass(frozen=True, slots=True)
-class TouchPod:
+class RequeuePod:
     """Touch the pod of an attempt, and tell `touched` what the answer showed."""
 
     reservation: str
@@ -151,7 +151,7 @@ class Rewrite:
 
 IN_TURN: Final = 512
 """Records that are looked at without a cause in one round."""
-Action = LookFor | TouchPod | Rewrite
+Action = LookFor | RequeuePod | Rewrite
 
 
 class Followup:
@@ -183,7 +183,7 @@ class Followup:
         """The answer to a touch, and when it was asked for."""
         watch = self._attempts.get(reservation)
         if watch is not None:
-            self._attempts[reservation] = after_touch(watch, answer, asked_ns)
+            self._attempts[reservation] = after_requeue(watch, answer, asked_ns)
         self._apart.touched(reservation, answer)
 
     def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
@@ -219,7 +219,7 @@ class Followup:
         self.releasing_nodes = frozenset(releasing.values())
         touches = [
             *self._proposed(around, open_attempts, moves, looks),
-            *(TouchPod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),
+            *(RequeuePod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),
         ]
         rewrites = (
             _rewrite(entries, reservation, move) for (reservation, move), entries in moves.items()
@@ -250,7 +250,7 @@ class Followup:
         attempts: dict[str, list[Entry]],
         moves: dict[tuple[str, Move], list[Entry]],
         looks: dict[str, LookFor],
-    ) -> Iterator[TouchPod]:
+    ) -> Iterator[RequeuePod]:
         for reservation, entries in attempts.items():
             parts = tuple(_part(entry, reservation) for entry in entries)
             watch = watch_attempt(self._attempts.get(reservation), parts, around.now_ns)
@@ -260,7 +260,7 @@ class Followup:
             step = attempt_step(watch, entries[0].record.node, sight, around.now_ns, self._limits)
             match step:
                 case Touch():
-                    yield TouchPod(reservation, pod)
+                    yield RequeuePod(reservation, pod)
                 case Move():
                     moves.setdefault((reservation, step), []).extend(entries)
 
@@ -321,7 +321,7 @@ def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
 # Nodes that are gone from the cluster, and since when this replica has known it. Pure.
 #
 # A node counts as gone only while a copy of the nodes that is not too old lacks it; one look at
-# an older copy, and the time begins anew.
+# an older copy, and the time begins again.
 
 
 class AbsentNodes:

@@ -1,4 +1,4 @@
-"""What the gate and its reservations leave in the audit log. Pure."""
+"""What the binding webhook and its reservations leave in the audit log. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -98,9 +98,9 @@ def reservation_record(change: ReservationChange) -> Record:
 
 
 def adoption_record(pod: LivePod, gpu: str) -> Record:
-    """The `reservation.adopted` record of one GPU."""
+    """The `reservation.restored` record of one GPU."""
     return Record(
-        RecordKind.RESERVATION_ADOPTED,
+        RecordKind.RESERVATION_RESTORED,
         actor=_CONTROLLER,
         subject=_subject(pod.pod.namespace, pod.pod.name or "-"),
         decision="adopted",
@@ -114,8 +114,8 @@ def adoption_record(pod: LivePod, gpu: str) -> Record:
 
 
 def held_record(grant: LoggedGrant) -> Record:
-    """The `reservation.adopted` record of a GPU that is held on the word of the log."""
-    return Record(RecordKind.RESERVATION_ADOPTED, *_about_grant(grant, "held"))
+    """The `reservation.restored` record of a GPU that is held on the word of the log."""
+    return Record(RecordKind.RESERVATION_RESTORED, *_about_grant(grant, "held"))
 
 
 def ended_record(grant: LoggedGrant) -> Record:

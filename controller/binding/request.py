@@ -24,7 +24,7 @@ from controller.placement.texts import (
     GIVEN_NODE,
     GUARANTEE_LIMIT,
     RESERVATION_ID,
-    RESULT_TWINS,
+    RESULT_ALIASES,
     SEED_ASSIGN,
     SEED_LABEL_PREFIX,
     shown,
@@ -32,7 +32,8 @@ from controller.placement.texts import (
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- request
-# A Binding as the API server hands it to the gate: `pods/binding`, or the old `bindings`. Pure.
+# A Binding as the API server hands it to the binding webhook: `pods/binding`, or the old
+# `bindings`. Pure.
 #
 # Source: core/v1 Binding. A Binding has neither the pod's spec nor, when made by hand, its UID;
 # its annotations and labels land on the pod together with the node's name.
@@ -164,7 +165,8 @@ def _stale(text: str) -> Refusal:
 
 
 # --- results
-# What the gate writes into a Binding, and so onto the pod, in one write with its node. Pure.
+# What the binding webhook writes into a Binding, and so onto the pod, in one write with its node.
+# Pure.
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
     if result.reservation is not None:
         found |= {ASSIGNED_UUIDS: ",".join(result.gpus), RESERVATION_ID: result.reservation}
     if any(label.startswith(SEED_LABEL_PREFIX) for label in pod.labels):
-        found |= {twin: found[key] for twin, key in RESULT_TWINS.items() if key in found}
+        found |= {twin: found[key] for twin, key in RESULT_ALIASES.items() if key in found}
     if result.gpus and _wants_cdi(pod):
         found[CDI_ASSIGNMENT] = cdi_names(result.gpus)
     return found
@@ -268,5 +270,5 @@ class BoundPods(Protocol):
     def with_uid(self, uid: str) -> BoundPod | None:
         """The pod of that UID."""
 
-    def guarded(self, node: str) -> Iterable[BoundPod]:
+    def managed(self, node: str) -> Iterable[BoundPod]:
         """Those of a node that ask for something of ours."""

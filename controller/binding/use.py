@@ -43,8 +43,8 @@ class UseFaultKind(StrEnum):
     TAKEN_GPU = "taken_gpu"
     """Kubelet gave a pod a GPU that the ledger holds for another that lives."""
     UNRESERVED = "unreserved"
-    """A guarded pod runs on an `env` node without a reservation: it sees no GPU."""
-    OFF_BOOK = "off_book"
+    """A managed pod runs on an `env` node without a reservation: it sees no GPU."""
+    UNRESERVED_USE = "unreserved_use"
     """A GPU is given or used, and no reservation explains it."""
 
 
@@ -120,7 +120,7 @@ def _used(case: UseCase) -> Iterator[UseFault]:
         cards = case.acceptance.with_parts(gpu)
         for uid in users:
             if uid is None:
-                yield UseFault(UseFaultKind.OFF_BOOK, case.node, gpu, None)
+                yield UseFault(UseFaultKind.UNRESERVED_USE, case.node, gpu, None)
             elif not any(_holds(case, card, uid) for card in cards):
                 yield from _user(case, gpu, cards, uid)
 
@@ -130,7 +130,7 @@ def _user(case: UseCase, gpu: str, cards: tuple[str, ...], uid: str) -> Iterator
         return  # kubelet may have given it
     pod = case.pods.with_uid(uid)
     if pod is None:
-        yield UseFault(UseFaultKind.OFF_BOOK, case.node, gpu, None, uid)
+        yield UseFault(UseFaultKind.UNRESERVED_USE, case.node, gpu, None, uid)
     elif not _was_given(case, cards, pod.pod):  # else it was said there
         yield UseFault(_otherwise(bool(case.ledger.parts_of(uid))), case.node, gpu, pod.pod)
 
@@ -138,7 +138,7 @@ def _user(case: UseCase, gpu: str, cards: tuple[str, ...], uid: str) -> Iterator
 def _unreserved(case: UseCase) -> Iterator[UseFault]:
     if case.mode is not NodeMode.ENV:
         return
-    for pod in case.pods.guarded(case.node):
+    for pod in case.pods.managed(case.node):
         asks = isinstance(pod.needs, RequirementsInvalid) or (pod.needs and pod.needs.count)
         if asks and not case.ledger.parts_of(pod.pod.uid or ""):
             yield UseFault(UseFaultKind.UNRESERVED, case.node, "", pod.pod)
@@ -152,7 +152,7 @@ def _is_reserved(case: UseCase, pod: PodRef) -> bool:
 
 def _otherwise(has_others: bool) -> UseFaultKind:  # noqa: FBT001 - it is the question
     """What it is that a pod has a GPU which is not held for it, if others are or none is."""
-    return UseFaultKind.OTHER_GPU if has_others else UseFaultKind.OFF_BOOK
+    return UseFaultKind.OTHER_GPU if has_others else UseFaultKind.UNRESERVED_USE
 
 
 def _holds(case: UseCase, gpu: str, uid: str) -> bool:
@@ -390,9 +390,9 @@ _CONTROLLER: Final = "controller"
 
 
 def settled_record(given: GivenGpu, reservation: str) -> Record:
-    """The `reservation.settled` record of one GPU."""
+    """The `reservation.allocated` record of one GPU."""
     return Record(
-        RecordKind.RESERVATION_SETTLED,
+        RecordKind.RESERVATION_ALLOCATED,
         actor=_CONTROLLER,
         subject=_subject(given.pod),
         decision="settled",
@@ -414,9 +414,9 @@ def fault_record(fault: UseFault) -> Record:
         "node": _cut(fault.node),
         "gpus": [fault.gpu] if fault.gpu else [],
     }
-    if fault.kind is UseFaultKind.OFF_BOOK:
+    if fault.kind is UseFaultKind.UNRESERVED_USE:
         return Record(
-            RecordKind.RESERVATION_OFF_BOOK, _CONTROLLER, subject, fault.kind.value, refs=refs
+            RecordKind.RESERVATION_UNRESERVED, _CONTROLLER, subject, fault.kind.value, refs=refs
         )
     return Record(
         RecordKind.RESERVATION_MISMATCH, _CONTROLLER, subject, fault.kind.value, refs=refs

@@ -1,9 +1,9 @@
 """Compares what nodes report of their GPUs with the ledger: settles, tells, and has pods evicted.
 
-Each accepted evidence of a node is looked at once. GPUs that kubelet has given to guarded pods get
+Each accepted evidence of a node is looked at once. GPUs that kubelet has given to managed pods get
 their records (`settlement`), what does not agree is told when it begins and when it ends, and where
 the policy says so one replica evicts. Where a GPU is free again that a pod had without a record,
-pods that wait are tried anew. What fails is tried with the next report. Must not decide anything,
+pods that wait are tried again. What fails is tried with the next report. Must not decide anything,
 and must not release anything.
 """
 
@@ -77,14 +77,14 @@ class UsePorts:
     """Whether the policy says so and this replica leads."""
     evictor: Evictor
     wake: Callable[[Iterable[str]], None]
-    """Have pods tried anew that these nodes may take now."""
+    """Have pods tried again that these nodes may take now."""
     sink: UseSink
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
 
 
-class UseKeeper:
+class UseReconciler:
     """One per process; used from one event loop."""
 
     def __init__(self, ports: UsePorts) -> None:
@@ -98,7 +98,7 @@ class UseKeeper:
         self._fleet: FleetSnapshot | None = None
 
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
-        """Go on for ever; ends by cancellation only."""
+        """Go on forever; ends by cancellation only."""
         while True:
             await self.round()
             await asyncio.sleep(seconds)

@@ -1,6 +1,6 @@
 """Webhook.
 
-Holds: granting, gate, early.
+Holds: granting, binding webhook, early.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import Final, Protocol
 from controller.admission.mutation import DRY_RUN_ID, EarlyAsk, Given, Granted, granted_early
 from controller.admission.review import AdmissionRequest, Verdict
 from controller.binding.decision import (
+    BindingView,
     Decision,
     EarlyPlace,
-    GateView,
     GrantRefusal,
     InFlight,
     Placed,
@@ -69,8 +69,8 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # --- granting
 # Makes a decided reservation one that counts: claimed, with a durable record, or taken back.
 #
-# Shared by the gate on Bindings and the reservations at a pod's creation. A claim whose record
-# could not be made durable, whose answer came too late, or that stands on a ledger which was
+# Shared by the binding webhook on Bindings and the reservations at a pod's creation. A claim whose
+# record could not be made durable, whose answer came too late, or that stands on a ledger which was
 # found to have gone backwards meanwhile, is taken back. Must not choose anything.
 
 
@@ -108,7 +108,7 @@ class GrantPorts:
     """At the moment of the answer."""
     sink: ChangeSink
     wake: Callable[[Iterable[str]], None]
-    """Have pods tried anew that these nodes may take now."""
+    """Have pods tried again that these nodes may take now."""
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
 
@@ -181,7 +181,7 @@ class Granting:
         return task
 
 
-_CAUSES = {Origin.GATE: "bind", Origin.ADMISSION: "admission"}
+_CAUSES = {Origin.BINDING_WEBHOOK: "bind", Origin.ADMISSION: "admission"}
 
 
 def _change(
@@ -190,21 +190,22 @@ def _change(
     return ReservationChange(claim.pod, claim.reservation, claim.node, gpus, state, cause)
 
 
-# --- gate
-# The gate as the API server asks it: finds the pod, decides, claims, and answers in time.
+# --- binding webhook
+# The binding webhook as the API server asks it: finds the pod, decides, claims, and answers in
+# time.
 #
 # The network is used in two places: one quorum read where the copy of the pods cannot know,
 # and the claim in the ledger. An answer that comes too late, cannot be made durable in the
 # audit log, or stands on a ledger that was found to have gone backwards meanwhile, takes its
 # claim back. A retry for the same pod and node finds its own claim.
 
-GATE: Final = "/mutate/bindings"
-MOST_CHOICES_GATE: Final = 4
+BINDING_WEBHOOK: Final = "/mutate/bindings"
+MOST_CHOICES_BINDING: Final = 4
 """Times that another replica may be faster at the GPUs that were chosen."""
 _UNTOUCHED: Final = Verdict()
 
 
-class GatePods(Protocol):
+class BindingPods(Protocol):
     """The pods of the cluster."""
 
     def known(self, namespace: str, name: str) -> StoredPod | None:
@@ -229,11 +230,11 @@ class DecisionSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatePorts:
-    """What the gate asks and tells."""
+class BindingWebhookPorts:
+    """What the binding webhook asks and tells."""
 
-    pods: GatePods
-    view: Callable[[], GateView]
+    pods: BindingPods
+    view: Callable[[], BindingView]
     """This moment's snapshots."""
     granting: Granting
     records: Records
@@ -243,10 +244,10 @@ class GatePorts:
     boottime_ns: Callable[[], int]
 
 
-class BindingGate:
+class BindingWebhook:
     """Implements AdmissionHandler; used from one event loop."""
 
-    def __init__(self, ports: GatePorts, *, marked: bool = False) -> None:
+    def __init__(self, ports: BindingWebhookPorts, *, marked: bool = False) -> None:
         """`marked`: the API server itself has seen that the namespace is enforced."""
         self._ports = ports
         self._marked = marked
@@ -278,20 +279,22 @@ class BindingGate:
         except LedgerUnavailableError as error:
             return None, Refused((Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)),))
         decision: Decision = Refused(())
-        for _ in range(MOST_CHOICES_GATE):
+        for _ in range(MOST_CHOICES_BINDING):
             view = self._view()
             decision = decide_binding(asked, stored, view, enforced=enforced)
             if not isinstance(decision, Reserve) or asked.dry_run or view.report:
                 break
-            refusal = await self._ports.granting.reserve(decision, asked.node, Origin.GATE)
+            refusal = await self._ports.granting.reserve(
+                decision, asked.node, Origin.BINDING_WEBHOOK
+            )
             if refusal is None:
                 break
-            decision = Refused((refusal,), guarded=True)
+            decision = Refused((refusal,), managed=True)
             if refusal.code is not ReasonCode.LEDGER_CONFLICT:
                 break
         return stored, decision
 
-    def _view(self) -> GateView:
+    def _view(self) -> BindingView:
         return replace(self._ports.view(), claiming=self._ports.granting.gpus)
 
     async def _find(self, asked: BindingRequest) -> StoredPod | None:
@@ -349,7 +352,7 @@ class BindingGate:
         report: bool,
     ) -> None:
         uid = "" if stored is None else stored.uid
-        if isinstance(decision, Refused) and decision.guarded and not report:
+        if isinstance(decision, Refused) and decision.managed and not report:
             self._ports.denials.add(uid, asked.node, self._ports.boottime_ns())
         reserve = decision if isinstance(decision, Reserve) and not report else None
         self._ports.sink.bound(
@@ -409,15 +412,15 @@ class EarlyPods(Protocol):
 class EarlySink(Protocol):
     """Takes what was answered."""
 
-    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
-        """One answer to a pod's creation; `anew`: GPUs were claimed that were not before."""
+    def reserved_early(self, code: ReasonCode, *, again: bool) -> None:
+        """One answer to a pod's creation; `again`: GPUs were claimed that were not before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyPorts:
     """What is asked and told."""
 
-    view: Callable[[], GateView]
+    view: Callable[[], BindingView]
     use: GpuUse
     nodes: Callable[[], Mapping[str, KnownNode]]
     """The cluster's."""
@@ -428,7 +431,7 @@ class EarlyPorts:
     sink: EarlySink
 
 
-class EarlyDesk:
+class EarlyReservations:
     """Implements `EarlyReservations`; used from one event loop."""
 
     def __init__(self, ports: EarlyPorts, ids: ReservationIds | None) -> None:
@@ -441,12 +444,12 @@ class EarlyDesk:
         """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
         async with self._turn(reference_of(ask)):
             try:
-                found, anew = await self._reserved(ask)
+                found, again = await self._reserved(ask)
             except (LedgerUnavailableError, PodsUnavailableError) as error:
-                found, anew = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
+                found, again = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
         if not ask.dry_run:
             code = found.code if isinstance(found, Refusal) else ReasonCode.ACCEPTED
-            self._ports.sink.reserved_early(code, anew=anew)
+            self._ports.sink.reserved_early(code, again=again)
         return found if isinstance(found, Refusal) else _given(ask, found)
 
     async def take(self, granted: Granted, pod: PodRef) -> Refusal | None:
@@ -549,7 +552,7 @@ class EarlyDesk:
             entry = await store.read(gpu)
         return Refusal(ReasonCode.LEDGER_CONFLICT, f"{gpu}: too many others change it")
 
-    def _view(self) -> GateView:
+    def _view(self) -> BindingView:
         return replace(self._ports.view(), claiming=self._ports.granting.gpus)
 
     @asynccontextmanager

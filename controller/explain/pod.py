@@ -1,6 +1,6 @@
 """Pod.
 
-Holds: pod document, station, until bound, on node, stations, account.
+Holds: pod document, stage, until bound, on node, stages, account.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from controller.audit.reading import Recent
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeState, NodeView
 from controller.ledger.record import (
     Holder,
+    Origin,
     ReservationIds,
     ReservationSubject,
     in_claiming_order,
@@ -166,8 +167,8 @@ def _text(reason: str | None, message: str | None) -> str:
     return ": ".join(x for x in (reason, message) if x)
 
 
-# --- station
-# A station on a pod's way to its GPUs, and all that it is judged by. Pure.
+# --- stage
+# A stage on a pod's way to its GPUs, and all that it is judged by. Pure.
 
 LISTED: Final = 8
 """Of what can be many, so many are named."""
@@ -175,9 +176,9 @@ _MAX_CHARS: Final = 400
 
 
 class Name(StrEnum):
-    """Of a station, in their order."""
+    """Of a stage, in their order."""
 
-    WISHED = "wished"
+    REQUIRED = "required"
     RESERVED = "reserved"
     BOUND = "bound"
     KUBELET = "kubelet"
@@ -185,19 +186,19 @@ class Name(StrEnum):
 
 
 class State(StrEnum):
-    """Where the pod stands with a station."""
+    """Where the pod stands with a stage."""
 
     REACHED = "reached"
     WAITING = "waiting"
     """Not yet."""
     UNNEEDED = "unneeded"
-    """This pod, or this kind of node, has no such station."""
+    """This pod, or this kind of node, has no such stage."""
     OVER = "over"
     """It was here, or may have been; nothing of it is left."""
     MISSING = "missing"
     """It ought to be there."""
     MISMATCH = "mismatch"
-    """It is there, and does not agree with the stations before."""
+    """It is there, and does not agree with the stages before."""
     UNKNOWN = "unknown"
     """Nobody can say now."""
 
@@ -206,8 +207,8 @@ WRONG: Final = frozenset({State.MISSING, State.MISMATCH})
 
 
 @dataclass(frozen=True, slots=True)
-class Station:
-    """One station; times are RFC 3339 and empty where nobody says."""
+class Stage:
+    """One stage; times are RFC 3339 and empty where nobody says."""
 
     name: Name
     state: State
@@ -243,7 +244,7 @@ class Case:
     node: NodeView | None
     """Where it is bound, or else reserved."""
     allowed: LogRecord | None = None
-    """The gate's answer that let it on its node, where this replica gave it."""
+    """The binding webhook's answer that let it on its node, where this replica gave it."""
     now_ns: int
     """CLOCK_BOOTTIME."""
 
@@ -253,10 +254,10 @@ class Case:
         return self.pod is None or self.pod.has_ended
 
     @property
-    def guarded(self) -> bool:
+    def managed(self) -> bool:
         """Whether it asks for something of ours."""
         needs = self.needs
-        return isinstance(needs, RequirementsInvalid) or (needs is not None and needs.guarded)
+        return isinstance(needs, RequirementsInvalid) or (needs is not None and needs.managed)
 
     @property
     def mode(self) -> NodeMode | None:
@@ -291,42 +292,49 @@ def cut(text: str) -> tuple[str, ...]:
 
 
 # --- until bound
-# The stations until a pod is bound: what it wished, what is reserved, where it went. Pure.
+# The stages until a pod is bound: what it required, what is reserved, where it went. Pure.
 #
 # The pod's own fields are what others wrote; the ledger is ours.
 
 
-def wished(case: Case) -> Station:
+def required(case: Case) -> Stage:
     """What it asks for."""
     pod, needs, source = case.pod, case.needs, "pod, by the API server"
     if pod is None or needs is None:
         text = "the API server has no such pod; what it asked for is not known any more"
-        return Station(Name.WISHED, State.OVER, source="API server", findings=(text,))
+        return Stage(Name.REQUIRED, State.OVER, source="API server", findings=(text,))
     if isinstance(needs, RequirementsInvalid):
         lines: tuple[str, ...] = (f"cannot be read: {needs.detail()}",)
-        return Station(Name.WISHED, State.MISMATCH, pod.created_at, source, findings=lines)
-    if not needs.guarded:
+        return Stage(Name.REQUIRED, State.MISMATCH, pod.created_at, source, findings=lines)
+    if not needs.managed:
         lines = ("nothing of gpuwarden",)
-        return Station(Name.WISHED, State.UNNEEDED, pod.created_at, source, findings=lines)
-    return Station(Name.WISHED, State.REACHED, pod.created_at, source, findings=describe(needs))
+        return Stage(Name.REQUIRED, State.UNNEEDED, pod.created_at, source, findings=lines)
+    return Stage(Name.REQUIRED, State.REACHED, pod.created_at, source, findings=describe(needs))
 
 
-def reserved(case: Case) -> Station:
+def reserved(case: Case) -> Stage:
     """What the ledger holds for it."""
     if case.parts:
         return _held(case)
     if case.ledger_unknown:
         lines = (case.ledger_unknown,)
-        return Station(Name.RESERVED, State.UNKNOWN, source="ledger", findings=lines)
+        return Stage(Name.RESERVED, State.UNKNOWN, source="ledger", findings=lines)
     state, text = _not_held(case)
-    return Station(Name.RESERVED, state, source="ledger", findings=(text,))
+    return Stage(Name.RESERVED, state, source="ledger", findings=(text,))
 
 
-def _held(case: Case) -> Station:
+_MADE_BY: Final = {
+    Origin.BINDING_WEBHOOK: "by the binding webhook",
+    Origin.ADMISSION: "at creation",
+    Origin.SETTLEMENT: "by kubelet's allocation",
+}
+
+
+def _held(case: Case) -> Stage:
     entry, holder = case.parts[0]
     lacks = {key_of(x) for x in holder.gpus} - {key_of(x) for x in case.reserved}
     states = dict.fromkeys(part.state.value for _, part in case.parts)
-    lines = [f"{' and '.join(states)} on {entry.record.node}, by the {holder.origin}"]
+    lines = [f"{' and '.join(states)} on {entry.record.node}, {_MADE_BY[holder.origin]}"]
     if holder.adopted:
         lines.append("the ledger had lost it, and it was written again for the living pod")
     if entry.record.share is not None:
@@ -337,14 +345,14 @@ def _held(case: Case) -> Station:
     lines.append(f"reservation {holder.reservation}")
     made = min((x.made_at for x, _ in case.parts if x.made_at), default="")
     state = State.MISSING if lacks else State.REACHED
-    return Station(Name.RESERVED, state, made, "ledger", gpus=case.reserved, findings=tuple(lines))
+    return Stage(Name.RESERVED, state, made, "ledger", gpus=case.reserved, findings=tuple(lines))
 
 
 def _not_held(case: Case) -> tuple[State, str]:
     pod, needs = case.pod, case.needs
     if case.is_over:
         return State.OVER, "the ledger holds nothing for it"
-    if not case.guarded:
+    if not case.managed:
         return State.UNNEEDED, "nothing is reserved for a pod that asks for nothing of ours"
     if isinstance(needs, Requirements) and not needs.count:
         return State.UNNEEDED, "it asks for no GPU, so nothing is reserved"
@@ -361,23 +369,23 @@ def _bound_without(case: Case, pod: PodDocument) -> tuple[State, str]:
     return State.MISSING, "it is bound, and nothing was reserved for it"
 
 
-def bound(case: Case) -> Station:
+def bound(case: Case) -> Stage:
     """Where it went, and what it was told."""
     pod, source = case.pod, "pod, by the API server"
     if pod is None:
-        return Station(Name.BOUND, State.OVER, source="API server", findings=("the pod is gone",))
+        return Stage(Name.BOUND, State.OVER, source="API server", findings=("the pod is gone",))
     if not pod.node:
         text = "" if pod.scheduled is None else pod.scheduled.text
         lines = cut(f"scheduler: {text}" if text else "no scheduler has said anything yet")
         at = "" if pod.scheduled is None else pod.scheduled.at
         state = State.OVER if pod.has_ended else State.WAITING
-        return Station(Name.BOUND, state, at, source, findings=lines)
+        return Stage(Name.BOUND, state, at, source, findings=lines)
     wrong = tuple(_against_binding(case, pod))
     at = "" if pod.scheduled is None else pod.scheduled.at
     lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
     state = State.MISMATCH if wrong else State.REACHED
     judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
-    return Station(Name.BOUND, state, at, source, judged_by, case.told, lines)
+    return Stage(Name.BOUND, state, at, source, judged_by, case.told, lines)
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
@@ -394,7 +402,7 @@ def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
 def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
     if case.allowed is not None:
         seq, at = case.allowed.seq, case.allowed.ts
-        yield f"the gate allowed it at {at}, by the evidence named here: audit record {seq}"
+        yield f"the binding webhook allowed it at {at}, by the evidence shown here: record {seq}"
     if case.is_authentic:
         yield "its reservation id is ours, for this pod, node and GPUs"
     was = pod.annotations.get(ATTESTATION_HASH)
@@ -404,10 +412,10 @@ def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
 
 
 # --- on node
-# The stations on the node: what kubelet gave, and what runs on the GPUs by NVML. Pure.
+# The stages on the node: what kubelet gave, and what runs on the GPUs by NVML. Pure.
 #
 # Both are words of the node's last accepted evidence, whose digest stands beside them. Where they
-# do not agree with the stations before it is said here; a process on a GPU of which the pod has a
+# do not agree with the stages before it is said here; a process on a GPU of which the pod has a
 # part is a stranger's only where it can be nobody's who has another part.
 
 _Said = tuple[State, tuple[str, ...], tuple[str, ...]]
@@ -415,28 +423,28 @@ _Said = tuple[State, tuple[str, ...], tuple[str, ...]]
 _Reading = Callable[[Case, Acceptance], _Said]
 
 
-def kubelet(case: Case) -> Station:
+def kubelet(case: Case) -> Stage:
     """What kubelet gave it, and since when it runs."""
     return _from_evidence(Name.KUBELET, case, _given)
 
 
-def nvml(case: Case) -> Station:
+def nvml(case: Case) -> Stage:
     """On which GPUs its processes run, and whether others do."""
     return _from_evidence(Name.NVML, case, _used)
 
 
-def _from_evidence(name: Name, case: Case, read: _Reading) -> Station:
+def _from_evidence(name: Name, case: Case, read: _Reading) -> Stage:
     if case.node is None or case.node.acceptance is None:
         if case.pod is not None and not case.pod.node and not case.pod.has_ended:
-            return Station(name, State.WAITING, findings=("it is bound to no node yet",))
+            return Stage(name, State.WAITING, findings=("it is bound to no node yet",))
         text = "no accepted evidence of its node is known"
-        return Station(name, State.UNKNOWN, findings=(text,))
+        return Stage(name, State.UNKNOWN, findings=(text,))
     accepted = case.node.acceptance
     state, gpus, lines = read(case, accepted)
     standing = case.node.state(case.now_ns)
     if standing is not NodeState.ELIGIBLE:
         lines = (*lines, f"the node is {standing}: this is the last that it proved")
-    return Station(
+    return Stage(
         name,
         state,
         rfc3339(accepted.accepted_wall_ns),
@@ -531,16 +539,16 @@ def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> b
 def _unused(case: Case) -> State:
     if case.is_over:
         return State.OVER
-    return State.WAITING if case.guarded or case.parts else State.UNNEEDED
+    return State.WAITING if case.managed or case.parts else State.UNNEEDED
 
 
-# --- stations
-# The five stations of a pod, in their order. Pure.
+# --- stages
+# The five stages of a pod, in their order. Pure.
 
 
-def stations(case: Case) -> tuple[Station, ...]:
-    """From what the pod wished to what runs on its GPUs."""
-    return (wished(case), reserved(case), bound(case), kubelet(case), nvml(case))
+def stages(case: Case) -> tuple[Stage, ...]:
+    """From what the pod required to what runs on its GPUs."""
+    return (required(case), reserved(case), bound(case), kubelet(case), nvml(case))
 
 
 # --- account
@@ -569,11 +577,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class AllocationTrace:
     """What there is to say of a pod."""
 
     case: Case
-    stations: tuple[Station, ...]
+    stages: tuple[Stage, ...]
     explanation: PodExplanation | None
     """None where the pod is gone."""
     given: str
@@ -585,10 +593,10 @@ class Account:
     @property
     def is_wrong(self) -> bool:
         """Whether something does not agree, or is not there."""
-        return any(x.state in WRONG for x in self.stations)
+        return any(x.state in WRONG for x in self.stages)
 
 
-def account_of(asked: Asked) -> Account | None:
+def trace_of(asked: Asked) -> AllocationTrace | None:
     """None where nothing is known of such a pod. Raises PodDecodeError."""
     pod = None if asked.body is None else read_pod(asked.body)
     named = tuple(_named(asked))
@@ -612,9 +620,9 @@ def account_of(asked: Asked) -> Account | None:
         allowed=None if pod is None else _allowed(asked.recent, pod),
         now_ns=asked.now_ns,
     )
-    return Account(
+    return AllocationTrace(
         case=case,
-        stations=stations(case),
+        stages=stages(case),
         explanation=asked.explanation,
         given="" if pod is None or not pod.node else pod.annotations.get(GIVEN_GUARANTEE, ""),
         recent=asked.recent,

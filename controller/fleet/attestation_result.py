@@ -1,6 +1,6 @@
 """Attestation results (RFC 9334): what the Verifier answers, and the stream that it answers on.
 
-Three results: accepted, bad news, or refused with one reason code.
+Three results: accepted, failure notices, or refused with one reason code.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from controller.policy import Level
 from gpuwarden.evidence.class_document import ClassDocument
 from gpuwarden.evidence.model import (
     ZERO_DIGEST,
-    BadNews,
     Evidence,
     FailedRead,
+    FailureNotice,
     Hello,
     LostGpu,
     WitnessedCheckpoint,
@@ -132,12 +132,12 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class BadNewsAccepted:
+class FailureNoticeAccepted:
     """Authentic news that takes trust away; extends no lease and restores nothing."""
 
     node: str
     stream: StreamState
-    news: BadNews
+    news: FailureNotice
     evidence_digest: str
 
 

@@ -53,7 +53,7 @@ class EnrollmentUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedGpu:
+class EnrolledGpu:
     """A GPU that belongs to a node."""
 
     uuid: str
@@ -78,13 +78,13 @@ class Candidate:
     """Why it was refused."""
     node_uid: str | None
     spire_agent: str | None
-    gpus: tuple[PinnedGpu, ...]
+    gpus: tuple[EnrolledGpu, ...]
     """GPUs that answered, sorted by UUID."""
     evidence_digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class Denial:
+class QuarantineEntry:
     """Why a node may not come back until an operator releases it."""
 
     code: str
@@ -103,36 +103,36 @@ class EnrollmentRecord:
     node: str
     node_uid: str | None = None
     spire_agent: str | None = None
-    gpus: tuple[PinnedGpu, ...] = ()
+    gpus: tuple[EnrolledGpu, ...] = ()
     """Sorted by UUID; empty before first use."""
     instance: str | None = None
     """The agent process that answers for the node."""
     superseded: tuple[str, ...] = ()
     """Processes that it replaced, newest first, at most 16."""
-    denial: Denial | None = None
+    denial: QuarantineEntry | None = None
     lifted_ns: int | None = None
     """`wall_ns` of the last denial that an operator's act has ended: the only proof that one has
     ended. A record that merely lacks its denial was put back or edited, and lifts nothing."""
 
-    def pin(self, uuid: str) -> PinnedGpu | None:
+    def pin(self, uuid: str) -> EnrolledGpu | None:
         """The pin of one GPU."""
         return next((x for x in self.gpus if x.uuid == uuid), None)
 
-    def denied(self, denial: Denial) -> "EnrollmentRecord":
+    def denied(self, denial: QuarantineEntry) -> "EnrollmentRecord":
         """The record with a denial; one that stands stays. Denials of a node have an order."""
         if self.denial is not None:
             return self
         after_ns = -1 if self.lifted_ns is None else self.lifted_ns
         return replace(self, denial=replace(denial, wall_ns=max(denial.wall_ns, after_ns + 1)))
 
-    def lifted(self, seen: Denial | None) -> "EnrollmentRecord":
+    def lifted(self, seen: QuarantineEntry | None) -> "EnrollmentRecord":
         """The record after an operator's act, which ends the denial that it has `seen`."""
         if seen is None:
             return replace(self, denial=None)
         before_ns = seen.wall_ns if self.lifted_ns is None else self.lifted_ns
         return replace(self, denial=None, lifted_ns=max(before_ns, seen.wall_ns))
 
-    def has_lifted(self, denial: Denial) -> bool:
+    def has_lifted(self, denial: QuarantineEntry) -> bool:
         """Whether an operator's act has ended `denial`."""
         return self.lifted_ns is not None and self.lifted_ns >= denial.wall_ns
 
@@ -244,13 +244,13 @@ async def write(
 
 
 def _claimed(
-    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, pin: PinnedGpu | None
+    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, pin: EnrolledGpu | None
 ) -> ShardedMap[tuple[Claim, ...]]:
     others = tuple(x for x in claims.get(uuid, ()) if x.node != node)
     mine = () if pin is None else (Claim(node, pin.enrolled),)
     return claims.put(uuid, others + mine) if others + mine else claims.without(uuid)
 
 
-def pins_by_uuid(record: EnrollmentRecord | None) -> Mapping[str, PinnedGpu]:
+def enrolled_by_uuid(record: EnrollmentRecord | None) -> Mapping[str, EnrolledGpu]:
     """The pins of a record, empty where there is none."""
     return {} if record is None else {x.uuid: x for x in record.gpus}

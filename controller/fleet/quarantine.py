@@ -11,12 +11,12 @@ from typing import Final
 
 from controller.fleet.enrollment import (
     Candidate,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentStore,
     EnrollmentUnavailableError,
-    PinnedGpu,
+    QuarantineEntry,
     rival,
     write,
 )
@@ -27,7 +27,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 _MAX_RACES: Final = 8
 
 
-class DenialFate(StrEnum):
+class QuarantineFate(StrEnum):
     """What the store says about a denial."""
 
     STANDS = "stands"
@@ -37,7 +37,7 @@ class DenialFate(StrEnum):
     """It is gone, and nobody lifted it: it is written again."""
 
 
-class Denials:
+class QuarantineEntries:
     """Denials on their way into the store: none is dropped because the store cannot take it now.
 
     A denial that stands is never replaced by a later one: whoever looks for the cause wants the
@@ -48,18 +48,18 @@ class Denials:
     def __init__(
         self,
         store: EnrollmentStore,
-        note: Callable[[str, Denial], None] = lambda _node, _denial: None,
+        note: Callable[[str, QuarantineEntry], None] = lambda _node, _denial: None,
     ) -> None:
         """`note` is told of each denial that stands once there was one here; returns at once."""
         self._store = store
         self._note = note
-        self._noted: dict[str, Denial] = {}
-        self._unwritten: dict[str, Denial] = {}
+        self._noted: dict[str, QuarantineEntry] = {}
+        self._unwritten: dict[str, QuarantineEntry] = {}
         self._counts: dict[str, int] = {}
-        self._written: dict[str, Denial] = {}
+        self._written: dict[str, QuarantineEntry] = {}
 
     @property
-    def unwritten(self) -> Mapping[str, Denial]:
+    def unwritten(self) -> Mapping[str, QuarantineEntry]:
         """Denials of this controller that the store does not hold yet, by node."""
         return MappingProxyType(self._unwritten)
 
@@ -69,11 +69,11 @@ class Denials:
         return MappingProxyType(self._counts)
 
     @property
-    def written(self) -> Mapping[str, Denial]:
+    def written(self) -> Mapping[str, QuarantineEntry]:
         """What stood in the store after this controller's last denial of each node."""
         return MappingProxyType(self._written)
 
-    async def deny(self, node: str, denial: Denial) -> bool:
+    async def deny(self, node: str, denial: QuarantineEntry) -> bool:
         """Write `denial`; False if that failed, then `retry` goes on trying."""
         self._unwritten.setdefault(node, denial)
         self._counts[node] = self._counts.get(node, 0) + 1
@@ -81,7 +81,7 @@ class Denials:
         self._stands(node, new.denial or denial)
         return await self._write(node)
 
-    def again(self, node: str, denial: Denial) -> None:
+    def again(self, node: str, denial: QuarantineEntry) -> None:
         """Have a denial written again that the store has lost: `retry` does."""
         self._unwritten.setdefault(node, denial)
 
@@ -90,12 +90,12 @@ class Denials:
         for node in tuple(self._unwritten):
             await self._write(node)
 
-    def forget(self, node: str, denial: Denial | None) -> None:
+    def forget(self, node: str, denial: QuarantineEntry | None) -> None:
         """An operator has decided about `denial`; one that came since is still wanted."""
         if denial is not None and self._unwritten.get(node) == denial:
             del self._unwritten[node]
 
-    def _stands(self, node: str, denial: Denial) -> None:
+    def _stands(self, node: str, denial: QuarantineEntry) -> None:
         if self._noted.get(node) != denial:
             self._noted[node] = denial
             self._note(node, denial)
@@ -118,7 +118,7 @@ class Denials:
         return False
 
 
-def _denied(old: EnrollmentRecord | None, node: str, denial: Denial) -> EnrollmentRecord:
+def _denied(old: EnrollmentRecord | None, node: str, denial: QuarantineEntry) -> EnrollmentRecord:
     return (old or EnrollmentRecord(node)).denied(denial)
 
 
@@ -139,12 +139,12 @@ class Shown:
     """Empty where nothing is remembered about the node."""
     known: bool
     """Whether there is a record at all."""
-    unwritten: Denial | None
+    unwritten: QuarantineEntry | None
     """A denial of this controller that the store could not take yet."""
     candidate: Candidate | None
 
     @property
-    def denial(self) -> Denial | None:
+    def denial(self) -> QuarantineEntry | None:
         """Why the node may not come back."""
         return self.record.denial or self.unwritten
 
@@ -191,7 +191,7 @@ def show(
     record: EnrollmentRecord | None,
     view: NodeView | None,
     *,
-    unwritten: Denial | None,
+    unwritten: QuarantineEntry | None,
     now_ns: int,
 ) -> Shown:
     """What is to be shown of a node at `now_ns` (CLOCK_BOOTTIME)."""
@@ -239,11 +239,11 @@ def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
     if refusal := _unexpected(shown, expected):
         return refusal
     if shown.denial is None:
-        return Refusal(ReasonCode.DENIAL_UNKNOWN, f"{shown.record.node} is not denied")
+        return Refusal(ReasonCode.QUARANTINE_UNKNOWN, f"{shown.record.node} is not denied")
     return shown.record.lifted(shown.denial)
 
 
-def _enrolled(pin: PinnedGpu | None, gpu: PinnedGpu) -> PinnedGpu:
+def _enrolled(pin: EnrolledGpu | None, gpu: EnrolledGpu) -> EnrolledGpu:
     """A key that was proven once stays pinned, although this evidence did not show it."""
     kept = pin.identity_key if pin is not None and pin.serial == gpu.serial else None
     return replace(gpu, identity_key=gpu.identity_key or kept, enrolled=True)
@@ -259,7 +259,7 @@ def _unexpected(shown: Shown, expected: str) -> Refusal | None:
 
 
 def _candidate(
-    record: EnrollmentRecord, denial: Denial | None, view: NodeView | None, now_ns: int
+    record: EnrollmentRecord, denial: QuarantineEntry | None, view: NodeView | None, now_ns: int
 ) -> Candidate | None:
     """Of the denial, else of the last evidence, else the pins without GPUs that are lost."""
     if denial is not None and denial.candidate is not None:
@@ -292,7 +292,7 @@ def _gpu_changes(record: EnrollmentRecord, candidate: Candidate) -> Iterator[Pin
         yield PinChange(_change(before, after), uuid, _serial(before), _serial(after))
 
 
-def _change(before: PinnedGpu | None, after: PinnedGpu | None) -> Change:
+def _change(before: EnrolledGpu | None, after: EnrolledGpu | None) -> Change:
     if before is None:
         return Change.ADDED
     if after is None:
@@ -302,7 +302,7 @@ def _change(before: PinnedGpu | None, after: PinnedGpu | None) -> Change:
     return Change.KEPT if same or not before.complete else Change.CHANGED
 
 
-def _serial(pin: PinnedGpu | None) -> str:
+def _serial(pin: EnrolledGpu | None) -> str:
     return "" if pin is None else pin.serial or ""
 
 

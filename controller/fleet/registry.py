@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused
+from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted, Refused
 from controller.fleet.trust import (
     ChangeKind,
     Event,
@@ -24,7 +24,7 @@ from controller.fleet.trust import (
 from controller.fleet.view import EMPTY_FLEET, Acceptance, FleetSnapshot, NodeView, acceptance_of
 from controller.policy import DEFAULT_POLICY, Policy
 from gpuwarden.evidence.model import (
-    BadNews,
+    FailureNotice,
 )
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode
@@ -38,7 +38,7 @@ class FleetRegistry:
     A heartbeat replaces one entry of a dict; the dict is copied when somebody asks for a snapshot
     after a change, so readers pay for copies and thousands of heartbeats per second do not (15,000
     nodes: about 0.4 ms per copy, at most one per reader's decision). The index by class hash is
-    kept per hash and frozen anew only where its members changed, which an unchanged round never
+    kept per hash and frozen again only where its members changed, which an unchanged round never
     does.
     """
 
@@ -110,7 +110,9 @@ class FleetRegistry:
             ),
         )
 
-    def bad_news(self, accepted: BadNewsAccepted, *, now_ns: int, wall_ns: int) -> Changes:
+    def failure_notice(
+        self, accepted: FailureNoticeAccepted, *, now_ns: int, wall_ns: int
+    ) -> Changes:
         """Take away what the node itself says is gone."""
         news = accepted.news
         event = NewsReceived(_text(news), news.gpu, now_ns, wall_ns)
@@ -143,7 +145,7 @@ class FleetRegistry:
         return tuple(changes)
 
     def forget(self, node: str) -> None:
-        """The directory no longer has the node; what comes from it later starts anew."""
+        """The directory no longer has the node; what comes from it later starts again."""
         record = self._records.pop(node, None)
         if record is None:
             return
@@ -236,6 +238,6 @@ def _with_mode(record: NodeRecord, policy: Policy) -> NodeRecord:
     return replace(record, view=view)
 
 
-def _text(news: BadNews) -> str:
+def _text(news: FailureNotice) -> str:
     what = f"xid {news.xid}" if news.xid is not None else news.kind
     return f"{what}: {quote(news.detail)}" if news.detail else what

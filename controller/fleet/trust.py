@@ -9,7 +9,7 @@ Rules, in order of strength:
 - Only accepted evidence gives trust, until the lease ends that counts from the issue
   of its challenge. Facts never give way to older ones, and nothing asked for before a
   refusal ends that refusal.
-- Bad news only takes away: a GPU until newer evidence shows it, or the whole node where
+- Failure notices only takes away: a GPU until newer evidence shows it, or the whole node where
   it is not about one GPU that the node is known to have.
 
 An event that this table does not list is a programming error and raises; no caller may
@@ -96,7 +96,7 @@ class EvidenceRefused:
 
 @dataclass(frozen=True, slots=True)
 class NewsReceived:
-    """Authentic bad news."""
+    """Authentic failure notices."""
 
     text: str
     """What people are shown, for example `xid 79`."""
@@ -136,7 +136,7 @@ Event = EvidenceAccepted | EvidenceRefused | NewsReceived | Quarantine | Release
 
 @dataclass(frozen=True, slots=True)
 class BadGpu:
-    """Bad news about a GPU and when it came (controller CLOCK_BOOTTIME)."""
+    """Failure notices about a GPU and when it came (controller CLOCK_BOOTTIME)."""
 
     text: str
     since_ns: int

@@ -86,7 +86,7 @@ class GpuView:
     module_id: int | None
     lost: LostGpu | None = None
     unhealthy: str | None = None
-    """Bad news about this GPU since the last evidence, for example `xid 79`; not allocatable."""
+    """A failure notice since the last evidence, for example `xid 79`; not allocatable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def _pods(evidence: Evidence) -> tuple[str, ...] | None:
 
 
 def _unchanged(accepted: Accepted, before: Acceptance) -> bool:
-    """Whether the GPUs are those of before, none of them lost or in bad news."""
+    """Whether the GPUs are those of before, none of them lost or in failure notices."""
     same = accepted.evidence.inventory is before.inventory and not accepted.lost
     return same and all(x.lost is None and x.unhealthy is None for x in before.gpus)
 

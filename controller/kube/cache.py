@@ -30,7 +30,7 @@ _WATCH_FAILURES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What a step did to one object; an object made anew under its name is two changes."""
+    """What a step did to one object; an object made again under its name is two changes."""
 
     key: str
     old: Entry[T] | None

@@ -171,7 +171,7 @@ class ApiClient:
     async def pages(self, resource: Resource) -> AsyncIterator[Page]:
         """All objects at one moment no earlier than now, page by page; raises ApiError.
 
-        A continue token that expired on the way ends it with 410: begin anew. Pages that turn out
+        A continue token that expired on the way ends it with 410: begin again. Pages that turn out
         too large are asked for again in parts: a tenant's large objects must not blind us.
         """
         token: str | None = None

@@ -16,11 +16,11 @@ import msgspec
 
 from controller.fleet.enrollment import (
     Candidate,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentUnavailableError,
-    PinnedGpu,
+    QuarantineEntry,
 )
 from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
@@ -61,7 +61,7 @@ class _Candidate(_Part):
     gpus: list[_Gpu] = []
 
 
-class _Denial(_Part):
+class _QuarantineEntry(_Part):
     code: str
     reason: str
     actor: str
@@ -75,7 +75,7 @@ class _Spec(_Part):
     gpus: list[_Gpu] = []
     instance: str | None = None
     superseded: list[str] = []
-    denial: _Denial | None = None
+    denial: _QuarantineEntry | None = None
     lifted: str | None = None
 
 
@@ -136,7 +136,7 @@ def read_enrollment(body: bytes) -> tuple[Metadata, EnrollmentRecord]:
 ENROLLMENT_KIND: Final = Kind(ENROLLMENTS, read_enrollment)
 
 
-def _gpu(pin: PinnedGpu) -> _Gpu:
+def _gpu(pin: EnrolledGpu) -> _Gpu:
     return _Gpu(
         pin.uuid,
         pin.serial,
@@ -147,8 +147,8 @@ def _gpu(pin: PinnedGpu) -> _Gpu:
     )
 
 
-def _pin(gpu: _Gpu) -> PinnedGpu:
-    return PinnedGpu(
+def _pin(gpu: _Gpu) -> EnrolledGpu:
+    return EnrolledGpu(
         gpu.uuid,
         gpu.serial,
         gpu.identity_key,
@@ -158,9 +158,9 @@ def _pin(gpu: _Gpu) -> PinnedGpu:
     )
 
 
-def _denial(denial: Denial) -> _Denial:
+def _denial(denial: QuarantineEntry) -> _QuarantineEntry:
     shown = denial.candidate
-    return _Denial(
+    return _QuarantineEntry(
         denial.code,
         denial.reason,
         denial.actor,
@@ -177,9 +177,9 @@ def _denial(denial: Denial) -> _Denial:
     )
 
 
-def _read_denial(denial: _Denial) -> Denial:
+def _read_denial(denial: _QuarantineEntry) -> QuarantineEntry:
     shown = denial.candidate
-    return Denial(
+    return QuarantineEntry(
         denial.code,
         denial.reason,
         denial.actor,

@@ -152,7 +152,7 @@ class EventSeries:
             series.written, series.written_ns, series.failures = series.count, now_ns, 0
 
     def failed(self, key: Key, *, is_gone: bool) -> bool:
-        """It did not; an Event that is gone is written anew. True when we give up on it."""
+        """It did not; an Event that is gone is written again. True when we give up on it."""
         series = self._series.get(key)
         if series is None:
             return False
@@ -313,12 +313,12 @@ REASONS: Final = tuple(sorted({x.reason for x in _WORDS.values()}))
 def trust_notices(
     changes: Iterable[TrustChange],
     nodes: DirectorySnapshot,
-    guarded_pods: Callable[[str], Iterable[KnownPod]],
+    managed_pods: Callable[[str], Iterable[KnownPod]],
 ) -> Iterator[Notice]:
     """Notices about `changes`, none about nodes that the cluster does not have.
 
-    Pods get those that concern them: pods with a wish on a node that is no longer trusted, or
-    trusted again.
+    Pods get those that concern them: pods with a requirement on a node that is no longer trusted,
+    or trusted again.
     """
     for change in changes:
         words, node = _WORDS.get(change.kind), nodes.nodes.get(change.node)
@@ -328,7 +328,7 @@ def trust_notices(
         note = " ".join(x for x in (change.detail, change.gpu) if x)
         yield _notice(Regarding("Node", change.node, node.uid), words, code, note)
         if words.for_pods:
-            for pod, _ in zip(guarded_pods(change.node), range(MAX_PODS), strict=False):
+            for pod, _ in zip(managed_pods(change.node), range(MAX_PODS), strict=False):
                 about = Regarding("Pod", pod.name, pod.uid, pod.namespace)
                 yield _notice(about, words, code, f"node {change.node}: {note}")
 
@@ -343,14 +343,14 @@ def _notice(about: Regarding, words: _Words, code: str, note: str) -> Notice:
 
 MISMATCH: Final = "GpuMismatch"
 UNRESERVED: Final = "GpuUnreserved"
-OFF_BOOK: Final = "GpuOffBook"
+UNRESERVED_USE: Final = "GpuUnreservedUse"
 _ACTION: Final = "Compare"
 _TEXTS: Final = {
     UseFaultKind.OTHER_GPU: "the pod has {gpu}, which is not the GPU of its reservation",
     UseFaultKind.UNFIT_GPU: "kubelet gave the pod {gpu}, which is not what it has asked for",
     UseFaultKind.TAKEN_GPU: "kubelet gave the pod {gpu}, which is reserved for another pod",
     UseFaultKind.UNRESERVED: "the pod was bound without a reservation and sees no GPU",
-    UseFaultKind.OFF_BOOK: "{gpu} is used by {user}, and no reservation explains it",
+    UseFaultKind.UNRESERVED_USE: "{gpu} is used by {user}, and no reservation explains it",
 }
 
 
@@ -375,7 +375,7 @@ def _user(fault: UseFault) -> str:
 
 def _about(fault: UseFault, nodes: DirectorySnapshot) -> Regarding | None:
     pod = fault.pod
-    if fault.kind is UseFaultKind.OFF_BOOK:
+    if fault.kind is UseFaultKind.UNRESERVED_USE:
         node = nodes.nodes.get(fault.node)
         return None if node is None else Regarding("Node", fault.node, node.uid or "")
     if pod is None:
@@ -385,8 +385,8 @@ def _about(fault: UseFault, nodes: DirectorySnapshot) -> Regarding | None:
 
 def _reason(fault: UseFault) -> str:
     match fault.kind:
-        case UseFaultKind.OFF_BOOK:
-            return OFF_BOOK
+        case UseFaultKind.UNRESERVED_USE:
+            return UNRESERVED_USE
         case UseFaultKind.UNRESERVED:
             return UNRESERVED
         case _:
@@ -436,7 +436,7 @@ class EventRecorder:
             self._count.labels(result).inc()
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
-        """Write what is due, for ever; ends by cancellation only."""
+        """Write what is due, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
             await self.look()

@@ -162,7 +162,7 @@ _RELEASE_SECONDS: Final = 1.0
 
 
 class Leadership:
-    """Tries to lead for ever, and gives the Lease back at the end; one per process."""
+    """Tries to lead forever, and gives the Lease back at the end; one per process."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Leadership:
         return self._candidate.is_leader(self._clock.boottime_ns())
 
     async def follow(self) -> NoReturn:
-        """Try for ever; ends by cancellation only."""
+        """Try forever; ends by cancellation only."""
         while True:
             with contextlib.suppress(ApiError):
                 await self._try()

@@ -16,7 +16,7 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.resources import GROUP, NODES, ApiError
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.telemetry import names
@@ -26,9 +26,9 @@ from gpuwarden.telemetry.names import Event
 
 LOOK_SECONDS: Final = 0.5
 MOST_PER_LOOK: Final = 10
-MOST_WISHES: Final = 64
+MOST_REQUIREMENTS: Final = 64
 """So many labels of ours a node has at most."""
-KEPT_WISH_NS: Final = 60 * NS_PER_S
+KEPT_REQUIREMENT_NS: Final = 60 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LabelChange:
 
 
 @dataclass(slots=True)
-class _Wish:
+class _Requirement:
     pod: AdmittedPod
     """One that has it."""
     waited_ns: int
@@ -50,51 +50,54 @@ class _Wish:
 class HintPlan:
     """Which hint labels nodes should have, and what to change for that. Pure.
 
-    A node has the label of a wish while a waiting pod with that wish would pass there. A wish
+    A node has the label of a requirement while a waiting pod with that requirement would pass
+    there. A requirement
     that no pod waits with any more is followed for a while, because such pods come in series.
     """
 
-    def __init__(self, rules: WishRules) -> None:
+    def __init__(self, rules: RequirementRules) -> None:
         self._rules = rules
-        self._wishes: dict[str, _Wish] = {}
+        self._requirements: dict[str, _Requirement] = {}
 
     def __len__(self) -> int:
-        return len(self._wishes)
+        return len(self._requirements)
 
     def follow(self, waiting: Iterable[AdmittedPod], now_ns: int) -> None:
-        """Take up the wishes of the pods that wait now; there is no room for more than so many.
+        """Take up the requirements of the pods that wait now, up to a fixed number.
 
         Where room is short, one of the namespace that has most makes way for one that has fewer.
         """
         for pod in waiting:
             key = hinted(pod, self._rules)
-            if key is not None and (key in self._wishes or self._has_room(pod)):
-                self._wishes[key] = _Wish(pod, now_ns)
-        for key, wish in tuple(self._wishes.items()):
-            if now_ns - wish.waited_ns >= KEPT_WISH_NS:
-                del self._wishes[key]
+            if key is not None and (key in self._requirements or self._has_room(pod)):
+                self._requirements[key] = _Requirement(pod, now_ns)
+        for key, requirement in tuple(self._requirements.items()):
+            if now_ns - requirement.waited_ns >= KEPT_REQUIREMENT_NS:
+                del self._requirements[key]
 
     def _has_room(self, pod: AdmittedPod) -> bool:
-        if len(self._wishes) < MOST_WISHES:
+        if len(self._requirements) < MOST_REQUIREMENTS:
             return True
-        counts = Counter(wish.pod.metadata.namespace for wish in self._wishes.values())
+        counts = Counter(
+            requirement.pod.metadata.namespace for requirement in self._requirements.values()
+        )
         (most, count), *_ = counts.most_common(1)
         if count <= counts[pod.metadata.namespace] + 1:
             return False
-        last = next(x for x in reversed(self._wishes) if self._of(x) == most)
-        del self._wishes[last]
+        last = next(x for x in reversed(self._requirements) if self._of(x) == most)
+        del self._requirements[last]
         return True
 
     def _of(self, key: str) -> str | None:
-        return self._wishes[key].pod.metadata.namespace
+        return self._requirements[key].pod.metadata.namespace
 
     def changes(
         self, nodes: Mapping[str, KnownNode], passing: Callable[[AdmittedPod], Iterable[str]]
     ) -> list[LabelChange]:
         """What to change, first of all where a label is wrong: a scheduler may be at it now."""
         wanted: dict[str, set[str]] = {}
-        for key, wish in self._wishes.items():
-            for node in passing(wish.pod):
+        for key, requirement in self._requirements.items():
+            for node in passing(requirement.pod):
                 wanted.setdefault(node, set()).add(key)
         found = [
             LabelChange(name, frozenset(keys - node.hints), node.hints - keys)
@@ -107,8 +110,8 @@ class HintPlan:
 class NodeHints:
     """Writes the hint labels of nodes: only the leader does, and few nodes in a second.
 
-    Nobody trusts what the labels say: a scheduler that follows an old one meets the gate. Used
-    from one event loop.
+    Nobody trusts what the labels say: a scheduler that follows an old one meets the binding
+    webhook. Used from one event loop.
     """
 
     def __init__(
@@ -121,12 +124,12 @@ class NodeHints:
         not_ready: Callable[[], str | None],
         leads: Callable[[], bool],
         boottime_ns: Callable[[], int],
-        rules: WishRules,
+        rules: RequirementRules,
         instruments: Instruments,
     ) -> None:
         """All callables answer from memory.
 
-        `waiting`: guarded pods of enforced namespaces that are not bound; `passing`: the nodes
+        `waiting`: managed pods of enforced namespaces that are not bound; `passing`: the nodes
         where such a pod would pass; `not_ready`: why nothing may be decided yet.
         """
         self._api = api
@@ -138,7 +141,7 @@ class NodeHints:
         self._boottime_ns = boottime_ns
         self._plan = HintPlan(rules)
         self._count = instruments.counter(names.KUBE_HINTS)
-        self._followed = instruments.gauge(names.KUBE_HINTED_WISHES)
+        self._followed = instruments.gauge(names.KUBE_HINTED_REQUIREMENTS)
         self._log = logger("kube")
         self._told = False
 
@@ -147,7 +150,7 @@ class NodeHints:
         return {"kube hints": self.follow()}
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
-        """Change what is due, for ever; ends by cancellation only."""
+        """Change what is due, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
             await self.look()
@@ -190,7 +193,7 @@ class NodeHints:
 
 KEPT_NODE_NS: Final = 15 * NS_PER_S
 """How long a node is remembered while no pod waits: the cache of the pods may be behind."""
-TOUCHES_PER_SECOND: Final = 10.0
+REQUEUES_PER_SECOND: Final = 10.0
 BURST: Final = 20.0
 _HELPS: Final = frozenset(
     {
@@ -207,7 +210,7 @@ class WakeupQueue:
 
     kube-scheduler tries a pod that an extender rejected again only after an event that may help
     it: a changed label, annotation or new condition of a node is one, better evidence is none. A
-    touch is due while guarded pods wait. Few are made in a second: each wakes every such pod.
+    touch is due while managed pods wait. Few are made in a second: each wakes every such pod.
     """
 
     def __init__(self) -> None:
@@ -245,7 +248,7 @@ class WakeupQueue:
 
     def _fill(self, now_ns: int) -> None:
         elapsed_s = max(0, now_ns - self._filled_ns) / NS_PER_S
-        self._tokens = min(BURST, self._tokens + elapsed_s * TOUCHES_PER_SECOND)
+        self._tokens = min(BURST, self._tokens + elapsed_s * REQUEUES_PER_SECOND)
         self._filled_ns = now_ns
 
     def _forget(self, now_ns: int) -> None:
@@ -255,10 +258,10 @@ class WakeupQueue:
             del self._since[node]
 
 
-ANNOTATION: Final = f"{GROUP}/touched"
+ANNOTATION: Final = f"{GROUP}/requeued"
 
 
-class NodeToucher:
+class NodeRequeuer:
     """Touches nodes that pods may go to again, so that the scheduler tries waiting pods again.
 
     Every replica does so for what it has verified itself: whichever the scheduler asks next may
@@ -275,13 +278,13 @@ class NodeToucher:
         clock: Clock,
         instruments: Instruments,
     ) -> None:
-        """`pods_wait`: whether there is a guarded pod that is not bound."""
+        """`pods_wait`: whether there is a managed pod that is not bound."""
         self._api = api
         self._replica = replica
         self._pods_wait = pods_wait
         self._clock = clock
         self._queue = WakeupQueue()
-        self._count = instruments.counter(names.KUBE_TOUCHES)
+        self._count = instruments.counter(names.KUBE_REQUEUES)
         self._log = logger("kube")
         self._told = False
 
@@ -294,7 +297,7 @@ class NodeToucher:
         self._queue.add_nodes(nodes, self._clock.boottime_ns())
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
-        """Touch what is due, for ever; ends by cancellation only."""
+        """Touch what is due, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
             await self.look()
@@ -324,5 +327,5 @@ class NodeToucher:
     def _failed(self, error: ApiError) -> None:
         self._count.labels("failed").inc()
         if not self._told:
-            self._log.warning(Event.KUBE_TOUCH_FAILED, reason=str(error))
+            self._log.warning(Event.KUBE_REQUEUE_FAILED, reason=str(error))
         self._told = True

@@ -158,7 +158,7 @@ NAMESPACE_KIND: Final = Kind(NAMESPACES, _read_namespace)
 
 
 class EnforcedNamespaces:
-    """Namespaces in which every GPU pod is guarded.
+    """Namespaces in which every GPU pod is managed.
 
     A namespace that the cache does not know counts as enforced: a pod's namespace exists before
     the pod, so the cache is behind, and the other guess would let the pod pass. A known one
@@ -170,7 +170,7 @@ class EnforcedNamespaces:
         self._stale_after_ns = stale_after_ns
 
     def is_enforced(self, namespace: str) -> bool:
-        """Whether GPU pods in it are guarded without a wish; False where none is named."""
+        """Whether GPU pods in it are managed without a requirement; False where none is named."""
         if not namespace:
             return False
         known = self._cache.objects.get(namespace)

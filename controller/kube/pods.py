@@ -36,7 +36,7 @@ from controller.placement.requirements import (
 from controller.placement.texts import (
     ASSIGNED_UUIDS,
     RESERVATION_ID,
-    WishRules,
+    RequirementRules,
 )
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
@@ -54,19 +54,19 @@ class KnownPod:
     has_ended: bool
     """Succeeded or Failed: it holds nothing any more."""
     asks: bool
-    """It carries a wish, or one that cannot be read."""
+    """It carries a requirement, or one that cannot be read."""
     uses_gpus: bool
-    """In an enforced namespace it would be guarded."""
+    """In an enforced namespace it would be managed."""
     waiting: AdmittedPod | None = None
-    """The whole pod, while it is not bound and has not ended: the gate judges it."""
+    """The whole pod, while it is not bound and has not ended: the binding webhook judges it."""
     held: LivePod | None = None
     """What it was told that it holds, once it is bound; nobody has checked the id yet."""
     needs: Requirements | RequirementsInvalid | None = None
     """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
 
 
-def pod_kind(rules: WishRules) -> Kind[KnownPod]:
-    """Pods, with what `rules` make of their wishes."""
+def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
+    """Pods, with what `rules` make of their requirements."""
 
     def read(body: bytes) -> tuple[Metadata, KnownPod]:
         pod = decode_admitted(body)
@@ -106,14 +106,14 @@ def _held(
         return None
     ref = PodRef(found.namespace, found.name, found.uid, controlling_owner(pod))
     gpus = in_claiming_order(tuple(pod.annotations.get(ASSIGNED_UUIDS, "").split(",")))
-    origin = Origin.ADMISSION if is_early_id(reservation) else Origin.GATE
+    origin = Origin.ADMISSION if is_early_id(reservation) else Origin.BINDING_WEBHOOK
     return LivePod(ref, node, reservation, gpus, origin, share_group(pod, needs))
 
 
 class PodsByNode:
-    """Which guarded pods run on which node, and which wait: an index of the cached pods.
+    """Which managed pods run on which node, and which wait: an index of the cached pods.
 
-    `is_enforced` says whether a namespace makes every GPU pod in it guarded.
+    `is_enforced` says whether a namespace makes every GPU pod in it managed.
     """
 
     def __init__(self, is_enforced: Callable[[str], bool]) -> None:
@@ -128,19 +128,19 @@ class PodsByNode:
             if change.new is not None and _counts(change.new.value):
                 self._pods.setdefault(change.new.value.node, {})[change.key] = change.new.value
 
-    def guarded(self, node: str) -> Iterator[KnownPod]:
-        """Guarded pods that are bound to `node` and have not ended; `""`: that are not bound."""
+    def managed(self, node: str) -> Iterator[KnownPod]:
+        """Managed pods that are bound to `node` and have not ended; `""`: that are not bound."""
         for pod in self._pods.get(node, {}).values():
-            if self.is_guarded(pod):
+            if self.is_managed(pod):
                 yield pod
 
-    def is_guarded(self, pod: KnownPod) -> bool:
+    def is_managed(self, pod: KnownPod) -> bool:
         """Whether it asks for something of ours, or its namespace makes it do so."""
         return pod.asks or (pod.uses_gpus and self._is_enforced(pod.namespace))
 
     def any_waits(self) -> bool:
-        """Whether a guarded pod is not bound."""
-        return next(self.guarded(""), None) is not None
+        """Whether a managed pod is not bound."""
+        return next(self.managed(""), None) is not None
 
     def _remove(self, key: str, pod: KnownPod) -> None:
         there = self._pods.get(pod.node)
@@ -193,9 +193,9 @@ class ClusterBoundPods:
             found = self._known(uid)
         return None if found is None else self._bound(found.value)
 
-    def guarded(self, node: str) -> Iterator[BoundPod]:
+    def managed(self, node: str) -> Iterator[BoundPod]:
         """Those of a node that ask for something of ours."""
-        for pod in self._by_node.guarded(node):
+        for pod in self._by_node.managed(node):
             found = self._bound(pod)
             if found is not None:
                 yield found
@@ -207,11 +207,11 @@ class ClusterBoundPods:
     def _bound(self, pod: KnownPod) -> BoundPod | None:
         if not pod.node or pod.has_ended:
             return None
-        needs = pod.needs if self._by_node.is_guarded(pod) else None
+        needs = pod.needs if self._by_node.is_managed(pod) else None
         return BoundPod(PodRef(pod.namespace, pod.name, pod.uid), pod.node, needs)
 
 
-TOUCHED = "touched.gpuwarden.dev/at"
+REQUEUED = "touched.gpuwarden.dev/at"
 """An annotation beside our prefix: what stands under that does not change after creation."""
 _RELIED_ON_NS = 15 * NS_PER_S
 """An older cache is not asked about pods that are to be bound."""
@@ -262,7 +262,7 @@ class ClusterPods:
         return tuple(self._by_gpu.get(key_of(gpu), {}).values())
 
     def reread(self) -> None:
-        """Have the cache listed anew, soon."""
+        """Have the cache listed again, soon."""
         self._cache.relist()
 
     def known(self, namespace: str, name: str) -> StoredPod | None:
@@ -312,7 +312,7 @@ class ClusterPods:
     async def touch(self, pod: PodRef) -> PodSeen | PodGone:
         """Change the pod of that UID and give it as stored; raises PodsUnavailableError."""
         at = f"{rfc3339(self._clock.wall_ns(), digits=6)} {self._replica}"
-        body = {"metadata": {"uid": pod.uid, "annotations": {TOUCHED: at}}}
+        body = {"metadata": {"uid": pod.uid, "annotations": {REQUEUED: at}}}
         try:
             answer = await self._api.patch(PODS, pod.name or "", body, pod.namespace)
             _, entry = self._kind.entry(answer)

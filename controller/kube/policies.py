@@ -87,7 +87,7 @@ class ClusterPolicy:
         return PolicyChange(policy, ())
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
-        """Write what became of the objects, for ever; ends by cancellation only."""
+        """Write what became of the objects, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
             await self.tell()

@@ -213,7 +213,7 @@ _MOST_REPAIRS: Final = 16
 _MANY: Final = 64
 
 
-class Mended(StrEnum):
+class Repaired(StrEnum):
     """How a live record's object was restored that somebody had changed or removed."""
 
     WRITTEN = "written"
@@ -244,9 +244,9 @@ class KubernetesLedgerStore:
         first_read_s: float = FIRST_READ_SECONDS,
     ) -> None:
         self._snapshot = LedgerSnapshot(fresh_until_ns=0)
-        self.mended: Counter[Mended] = Counter()
+        self.repaired: Counter[Repaired] = Counter()
         """How often."""
-        self._mends = instruments.counter(names.LEDGER_MENDS)
+        self._repairs = instruments.counter(names.LEDGER_REPAIRS)
         self._replaced: list[Entry] = []
         self._objects: ObjectStore[KeptReservation] = ObjectStore(
             api,
@@ -276,7 +276,7 @@ class KubernetesLedgerStore:
         await self._objects.demand_fresh()
         for key in self._torn()[:_MOST_REPAIRS]:
             async with self._objects.turns[key]:
-                await self._mend(key)
+                await self._repair(key)
         return self.snapshot()
 
     def snapshot(self) -> LedgerSnapshot:
@@ -328,11 +328,11 @@ class KubernetesLedgerStore:
         for _ in range(_MOST_RACES):
             known = self._objects.known.get(new.key)
             if known is not None and _is_live(known):
-                await self._mend(new.key)
+                await self._repair(new.key)
                 return False
             if await self._objects.create(new.key, reservation_object(new)):
                 return True
-            await self._mend(new.key)
+            await self._repair(new.key)
         raise self._lost_races(new)
 
     async def _change(self, old: Entry, new: GpuRecord) -> bool:
@@ -341,12 +341,12 @@ class KubernetesLedgerStore:
             if known is None or known.value.entry != old:
                 return False
             if new.key in self._objects.missing:
-                await self._mend(new.key)
+                await self._repair(new.key)
                 return False
             if await self._objects.change(new.key, known, *_steps(known.value, new)):
                 if new.is_closed:
                     with contextlib.suppress(LedgerUnavailableError):  # it is free all the same
-                        await self._mend(new.key)
+                        await self._repair(new.key)
                 return True
         raise self._lost_races(new)
 
@@ -359,7 +359,7 @@ class KubernetesLedgerStore:
             if _is_live(known) == (key in missing) or _lacks_finalizer(known)
         )
 
-    async def _mend(self, key: str) -> None:
+    async def _repair(self, key: str) -> None:
         """Write a live record that is missing, hold one that is not held, remove an ended one."""
         known = self._objects.known.get(key)
         if known is None:
@@ -369,20 +369,20 @@ class KubernetesLedgerStore:
         if _is_live(known):
             if is_missing:
                 done = await self._objects.create(key, reservation_object(kept.entry.record))
-                self._count(Mended.WRITTEN, done=done)
+                self._count(Repaired.WRITTEN, done=done)
             elif _lacks_finalizer(known):
                 step = _finalizers((*kept.finalizers, FINALIZER))
-                self._count(Mended.HELD, done=await self._objects.change(key, known, step))
+                self._count(Repaired.HELD, done=await self._objects.change(key, known, step))
         elif not is_missing and kept.is_deleted:
             rest = tuple(x for x in kept.finalizers if x != FINALIZER)
             await self._objects.change(key, known, _finalizers(rest), is_last=True)
         elif not is_missing:
             await self._objects.delete(key, known)
 
-    def _count(self, what: Mended, *, done: bool) -> None:
+    def _count(self, what: Repaired, *, done: bool) -> None:
         if done:
-            self.mended[what] += 1
-            self._mends.labels(what.value).inc()
+            self.repaired[what] += 1
+            self._repairs.labels(what.value).inc()
 
     def _take(self, keys: list[str]) -> None:
         """Put what is known of `keys` into the snapshot."""

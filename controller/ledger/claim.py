@@ -42,7 +42,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 class AttemptLimits:
     """How long an attempt is left alone, in nanoseconds."""
 
-    gate_ns: int = 90 * NS_PER_S
+    binding_webhook_ns: int = 90 * NS_PER_S
     """Longer than a request of the API server may take (60 s)."""
     unborn_ns: int = 120 * NS_PER_S
     """For a pod that nobody has seen yet."""
@@ -62,22 +62,22 @@ class AttemptWatch:
     since_ns: int
     touched: PodSeen | PodGone | None = None
     """The pod in the answer to the last touch."""
-    touched_ns: int = 0
+    requeued_ns: int = 0
     """When that was asked."""
 
 
 def watch_attempt(
     watch: AttemptWatch | None, parts: tuple[Holder, ...], now_ns: int
 ) -> AttemptWatch:
-    """Go on watching, or anew where anything about the attempt has changed."""
+    """Go on watching, or again where anything about the attempt has changed."""
     if watch is not None and watch.parts == parts:
         return watch
     return AttemptWatch(parts, now_ns)
 
 
-def after_touch(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
+def after_requeue(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
     """Remember what a touch showed; a touch that was not answered shows nothing."""
-    return replace(watch, touched=answer, touched_ns=asked_ns)
+    return replace(watch, touched=answer, requeued_ns=asked_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Change the pod's metadata, by UID, so that older Bindings fail; then `after_touch`.
+    """Change the pod's metadata, by UID, so that older Bindings fail; then `after_requeue`.
 
     The answer is the pod as stored. A pod that is not there, or has another UID, is gone.
     """
@@ -127,7 +127,7 @@ def attempt_step(
         return Wait(until_ns)
     if holder.pod.uid is None:
         return Move(HolderState.EXPIRED, "its pod never came")
-    if watch.touched is None or watch.touched_ns < until_ns:
+    if watch.touched is None or watch.requeued_ns < until_ns:
         return Touch()
     return Move(HolderState.EXPIRED, "it was never bound")
 
@@ -142,8 +142,8 @@ def _bound(holder: Holder, node: str, pod: PodSeen) -> Move:
 
 
 def _patience_ns(holder: Holder, pod: PodSight, limits: AttemptLimits) -> int:
-    if holder.origin is Origin.GATE:
-        return limits.gate_ns
+    if holder.origin is Origin.BINDING_WEBHOOK:
+        return limits.binding_webhook_ns
     return limits.pending_ns if isinstance(pod, PodSeen) else limits.unborn_ns
 
 
@@ -167,7 +167,7 @@ class LivePod:
     reservation: str
     gpus: tuple[str, ...]
     """In claiming order; authentic together with the id."""
-    origin: Origin = Origin.GATE
+    origin: Origin = Origin.BINDING_WEBHOOK
     share: ShareGroup | None = None
 
 

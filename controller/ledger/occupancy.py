@@ -1,6 +1,6 @@
 """Occupancy.
 
-Holds: pod use, occupancy, footing, recovery.
+Holds: pod use, occupancy, reconciliation state, recovery.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -124,7 +124,7 @@ def _uses(
 
 
 # --- occupancy
-# Which GPUs are taken as one pod sees it: for /filter, the gate and the lists. Pure.
+# Which GPUs are taken as one pod sees it: for /filter, the binding webhook and the lists. Pure.
 #
 # A pod's own open attempt does not stand in its way, and neither does a GPU that its share
 # group holds. One snapshot is worked through once; the same answer is the same object, so
@@ -220,18 +220,18 @@ def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]
     return {group: frozenset(gpus) for group, gpus in found.items()}
 
 
-# --- footing
+# --- reconciliation state
 # Whether this replica may grant GPUs yet: at its start, and after history went backwards. Pure.
 #
 # A store that was put back to an old copy, or records that somebody removed by force, may say
 # that a GPU is free which a pod runs on. So nothing is granted before the ledger and the pods
-# were read anew, every live pod with an id of ours has its record again, and the node itself
+# were read again, every live pod with an id of ours has its record again, and the node itself
 # was heard about use. What a report shows of pods on GPUs without a record blocks those.
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
-    """What this replica stands on; begun anew when history is found to have gone backwards."""
+class ReconciliationState:
+    """What this replica stands on; begun again when history is found to have gone backwards."""
 
     since_ns: int
     """CLOCK_BOOTTIME at which it began."""
@@ -244,19 +244,19 @@ class Footing:
     only a log has (`lost_grants`)."""
     owed: frozenset[str] = frozenset()
     """`key_of` the GPUs of those, whatever node shows them now."""
-    recalled: bool = True
+    log_replayed: bool = True
     """Whether the audit log from before the start was read."""
 
 
-def uncertainty(footing: Footing) -> str | None:
+def uncertainty(reconciliation: ReconciliationState) -> str | None:
     """What is not known yet, for people; None where grants have nothing but nodes to wait for."""
-    reads = (footing.ledger_read_ns, footing.pods_read_ns)
-    if not footing.recalled:
+    reads = (reconciliation.ledger_read_ns, reconciliation.pods_read_ns)
+    if not reconciliation.log_replayed:
         return "the audit log from before the start was not read yet"
-    if any(x is None or x < footing.since_ns for x in reads):
+    if any(x is None or x < reconciliation.since_ns for x in reads):
         return "the ledger and the pods are being read"
-    if footing.unrecorded:
-        return f"{len(footing.unrecorded)} nodes wait for records that the ledger had lost"
+    if reconciliation.unrecorded:
+        return f"{len(reconciliation.unrecorded)} nodes wait for records that the ledger had lost"
     return None
 
 
@@ -271,7 +271,7 @@ class Known:
 
 
 def grant_refusal(
-    footing: Footing, node: str, gpus: tuple[str, ...], known: Known
+    reconciliation: ReconciliationState, node: str, gpus: tuple[str, ...], known: Known
 ) -> Refusal | None:
     """What is against granting GPUs of a node now, besides their records.
 
@@ -280,16 +280,16 @@ def grant_refusal(
     refuses only what was not to be chosen.
     """
     report, now_ns = known.report, known.now_ns
-    reads = (footing.ledger_read_ns, footing.pods_read_ns)
-    if any(x is None or not footing.since_ns <= x <= now_ns for x in reads):
+    reads = (reconciliation.ledger_read_ns, reconciliation.pods_read_ns)
+    if any(x is None or not reconciliation.since_ns <= x <= now_ns for x in reads):
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
-    if not footing.recalled:
+    if not reconciliation.log_replayed:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the audit log was not read yet")
-    if report is None or report.asked_ns <= footing.since_ns or report.users is None:
+    if report is None or report.asked_ns <= reconciliation.since_ns or report.users is None:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "the node was not heard about use yet")
-    if node in footing.unrecorded:
+    if node in reconciliation.unrecorded:
         return Refusal(ReasonCode.CONTROLLER_NOT_READY, "a pod of the node has no record yet")
-    if any(key_of(gpu) in footing.owed for gpu in gpus):
+    if any(key_of(gpu) in reconciliation.owed for gpu in gpus):
         return Refusal(ReasonCode.GPU_BUSY, "a reservation that the ledger has lost has the GPU")
     found = (_taken(gpu, report, known.ledger) for gpu in gpus)
     return next((x for x in found if x is not None), None)
@@ -310,7 +310,7 @@ def _taken(gpu: str, report: UseReport, ledger: LedgerSnapshot) -> Refusal | Non
 def went_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
     """GPUs whose record is an earlier version of the one that was known: history went back.
 
-    A record that was made anew in between has parts of other calls, whatever its version.
+    A record that was made again in between has parts of other calls, whatever its version.
     """
     return frozenset(
         entry.record.gpu
@@ -431,7 +431,7 @@ def _released_again(grant: LoggedGrant, call: str) -> Holder:
         grant.reservation,
         grant.pod,
         grant.gpus,
-        Origin.GATE,
+        Origin.BINDING_WEBHOOK,
         call,
         state=HolderState.RELEASING,
         adopted=True,

@@ -50,7 +50,7 @@ class HolderState(StrEnum):
 class Origin(StrEnum):
     """Who made the reservation."""
 
-    GATE = "gate"
+    BINDING_WEBHOOK = "gate"
     """The webhook on bindings: the pod exists and is about to be bound."""
     ADMISSION = "admission"
     """The webhook on pods: the pod may not exist yet, and may never."""
@@ -293,7 +293,7 @@ def demand_gpus(gpus: tuple[str, ...]) -> None:
 
 
 def in_claiming_order(gpus: tuple[str, ...]) -> tuple[str, ...]:
-    """The one order in which everybody claims, so that two claims cannot take turns for ever."""
+    """The one order in which everybody claims, so that two claims cannot take turns forever."""
     return tuple(sorted(gpus, key=key_of))
 
 

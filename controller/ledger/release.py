@@ -38,7 +38,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # let go; a node that is merely silent or terminating keeps what it has.
 #
 # Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
-# answers, and a replica that starts begins to count anew.
+# answers, and a replica that starts begins to count again.
 
 DEFAULT_GRACE_NS: Final = 300 * NS_PER_S
 """`reservation.nodeGoneGrace`."""

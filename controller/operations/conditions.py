@@ -25,7 +25,7 @@ from gpuwarden.moment import NS_PER_MS, Moment
 #
 # After a start no node has evidence yet, so for 1.1 x interval + ttl after
 # listening a missing node means "not heard yet", not "untrusted": until then
-# guarded pods get CONTROLLER_NOT_READY. Warnings never make it unready. No IO, no
+# managed pods get CONTROLLER_NOT_READY. Warnings never make it unready. No IO, no
 # clock.
 
 _WINDOW_FACTOR = Fraction(11, 10)
@@ -47,7 +47,7 @@ class ReadinessFacts:
     insecure: tuple[str, ...] = ()
     """Warnings about insecure stand-ins in use."""
     ledger_uncertainty: str | None = None
-    """What nothing is reserved before; pods without such a wish are placed meanwhile."""
+    """What nothing is reserved before; pods without such a requirement are placed meanwhile."""
     spire_error: str | None = None
     spire_warnings: tuple[str, ...] = ()
 
@@ -73,7 +73,7 @@ def window_ns(interval_ns: int, challenge_ttl_ns: int) -> int:
 def first_round(
     listening_since_ns: int | None, interval_ns: int, challenge_ttl_ns: int, now_ns: int
 ) -> str | None:
-    """Why nothing may be decided about guarded pods yet; None once every agent had its turn.
+    """Why nothing may be decided about managed pods yet; None once every agent had its turn.
 
     All times are CLOCK_BOOTTIME; `listening_since_ns` is None before the agents' listener opens.
     """
@@ -136,7 +136,7 @@ class ClockAnchor:
 # --- conditions
 # What the parts of a controller ask about the moment: snapshots, time, readiness.
 #
-# Collects from sources that answer from memory, at each question anew. Must not decide;
+# Collects from sources that answer from memory, at each question again. Must not decide;
 # `readiness` and the Verifier do.
 
 
@@ -156,7 +156,7 @@ class ProcessState:
     draining: bool = False
     clock_suspect: bool = False
     ledger_uncertainty: Callable[[], str | None] = lambda: None
-    """What nothing is reserved before; without a gate nothing is."""
+    """What nothing is reserved before; without a binding webhook nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class Conditions:
     insecure: tuple[str, ...]
     """Warnings about stand-ins that are in use."""
     namespaces: NamespaceCopy | None = None
-    """Where namespaces say which pods are guarded; None without a cluster."""
+    """Where namespaces say which pods are managed; None without a cluster."""
     spire: SpireConditions = NO_SPIRE_SERVER
 
     def now(self) -> Moment:
@@ -203,7 +203,7 @@ class Conditions:
         )
 
     def not_ready(self) -> str | None:
-        """Why nothing may be decided about guarded pods yet."""
+        """Why nothing may be decided about managed pods yet."""
         if (unknown := self.policy_in_force.unknown) is not None:
             return f"policy: {unknown}"
         return first_round(

@@ -1,6 +1,6 @@
 """Fleet.
 
-Holds: denial follower, operator desk.
+Holds: denial reconciler, operator operator_service.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from typing import Any, Final, Protocol
 
 from controller.fleet.enrollment import (
     AUTOMATIC,
-    Denial,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentStore,
     EnrollmentUnavailableError,
+    QuarantineEntry,
     write,
 )
 from controller.fleet.quarantine import (
     Change,
-    DenialFate,
-    Denials,
     PinChange,
+    QuarantineEntries,
+    QuarantineFate,
     Shown,
     accepted,
     pin_changes,
@@ -41,7 +41,7 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-# --- denial follower
+# --- denial reconciler
 # Keeps the fleet of this controller and the store of one mind about who is denied.
 #
 # The store is read again and again: a denial that another replica, an operator or an earlier
@@ -52,7 +52,7 @@ from gpuwarden.telemetry.names import Event
 # start. An unreadable store changes nothing here and goes stale by itself.
 
 Changes = tuple[TrustChange, ...]
-Recall = Callable[[], Awaitable[Mapping[str, Denial]]]
+LogReplayer = Callable[[], Awaitable[Mapping[str, QuarantineEntry]]]
 """Denials that stood when this replica last knew, by node; raises OSError."""
 LOOK_SECONDS: Final = 0.5
 
@@ -78,37 +78,37 @@ class ChangeObserver(Protocol):
     def changed(self, changes: Changes, actor: str) -> None:
         """`actor` caused `changes`."""
 
-    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+    def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
         """What the store says has become of a denial."""
 
 
-class DenialFollower:
+class QuarantineReconciler:
     """One for the process."""
 
     def __init__(
         self,
         store: EnrollmentStore,
-        denials: Denials,
+        denials: QuarantineEntries,
         fleet: DeniableFleet,
         *,
         clock: Clock,
         observer: ChangeObserver,
         instruments: Instruments,
-        recall: Recall | None = None,
+        log_replay: LogReplayer | None = None,
     ) -> None:
-        """`recall`: what the audit log knows from before this start."""
-        self._recall = recall
+        """`log_replay`: what the audit log knows from before this start."""
+        self._log_replay = log_replay
         self._store = store
         self._denials = denials
         self._fleet = fleet
         self._clock = clock
         self._observer = observer
         self._available = instruments.gauge(names.STORE_AVAILABLE)
-        self._nodes = instruments.gauge(names.NODES_DENIED)
+        self._nodes = instruments.gauge(names.NODES_QUARANTINED)
         self._log = logger("store")
-        self._denied: Mapping[str, Denial] = {}
+        self._denied: Mapping[str, QuarantineEntry] = {}
         """Denials that are in force here: seen in the store, or lost by it."""
-        self._stand: Mapping[str, Denial] = {}
+        self._stand: Mapping[str, QuarantineEntry] = {}
         """Those that the store had at the last look."""
         self._settled: dict[str, int] = {}
         """Of our own denials, how many a look has found to be in the store or lifted."""
@@ -137,20 +137,20 @@ class DenialFollower:
         await self._denials.retry()
 
     async def follow(self, seconds: float = LOOK_SECONDS) -> None:
-        """Look for ever."""
+        """Look forever."""
         while True:
             await asyncio.sleep(seconds)
             await self.look()
 
     async def _remember(self) -> None:
         """What the log knows counts as seen before; tried again until the log can be read."""
-        if self._recall is None:
+        if self._log_replay is None:
             return
         try:
-            logged = await self._recall()
+            logged = await self._log_replay()
         except OSError:
             return  # whoever reads it has said so
-        self._recall = None
+        self._log_replay = None
         self._denied = {**logged, **self._denied}
 
     def _sync(self, snapshot: EnrollmentSnapshot, counts: Mapping[str, int]) -> None:
@@ -190,7 +190,7 @@ class DenialFollower:
         is_written = node not in self._denials.unwritten
         return is_written and self._denials.counts.get(node, 0) == counts.get(node, 0)
 
-    def _take_out(self, denied: Mapping[str, Denial]) -> None:
+    def _take_out(self, denied: Mapping[str, QuarantineEntry]) -> None:
         views, now_ns, wall_ns = self._fleet.snapshot().nodes, *self._times()
         for node, denial in denied.items():
             view = views.get(node)
@@ -205,21 +205,23 @@ class DenialFollower:
             )
             self._observer.changed(changes, AUTOMATIC)
 
-    def _last(self, node: str, ours: set[str]) -> Denial:
+    def _last(self, node: str, ours: set[str]) -> QuarantineEntry:
         """The denial that stood last, as far as it is known here."""
         written = self._denials.written.get(node) if node in ours else None
         known = (self._denied.get(node), written)
         return max((x for x in known if x is not None), key=lambda x: x.wall_ns)
 
-    def _tell_of(self, denied: Mapping[str, Denial], lost: Mapping[str, Denial]) -> None:
+    def _tell_of(
+        self, denied: Mapping[str, QuarantineEntry], lost: Mapping[str, QuarantineEntry]
+    ) -> None:
         for node, denial in denied.items():
             if denial not in {self._stand.get(node), self._denials.written.get(node)}:
-                self._observer.denial(node, denial, DenialFate.STANDS)
+                self._observer.denial(node, denial, QuarantineFate.STANDS)
         for node, denial in lost.items():
-            self._observer.denial(node, denial, DenialFate.LOST)
+            self._observer.denial(node, denial, QuarantineFate.LOST)
 
-    def _let_try(self, node: str, ended: Denial) -> None:
-        self._observer.denial(node, ended, DenialFate.LIFTED)
+    def _let_try(self, node: str, ended: QuarantineEntry) -> None:
+        self._observer.denial(node, ended, QuarantineFate.LIFTED)
         now_ns, wall_ns = self._times()
         changes = self._fleet.release(
             node, reason="its denial was lifted in the store", now_ns=now_ns, wall_ns=wall_ns
@@ -240,19 +242,19 @@ class DenialFollower:
         self._trouble = trouble
 
 
-def code_of(denial: Denial) -> ReasonCode:
+def code_of(denial: QuarantineEntry) -> ReasonCode:
     """The reason code that people see; NODE_DENIED where the denial has none of ours."""
     return ReasonCode.__members__.get(denial.code, ReasonCode.NODE_DENIED)
 
 
-def reason_of(denial: Denial) -> str:
+def reason_of(denial: QuarantineEntry) -> str:
     """The cause, and whose decision it was unless evidence decided."""
     if denial.actor == AUTOMATIC:
         return denial.reason
     return f"denied by {denial.actor}: {denial.reason}"
 
 
-# --- operator desk
+# --- operator operator_service
 # Carries out what operators decide: accept, quarantine, release.
 #
 # Trust is let in only after its audit record is durable, and only by compare-and-set on
@@ -325,11 +327,11 @@ class ActObserver(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskPorts:
-    """What the desk works on."""
+class OperatorServicePorts:
+    """What the operator service works on."""
 
     store: EnrollmentStore
-    denials: Denials
+    denials: QuarantineEntries
     fleet: OperableFleet
     knows: Callable[[str], bool]
     """Whether the cluster has a node of this name."""
@@ -338,10 +340,10 @@ class DeskPorts:
     observer: ActObserver
 
 
-class OperatorDesk:
+class OperatorService:
     """One for the process."""
 
-    def __init__(self, ports: DeskPorts) -> None:
+    def __init__(self, ports: OperatorServicePorts) -> None:
         self._ports = ports
         self._running: set[asyncio.Task[Done | Refusal]] = set()
 
@@ -432,7 +434,9 @@ class OperatorDesk:
         before = self.shown(order.node)
         if refusal := self._unknown(before):
             return refusal
-        denial = Denial(ReasonCode.NODE_DENIED, order.reason, order.actor, self._times()[1])
+        denial = QuarantineEntry(
+            ReasonCode.NODE_DENIED, order.reason, order.actor, self._times()[1]
+        )
         self._quarantine(order, denial)
         warnings = []
         if not await self._ports.denials.deny(order.node, denial):
@@ -448,7 +452,7 @@ class OperatorDesk:
             warnings.append(f"the audit record is not durable yet: {error}")
         return Done(self.shown(order.node), warnings=tuple(warnings))
 
-    def _quarantine(self, order: Order, denial: Denial) -> None:
+    def _quarantine(self, order: Order, denial: QuarantineEntry) -> None:
         """At once; who is out already stays so for the first cause."""
         view = self._ports.fleet.snapshot().nodes.get(order.node)
         if view is not None and view.state(self._times()[0]) is NodeState.QUARANTINED:

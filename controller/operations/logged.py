@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from controller.fleet.enrollment import Denial
-from controller.fleet.quarantine import DenialFate
+from controller.fleet.enrollment import QuarantineEntry
+from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.occupancy import Grants, LoggedGrant, held_again
 from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
 from controller.record import Record
@@ -19,7 +19,7 @@ from gpuwarden.audit.record import LogRecord, RecordKind
 # Denials in the audit log: the record of what the store said, and what stands by a log. Pure.
 #
 # Every replica notes what it sees, so each log tells by itself which nodes are out. Must not
-# decide what counts: the follower of denials compares with the store.
+# decide what counts: the reconciler of denials compares with the store.
 
 _ACTOR: Final = "controller"
 _SUBJECT: Final = "node/"
@@ -27,10 +27,10 @@ _TEXT_CHARS: Final = 1000
 _NAME_CHARS: Final = 512
 
 
-def denial_record(node: str, denial: Denial, fate: DenialFate) -> Record:
-    """The `node.denial` record; what the node had shown stays in the store alone."""
+def denial_record(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> Record:
+    """The `node.quarantine` record; what the node had shown stays in the store alone."""
     return Record(
-        RecordKind.NODE_DENIAL,
+        RecordKind.NODE_QUARANTINE,
         actor=_ACTOR,
         subject=f"{_SUBJECT}{node}",
         decision=fate.value,
@@ -43,26 +43,26 @@ def denial_record(node: str, denial: Denial, fate: DenialFate) -> Record:
     )
 
 
-def standing_denials(records: Iterable[LogRecord]) -> Mapping[str, Denial]:
+def quarantine_entries(records: Iterable[LogRecord]) -> Mapping[str, QuarantineEntry]:
     """By node, what stands after `records` of one log in their order.
 
     Records of other kinds are skipped, and so is one that has not the form of ours.
     """
-    standing: dict[str, Denial] = {}
+    standing: dict[str, QuarantineEntry] = {}
     for record in records:
         denial, node = _denial(record), record.subject.removeprefix(_SUBJECT)
         if denial is None:
             continue
         before = standing.get(node)
-        if record.decision != DenialFate.LIFTED:
+        if record.decision != QuarantineFate.LIFTED:
             standing[node] = denial
         elif before is not None and before.wall_ns <= denial.wall_ns:
             del standing[node]
     return standing
 
 
-def _denial(record: LogRecord) -> Denial | None:
-    if record.kind != RecordKind.NODE_DENIAL or not record.subject.startswith(_SUBJECT):
+def _denial(record: LogRecord) -> QuarantineEntry | None:
+    if record.kind != RecordKind.NODE_QUARANTINE or not record.subject.startswith(_SUBJECT):
         return None
     time = record.refs.get("time")
     if not isinstance(time, str) or not time.isascii() or not time.isdecimal():
@@ -70,7 +70,7 @@ def _denial(record: LogRecord) -> Denial | None:
     if len(record.codes) != 1:
         return None
     by, reason = _text(record, "by"), _text(record, "reason")
-    return Denial(record.codes[0], reason, by, int(time))
+    return QuarantineEntry(record.codes[0], reason, by, int(time))
 
 
 def _text(record: LogRecord, key: str) -> str:
@@ -91,8 +91,8 @@ _BEGINS: Final = frozenset(
         RecordKind.RESERVATION_RESERVED,
         RecordKind.RESERVATION_CONFIRMED,
         RecordKind.RESERVATION_RELEASING,
-        RecordKind.RESERVATION_ADOPTED,
-        RecordKind.RESERVATION_SETTLED,
+        RecordKind.RESERVATION_RESTORED,
+        RecordKind.RESERVATION_ALLOCATED,
     }
 )
 _ENDS: Final = frozenset(

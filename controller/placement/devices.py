@@ -34,7 +34,7 @@ def is_mig_resource(resource: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWish:
+class DeviceRequirement:
     """The properties that each device must have. `key` is equal where the meaning is."""
 
     selectors: tuple[Selector, ...]
@@ -48,23 +48,23 @@ class DeviceWish:
         )
 
 
-def device_wish(
+def device_requirement(
     selector: Selector | None, labels: Sequence[str], named: Mapping[str, Selector]
-) -> DeviceWish:
+) -> DeviceRequirement:
     """Join a pod's selector and labels; `named` are the policy's labels."""
     own = () if selector is None else (selector,)
     selectors = (*own, *(named[label] for label in labels if label in named))
     models = tuple(sorted(label for label in labels if label not in named))
     key = "|".join((*(selector.text for selector in selectors), *models))
-    return DeviceWish(selectors, models, key)
+    return DeviceRequirement(selectors, models, key)
 
 
-ANY_DEVICE = DeviceWish((), (), "")
+ANY_DEVICE = DeviceRequirement((), (), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Devices that have what is wished for, and those of them without a process."""
+    """Devices that have what is required, and those of them without a process."""
 
     devices: tuple[Device, ...]
     idle: tuple[Device, ...]
@@ -130,15 +130,15 @@ class DevicePool:
             for use in uses
         )
 
-    def matching(self, wish: DeviceWish, *, whole_only: bool) -> Matching:
-        """Devices with the wished properties, in PCI bus order."""
-        key = (wish.key, whole_only)
+    def matching(self, requirement: DeviceRequirement, *, whole_only: bool) -> Matching:
+        """Devices with the required properties, in PCI bus order."""
+        key = (requirement.key, whole_only)
         found = self._kept.get(key)
         if found is None:
             devices = tuple(
                 device
                 for device in self.devices
-                if not (whole_only and device.mig is not None) and wish.admits(device)
+                if not (whole_only and device.mig is not None) and requirement.admits(device)
             )
             found = Matching(devices, tuple(device for device in devices if not device.in_use))
             if len(self._kept) >= _MAX_KEPT:
@@ -146,11 +146,12 @@ class DevicePool:
             self._kept[key] = found
         return found
 
-    def unusable_match(self, wish: DeviceWish) -> bool:
+    def unusable_match(self, requirement: DeviceRequirement) -> bool:
         """Whether a lost or unhealthy GPU would have the properties."""
         host = self.acceptance.host
         return any(
-            wish.admits(Device(gpu.uuid, host, gpu, None, in_use=False)) for gpu in self.unusable
+            requirement.admits(Device(gpu.uuid, host, gpu, None, in_use=False))
+            for gpu in self.unusable
         )
 
     @property
@@ -223,7 +224,7 @@ def _resource_profile(profile: str | None) -> str | None:
 #
 # `env`: nobody but us gives devices, so enough matching free ones must be there, or
 # exactly the named ones. `plugin`: kubelet chooses and nothing steers it, so every
-# device that it could choose must satisfy the wish; scheduler and kubelet do the
+# device that it could choose must satisfy the requirement; scheduler and kubelet do the
 # counting, so use does not matter here.
 
 
@@ -232,7 +233,7 @@ class DeviceNeeds:
     """A pod's demands on devices, prepared once per decision."""
 
     needs: Requirements
-    wish: DeviceWish
+    requirement: DeviceRequirement
     busy: frozenset[str]
     processes_count: bool
     """Whether a device with a running process counts as in use."""
@@ -271,7 +272,7 @@ def free_devices(pool: DevicePool, ask: DeviceNeeds) -> Sequence[Device]:
 
     A pod that needs several gets whole GPUs: CUDA lets a process see one MIG device only.
     """
-    matching = pool.matching(ask.wish, whole_only=ask.needs.count > 1)
+    matching = pool.matching(ask.requirement, whole_only=ask.needs.count > 1)
     devices = _idle(matching, ask) if ask.processes_count else matching.devices
     if not ask.busy and not ask.taken:
         return devices
@@ -297,16 +298,16 @@ def _any_free(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
     count = ask.needs.count
     if len(free_devices(pool, ask)) >= count:
         return None
-    if len(pool.matching(ask.wish, whole_only=count > 1).devices) >= count:
+    if len(pool.matching(ask.requirement, whole_only=count > 1).devices) >= count:
         return ReasonCode.GPU_BUSY
-    return ReasonCode.GPU_LOST if pool.unusable_match(ask.wish) else ReasonCode.GPU_NO_MATCH
+    return ReasonCode.GPU_LOST if pool.unusable_match(ask.requirement) else ReasonCode.GPU_NO_MATCH
 
 
 def _named(pool: DevicePool, ask: DeviceNeeds) -> ReasonCode | None:
     devices = named_devices(pool, ask.needs)
     if isinstance(devices, ReasonCode):
         return devices
-    if not all(ask.wish.admits(device) for device in devices):
+    if not all(ask.requirement.admits(device) for device in devices):
         return ReasonCode.GPU_NO_MATCH
     if any(_is_used(device, ask) for device in devices):
         return ReasonCode.GPU_BUSY
@@ -374,7 +375,7 @@ def _good(
     return [
         device
         for device in choosable
-        if (uuids is None or device.uuid in uuids) and ask.wish.admits(device)
+        if (uuids is None or device.uuid in uuids) and ask.requirement.admits(device)
     ]
 
 
@@ -473,13 +474,13 @@ def _size(group: list[Device]) -> tuple[int, int]:
 # Whether a GPU that kubelet has given to a pod is one that the pod has asked for. Pure.
 
 
-def is_wished_for(
+def is_required(
     needs: Requirements | RequirementsInvalid,
     pool: DevicePool,
     uuid: str,
     named_labels: Mapping[str, Selector],
 ) -> bool:
-    """Whether the wish admits the device; `named_labels` are the policy's.
+    """Whether the requirement admits the device; `named_labels` are the policy's.
 
     A device that has become unusable since is another matter, and so is the node's standing.
     Who accepts any good node with enough devices (`guarantee: node`) has accepted this one.
@@ -495,4 +496,4 @@ def is_wished_for(
         meant = named_devices(pool, needs)
         if isinstance(meant, ReasonCode) or device not in meant:
             return False
-    return device_wish(needs.selector, sorted(needs.labels), named_labels).admits(device)
+    return device_requirement(needs.selector, sorted(needs.labels), named_labels).admits(device)

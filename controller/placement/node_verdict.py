@@ -12,7 +12,7 @@ from controller.placement.devices import (
     DeviceNeeds,
     DevicePool,
     assigned_devices,
-    device_wish,
+    device_requirement,
     free_devices,
     is_mig_resource,
     judge_devices,
@@ -122,7 +122,7 @@ class Offer:
 
 
 class Judge:
-    """A guarded pod's demands against one scene, prepared for many nodes."""
+    """A managed pod's demands against one scene, prepared for many nodes."""
 
     __slots__ = (
         "_allowed",
@@ -130,10 +130,10 @@ class Judge:
         "_levels",
         "_needs",
         "_place_node",
+        "_requirement",
         "_scene",
         "_static_level_suffices",
         "_verdicts",
-        "_wish",
         "accepted",
         "level",
         "pod_refusal",
@@ -142,7 +142,7 @@ class Judge:
     def __init__(self, needs: Requirements | RequirementsInvalid, scene: Scene) -> None:
         self._scene = scene
         policy = scene.policy.policy
-        valid = Requirements(guarded=True) if isinstance(needs, RequirementsInvalid) else needs
+        valid = Requirements(managed=True) if isinstance(needs, RequirementsInvalid) else needs
         self._needs = valid
         self._place_node = None if valid.place is None else scene.node_of(valid.place.node)
         both = acceptable_hashes(
@@ -157,9 +157,9 @@ class Judge:
         self._levels = frozenset(each for each in Level if RANK[each] >= RANK[self.level])
         self._static_level_suffices = asked is Level.NONE and policy.min_level in _DEMANDS_NOTHING
         labels = sorted(self._needs.labels)
-        self._wish = device_wish(self._needs.selector, labels, scene.policy.labels)
+        self._requirement = device_requirement(self._needs.selector, labels, scene.policy.labels)
         ask = DeviceNeeds(
-            self._needs, self._wish, scene.busy, policy.processes_count_as_use, scene.shared
+            self._needs, self._requirement, scene.busy, policy.processes_count_as_use, scene.shared
         )
         self._demands = DeviceDemands(ask, scene)
         question = (
@@ -353,7 +353,7 @@ class Judge:
             return ReasonCode.HASH_MISMATCH
         if not self._static_level_suffices:
             return ReasonCode.LEVEL_TOO_LOW
-        about_devices = needs.place or needs.uuids or self._wish.key
+        about_devices = needs.place or needs.uuids or self._requirement.key
         if about_devices or (needs.count and not needs.requests):
             return ReasonCode.GPU_NO_MATCH
         return None

@@ -16,8 +16,8 @@ from controller.placement.texts import (
     MAP,
     ORDINAL,
     PREFIX,
-    WishRules,
-    WishTextError,
+    RequirementRules,
+    RequirementTextError,
     parse_count,
     shown,
 )
@@ -171,7 +171,7 @@ def device_requests(pod: Pod, resources: Iterable[str]) -> tuple[tuple[str, int]
 
     max(sum of containers and sidecars, largest init step), where an init step runs
     beside the sidecars before it (k8s component-helpers, `PodRequests`); never less
-    than a pod-level request. Raises WishTextError for a quantity that is no count.
+    than a pod-level request. Raises RequirementTextError for a quantity that is no count.
     """
     pairs = ((resource, _effective(pod.spec, resource)) for resource in resources)
     return tuple((resource, count) for resource, count in pairs if count)
@@ -180,7 +180,7 @@ def device_requests(pod: Pod, resources: Iterable[str]) -> tuple[tuple[str, int]
 def requested(resources: Resources | None, resource: str) -> int:
     """What one container asks of `resource`; a limit counts where there is no request.
 
-    Raises WishTextError for a quantity that is no count.
+    Raises RequirementTextError for a quantity that is no count.
     """
     if resources is None:
         return 0
@@ -241,9 +241,9 @@ def is_too_much(devices: Sequence[int | str]) -> bool:
 
 
 def parse_ordinal(text: str) -> int:
-    """Read an ordinal; leading zeros do not count; raises WishTextError."""
+    """Read an ordinal; leading zeros do not count; raises RequirementTextError."""
     if not _ORDINAL.fullmatch(text):
-        raise WishTextError("a whole number, 0 or more")
+        raise RequirementTextError("a whole number, 0 or more")
     return int(text)
 
 
@@ -262,7 +262,7 @@ def parse_gpu_map(text: str) -> Mapping[int, Place] | tuple[Finding, ...]:
             continue
         try:
             ordinal, place = _line(line)
-        except WishTextError as error:
+        except RequirementTextError as error:
             findings.append(Finding(f"{MAP} line {number}", shown(line), str(error)))
             continue
         if ordinal in places:
@@ -277,21 +277,21 @@ def _line(line: str) -> tuple[int, Place]:
     left, equals, right = line.partition("=")
     node, colon, devices = (part.strip() for part in right.partition(":"))
     if not equals or not colon:
-        raise WishTextError("ordinal=node:devices, such as 0=node1:0,1")
+        raise RequirementTextError("ordinal=node:devices, such as 0=node1:0,1")
     ordinal = parse_ordinal(left.strip())
     if not is_node_name(node):
-        raise WishTextError(f"a node name (RFC 1123 subdomain), not {shown(node)}")
+        raise RequirementTextError(f"a node name (RFC 1123 subdomain), not {shown(node)}")
     return ordinal, Place(node, _devices(devices))
 
 
 def _devices(text: str) -> tuple[int | str, ...]:
     devices = tuple(_device(part.strip()) for part in text.split(","))
     if len(devices) > _MAX_DEVICES:
-        raise WishTextError(f"at most {_MAX_DEVICES} devices")
+        raise RequirementTextError(f"at most {_MAX_DEVICES} devices")
     if len(set(devices)) != len(devices):
-        raise WishTextError("each device once")
+        raise RequirementTextError("each device once")
     if is_too_much(devices):
-        raise WishTextError(MIG_ALONE)
+        raise RequirementTextError(MIG_ALONE)
     return devices
 
 
@@ -300,7 +300,7 @@ def _device(text: str) -> int | str:
         return int(text)
     if is_device_uuid(text):
         return text
-    raise WishTextError(f"devices as indices or GPU-/MIG- UUIDs, not {shown(text)}")
+    raise RequirementTextError(f"devices as indices or GPU-/MIG- UUIDs, not {shown(text)}")
 
 
 # --- ordinal
@@ -330,7 +330,7 @@ def pod_ordinal(pod: Pod) -> int | Finding | None:
         if key in texts:
             try:
                 return parse_ordinal(texts[key])
-            except WishTextError as error:
+            except RequirementTextError as error:
                 return Finding(key, shown(texts[key]), str(error))
     return _from_name(pod)
 
@@ -381,8 +381,8 @@ def read_place(pod: Pod, findings: list[Finding]) -> tuple[Place | None, bool]:
 # --- device count
 # How many devices a pod needs (placement design, section 1). Pure.
 #
-# What kubelet is asked for wins; without such a request the devices that the wish
-# names, else `gpuwarden.dev/gpu-count`, else 1 for a wish about GPUs and 0 for a wish
+# What kubelet is asked for wins; without such a request the devices that the requirement
+# names, else `gpuwarden.dev/gpu-count`, else 1 for a requirement about GPUs and 0 for a requirement
 # about the node alone. Numbers that contradict each other are a fault.
 
 _MAX_COUNT = 1024
@@ -408,7 +408,7 @@ def read_count(annotations: Mapping[str, str], findings: list[Finding]) -> int |
         return None
     try:
         count = parse_count(text)
-    except WishTextError:
+    except RequirementTextError:
         count = 0
     if 1 <= count <= _MAX_COUNT:
         return count
@@ -470,7 +470,7 @@ class ReservedKeys:
         return key.startswith(self.prefixes) or key in self.names
 
 
-def reserved_keys(rules: WishRules) -> ReservedKeys:
+def reserved_keys(rules: RequirementRules) -> ReservedKeys:
     """The keys of an installation."""
     prefixes = (PREFIX, *(x for x in LABEL_PREFIXES if not x.startswith(PREFIX)))
     names = (*rules.hash_keys, MAP)

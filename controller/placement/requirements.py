@@ -33,13 +33,13 @@ from controller.placement.texts import (
     MAP,
     MIN_LEVEL,
     PREFIX,
+    REQUIREMENT_ANNOTATIONS,
     RESERVE,
     RESULT_ANNOTATIONS,
     SEED_RESULT_ANNOTATIONS,
-    WISH_ANNOTATIONS,
     Guarantee,
-    WishRules,
-    WishTextError,
+    RequirementRules,
+    RequirementTextError,
     read_hashes,
     shown,
     split_list,
@@ -52,14 +52,14 @@ from gpuwarden.finding import Finding
 #
 # One parser for extender, webhooks and sweeper. A pod that asks for something in a
 # way that cannot be read gets `RequirementsInvalid` with every fault, and then no
-# node passes: a wish that is not understood never widens anything.
+# node passes: a requirement that is not understood never widens anything.
 
 _MAX_UUIDS = 64
 _MAX_DETAIL_CHARS = 400
 _CLASS_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LEVELS = (Level.L0, Level.L1, Level.L2, Level.L3)
 _LESSER = (Guarantee.SET, Guarantee.NODE)
-_KNOWN = WISH_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
+_KNOWN = REQUIREMENT_ANNOTATIONS | HINT_ANNOTATIONS | RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
 _ABOUT_GPUS = frozenset({GPU_UUIDS, GPU_SELECTOR, GPU_COUNT, MAP})
 _OURS = (PREFIX, *LABEL_PREFIXES)
 
@@ -77,7 +77,7 @@ _RESERVES = tuple(Reserve)
 class Requirements:
     """Everything that a pod demands of nodes and GPUs. The default demands nothing."""
 
-    guarded: bool = False
+    managed: bool = False
     hashes: frozenset[str] | None = None
     """Acceptable attestation hashes; None = any."""
     attestation_class: str | None = None
@@ -94,7 +94,7 @@ class Requirements:
     shares_place: bool = False
     """Whether further lines of the map name the same devices of the same node."""
     accepts: Guarantee | None = None
-    """The lesser guarantee that is fine; None = what the wish needs."""
+    """The lesser guarantee that is fine; None = what the requirement needs."""
     reserve: Reserve | None = None
     count: int = 0
     """Devices needed on the node."""
@@ -106,7 +106,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True)
 class RequirementsInvalid:
-    """A pod whose wishes cannot be read; it is guarded, and nothing passes."""
+    """A pod whose requirements cannot be read; it is managed, and nothing passes."""
 
     findings: tuple[Finding, ...]
 
@@ -116,7 +116,7 @@ class RequirementsInvalid:
         return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "…"
 
 
-UNGUARDED = Requirements()
+UNMANAGED = Requirements()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,42 +131,42 @@ class PodRequirements:
     @property
     def may_count(self) -> bool:
         """Whether the pod asks for something in an enforced namespace."""
-        return isinstance(self.needs, RequirementsInvalid) or self.needs.guarded
+        return isinstance(self.needs, RequirementsInvalid) or self.needs.managed
 
     def counting(self, *, enforced: bool) -> Requirements | RequirementsInvalid:
         """What counts in a namespace that is enforced, or is not."""
-        return self.needs if enforced or self.asks else UNGUARDED
+        return self.needs if enforced or self.asks else UNMANAGED
 
 
-def read_requirements(pod: Pod, rules: WishRules) -> PodRequirements:
-    """Parse every wish of `pod`, for whichever namespace."""
+def read_requirements(pod: Pod, rules: RequirementRules) -> PodRequirements:
+    """Parse every requirement of `pod`, for whichever namespace."""
     if _has_keys(pod, rules):
         return _read_keys(pod, rules)
     return PodRequirements(asks=False, needs=_read_requests(pod, rules))
 
 
 def parse_requirements(
-    pod: Pod, rules: WishRules, *, enforced: bool = False
+    pod: Pod, rules: RequirementRules, *, enforced: bool = False
 ) -> Requirements | RequirementsInvalid:
-    """Parse every wish of `pod`.
+    """Parse every requirement of `pod`.
 
-    `enforced` says that its namespace makes each GPU pod guarded. A pod that asks for
-    nothing of ours is `UNGUARDED`, whatever else is in it.
+    `enforced` says that its namespace makes each GPU pod managed. A pod that asks for
+    nothing of ours is `UNMANAGED`, whatever else is in it.
     """
     if _has_keys(pod, rules):
         return _read_keys(pod, rules).counting(enforced=enforced)
-    return _read_requests(pod, rules) if enforced else UNGUARDED
+    return _read_requests(pod, rules) if enforced else UNMANAGED
 
 
-def _has_keys(pod: Pod, rules: WishRules) -> bool:
+def _has_keys(pod: Pod, rules: RequirementRules) -> bool:
     return (
-        any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in pod.annotations)
+        any(key in REQUIREMENT_ANNOTATIONS or key in rules.hash_keys for key in pod.annotations)
         or any(key.startswith(LABEL_PREFIXES) for key in pod.labels)
         or next(_strange_keys(pod, rules), None) is not None
     )
 
 
-def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
+def _strange_keys(pod: Pod, rules: RequirementRules) -> Iterator[Finding]:
     """Our keys in the wrong place or misspelled: ignoring them would grant what was not meant.
 
     Results are admission's business, as annotations and as labels.
@@ -178,26 +178,26 @@ def _strange_keys(pod: Pod, rules: WishRules) -> Iterator[Finding]:
                 shown(key), shown(text), "a label, not an annotation" if label else "a known key"
             )
     for key, text in pod.labels.items():
-        if key in WISH_ANNOTATIONS or key in rules.hash_keys:
+        if key in REQUIREMENT_ANNOTATIONS or key in rules.hash_keys:
             yield Finding(shown(key), shown(text), "an annotation, not a label")
         elif key.startswith(PREFIX) and not key.startswith(LABEL_PREFIXES) and key not in _KNOWN:
             yield Finding(shown(key), shown(text), "a known key of a pod")
 
 
-def _read_requests(pod: Pod, rules: WishRules) -> Requirements | RequirementsInvalid:
+def _read_requests(pod: Pod, rules: RequirementRules) -> Requirements | RequirementsInvalid:
     """Of a pod without a key of ours: what it asks kubelet for."""
     findings: list[Finding] = []
     requests, claims = _requests(pod, rules, findings), bool(pod.spec.resource_claims)
     if findings:
         return RequirementsInvalid(tuple(findings))
     if not (requests or claims):
-        return UNGUARDED
+        return UNMANAGED
     count = sum(count for _, count in requests)
-    return Requirements(guarded=True, count=count, requests=requests, claims=claims)
+    return Requirements(managed=True, count=count, requests=requests, claims=claims)
 
 
-def _read_keys(pod: Pod, rules: WishRules) -> PodRequirements:
-    """Read every wish; with one fault there is nothing but the faults."""
+def _read_keys(pod: Pod, rules: RequirementRules) -> PodRequirements:
+    """Read every requirement; with one fault there is nothing but the faults."""
     findings = list(_strange_keys(pod, rules))
     annotations = pod.annotations
     labels, assign = read_labels(pod.labels, findings)
@@ -210,7 +210,7 @@ def _read_keys(pod: Pod, rules: WishRules) -> PodRequirements:
     asks_gpus = bool(selector or labels or MAP in annotations or assign)
     _demand_gpus(pod, reserve, findings, asked=bool(labels or assign or requests))
     needs = Requirements(
-        guarded=True,
+        managed=True,
         hashes=read_hashes(annotations, rules, findings),
         attestation_class=_class_name(annotations, findings),
         min_level=_choice(annotations, MIN_LEVEL, _LEVELS, findings) or Level.NONE,
@@ -228,10 +228,10 @@ def _read_keys(pod: Pod, rules: WishRules) -> PodRequirements:
     )
     if findings:
         return PodRequirements(asks=True, needs=RequirementsInvalid(tuple(findings)))
-    asked = any(key in WISH_ANNOTATIONS or key in rules.hash_keys for key in annotations)
+    asked = any(key in REQUIREMENT_ANNOTATIONS or key in rules.hash_keys for key in annotations)
     if asked or labels or assign:
         return PodRequirements(asks=True, needs=needs)
-    return PodRequirements(asks=False, needs=needs if needs.count or needs.claims else UNGUARDED)
+    return PodRequirements(asks=False, needs=needs if needs.count or needs.claims else UNMANAGED)
 
 
 def _demand_gpus(
@@ -240,7 +240,7 @@ def _demand_gpus(
     """An early reservation is one of GPUs: who asks for none has forgotten to say which."""
     elsewhere = pod.spec.resource_claims or _ABOUT_GPUS & pod.annotations.keys()
     if reserve is not None and not (asked or elsewhere):
-        expected = f"a wish for GPUs beside it, such as {GPU_COUNT}"
+        expected = f"a ask for GPUs beside it, such as {GPU_COUNT}"
         findings.append(Finding(RESERVE, shown(pod.annotations[RESERVE]), expected))
 
 
@@ -301,15 +301,17 @@ def _selector(annotations: Mapping[str, str], findings: list[Finding]) -> Select
         return None
     try:
         return parse_selector(text)
-    except WishTextError as error:
+    except RequirementTextError as error:
         findings.append(Finding(GPU_SELECTOR, shown(text), str(error)))
         return None
 
 
-def _requests(pod: Pod, rules: WishRules, findings: list[Finding]) -> tuple[tuple[str, int], ...]:
+def _requests(
+    pod: Pod, rules: RequirementRules, findings: list[Finding]
+) -> tuple[tuple[str, int], ...]:
     try:
         return device_requests(pod, rules.managed_resources)
-    except WishTextError as error:
+    except RequirementTextError as error:
         findings.append(Finding("resources", ", ".join(rules.managed_resources), str(error)))
         return ()
 
@@ -334,8 +336,8 @@ def _choice(
 
 
 def describe(needs: Requirements) -> tuple[str, ...]:
-    """One line per wish, in the order in which they are decided."""
-    return tuple(_lines(needs)) if needs.guarded else ()
+    """One line per requirement, in the order in which they are decided."""
+    return tuple(_lines(needs)) if needs.managed else ()
 
 
 def _lines(needs: Requirements) -> Iterator[str]:
@@ -365,7 +367,7 @@ def _lines(needs: Requirements) -> Iterator[str]:
 #
 # A map declares one where several of its lines name the same devices of the same node. Pods of
 # one namespace and one owner with such a line share them, nobody else does. A line that stands
-# alone declares nothing: a pod that is made anew does not share with what is left of the old.
+# alone declares nothing: a pod that is made again does not share with what is left of the old.
 
 
 def share_group(pod: Pod, needs: Requirements | RequirementsInvalid) -> ShareGroup | None:

@@ -12,7 +12,7 @@ from controller.fleet.view import GpuView
 from controller.placement.texts import (
     ASSIGN,
     LABEL_PREFIXES,
-    WishTextError,
+    RequirementTextError,
     parse_dotted,
     parse_quantity,
     shown,
@@ -35,7 +35,7 @@ _MIB = 1 << 20
 class Device(NamedTuple):
     """One device that a pod can be given: a whole GPU, or a MIG device with its parent's facts.
 
-    A tuple because a fleet has 100,000 of them, made anew with each evidence.
+    A tuple because a fleet has 100,000 of them, made again with each evidence.
     """
 
     uuid: str
@@ -59,7 +59,7 @@ def _dotted(value: str | None) -> tuple[int, ...] | None:
         return None
     try:
         return parse_dotted(value)
-    except WishTextError:
+    except RequirementTextError:
         return None
 
 
@@ -89,14 +89,14 @@ FACTS: dict[str, Callable[[Device], Fact]] = {
 def _boolean(text: str) -> bool:
     folded = text.casefold()
     if folded not in {"true", "false"}:
-        raise WishTextError("true or false")
+        raise RequirementTextError("true or false")
     return folded == "true"
 
 
 def _bytes(text: str) -> int:
     value = parse_quantity(text)
     if value < 0 or value.denominator != 1:
-        raise WishTextError("a quantity of whole bytes such as 40Gi")
+        raise RequirementTextError("a quantity of whole bytes such as 40Gi")
     return int(value)
 
 
@@ -163,12 +163,12 @@ class Selector:
 
 
 def parse_selector(text: str) -> Selector:
-    """Read a selector; raises WishTextError that names the term and what was expected."""
+    """Read a selector; raises RequirementTextError that names the term and what was expected."""
     if len(text) > _MAX_CHARS:
-        raise WishTextError(f"at most {_MAX_CHARS} characters")
+        raise RequirementTextError(f"at most {_MAX_CHARS} characters")
     parts = text.split(",")
     if len(parts) > _MAX_TERMS:
-        raise WishTextError(f"at most {_MAX_TERMS} terms")
+        raise RequirementTextError(f"at most {_MAX_TERMS} terms")
     terms = tuple(_term(part) for part in parts)
     return Selector(terms, ",".join(term.text for term in terms))
 
@@ -176,12 +176,14 @@ def parse_selector(text: str) -> Selector:
 def _term(text: str) -> Term:
     match = _TERM.fullmatch(text)
     if match is None:
-        raise WishTextError(f"key, operator and value in term {text[:80]!r}, such as memory>=40Gi")
+        raise RequirementTextError(
+            f"key, operator and value in term {text[:80]!r}, such as memory>=40Gi"
+        )
     key, operator, value = match[1], match[2].strip(), match[3]
     if key not in FACTS:
-        raise WishTextError(f"a key out of {', '.join(FACTS)}, not {key!r}")
+        raise RequirementTextError(f"a key out of {', '.join(FACTS)}, not {key!r}")
     if operator not in {"=", "!=", "in"} and key not in ORDERED:
-        raise WishTextError(f"one of = != in for {key}, which has no order")
+        raise RequirementTextError(f"one of = != in for {key}, which has no order")
     texts = _choices(key, value) if operator == "in" else [value]
     values = tuple(_value(key, choice) for choice in texts)
     written = f"({'|'.join(texts)})" if operator == "in" else value
@@ -195,22 +197,22 @@ def _term(text: str) -> Term:
 
 def _choices(key: str, value: str) -> list[str]:
     if not (value.startswith("(") and value.endswith(")")):
-        raise WishTextError(f"{key} in (a|b)")
+        raise RequirementTextError(f"{key} in (a|b)")
     choices = [choice.strip() for choice in value[1:-1].split("|")]
     if len(choices) > _MAX_CHOICES:
-        raise WishTextError(f"at most {_MAX_CHOICES} choices for {key}")
+        raise RequirementTextError(f"at most {_MAX_CHOICES} choices for {key}")
     return choices
 
 
 def _value(key: str, text: str) -> Fact:
     if not text or len(text) > _MAX_VALUE_CHARS or not text.isprintable() or _SYNTAX & set(text):
-        raise WishTextError(
+        raise RequirementTextError(
             f"1 to {_MAX_VALUE_CHARS} printable characters without = < > ! ( ) | as value of {key}"
         )
     try:
         return PARSERS.get(key, str.casefold)(text)
-    except WishTextError as error:
-        raise WishTextError(f"{error} for {key}, not {text[:80]!r}") from None
+    except RequirementTextError as error:
+        raise RequirementTextError(f"{error} for {key}, not {text[:80]!r}") from None
 
 
 def _compares(fact: Fact, operator: str, value: Fact) -> bool:
@@ -255,7 +257,7 @@ def model_label(product: str) -> str:
 
 
 def compile_labels(labels: Mapping[str, str]) -> Mapping[str, Selector]:
-    """The selectors behind a policy's labels; raises WishTextError for one that is malformed."""
+    """The selectors behind a policy's labels; raises RequirementTextError for a malformed one."""
     return {name: parse_selector(text) for name, text in labels.items()}
 
 

@@ -125,7 +125,7 @@ class Verdicts:
 # --- memory
 # What was worked out before and still holds, so that a filter call need not do it again.
 #
-# Never decides anything: an entry counts only for the very view of a node, wishes and
+# Never decides anything: an entry counts only for the very view of a node, requirements and
 # policy that it was made from. Not thread-safe.
 
 _MAX_QUESTIONS = 16
@@ -281,7 +281,7 @@ class PlacementPolicy:
 
 
 def placement_policy(policy: Policy) -> PlacementPolicy:
-    """Compile a policy; raises WishTextError for a malformed label (policy_file refuses those)."""
+    """Compile a policy; raises RequirementTextError for a malformed label."""
     return PlacementPolicy(policy, compile_labels(policy.labels))
 
 
@@ -394,7 +394,7 @@ def _no_nodes() -> DirectorySnapshot:
 
 
 class Scenes:
-    """One for /filter and the gate, so that they judge by the same; remembers what still holds."""
+    """One for /filter and the binding webhook, so that both judge alike; keeps what is valid."""
 
     def __init__(
         self,

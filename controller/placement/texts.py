@@ -1,6 +1,6 @@
 """Texts.
 
-Holds: finding, quantity, wish keys, hash list, guarantee, levels, refusal texts, micro time.
+Holds: finding, quantity, requirement keys, hash list, guarantee, levels, refusal texts, micro time.
 """
 
 import re
@@ -29,8 +29,8 @@ def shown(text: str) -> str:
     return ascii(cut) if not cut.isprintable() or not cut or " " in cut else cut
 
 
-class WishTextError(ValueError):
-    """One wish's text is malformed; the message completes "expected …"."""
+class RequirementTextError(ValueError):
+    """One requirement's text is malformed; the message completes "expected …"."""
 
 
 # --- quantity
@@ -55,15 +55,15 @@ _DOTTED = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,7}")
 
 
 def parse_quantity(text: str) -> Fraction:
-    """Read a quantity such as `40Gi`, `1500M`, `2e3`; raises WishTextError."""
+    """Read a quantity such as `40Gi`, `1500M`, `2e3`; raises RequirementTextError."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARS_QUANTITY else None
     if match is None:
-        raise WishTextError("a quantity such as 40Gi")
+        raise RequirementTextError("a quantity such as 40Gi")
     sign, number, suffix, exponent = match.groups()
     value = Fraction(number + "0" if number.endswith(".") else number)
     if exponent is not None:
         if abs(int(exponent)) > _MAX_EXPONENT:
-            raise WishTextError("a quantity such as 40Gi")
+            raise RequirementTextError("a quantity such as 40Gi")
         value *= Fraction(10) ** int(exponent)
     elif suffix is not None:
         value *= _SUFFIX[suffix]
@@ -71,30 +71,30 @@ def parse_quantity(text: str) -> Fraction:
 
 
 def parse_count(text: str) -> int:
-    """Read a quantity of whole devices, 0 or more; raises WishTextError."""
+    """Read a quantity of whole devices, 0 or more; raises RequirementTextError."""
     if text.isascii() and text.isdecimal() and len(text) <= _MAX_CHARS_QUANTITY:
         return int(text)  # nearly always
     value = parse_quantity(text)
     if value.denominator != 1 or value < 0:
-        raise WishTextError("a whole number of devices, 0 or more")
+        raise RequirementTextError("a whole number of devices, 0 or more")
     return int(value)
 
 
 def parse_dotted(text: str) -> tuple[int, ...]:
-    """Read `570.86.10` for comparison; trailing zeros do not count; raises WishTextError."""
+    """Read `570.86.10` for comparison; trailing zeros do not count; raises RequirementTextError."""
     if not _DOTTED.fullmatch(text):
-        raise WishTextError("a dotted number such as 570.86.10")
+        raise RequirementTextError("a dotted number such as 570.86.10")
     parts = [int(part) for part in text.split(".")]
     while len(parts) > 1 and parts[-1] == 0:
         parts.pop()
     return tuple(parts)
 
 
-# --- wish keys
+# --- requirement keys
 # Every annotation and label that a pod can use, in one place (placement design, section 1).
 #
 # The extender, the webhooks and the policies take the configured keys from one
-# `WishRules` value, so that they cannot disagree about what is a wish.
+# `RequirementRules` value, so that they cannot disagree about what is a requirement.
 
 PREFIX: Final = "gpuwarden.dev/"
 
@@ -121,7 +121,7 @@ ASSIGN: Final = "assign"
 """`<prefix>assign` asks for some GPU and names no property."""
 SEED_ASSIGN: Final = SEED_LABEL_PREFIX + ASSIGN
 
-WISH_ANNOTATIONS: Final = frozenset(
+REQUIREMENT_ANNOTATIONS: Final = frozenset(
     {
         ATTESTATION_CLASS,
         MIN_LEVEL,
@@ -134,7 +134,7 @@ WISH_ANNOTATIONS: Final = frozenset(
         MAP,
     }
 )
-"""Annotations that make a pod guarded, besides the configured hash keys."""
+"""Annotations that make a pod managed, besides the configured hash keys."""
 
 HINT_ANNOTATIONS: Final = frozenset(
     {
@@ -171,7 +171,7 @@ SEED_RESERVATION_ID: Final = "fudo.org/gpu.reservation-id"
 SEED_NODE: Final = "fudo.org/gpu.node"
 SEED_RESULT_ANNOTATIONS: Final = frozenset({SEED_UUID, SEED_RESERVATION_ID, SEED_NODE})
 """Twins of results, written where a pod used that spelling."""
-RESULT_TWINS: Final = {
+RESULT_ALIASES: Final = {
     SEED_UUID: ASSIGNED_UUIDS,
     SEED_RESERVATION_ID: RESERVATION_ID,
     SEED_NODE: GIVEN_NODE,
@@ -184,8 +184,8 @@ CDI_KIND: Final = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class WishRules:
-    """What the installation configures about wishes."""
+class RequirementRules:
+    """What the installation configures about requirements."""
 
     hash_keys: tuple[str, ...] = (REQUIRED_HASH, SEED_REQUIRED_HASH)
     """Annotations that hold a hash list (`requiredHashKeys`, `BGS_REQUIRED_ANNOTATION`)."""
@@ -234,11 +234,11 @@ def split_list(key: str, text: str, most: int) -> tuple[str, ...] | Finding:
 
 
 def read_hashes(
-    annotations: Mapping[str, str], rules: WishRules, findings: list[Finding]
+    annotations: Mapping[str, str], rules: RequirementRules, findings: list[Finding]
 ) -> frozenset[str] | None:
     """The hashes that every given list allows, or None where no list is given.
 
-    A key that is present and empty is a fault, not an absent wish.
+    A key that is present and empty is a fault, not an absent requirement.
     """
     keys = [key for key in rules.hash_keys if key in annotations]
     if not keys:
@@ -251,7 +251,9 @@ def read_hashes(
     return common
 
 
-def _hashes(key: str, text: str, rules: WishRules, findings: list[Finding]) -> frozenset[str]:
+def _hashes(
+    key: str, text: str, rules: RequirementRules, findings: list[Finding]
+) -> frozenset[str]:
     elements = split_list(key, text, _MAX_HASHES)
     if isinstance(elements, Finding):
         findings.append(elements)
@@ -339,7 +341,7 @@ NO_MODE_YET: dict[NodeMode, Refusal] = {
     mode: Refusal(ReasonCode.NODE_MODE, f"nodes of mode {mode} give no GPUs yet")
     for mode in (NodeMode.PER_GPU, NodeMode.DRA)
 }
-"""Of the modes that are not available: guarded pods pass none of their nodes."""
+"""Of the modes that are not available: managed pods pass none of their nodes."""
 
 
 def refused_node(code: ReasonCode) -> Refusal:

@@ -23,7 +23,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- filter
-# Filter: which of the scheduler's nodes a guarded pod may go to. Pure.
+# Filter: which of the scheduler's nodes a managed pod may go to. Pure.
 #
 # Cost is linear in the names: where hashes are asked for, only nodes whose last
 # evidence has one of them are judged; the others' answer is known to be no, and why
@@ -72,7 +72,7 @@ def filter_nodes(
 ) -> FilterOutcome:
     """Decide for every name. Unknown names are rejected like any node without evidence.
 
-    `denied`: nodes that the gate has just denied the pod, few if any.
+    `denied`: nodes that the binding webhook has just denied the pod, few if any.
     """
     outcome = _judged(names, needs, scene)
     return _without(outcome, names, denied) if denied else outcome
@@ -97,7 +97,7 @@ def _judged(
 def _without(
     outcome: FilterOutcome, names: Sequence[str], denied: AbstractSet[str]
 ) -> FilterOutcome:
-    """What the gate has denied goes nowhere else: its reason comes before all others'."""
+    """A recent denial of the binding webhook comes before all other reasons."""
     dropped = [name for name in outcome.passed if name in denied]
     if not dropped:
         return outcome
@@ -187,18 +187,18 @@ def score(name: str, judge: Judge, scene: Scene) -> int:
     if offer is None:
         return 0
     count = judge.count
-    tight = tightness(len(offer.free) - count)
+    tight = bin_packing(len(offer.free) - count)
     if tight and count and breaks_island(count, offer.free, offer.acceptance.gpus):
         tight -= 1
-    return 2 * tight + thrift(offer.acceptance, judge, scene.now.boottime_ns)
+    return 2 * tight + level_penalty(offer.acceptance, judge, scene.now.boottime_ns)
 
 
-def tightness(left_over: int) -> int:
+def bin_packing(left_over: int) -> int:
     """0..4: how few matching devices stay free (`left_over`) when the pod is there."""
     return _TIGHT[max(left_over, 0)] if left_over < len(_TIGHT) else _LOOSE
 
 
-def thrift(acceptance: Acceptance, judge: Judge, now_ns: int) -> int:
+def level_penalty(acceptance: Acceptance, judge: Judge, now_ns: int) -> int:
     """0 where a higher evidence level than asked would be spent, else 1, and 2 while fresh.
 
     Fresh means in the first half of the lease.
@@ -218,7 +218,7 @@ _SHOWN_CHARS = 253
 
 @dataclass(frozen=True, slots=True)
 class FilterDecision:
-    """One decision about a guarded pod."""
+    """One decision about a managed pod."""
 
     namespace: str
     pod: str
@@ -347,7 +347,7 @@ class PodExplanation:
 def explain_waiting(
     needs: Requirements | RequirementsInvalid, scene: Scene, denied: AbstractSet[str]
 ) -> PodExplanation:
-    """A guarded pod that is bound to no node; `denied` as in `filter_nodes`."""
+    """A managed pod that is bound to no node; `denied` as in `filter_nodes`."""
     names = sorted(scene.fleet.nodes.keys() | scene.static.hashes.keys())
     outcome = filter_nodes(names, needs, scene, denied)
     judge = Judge(needs, scene)
@@ -364,7 +364,7 @@ def explain_waiting(
 def explain_bound(
     needs: Requirements | RequirementsInvalid, scene: Scene, node: str
 ) -> PodExplanation:
-    """A guarded pod that is bound."""
+    """A managed pod that is bound."""
     return PodExplanation(needs=needs, promise=_best([node], needs, scene))
 
 
@@ -423,7 +423,7 @@ def explain_fit(
     *,
     names: Iterable[str] | None = None,
 ) -> FitReport:
-    """Judge a guarded pod on `names`, or on every node that is known."""
+    """Judge a managed pod on `names`, or on every node that is known."""
     judge = Judge(needs, scene)
     known = scene.fleet.nodes.keys() | scene.static.hashes.keys()
     fits = tuple(

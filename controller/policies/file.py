@@ -17,7 +17,12 @@ import msgspec
 from msgspec import Meta, inspect
 
 from controller.placement.selector import is_label_name, parse_selector
-from controller.placement.texts import ASSIGN, WishTextError, is_attestation_hash, is_opaque_hash
+from controller.placement.texts import (
+    ASSIGN,
+    RequirementTextError,
+    is_attestation_hash,
+    is_opaque_hash,
+)
 from controller.placement.texts import shown as shown_key
 from controller.policy import (
     AttestationClass,
@@ -377,7 +382,7 @@ def _label_faults(labels: Mapping[str, str]) -> Iterator[Finding]:
             )
         try:
             parse_selector(text)
-        except WishTextError as error:
+        except RequirementTextError as error:
             yield Finding(f"labels.{shown_key(name)}", shown(text), str(error))
 
 

@@ -34,7 +34,7 @@ class PolicySource(Protocol):
 
 
 class PolicyInForce:
-    """One for the process. Without a source nothing is demanded, for ever."""
+    """One for the process. Without a source nothing is demanded, forever."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PolicyInForce:
 
     @property
     def unknown(self) -> str | None:
-        """Why it is not known yet what counts; None once it is, for ever."""
+        """Why it is not known yet what counts; None once it is, forever."""
         is_known = self._source is None or self._source.current is not None
         return None if is_known else self._fault
 

@@ -46,8 +46,8 @@ _SHOWN_GPUS: Final = 16
 _SHOWN_CHARS: Final = 300
 
 
-class BindingJournal:
-    """Implements the sinks of gate, follower and footing."""
+class BindingRecorder:
+    """Implements the sinks of binding webhook, reconciler and reconciliation state."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class BindingJournal:
         self._drifts: Mapping[DriftKind, int] = {}
 
     def bound(self, decision: BindDecision) -> None:
-        """The gate answered."""
+        """The binding webhook answered."""
         self._audit.note(bind_record(decision))
         if self._emit is not None:
             self._emit(decision)
@@ -95,10 +95,10 @@ class BindingJournal:
             gpus=decision.gpus[:_SHOWN_GPUS],
         )
 
-    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
+    def reserved_early(self, code: ReasonCode, *, again: bool) -> None:
         """A pod's creation asked for a reservation; its record is written where it is made."""
         self._early.labels(code.value).inc()
-        if anew:
+        if again:
             self._changes.labels(HolderState.PROPOSED.value).inc()
 
     def changed(self, change: ReservationChange) -> None:
@@ -178,7 +178,7 @@ class BindingJournal:
         self._audit.note(ledger_record("rewound", {"count": len(shown), "gpus": shown}))
         self._log.error(Event.LEDGER_WENT_BACK, count=len(shown), gpus=shown[:_SHOWN_GPUS])
 
-    def recalled(self, grants: Grants) -> None:
+    def log_replayed(self, grants: Grants) -> None:
         """What the audit log has from before this start."""
         self._logged |= grants.keys()
 
@@ -225,7 +225,7 @@ def _parts(gpus: tuple[str, ...], reservation: str) -> set[tuple[str, str]]:
 _SETTLED: Final = "Settled"
 
 
-class UseJournal:
+class UseRecorder:
     """Implements UseSink."""
 
     def __init__(

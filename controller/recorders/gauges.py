@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from controller.fleet.view import FleetSnapshot, GpuView, NodeState
-from gpuwarden.identity.keeper import KeeperFacts
+from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 
@@ -53,7 +53,7 @@ class FleetGauges:
             self._gpus.labels(state).set(count)
         self._classes.set(counts.classes)
 
-    def set_svid(self, facts: KeeperFacts) -> None:
+    def set_svid(self, facts: SvidFacts) -> None:
         """Show our SVID; counters move by what is new since the last look."""
         self._svid.set(facts.svid_expires_seconds)
         restarts = max(0, facts.rebuilds - 1)

@@ -21,7 +21,7 @@ _BAD: Final = frozenset({"bad", "too_large", "busy", "slow"})
 """Results of requests that could not be read."""
 
 
-class _ListenerJournal:
+class _ListenerRecorder:
     """What the recorders of all listeners share."""
 
     def __init__(self, listener: str, instruments: Instruments) -> None:
@@ -38,7 +38,7 @@ class _ListenerJournal:
             self._log.error(Event.TLS_MATERIAL_REFUSED, listener=self._listener, reason=error)
 
 
-class AdmissionJournal(_ListenerJournal):
+class AdmissionRecorder(_ListenerRecorder):
     """Implements the webhooks' `AdmissionMetrics` and `DecisionSink`."""
 
     def __init__(
@@ -101,7 +101,7 @@ class AdmissionJournal(_ListenerJournal):
             self._log.error(Event.ADMISSION_FAILED, path=path, exc_info=error)
 
 
-class ExtenderJournal(_ListenerJournal):
+class ExtenderRecorder(_ListenerRecorder):
     """Implements the extender's `ExtenderMetrics`, and counts nodes per code."""
 
     def __init__(self, instruments: Instruments) -> None:
@@ -126,7 +126,7 @@ class ExtenderJournal(_ListenerJournal):
                 self._nodes.labels(code.value).inc(count)
 
 
-class ApiJournal(_ListenerJournal):
+class ApiRecorder(_ListenerRecorder):
     """Implements the endpoint's `ApiSink`."""
 
     def __init__(self, instruments: Instruments, audit: AuditLog) -> None:

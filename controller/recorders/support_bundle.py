@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller.audit.log import DurableLog
 from controller.explain.node import WITHHELD, RecentRefusals, node_line
-from controller.fleet.enrollment import Denial
+from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.view import FleetSnapshot, NodeState
 from controller.operations.conditions import Conditions
 from controller.recorders.gauges import count_fleet
@@ -197,7 +197,7 @@ class ControllerState:
             {
                 "kind": facts.get("kind"),
                 "generation": facts.get("generation"),
-                "madeAnew": facts.get("created"),
+                "madeAgain": facts.get("created"),
                 "fresh": self.conditions.clock.boottime_ns() < snapshot.fresh_until_ns,
                 "records": len(snapshot.records),
                 "denials": {node: _denial(denials[node]) for node in sorted(denials)[:MAX_NAMES]},
@@ -207,7 +207,7 @@ class ControllerState:
         )
 
 
-def _denial(denial: Denial) -> dict[str, object]:
+def _denial(denial: QuarantineEntry) -> dict[str, object]:
     """A code that another controller wrote leaves only if this one knows it."""
     code = denial.code if denial.code in set(ReasonCode) else None
     return {"code": code, "at": rfc3339(denial.wall_ns)}

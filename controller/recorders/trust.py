@@ -10,9 +10,14 @@ from typing import Final
 
 from controller.access import ALLOWED_CALLERS, Caller
 from controller.explain.node import RecentRefusals
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
-from controller.fleet.enrollment import Denial
-from controller.fleet.quarantine import DenialFate
+from controller.fleet.attestation_result import (
+    Accepted,
+    FailureNoticeAccepted,
+    Refused,
+    StreamState,
+)
+from controller.fleet.enrollment import QuarantineEntry
+from controller.fleet.quarantine import QuarantineFate
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.operations.fleet import Act, Order
 from controller.operations.logged import denial_record
@@ -45,7 +50,7 @@ _ROUTINE = frozenset(
 """Have a record of their own in the log: the evidence's."""
 
 
-class TrustJournal:
+class TrustRecorder:
     """One for the process."""
 
     def __init__(
@@ -70,7 +75,7 @@ class TrustJournal:
         self._grants = instruments.counter(names.AUDIT_GRANTS)
         self.alarms = WitnessAlarms(instruments, audit)
         self._grants_refused = instruments.counter(names.AUDIT_GRANTS_REFUSED)
-        self._denials = instruments.counter(names.DENIALS)
+        self._denials = instruments.counter(names.QUARANTINE_ENTRIES)
         self._acts = instruments.counter(names.OPERATOR_ACTS)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
@@ -92,7 +97,7 @@ class TrustJournal:
                         lost=len(result.lost),
                         warnings=result.warnings,
                     )
-            case BadNewsAccepted():
+            case FailureNoticeAccepted():
                 self._count(ReasonCode.ACCEPTED, seconds)
             case Refused():
                 self._count(result.code, seconds)
@@ -125,12 +130,12 @@ class TrustJournal:
             self._audit.note(record)
         self._emit(changes)
 
-    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+    def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
         """What the store says about a denial."""
         self._audit.note(denial_record(node, denial, fate))
         self._denials.labels(fate.value).inc()
-        if fate is DenialFate.LOST:
-            self._log.error(Event.STORE_DENIAL_LOST, node=node, code=denial.code)
+        if fate is QuarantineFate.LOST:
+            self._log.error(Event.STORE_QUARANTINE_LOST, node=node, code=denial.code)
 
     def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
         """An operator decided about a node."""
@@ -288,7 +293,7 @@ MAX_LISTED: Final = 8
 _ACTOR: Final = "spire-server"
 
 
-class SpireJournal:
+class SpireRecorder:
     """Polls, changed agents, and rights beyond reading; one for the process, one event loop."""
 
     def __init__(self, instruments: Instruments, audit: AuditLog) -> None:

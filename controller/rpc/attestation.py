@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError as WireError
 from controller.access import PeerUsage
 from controller.fleet.attestation_result import (
     Accepted,
-    BadNewsAccepted,
+    FailureNoticeAccepted,
     Refused,
     StreamState,
     refused,
@@ -80,13 +80,13 @@ def accepted_verdict(
 
 
 def noted_verdict(challenge_id: bytes) -> pb.AttestResponse:
-    """Bad news was taken; a challenge follows at once. No hash: news earns none."""
+    """Failure notices was taken; a challenge follows at once. No hash: news earns none."""
     return pb.AttestResponse(
         verdict=pb.Verdict(
             challenge_id=challenge_id,
             outcome=pb.OUTCOME_ACCEPTED,
             code=ReasonCode.ACCEPTED,
-            detail="bad news noted",
+            detail="failure notices noted",
             next_challenge_ms=1,
         )
     )
@@ -192,7 +192,7 @@ class StreamObserver(Protocol):
         """A stream was admitted."""
 
     def challenged(self, cause: str) -> None:
-        """A challenge went out: `first`, `interval` or `bad-news`."""
+        """A challenge went out: `first`, `interval` or `failure-notice`."""
 
     def ended(self, peer: str, node: str | None, cause: str, detail: str) -> None:
         """A stream is over; `cause` is a reason code or one of a few words."""
@@ -244,7 +244,7 @@ class AttestationService(pb_grpc.AttestationServiceServicer):
 
 
 class _End(Exception):  # noqa: N818 - no error: the way out of the conversation
-    """The stream is to end now; made anew for each end, because exceptions carry tracebacks."""
+    """The stream is to end now; made again for each end, because exceptions carry tracebacks."""
 
     def __init__(
         self,
@@ -382,9 +382,9 @@ class AttestSession:
                 await self._answer_accepted(message.challenge_id, result)
                 self._rounds.end(message.challenge_id.hex(), ReasonCode.ACCEPTED.value)
                 return result.stream
-            case BadNewsAccepted():
+            case FailureNoticeAccepted():
                 await self._write(noted_verdict(message.challenge_id))
-                await self._challenge(result.stream, "bad-news")
+                await self._challenge(result.stream, "failure-notice")
                 return result.stream
             case Refused():
                 return await self._answer_refused(message.challenge_id, result)

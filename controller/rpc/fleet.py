@@ -98,7 +98,7 @@ class NodeWatch:
         )
 
 
-class FleetService(pb_grpc.FleetServiceServicer):
+class FleetServicer(pb_grpc.FleetServiceServicer):
     """The servicer; one for both listeners."""
 
     def __init__(
@@ -113,7 +113,7 @@ class FleetService(pb_grpc.FleetServiceServicer):
         fit: Callable[[bytes, str], pb.FitPodResponse],
         promises: Callable[[], PromiseOf] = lambda: no_promise,
     ) -> None:
-        """All is asked anew for each answer.
+        """All is asked again for each answer.
 
         `shown` gives enrollment, quarantine and candidate of a node; `labels` those of the policy
         in force; `fit` the nodes that would pass for a pod (JSON, default namespace) and never
@@ -315,7 +315,7 @@ class KnownFleet:
         self._snapshot = EMPTY_FLEET
 
     def snapshot(self) -> FleetSnapshot:
-        """All nodes; made anew only when a source has changed."""
+        """All nodes; made again only when a source has changed."""
         sources = (self._fleet.snapshot(), self._directory.snapshot(), self._policy())
         if self._made is None or any(a is not b for a, b in zip(sources, self._made, strict=True)):
             self._snapshot = self._merge(*sources)

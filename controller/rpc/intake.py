@@ -13,26 +13,26 @@ from typing import Final, Protocol
 
 from controller.fleet.attestation_result import (
     Accepted,
-    BadNewsAccepted,
+    FailureNoticeAccepted,
     Refused,
     StreamState,
     refused,
 )
 from controller.fleet.enrollment import (
     AUTOMATIC,
-    Denial,
     EnrollmentStore,
     EnrollmentUnavailableError,
+    QuarantineEntry,
     write,
 )
-from controller.fleet.quarantine import Denials
+from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.record import AuditLog, AuditUnavailableError, Json, Record
 from controller.verifier.challenge import IssuedChallenge
 from controller.verifier.context import ReceivedMessage, Snapshots
 from controller.verifier.verifier import Verifier
-from gpuwarden.audit.exhibit import Exhibit
+from gpuwarden.audit.archived_evidence import ArchivedEvidence
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.moment import Moment
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
@@ -43,7 +43,7 @@ _MAX_DETAIL: Final = 300
 _MAX_RACES: Final = 8
 _GRANT_SECONDS: Final = 10.0
 
-Result = Accepted | BadNewsAccepted | Refused
+Result = Accepted | FailureNoticeAccepted | Refused
 Changes = tuple[TrustChange, ...]
 
 
@@ -68,7 +68,7 @@ class EvidenceIntake:
         *,
         verifier: Verifier,
         store: EnrollmentStore,
-        denials: Denials,
+        denials: QuarantineEntries,
         registry: FleetRegistry,
         audit: AuditLog,
         known: Callable[[], Snapshots],
@@ -104,7 +104,7 @@ class EvidenceIntake:
             return appraise(self._known(), self._now())
 
         known, now = self._known(), self._now()
-        exhibit = _exhibit(stream, message, known, now)
+        archived_evidence = _archived_evidence(stream, message, known, now)
         begin = time.perf_counter()
         result = appraise(known, now)
         seconds = time.perf_counter() - begin
@@ -115,10 +115,10 @@ class EvidenceIntake:
         if isinstance(result, Accepted):
             grant = self._registry.needs_grant(result, times[0])
             if grant:
-                result = await self._grant(result, stream, again, exhibit)
+                result = await self._grant(result, stream, again, archived_evidence)
                 times = self._times()
         with span(Span.SWAP, code=_code(result)):
-            result = await self._carry_out(result, stream, exhibit, times, grant=grant)
+            result = await self._carry_out(result, stream, archived_evidence, times, grant=grant)
         self._observer.appraised(result, grant=grant, seconds=seconds)
         return result
 
@@ -148,12 +148,12 @@ class EvidenceIntake:
         result: Accepted,
         stream: StreamState,
         appraise: Callable[[], Result],
-        exhibit: Exhibit,
+        archived_evidence: ArchivedEvidence,
     ) -> Result:
         try:
             with span(Span.AUDIT_GRANT, node=result.node):
                 async with asyncio.timeout(_GRANT_SECONDS):
-                    await self._audit.grant(accepted_record(result, stream, exhibit))
+                    await self._audit.grant(accepted_record(result, stream, archived_evidence))
         except (AuditUnavailableError, TimeoutError) as error:
             refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error)), result.node)
             return replace(refusal, stream=result.stream)
@@ -166,7 +166,7 @@ class EvidenceIntake:
         self,
         result: Result,
         stream: StreamState,
-        exhibit: Exhibit,
+        archived_evidence: ArchivedEvidence,
         times: tuple[int, int],
         *,
         grant: bool,
@@ -184,21 +184,23 @@ class EvidenceIntake:
                     return outdated
                 if not grant:
                     self._audit.note(round_record(result, stream))
-            case BadNewsAccepted():
-                changes = self._registry.bad_news(result, now_ns=now_ns, wall_ns=wall_ns)
+            case FailureNoticeAccepted():
+                changes = self._registry.failure_notice(result, now_ns=now_ns, wall_ns=wall_ns)
                 self._observer.changed(changes, peer)
-                self._audit.note(bad_news_record(result, stream, exhibit))
+                self._audit.note(failure_notice_record(result, stream, archived_evidence))
             case Refused():
-                self._refuse(result, peer, exhibit)
+                self._refuse(result, peer, archived_evidence)
                 await self._deny(result)
         return result
 
-    def _refuse(self, refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> None:
+    def _refuse(
+        self, refusal: Refused, peer: str, archived_evidence: ArchivedEvidence | None = None
+    ) -> None:
         """Trust is gone when this returns; the record follows without anybody waiting for it."""
         now_ns, wall_ns = self._times()
         changes = self._registry.refuse(refusal, now_ns=now_ns, wall_ns=wall_ns)
         self._observer.changed(changes, peer)
-        self._audit.note(refused_record(refusal, peer, exhibit))
+        self._audit.note(refused_record(refusal, peer, archived_evidence))
 
     def _times(self) -> tuple[int, int]:
         now = self._now()
@@ -211,15 +213,17 @@ class EvidenceIntake:
         """
         if refusal.effect is Effect.QUARANTINE and refusal.node is not None:
             wall_ns = self._times()[1]
-            denial = Denial(refusal.code, refusal.detail, AUTOMATIC, wall_ns, refusal.candidate)
+            denial = QuarantineEntry(
+                refusal.code, refusal.detail, AUTOMATIC, wall_ns, refusal.candidate
+            )
             await self._denials.deny(refusal.node, denial)
 
 
-def _exhibit(
+def _archived_evidence(
     stream: StreamState, message: ReceivedMessage, known: Snapshots, now: Moment
-) -> Exhibit:
+) -> ArchivedEvidence:
     """The message as it may be kept, with what its signature is verified against now."""
-    return Exhibit(
+    return ArchivedEvidence(
         payload_type=message.payload_type,
         payload=message.payload,
         signature=message.signature,
@@ -249,7 +253,7 @@ def _outdated(result: Accepted) -> Refused:
 
 
 def accepted_record(
-    accepted: Accepted, stream: StreamState, exhibit: Exhibit | None = None
+    accepted: Accepted, stream: StreamState, archived_evidence: ArchivedEvidence | None = None
 ) -> Record:
     """A grant: from now on this node may be chosen for this hash."""
     return Record(
@@ -270,9 +274,9 @@ def accepted_record(
             "leaf": stream.leaf_sha256,
             "gpus": [gpu.uuid for gpu in accepted.evidence.inventory.gpus],
             "lost": [gpu.uuid for gpu in accepted.lost],
-            **_bundle(exhibit),
+            **_bundle(archived_evidence),
         },
-        exhibit=exhibit,
+        archived_evidence=archived_evidence,
     )
 
 
@@ -288,9 +292,11 @@ def round_record(accepted: Accepted, stream: StreamState) -> Record:
     )
 
 
-def refused_record(refusal: Refused, peer: str, exhibit: Exhibit | None = None) -> Record:
+def refused_record(
+    refusal: Refused, peer: str, archived_evidence: ArchivedEvidence | None = None
+) -> Record:
     """A refusal, and what it did to the node if it named one; authentic evidence is kept."""
-    exhibit = exhibit if refusal.evidence_digest else None
+    archived_evidence = archived_evidence if refusal.evidence_digest else None
     return Record(
         RecordKind.EVIDENCE_REFUSED,
         actor=peer,
@@ -305,32 +311,34 @@ def refused_record(refusal: Refused, peer: str, exhibit: Exhibit | None = None) 
             "findings": [finding.code.value for finding in refusal.findings],
             "contested": [f"{claim.uuid} {claim.owner}" for claim in refusal.contested],
             "lost": [gpu.uuid for gpu in refusal.lost],
-            **_bundle(exhibit),
+            **_bundle(archived_evidence),
         },
-        exhibit=exhibit,
+        archived_evidence=archived_evidence,
     )
 
 
-def bad_news_record(
-    news: BadNewsAccepted, stream: StreamState, exhibit: Exhibit | None = None
+def failure_notice_record(
+    news: FailureNoticeAccepted,
+    stream: StreamState,
+    archived_evidence: ArchivedEvidence | None = None,
 ) -> Record:
     """Trust that the node itself took away."""
     return Record(
         RecordKind.NODE_STATE,
         actor=str(stream.peer),
         subject=f"node/{news.node}",
-        decision="bad-news",
+        decision="failure-notice",
         refs={
             "kind": news.news.kind,
             "gpu": news.news.gpu,
             "xid": news.news.xid,
             "evidence": news.evidence_digest,
-            **_bundle(exhibit),
+            **_bundle(archived_evidence),
         },
-        exhibit=exhibit,
+        archived_evidence=archived_evidence,
     )
 
 
-def _bundle(exhibit: Exhibit | None) -> dict[str, Json]:
+def _bundle(archived_evidence: ArchivedEvidence | None) -> dict[str, Json]:
     """Against which roots the signer's chain was verified."""
-    return {} if exhibit is None else {"bundle": exhibit.bundle}
+    return {} if archived_evidence is None else {"bundle": archived_evidence.bundle}

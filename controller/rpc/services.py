@@ -9,20 +9,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, NoReturn
 
 from controller.access import present_caller
-from controller.binding.operator_release import ReleaseDesk
+from controller.binding.operator_release import ReleaseService
 from controller.binding.reconciliation import ReleaseOrder
-from controller.explain.pod import Account
+from controller.explain.pod import AllocationTrace
 from controller.ledger.record import is_gpu, is_reservation
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import (
     MAX_RESERVATIONS,
     ReservationQuery,
-    account_message,
     change_messages,
     enrollment_message,
     reservation_page,
+    trace_message,
 )
-from controller.operations.fleet import Done, OperatorDesk, Order
+from controller.operations.fleet import Done, OperatorService, Order
 from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
@@ -47,7 +47,7 @@ AT_ONCE: Final = 4
 """Answers that are made at a time, of all callers; others wait as long as they like."""
 
 
-class PlacementService(placement_pb2_grpc.PlacementServiceServicer):
+class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     """The servicer; one for both listeners."""
 
     def __init__(
@@ -55,7 +55,7 @@ class PlacementService(placement_pb2_grpc.PlacementServiceServicer):
         ledger: Callable[[], LedgerSnapshot] | None,
         clock: Clock,
         *,
-        about: Callable[[str, str], Awaitable[Account | Refusal]] | None = None,
+        about: Callable[[str, str], Awaitable[AllocationTrace | Refusal]] | None = None,
     ) -> None:
         """`ledger` is None where nothing is reserved.
 
@@ -99,7 +99,7 @@ class PlacementService(placement_pb2_grpc.PlacementServiceServicer):
             found = await self._about(request.namespace, request.name)
         if isinstance(found, Refusal):
             await abort_with(context, found, field="name")
-        return account_message(found, self._clock.wall_ns())
+        return trace_message(found, self._clock.wall_ns())
 
     async def _read_ledger(self, context: Context) -> LedgerSnapshot:
         if self._ledger is None:
@@ -121,12 +121,14 @@ MAX_REASON: Final = 500
 _MAX_VERSION: Final = 128
 
 
-class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
+class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     """The servicer; one for both listeners."""
 
-    def __init__(self, desk: OperatorDesk, releases: ReleaseDesk | None = None) -> None:
+    def __init__(
+        self, operator_service: OperatorService, releases: ReleaseService | None = None
+    ) -> None:
         """`releases` is None where nothing is reserved."""
-        self._desk = desk
+        self._operator_service = operator_service
         self._releases = releases
 
     async def AcceptNode(  # noqa: N802 - the method's name in the protocol
@@ -135,7 +137,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         """Make the hardware that the node has shown its pins."""
         order = await _read_order(request.name, request.reason, context)
         expected = await _read_version(request.expected_version, context)
-        done = await _unwrap(await self._desk.accept(order, expected), context)
+        done = await _unwrap(await self._operator_service.accept(order, expected), context)
         return operator_pb2.AcceptNodeResponse(
             enrollment=enrollment_message(done.shown), changes=change_messages(done.changes)
         )
@@ -145,7 +147,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     ) -> operator_pb2.QuarantineNodeResponse:
         """Take the node out until an operator lets it back in."""
         order = await _read_order(request.name, request.reason, context)
-        done = await _unwrap(await self._desk.quarantine(order), context)
+        done = await _unwrap(await self._operator_service.quarantine(order), context)
         return operator_pb2.QuarantineNodeResponse(
             enrollment=enrollment_message(done.shown), warnings=done.warnings
         )
@@ -156,7 +158,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         """End the denial of a node; its pins stay."""
         order = await _read_order(request.name, request.reason, context)
         expected = await _read_version(request.expected_version, context)
-        done = await _unwrap(await self._desk.release(order, expected), context)
+        done = await _unwrap(await self._operator_service.release(order, expected), context)
         return operator_pb2.ReleaseNodeResponse(enrollment=enrollment_message(done.shown))
 
     async def ReleaseGpu(  # noqa: N802 - the method's name in the protocol
@@ -217,7 +219,7 @@ async def _reject(context: Context, field: str, value: str, expected: str) -> No
 CHUNK_BYTES: Final = 1 << 20
 
 
-class SupportService(support_pb2_grpc.SupportServiceServicer):
+class SupportServicer(support_pb2_grpc.SupportServiceServicer):
     """The servicer; one for both listeners."""
 
     def __init__(self, parts: Callable[[], AsyncIterator[Part]]) -> None:

@@ -236,7 +236,7 @@ def _bounded(what: str, count: int, most: int) -> None:
 
 
 def _next(token: str, following: str, count: int) -> str:
-    """The next page's token; a server that does not move on would keep us for ever."""
+    """The next page's token; a server that does not move on would keep us forever."""
     if following and (following == token or not count):
         raise SpireServerError(SpireFailure.UNUSABLE, "its pages do not end")
     return following

@@ -37,7 +37,7 @@ from gpuwarden.reasons import Effect, ReasonCode, Refusal
 # Keeps the snapshot: asks the SPIRE server at the set interval, and in between about newcomers.
 #
 # A poll that fails changes nothing: the last snapshot gets older until it no longer counts.
-# After a failure the connection is made anew and the next poll follows sooner, with jitter,
+# After a failure the connection is made again and the next poll follows sooner, with jitter,
 # at the interval at the latest. A new SVID is a new connection. It judges nothing.
 
 FIRST_RETRY_S: Final = 0.25
@@ -127,7 +127,7 @@ class SpirePoller:
             self._wake.set()
 
     async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Poll for ever; `changed` is awaited after each snapshot, corrections included."""
+        """Poll forever; `changed` is awaited after each snapshot, corrections included."""
         loop = asyncio.get_running_loop()
         try:
             while True:

@@ -136,7 +136,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
             time.sleep(_WAL_PAUSE)
             continue
         if mode != "wal":
-            raise sqlite3.OperationalError(f"journal mode is {mode}, the file system lacks WAL")
+            raise sqlite3.OperationalError(f"recorder mode is {mode}, the file system lacks WAL")
         break
     connection.execute("PRAGMA synchronous = FULL")
 

@@ -16,7 +16,7 @@ The shell around it, per stream:
 4. `Refused`: report it to the registry at once; no grant to wait for. Effect
    quarantine: also write the record's `denial`, so that every replica agrees.
    `stream` is the state to go on with, None ends the stream.
-5. `BadNewsAccepted`: report it at once, go on with its `stream`, send a challenge.
+5. `FailureNoticeAccepted`: report it at once, go on with its `stream`, send a challenge.
 6. `Accepted` with an `enrollment` change: `enrollment.write(store, old, new)`, then
    appraise the same message again on the new snapshots, also after a lost race. Pins
    come before the audit record because a pin alone trusts nobody; the second look

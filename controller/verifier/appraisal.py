@@ -13,7 +13,7 @@ from controller.fleet.attestation_result import (
     Refused,
     refused,
 )
-from controller.fleet.enrollment import Candidate, ContestedClaim, pins_by_uuid
+from controller.fleet.enrollment import Candidate, ContestedClaim, enrolled_by_uuid
 from controller.fleet.view import compacted
 from controller.policy import Level, Policy
 from controller.verifier.challenge import IssuedChallenge
@@ -120,7 +120,7 @@ class Appraiser:
             policy=policy,
             enrollment_required=self.settings.enrollment_required,
             record=record,
-            pins=pins_by_uuid(record),
+            pins=enrolled_by_uuid(record),
             pool=policy.pool(name),
         )
 

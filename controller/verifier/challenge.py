@@ -2,7 +2,7 @@
 
 A challenge is used up by the first message that names it, whatever else is wrong with
 that message; the caller pops before anything is checked. The spare nonce serves one
-piece of bad news and lives until the next challenge. Nothing here survives the
+failure notice and lives until the next challenge. Nothing here survives the
 stream, so a restart forgets all nonces. The caller draws the nonces.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from controller.fleet.attestation_result import StreamState
 from controller.verifier.context import WANT_INVENTORY, ReceivedMessage, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
-from gpuwarden.evidence.model import PROTOCOL, TYPE_BAD_NEWS, Challenge
+from gpuwarden.evidence.model import PROTOCOL, TYPE_FAILURE_NOTICE, Challenge
 from gpuwarden.moment import NS_PER_MS, Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -132,7 +132,7 @@ class ChallengeStore:
         entry = next((x for x in self.entries if x.challenge.challenge_id == name), None)
         if entry is None:
             return self, Refusal(ReasonCode.CHALLENGE_UNKNOWN, "no such challenge on this stream")
-        spare = message.payload_type == TYPE_BAD_NEWS
+        spare = message.payload_type == TYPE_FAILURE_NOTICE
         used = _Entry(
             entry.challenge,
             answered=entry.answered or not spare,

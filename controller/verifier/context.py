@@ -13,7 +13,7 @@ from cryptography import x509
 
 from controller.fleet.attestation_result import StreamState
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import EnrollmentSnapshot, PinnedGpu
+from controller.fleet.enrollment import EnrolledGpu, EnrollmentSnapshot
 from controller.policy import DEFAULT_POLICY, Level, Policy
 from gpuwarden.evidence.model import Evidence
 from gpuwarden.identity.spiffe_id import SpiffeId, controller_id
@@ -146,7 +146,7 @@ class HardwareQuestion:
 
     evidence: Evidence
     stream: StreamState
-    pins: Mapping[str, PinnedGpu]
+    pins: Mapping[str, EnrolledGpu]
     standing: Standing
     now_ns: int
 

@@ -12,9 +12,9 @@ from controller.fleet.attestation_result import VANISHED
 from controller.fleet.directory import KnownNode
 from controller.fleet.enrollment import (
     ContestedClaim,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentSnapshot,
-    PinnedGpu,
     rival,
 )
 from controller.policy import Level, NodePool, Policy
@@ -31,7 +31,7 @@ UNKNOWN_INDEX = -1
 """Index of a GPU that evidence does not mention."""
 
 
-def lost_gpus(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[LostGpu, ...]:
+def lost_gpus(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> tuple[LostGpu, ...]:
     """Pinned GPUs that do not answer; before first use those that the agent reports."""
     answering = {x.uuid for x in inventory.gpus}
     reported = {x.uuid: x for x in inventory.lost}
@@ -41,13 +41,13 @@ def lost_gpus(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[Lost
     return tuple(reported.get(x.uuid) or _vanished(x) for x in missing)
 
 
-def claimed_uuids(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> tuple[str, ...]:
+def claimed_uuids(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> tuple[str, ...]:
     """The UUIDs that the node would hold by this evidence."""
     lost = (x.uuid for x in inventory.lost if not pins or x.uuid in pins)
     return tuple(sorted({*(x.uuid for x in inventory.gpus), *lost}))
 
 
-def _changes(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[str]:
+def _changes(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> Iterator[str]:
     """What is other than pinned, one line each; nothing before first use."""
     if not pins:
         return
@@ -59,7 +59,7 @@ def _changes(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[st
             yield f"serial of {gpu.uuid} is {serial(gpu.serial)}, {pin.serial} is pinned"
 
 
-def unpinned_lost(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterator[str]:
+def unpinned_lost(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> Iterator[str]:
     """Warnings about GPUs reported lost that the node never had."""
     if pins:
         yield from (
@@ -69,7 +69,7 @@ def unpinned_lost(inventory: Inventory, pins: Mapping[str, PinnedGpu]) -> Iterat
         )
 
 
-def offered_pins(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[PinnedGpu, ...]:
+def offered_pins(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[EnrolledGpu, ...]:
     """The GPUs that answer, as pins that nobody has made yet, sorted by UUID."""
     gpus = (_pin(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus)
     return tuple(sorted(gpus, key=lambda x: x.uuid))
@@ -77,10 +77,10 @@ def offered_pins(inventory: Inventory, identity_keys: Mapping[str, str]) -> tupl
 
 def accepted_pins(
     inventory: Inventory,
-    pins: Mapping[str, PinnedGpu],
+    pins: Mapping[str, EnrolledGpu],
     identity_keys: Mapping[str, str],
     enrolled: frozenset[str],
-) -> tuple[PinnedGpu, ...]:
+) -> tuple[EnrolledGpu, ...]:
     """The pins once this evidence is accepted: unread facts filled in, none replaced."""
     gpus = (
         _pin(x, pins.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled)
@@ -88,7 +88,7 @@ def accepted_pins(
     )
     present = {x.uuid: x for x in gpus}
     lost = {
-        x.uuid: PinnedGpu(
+        x.uuid: EnrolledGpu(
             x.uuid, pci_bus_id=x.pci_bus_id, enrolled=x.uuid in enrolled, complete=False
         )
         for x in inventory.lost
@@ -105,27 +105,29 @@ def next_record(
     node_uid: str | None,
     instance: str,
     standing: Standing,
-    gpus: tuple[PinnedGpu, ...],
+    gpus: tuple[EnrolledGpu, ...],
 ) -> EnrollmentRecord:
     """The record that must be in the store before the evidence counts."""
     base = (before or EnrollmentRecord(node)).answered_by(instance)
     return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
 
 
-def _vanished(pin: PinnedGpu) -> LostGpu:
+def _vanished(pin: EnrolledGpu) -> LostGpu:
     return LostGpu(
         uuid=pin.uuid, index=UNKNOWN_INDEX, pci_bus_id=pin.pci_bus_id or "", error=VANISHED
     )
 
 
-def _contradicts(pin: PinnedGpu, gpu: Gpu) -> bool:
+def _contradicts(pin: EnrolledGpu, gpu: Gpu) -> bool:
     return pin.complete and pin.serial != serial(gpu.serial)
 
 
-def _pin(gpu: Gpu, pin: PinnedGpu | None, identity_key: str | None, *, enrolled: bool) -> PinnedGpu:
+def _pin(
+    gpu: Gpu, pin: EnrolledGpu | None, identity_key: str | None, *, enrolled: bool
+) -> EnrolledGpu:
     if pin is not None and pin.complete and (pin.identity_key or not identity_key):
         return pin
-    return PinnedGpu(
+    return EnrolledGpu(
         uuid=gpu.uuid,
         serial=serial(gpu.serial),
         identity_key=identity_key,
@@ -156,7 +158,7 @@ class InventoryQuestion:
     enrollment_required: bool
     record: EnrollmentRecord | None
     """What is remembered about the node."""
-    pins: Mapping[str, PinnedGpu]
+    pins: Mapping[str, EnrolledGpu]
     """Pins by UUID; empty before first use."""
     pool: NodePool | None
     """The node's pool in policy."""

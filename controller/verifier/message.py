@@ -34,21 +34,21 @@ from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest, ve
 from gpuwarden.evidence.errors import AlgorithmDeniedError, DecodeError, SignatureInvalidError
 from gpuwarden.evidence.model import (
     PROTOCOL,
-    TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
     WANT_PODS,
-    BadNews,
     Evidence,
     EvidenceHeader,
     EvidenceWithPods,
+    FailureNotice,
 )
 from gpuwarden.evidence.outline import KnownInventory, evidence_showing
 from gpuwarden.evidence.strict_json import decode, quote
 from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
-_TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS, TYPE_BAD_NEWS})
+_TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS, TYPE_FAILURE_NOTICE})
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 _SECOND_MS: Final = 1000
 BAD_NEWS_KINDS: Final = frozenset({"xid", "gpu-lost", "driver-reload", "nvml-unavailable"})
@@ -126,12 +126,12 @@ def _signed_by(leaf: x509.Certificate, message: ReceivedMessage) -> Refusal | No
 
 def read_payload(
     message: ReceivedMessage, known: KnownInventory | None
-) -> Evidence | BadNews | Unreadable | Refusal:
+) -> Evidence | FailureNotice | Unreadable | Refusal:
     """Parse verified bytes; an unreadable inventory still has a header to be checked first.
 
     `known` is what the stream has shown before.
     """
-    if message.payload_type == TYPE_BAD_NEWS:
+    if message.payload_type == TYPE_FAILURE_NOTICE:
         return _read_bad_news(message.payload)
     limit, kind = len(message.payload), _kind(message)
     if known is not None and (again := evidence_showing(known, message.payload, kind)) is not None:
@@ -150,13 +150,15 @@ def _kind(message: ReceivedMessage) -> type[Evidence]:
     return EvidenceWithPods if message.payload_type == TYPE_EVIDENCE_WITH_PODS else Evidence
 
 
-def _read_bad_news(payload: bytes) -> BadNews | Refusal:
+def _read_bad_news(payload: bytes) -> FailureNotice | Refusal:
     try:
-        news = decode(payload, BadNews, max_bytes=len(payload))
+        news = decode(payload, FailureNotice, max_bytes=len(payload))
     except DecodeError as error:
-        return Refusal(ReasonCode.MSG_MALFORMED, f"bad news: {error}")
+        return Refusal(ReasonCode.MSG_MALFORMED, f"failure notices: {error}")
     if news.kind not in BAD_NEWS_KINDS:
-        return Refusal(ReasonCode.MSG_MALFORMED, f"bad news: kind {quote(news.kind)} is not known")
+        return Refusal(
+            ReasonCode.MSG_MALFORMED, f"failure notices: kind {quote(news.kind)} is not known"
+        )
     return news
 
 
@@ -276,7 +278,7 @@ def _same(text: str, expected: str) -> bool:
     return compare_digest(text.encode("utf-8"), expected.encode("utf-8"))
 
 
-Payload = Evidence | BadNews | Unreadable
+Payload = Evidence | FailureNotice | Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +294,8 @@ class Arrival:
 
     @property
     def spare(self) -> bool:
-        """Whether it comes under the spare nonce, as bad news does."""
-        return self.message.payload_type == TYPE_BAD_NEWS
+        """Whether it comes under the spare nonce, as failure notices does."""
+        return self.message.payload_type == TYPE_FAILURE_NOTICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,7 @@ class Opened:
 def recheck_session(arrival: Arrival, spire: SpireFacts) -> NodeStanding | Refusal:
     """Steps 4 to 10 again: whether this session may still speak for its node.
 
-    Bad news needs no store that is fresh and no SPIRE server that answers: neither could
+    Failure notices needs no store that is fresh and no SPIRE server that answers: neither could
     make it say less.
     """
     stream, known, now = arrival.stream, arrival.known, arrival.now

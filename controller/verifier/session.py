@@ -132,7 +132,7 @@ class NodeStanding:
 
 
 UNCONFIRMED: Final = NodeStanding(KnownNode(), Standing(Level.NONE))
-"""For bad news, which nobody has to confirm."""
+"""For failure notices, which nobody has to confirm."""
 
 
 def node_standing(

@@ -41,7 +41,7 @@ time is part of a payload's shape (11). Only a signed answer proves that a super
 
 from controller.fleet.attestation_result import (
     Accepted,
-    BadNewsAccepted,
+    FailureNoticeAccepted,
     Refused,
     StreamState,
     refused,
@@ -61,7 +61,7 @@ from controller.verifier.context import (
 )
 from controller.verifier.message import Arrival, Unreadable, open_message, recheck_session
 from gpuwarden.evidence.canonical import sha256_hex
-from gpuwarden.evidence.model import BadNews
+from gpuwarden.evidence.model import FailureNotice
 from gpuwarden.identity.chain import ChainProof, parse_chain
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.moment import Moment
@@ -131,7 +131,7 @@ class Verifier:
         *,
         known: Snapshots,
         now: Moment,
-    ) -> Accepted | BadNewsAccepted | Refused:
+    ) -> Accepted | FailureNoticeAccepted | Refused:
         """Steps 4 to 18; `issued` is what popping the message's challenge gave.
 
         May be asked again about the same message with newer snapshots.
@@ -144,8 +144,8 @@ class Verifier:
         if isinstance(opened, Refusal):
             return refused(opened, stream.node)
         match opened.payload:
-            case BadNews() as news:
-                return BadNewsAccepted(stream.node, opened.stream, news, opened.digest)
+            case FailureNotice() as news:
+                return FailureNoticeAccepted(stream.node, opened.stream, news, opened.digest)
             case Unreadable(error=error):
                 return unreadable(opened, Refusal(ReasonCode.INVENTORY_INVALID, error))
             case evidence:

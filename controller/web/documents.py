@@ -45,7 +45,7 @@ class DeviceStatus(StrEnum):
     UNATTESTED = "unattested"
     """The node's evidence is refused or too old."""
     UNHEALTHY = "unhealthy"
-    """Lost, or with bad news since the last evidence; a part whose GPU is."""
+    """Lost, or with failure notices since the last evidence; a part whose GPU is."""
     IN_USE = "in-use"
     """The last evidence saw a process on it, or that kubelet has given it, and no reservation
     explains it; or somebody has a part of a GPU of its node that is not shown any more."""

@@ -23,7 +23,7 @@ from controller.placement.requirements import (
     share_group,
 )
 from controller.placement.snapshot import NO_USE, DeviceUse, GpuUse, Scene, Scenes
-from controller.placement.texts import WishRules, message
+from controller.placement.texts import RequirementRules, message
 from controller.placement.verbs import (
     FilterDecision,
     FitReport,
@@ -196,7 +196,7 @@ class NoGpuUse:
 
 
 def _no_nodes(_pod_uid: str) -> frozenset[str]:
-    """For an installation without a gate."""
+    """For an installation without a binding webhook."""
     return frozenset()
 
 
@@ -216,13 +216,13 @@ class ExtenderVerbs:
 
     scenes: Scenes
     not_ready: Callable[[], str | None]
-    """Why nothing may be decided about guarded pods yet, or None."""
+    """Why nothing may be decided about managed pods yet, or None."""
     use: GpuUse
-    rules: WishRules
+    rules: RequirementRules
     is_enforced: Callable[[str], bool] = lambda _namespace: False
-    """Whether a namespace makes every GPU pod in it guarded."""
+    """Whether a namespace makes every GPU pod in it managed."""
     denied: Callable[[str], frozenset[str]] = _no_nodes
-    """Nodes that the gate has just denied the pod of a UID."""
+    """Nodes that the binding webhook has just denied the pod of a UID."""
     report: bool = False
     """Report-only mode: every decision is made and handed back, and every node passes."""
 
@@ -238,7 +238,7 @@ class ExtenderVerbs:
         except ArgsError as error:
             return Answer(400, encode_error(str(error)), "bad")
         needs = self._needs(args.pod)
-        if isinstance(needs, Requirements) and not needs.guarded:
+        if isinstance(needs, Requirements) and not needs.managed:
             return Answer(200, self._passing(args), "untouched")
         reason = self.not_ready()
         if reason is not None:
@@ -268,14 +268,14 @@ class ExtenderVerbs:
         return Answer(200, encode_filter_result(args, outcome.passed, reasons), result, decision)
 
     def prioritize(self, body: Body) -> Answer:
-        """Answer /prioritize; all scores are 0 for unguarded pods and while not ready."""
+        """Answer /prioritize; all scores are 0 for unmanaged pods and while not ready."""
         try:
             args = decode_args(body)
         except ArgsError as error:
             return Answer(400, encode_error(str(error)), "bad")
         needs = self._needs(args.pod)
         zeros = encode_priorities(dict.fromkeys(args.names, 0))
-        if isinstance(needs, Requirements) and not needs.guarded:
+        if isinstance(needs, Requirements) and not needs.managed:
             return Answer(200, zeros, "untouched")
         if self.not_ready() is not None:
             return Answer(200, zeros, "not_ready")
@@ -291,7 +291,7 @@ class ExtenderVerbs:
         """
         pod = find_pod(pod_json)
         needs = self._needs(pod, namespace)
-        if isinstance(needs, Requirements) and not needs.guarded:
+        if isinstance(needs, Requirements) and not needs.managed:
             return needs, None
         return needs, explain_fit(needs, self._scene(pod, needs))
 
@@ -302,7 +302,7 @@ class ExtenderVerbs:
         """
         pod = decode_pod(pod_json)
         needs = self._needs(pod)
-        if isinstance(needs, Requirements) and not needs.guarded:
+        if isinstance(needs, Requirements) and not needs.managed:
             return PodExplanation(needs=needs)
         scene = self._scene(pod, needs)
         if pod.spec.node_name:
@@ -322,7 +322,7 @@ class ExtenderVerbs:
     def passing(self, pod: Pod) -> list[str]:
         """The nodes that a waiting pod of an enforced namespace would pass to."""
         needs = parse_requirements(pod, self.rules, enforced=True)
-        if isinstance(needs, RequirementsInvalid) or not needs.guarded:
+        if isinstance(needs, RequirementsInvalid) or not needs.managed:
             return []
         scene = self._scene(pod, needs)
         return filter_nodes(list(scene.fleet.nodes), needs, scene).passed

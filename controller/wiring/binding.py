@@ -11,24 +11,24 @@ from typing import Any, Final, NoReturn
 
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import ENFORCED, AdmissionHandler, PodPorts, pod_handlers
-from controller.binding.decision import GateView, RecentDenials
-from controller.binding.operator_release import ReleaseDesk, ReleasePorts
+from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
-    FollowerPorts,
-    FootingKeeper,
-    FootingPorts,
-    ReservationFollower,
+    ReconcilerPorts,
+    ReservationReconciler,
+    StartupReconciler,
+    StartupReconcilerPorts,
 )
 from controller.binding.reconciliation import AbsentNodes, Followup
 from controller.binding.request import BoundPod
 from controller.binding.use import LedgerUse, UseReports
-from controller.binding.use_reconciler import UseKeeper, UsePorts
+from controller.binding.use_reconciler import UsePorts, UseReconciler
 from controller.binding.webhook import (
-    GATE,
-    BindingGate,
-    EarlyDesk,
+    BINDING_WEBHOOK,
+    BindingWebhook,
+    BindingWebhookPorts,
     EarlyPorts,
-    GatePorts,
+    EarlyReservations,
     Granting,
     GrantPorts,
 )
@@ -38,13 +38,13 @@ from controller.kube.pods import KnownPod
 from controller.ledger.claim import AttemptLimits, Claimant
 from controller.ledger.record import ReservationIds, ReservationKey
 from controller.ledger.store import LedgerStore
-from controller.operations.recall import LogRecall
-from controller.placement.devices import is_wished_for
+from controller.operations.log_replay import LogReplay
+from controller.placement.devices import is_required
 from controller.placement.snapshot import Scenes
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.record import AuditLog
-from controller.recorders.binding import BindingJournal, UseJournal
-from controller.recorders.http import AdmissionJournal
+from controller.recorders.binding import BindingRecorder, UseRecorder
+from controller.recorders.http import AdmissionRecorder
 from controller.settings import (
     ControllerSettings,
     Enforcement,
@@ -106,7 +106,7 @@ def _key(path: Path, number: int, words: list[str]) -> ReservationKey:
 # Puts the webhooks of a controller together from its settings. Starts nothing.
 #
 # Other parts of the controller hand in handlers for paths of their own, such as the binding
-# gate's; all of them are served by the one listener.
+# binding webhook's; all of them are served by the one listener.
 
 OPEN_TO_THE_NETWORK: Final = (
     "admission.tls.clientCa is not set: whoever reaches listen.admission can call the webhooks,"
@@ -114,10 +114,10 @@ OPEN_TO_THE_NETWORK: Final = (
 )
 
 
-def admission_rules(settings: ControllerSettings, wishes: WishRules) -> AdmissionRules:
-    """The rules that mutation, validation and gate share."""
+def admission_rules(settings: ControllerSettings, requirements: RequirementRules) -> AdmissionRules:
+    """The rules that mutation, validation and binding webhook share."""
     return AdmissionRules(
-        wishes,
+        requirements,
         settings.scheduler_name,
         by_affinity=settings.scheduling is Scheduling.AFFINITY,
         runtime_classes=settings.admission.runtime_classes,
@@ -134,7 +134,7 @@ def admission_server(
     settings: ControllerSettings,
     ports: PodPorts,
     *,
-    journal: AdmissionJournal,
+    recorder: AdmissionRecorder,
     others: Mapping[str, AdmissionHandler],
 ) -> HttpServer | None:
     """The listener of all webhooks, or None without `admission.tls`.
@@ -147,7 +147,7 @@ def admission_server(
     limits = AdmissionLimits()
     webhooks = AdmissionWebhooks(
         {**pod_handlers(ports), **others},
-        metrics=journal,
+        metrics=recorder,
         limits=limits,
         report=is_report_only(settings),
     )
@@ -156,57 +156,57 @@ def admission_server(
         address=settings.listen.admission,
         tls=TlsFiles(tls.cert, tls.key, tls.client_ca),
         limits=limits,
-        certificate_changed=journal.certificate_changed,
+        certificate_changed=recorder.certificate_changed,
     )
 
 
 # --- assembly
-# Puts the gate of a controller together, and what follows its answers. Starts nothing.
+# Puts the binding webhook of a controller together, and what follows its answers. Starts nothing.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingSources:
-    """What the gate is made of; all of it is there already."""
+    """What the binding webhook is made of; all of it is there already."""
 
     settings: ControllerSettings
-    wishes: WishRules
+    requirements: RequirementRules
     cluster: Cluster
     scenes: Scenes
     fleet: Callable[[], FleetSnapshot]
     not_ready: Callable[[], str | None]
     audit: AuditLog
-    journal: BindingJournal
-    use_journal: UseJournal
+    recorder: BindingRecorder
+    use_recorder: UseRecorder
     clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
 class BindingParts:
-    """The gate, not yet started."""
+    """The binding webhook, not yet started."""
 
     handlers: Mapping[str, AdmissionHandler]
     """By path."""
-    early: EarlyDesk
+    early: EarlyReservations
     use: LedgerUse
     denials: RecentDenials
-    follower: ReservationFollower
-    journal: BindingJournal
+    reconciler: ReservationReconciler
+    recorder: BindingRecorder
     store: LedgerStore
     ids: ReservationIds | None
-    releases: ReleaseDesk
-    use_keeper: UseKeeper | None
+    releases: ReleaseService
+    use_reconciler: UseReconciler | None
     """None in report-only mode: nothing is reserved, so there is nothing to compare with."""
     uncertainty: Callable[[], str | None]
     """What nothing is reserved before."""
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
-        use = {} if self.use_keeper is None else {"gpu use": self.use_keeper.follow()}
-        return {"reservations": self.follower.follow(), **use}
+        use = {} if self.use_reconciler is None else {"gpu use": self.use_reconciler.follow()}
+        return {"reservations": self.reconciler.follow(), **use}
 
     def set_gauges(self) -> None:
         """Show what is held."""
-        self.journal.show(self.store.snapshot())
+        self.recorder.show(self.store.snapshot())
 
 
 def binding_parts(sources: BindingSources) -> BindingParts:
@@ -216,55 +216,55 @@ def binding_parts(sources: BindingSources) -> BindingParts:
     keys = settings.admission.id_keys
     ids = None if keys is None else read_ids(settings.cluster, keys)
     reports, denials = UseReports(sources.fleet), RecentDenials()
-    footing = FootingKeeper(
-        FootingPorts(
+    reconciliation = StartupReconciler(
+        StartupReconcilerPorts(
             store=store,
             pods=cluster.pods,
             ids=ids,
             fleet=sources.fleet,
             report=reports.of,
-            sink=sources.journal,
+            sink=sources.recorder,
             boottime_ns=boottime_ns,
             draw_call=_draw_call,
             holding=cluster.pods.holding,
-            recall=LogRecall(settings.audit.dir).grants,
+            log_replay=LogReplay(settings.audit.dir).grants,
             take_replaced=store.take_replaced,
         )
     )
-    follower = ReservationFollower(
-        FollowerPorts(
+    reconciler = ReservationReconciler(
+        ReconcilerPorts(
             store=store,
             pods=cluster.pods,
             report=reports.of,
             gone=AbsentNodes(cluster.nodes.snapshot, boottime_ns).gone,
             denials=denials,
-            footing=footing,
-            sink=sources.journal,
+            reconciliation=reconciliation,
+            sink=sources.recorder,
             wake=cluster.wake_nodes,
             boottime_ns=boottime_ns,
         ),
         _followup(settings),
     )
-    cluster.follow_pods(_observer(follower, footing))
+    cluster.follow_pods(_observer(reconciler, reconciliation))
     granting = Granting(
         GrantPorts(
             claims=Claimant(store),
             audit=sources.audit,
-            grant_refusal=footing.refusal,
-            sink=sources.journal,
+            grant_refusal=reconciliation.refusal,
+            sink=sources.recorder,
             wake=cluster.wake_nodes,
             draw_call=_draw_call,
         )
     )
-    view, use = _view(sources, ids, footing), LedgerUse(store.snapshot)
-    ports = GatePorts(
+    view, use = _view(sources, ids, reconciliation), LedgerUse(store.snapshot)
+    ports = BindingWebhookPorts(
         pods=cluster.pods,
         view=view,
         granting=granting,
         records=store,
         is_enforced=cluster.namespaces.is_enforced,
         denials=denials,
-        sink=sources.journal,
+        sink=sources.recorder,
         boottime_ns=boottime_ns,
     )
     early = EarlyPorts(
@@ -275,44 +275,49 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         store=store,
         granting=granting,
         audit=sources.audit,
-        sink=sources.journal,
+        sink=sources.recorder,
     )
     return BindingParts(
-        {GATE: BindingGate(ports), GATE + ENFORCED: BindingGate(ports, marked=True)},
-        EarlyDesk(early, ids),
+        {
+            BINDING_WEBHOOK: BindingWebhook(ports),
+            BINDING_WEBHOOK + ENFORCED: BindingWebhook(ports, marked=True),
+        },
+        EarlyReservations(early, ids),
         use,
         denials,
-        follower,
-        sources.journal,
+        reconciler,
+        sources.recorder,
         store,
         ids,
-        _release_desk(sources, reports),
-        None if is_report_only(settings) else _use_keeper(sources, ids, reports, footing),
-        lambda: footing.uncertainty,
+        _release_service(sources, reports),
+        None
+        if is_report_only(settings)
+        else _use_reconciler(sources, ids, reports, reconciliation),
+        lambda: reconciliation.uncertainty,
     )
 
 
-def _release_desk(sources: BindingSources, reports: UseReports) -> ReleaseDesk:
+def _release_service(sources: BindingSources, reports: UseReports) -> ReleaseService:
     cluster, boottime_ns = sources.cluster, sources.clock.boottime_ns
-    return ReleaseDesk(
+    return ReleaseService(
         ReleasePorts(
             store=sources.cluster.reservations,
             pods=cluster.pods,
             heard=lambda node: reports.heard(node, boottime_ns()),
             not_ready=sources.not_ready,
             audit=sources.audit,
-            sink=sources.journal,
+            sink=sources.recorder,
             wake=cluster.wake_nodes,
         )
     )
 
 
-def _use_keeper(
+def _use_reconciler(
     sources: BindingSources,
     ids: ReservationIds | None,
     reports: UseReports,
-    footing: FootingKeeper,
-) -> UseKeeper:
+    reconciliation: StartupReconciler,
+) -> UseReconciler:
     cluster, scenes = sources.cluster, sources.scenes
 
     def fits(pod: BoundPod, gpu: str) -> bool:
@@ -321,12 +326,12 @@ def _use_keeper(
         if pod.needs is None or node is None or node.acceptance is None:
             return True
         pool = scene.memory.pool(node.name, node.acceptance)
-        return is_wished_for(pod.needs, pool, gpu, scene.policy.labels)
+        return is_required(pod.needs, pool, gpu, scene.policy.labels)
 
     def may_evict() -> bool:
         return scenes.now().policy.policy.evicts_mismatched and cluster.leadership.leads()
 
-    return UseKeeper(
+    return UseReconciler(
         UsePorts(
             store=sources.cluster.reservations,
             pods=cluster.bound_pods,
@@ -334,11 +339,11 @@ def _use_keeper(
             fleet=sources.fleet,
             report=reports.of,
             fits=fits,
-            is_firm=lambda: footing.is_firm,
+            is_firm=lambda: reconciliation.is_firm,
             may_evict=may_evict,
             evictor=cluster.evictor,
             wake=cluster.wake_nodes,
-            sink=sources.use_journal,
+            sink=sources.use_recorder,
             boottime_ns=sources.clock.boottime_ns,
             draw_call=_draw_call,
         )
@@ -346,20 +351,20 @@ def _use_keeper(
 
 
 def _view(
-    sources: BindingSources, ids: ReservationIds | None, footing: FootingKeeper
-) -> Callable[[], GateView]:
+    sources: BindingSources, ids: ReservationIds | None, reconciliation: StartupReconciler
+) -> Callable[[], BindingView]:
     settings = sources.settings
-    rules, report = admission_rules(settings, sources.wishes), is_report_only(settings)
+    rules, report = admission_rules(settings, sources.requirements), is_report_only(settings)
 
-    def view() -> GateView:
-        return GateView(
+    def view() -> BindingView:
+        return BindingView(
             scene=sources.scenes.now(),
             ledger=sources.cluster.reservations.snapshot(),
             claiming={},
             ids=ids,
             rules=rules,
             not_ready=sources.not_ready(),
-            grant_refusal=footing.refusal,
+            grant_refusal=reconciliation.refusal,
             quota=settings.reservation.quota_per_namespace,
             report=report,
         )
@@ -374,16 +379,16 @@ def _followup(settings: ControllerSettings) -> Followup:
 
 
 def _observer(
-    follower: ReservationFollower, footing: FootingKeeper
+    reconciler: ReservationReconciler, reconciliation: StartupReconciler
 ) -> Callable[[tuple[Change[KnownPod], ...], int | None], None]:
     def observe(changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
         if asked_ns is not None:
-            footing.pods_listed(asked_ns)
+            reconciliation.pods_listed(asked_ns)
         for change in changes:
             if change.new is not None:
-                follower.pod_changed(change.new.uid, gone=False)
+                reconciler.pod_changed(change.new.uid, gone=False)
             elif change.old is not None:
-                follower.pod_changed(change.old.uid, gone=True)
+                reconciler.pod_changed(change.old.uid, gone=True)
 
     return observe
 

@@ -1,7 +1,7 @@
 """The Kubernetes side of a controller, put together: copies, enrolments, leadership, Events.
 
 Opens nothing by itself: the connection comes in as an `Exchange`, so that a controller
-without a cluster never imports the client library. `tasks` run for ever; what they fail at
+without a cluster never imports the client library. `tasks` run forever; what they fail at
 is seen by how old the copies are.
 """
 
@@ -30,7 +30,7 @@ from controller.kube.events import (
     use_notices,
 )
 from controller.kube.leader_election import Leadership
-from controller.kube.node_hints import NodeHints, NodeToucher
+from controller.kube.node_hints import NodeHints, NodeRequeuer
 from controller.kube.nodes import (
     NAMESPACE_KIND,
     NODE_KIND,
@@ -51,7 +51,7 @@ from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
 from controller.kube.token_review import KubeTokenReviewer
 from controller.ledger.store import LedgerUnavailableError
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.placement.verbs import FilterDecision, Totals
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
@@ -72,7 +72,7 @@ class Cluster:
         exchange: Exchange,
         *,
         replica: str,
-        rules: WishRules,
+        rules: RequirementRules,
         clock: Clock,
         instruments: Instruments,
         pace: Pace = DEFAULT_PACE,
@@ -140,7 +140,7 @@ class Cluster:
             draw_name=lambda: secrets.token_hex(8),
         )
         """What no other replica knows: the API server asks one of them about each pod."""
-        self._toucher = NodeToucher(
+        self._requeuer = NodeRequeuer(
             api,
             replica=replica,
             pods_wait=self._pods.any_waits,
@@ -176,7 +176,7 @@ class Cluster:
             "kube leadership": self.leadership.follow(),
             "kube events": self._events.follow(),
             "kube own events": self._own_events.follow(),
-            "kube touches": self._toucher.follow(),
+            "kube touches": self._requeuer.follow(),
             "kube reservations shown": self._show_reservations(),
         }
 
@@ -200,7 +200,7 @@ class Cluster:
         )
 
     def _waiting(self) -> Iterator[AdmittedPod]:
-        for pod in self._pods.guarded(""):
+        for pod in self._pods.managed(""):
             if pod.waiting is not None and self.namespaces.is_enforced(pod.namespace):
                 yield pod.waiting
 
@@ -215,7 +215,7 @@ class Cluster:
     def tell(self, changes: Iterable[TrustChange]) -> None:
         """Say in Events what happened to nodes; returns at once."""
         if self._says_events:
-            notices = trust_notices(changes, self.nodes.snapshot(), self._pods.guarded)
+            notices = trust_notices(changes, self.nodes.snapshot(), self._pods.managed)
             self._events.say(notices)
 
     def tell_use(self, faults: Iterable[UseFault]) -> None:
@@ -240,12 +240,12 @@ class Cluster:
             self._own_events.say((notice,))
 
     def wake(self, changes: Iterable[TrustChange]) -> None:
-        """Have the scheduler try pods anew that `changes` may help; returns at once."""
-        self._toucher.wake(changes)
+        """Have the scheduler try pods again that `changes` may help; returns at once."""
+        self._requeuer.wake(changes)
 
     def wake_nodes(self, nodes: Iterable[str]) -> None:
-        """Have the scheduler try pods anew that these nodes may have room for; returns at once."""
-        self._toucher.wake_nodes(nodes)
+        """Have the scheduler try pods again that these nodes may have room for; returns at once."""
+        self._requeuer.wake_nodes(nodes)
 
     def set_gauges(self) -> None:
         """Show how large and how old the copies are."""

@@ -17,24 +17,24 @@ from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.explain.node import RecentRefusals
 from controller.fleet.directory import NodeDirectory
-from controller.fleet.quarantine import DenialFate, Denials
+from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.client import Exchange
 from controller.kube.node_hints import NodeHints
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
-from controller.operations.fleet import DenialFollower
+from controller.operations.fleet import QuarantineReconciler
 from controller.placement.snapshot import InsecureStaticHashes, Scenes
 from controller.policies.file import PolicyInvalidError
 from controller.policies.in_force import PolicyInForce, PolicySource, policy_file
 from controller.policy import DEFAULT_POLICY
 from controller.record import Record
 from controller.recorders.gauges import FleetGauges, count_fleet
-from controller.recorders.http import ApiJournal
+from controller.recorders.http import ApiRecorder
 from controller.recorders.support_bundle import ControllerState
-from controller.recorders.trust import CONTROLLER, SpireJournal, TrustJournal
+from controller.recorders.trust import CONTROLLER, SpireRecorder, TrustRecorder
 from controller.rpc.attestation import StreamTable
-from controller.rpc.fleet import FleetService, KnownFleet
-from controller.rpc.services import OperatorService, SupportService
+from controller.rpc.fleet import FleetServicer, KnownFleet
+from controller.rpc.services import OperatorServicer, SupportServicer
 from controller.settings import ControllerSettings, PolicyOrigin, Protection, StoreKind
 from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
@@ -44,20 +44,20 @@ from controller.wiring.cluster import Cluster
 from controller.wiring.listeners import Listeners, RpcServices
 from controller.wiring.pods import (
     admission_webhooks,
-    binding_gate,
+    binding_webhook,
     extender_server,
     extender_verbs,
     node_hints,
-    wish_rules,
+    requirement_rules,
 )
 from controller.wiring.services import fleet_service, http_api, placement_service
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
 from controller.wiring.trust import (
     SpireParts,
     attestation_service,
-    denial_follower,
     evidence_intake,
-    operator_desk,
+    operator_service,
+    quarantine_reconciler,
     revocation,
     spire_parts,
     verifier_settings,
@@ -66,7 +66,7 @@ from gpuwarden import __version__
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.finding import Finding
-from gpuwarden.identity.keeper import SvidKeeper
+from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.settings.keys import ENV_PREFIX
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.report import effective, render
@@ -92,8 +92,8 @@ class Parts:
     store: ChosenStore
     policy: PolicyInForce
     registry: FleetRegistry
-    denials: DenialFollower
-    journal: TrustJournal
+    denials: QuarantineReconciler
+    recorder: TrustRecorder
     spire: SpireParts
     revocation: Revocation
     cluster: Cluster | None
@@ -103,7 +103,7 @@ class Parts:
     hints: NodeHints | None
     """None unless pods reach their nodes by affinity."""
     streams: StreamTable
-    fleet: FleetService
+    fleet: FleetServicer
     listeners: Listeners
 
 
@@ -112,7 +112,7 @@ def assemble(
     *,
     directory: NodeDirectory | None,
     exchange: Exchange | None = None,
-    svids: SvidKeeper,
+    svids: SvidWatcher,
     instruments: Instruments,
     clock: Clock,
 ) -> Parts:
@@ -132,7 +132,7 @@ def assemble(
         source, audit=audit, instruments=instruments, changed=registry.set_policy
     )
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), settings.clock.warn.ns)
-    spire = spire_parts(settings, svids, clock, anchor, SpireJournal(instruments, audit))
+    spire = spire_parts(settings, svids, clock, anchor, SpireRecorder(instruments, audit))
     conditions = Conditions(
         times=settings.attestation,
         clock=clock,
@@ -147,8 +147,8 @@ def assemble(
         spire=spire.conditions,
     )
     refusals = RecentRefusals(clock.wall_ns)
-    journal = TrustJournal(instruments, audit, refusals, _tell_of_changes(cluster, conditions))
-    denials = Denials(store.store, partial(journal.denial, fate=DenialFate.STANDS))
+    recorder = TrustRecorder(instruments, audit, refusals, _tell_of_changes(cluster, conditions))
+    denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.STANDS))
     streams = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     scenes = Scenes(
@@ -159,7 +159,7 @@ def assemble(
         nodes=directory.snapshot,
         protected=settings.protection is Protection.CLUSTER,
     )
-    binding = binding_gate(
+    binding = binding_webhook(
         settings,
         cluster,
         scenes,
@@ -170,9 +170,9 @@ def assemble(
     if binding is not None:
         conditions.state.ledger_uncertainty = binding.uncertainty
     verbs = extender_verbs(settings, conditions, scenes, cluster, binding)
-    desk = operator_desk(conditions, denials, registry, journal)
+    operators = operator_service(conditions, denials, registry, recorder)
     verifier = Verifier(verifier_settings(settings), spire=spire.facts)
-    intake = evidence_intake(verifier, conditions, denials, registry, journal)
+    intake = evidence_intake(verifier, conditions, denials, registry, recorder)
     render_metrics = _metrics_page(
         instruments, svids, registry, conditions, spire, cluster=cluster, binding=binding
     )
@@ -182,21 +182,27 @@ def assemble(
         fleet=known_fleet.snapshot,
         streams=streams,
         refusals=refusals,
-        alarms=journal.alarms,
+        alarms=recorder.alarms,
         audit=audit,
         store_facts=store.facts,
         metrics=render_metrics,
     )
     services = RpcServices(
         attestation=attestation_service(
-            settings, conditions, verifier, intake, journal=journal, table=streams, binding=binding
+            settings,
+            conditions,
+            verifier,
+            intake,
+            recorder=recorder,
+            table=streams,
+            binding=binding,
         ),
-        fleet=fleet_service(conditions, known_fleet, desk, verbs, scenes),
-        operator=OperatorService(desk, None if binding is None else binding.releases),
+        fleet=fleet_service(conditions, known_fleet, operators, verbs, scenes),
+        operator=OperatorServicer(operators, None if binding is None else binding.releases),
         placement=placement_service(
             settings, cluster, binding, verbs, fleet=known_fleet, clock=clock
         ),
-        support=SupportService(state.parts),
+        support=SupportServicer(state.parts),
     )
     listeners = Listeners(
         settings,
@@ -210,11 +216,11 @@ def assemble(
             binding,
             known_fleet,
             conditions,
-            journal=ApiJournal(instruments, audit),
+            recorder=ApiRecorder(instruments, audit),
         ),
         conditions=conditions,
         svids=svids,
-        journal=journal,
+        recorder=recorder,
         instruments=instruments,
     )
     return Parts(
@@ -224,10 +230,10 @@ def assemble(
         store=store,
         policy=policy,
         registry=registry,
-        denials=denial_follower(
-            settings, conditions, denials, registry, journal=journal, instruments=instruments
+        denials=quarantine_reconciler(
+            settings, conditions, denials, registry, recorder=recorder, instruments=instruments
         ),
-        journal=journal,
+        recorder=recorder,
         spire=spire,
         revocation=revocation(
             settings,
@@ -259,7 +265,7 @@ def _cluster(
         settings.kubernetes,
         exchange,
         replica=settings.replica,
-        rules=wish_rules(settings),
+        rules=requirement_rules(settings),
         clock=clock,
         instruments=instruments,
         has_policy=settings.policy.source is PolicyOrigin.CLUSTER,
@@ -284,7 +290,7 @@ def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> Pol
 
 
 def _tell_of_changes(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes], None]:
-    """Has changes of trust told in the cluster, and pods tried anew that they may help.
+    """Has changes of trust told in the cluster, and pods tried again that they may help.
 
     Until every agent had its turn nothing is decided, so no pod waits for one of these changes.
     """
@@ -322,7 +328,7 @@ def _log_identity(settings: ControllerSettings) -> LogIdentity:
 
 def _metrics_page(
     instruments: Instruments,
-    svids: SvidKeeper,
+    svids: SvidWatcher,
     registry: FleetRegistry,
     conditions: Conditions,
     spire: SpireParts,

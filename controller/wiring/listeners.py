@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from controller.access import owner_of_socket
 from controller.operations.conditions import Conditions
-from controller.recorders.trust import TrustJournal
+from controller.recorders.trust import TrustRecorder
 from controller.rpc.attestation import AttestationService
-from controller.rpc.fleet import FleetService
+from controller.rpc.fleet import FleetServicer
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
 from controller.rpc.server import AddService, RpcServer, agents_server, local_server, set_serving
-from controller.rpc.services import OperatorService, PlacementService, SupportService
+from controller.rpc.services import OperatorServicer, PlacementServicer, SupportServicer
 from controller.settings import ControllerSettings
 from controller.web.extender import ExtenderServer
 from controller.web.server import HttpServer, OpsServer
@@ -57,10 +57,10 @@ class RpcServices:
     """What is served over gRPC: `attestation` to agents, the others on the unix socket too."""
 
     attestation: AttestationService
-    fleet: FleetService
-    operator: OperatorService
-    placement: PlacementService
-    support: SupportService
+    fleet: FleetServicer
+    operator: OperatorServicer
+    placement: PlacementServicer
+    support: SupportServicer
 
     def on_both(self) -> tuple[AddService, ...]:
         """What both gRPC servers serve."""
@@ -93,7 +93,7 @@ class Listeners:
         api: HttpServer | None,
         conditions: Conditions,
         svids: SvidSource,
-        journal: TrustJournal,
+        recorder: TrustRecorder,
         instruments: Instruments,
     ) -> None:
         """`admission` is None without webhooks, `api` without `api.tls`."""
@@ -105,7 +105,7 @@ class Listeners:
         self._api = api
         self._conditions = conditions
         self._svids = svids
-        self._journal = journal
+        self._recorder = recorder
         self._instruments = instruments
         self._log = logger("controller")
         self._rpc: list[RpcServer] = []
@@ -173,7 +173,7 @@ class Listeners:
             path=path,
             interceptor=AuthorizationInterceptor(
                 authenticate=local_caller(owner_of_socket(os.geteuid())),
-                observer=self._journal,
+                observer=self._recorder,
                 clock=self._conditions.clock,
             ),
             services=self._services.on_both(),
@@ -192,7 +192,7 @@ class Listeners:
                     trust_domain=settings.trust_domain,
                     path_prefix=settings.path_prefix,
                 ),
-                observer=self._journal,
+                observer=self._recorder,
                 clock=self._conditions.clock,
             ),
             services=self._services.to_agents(),

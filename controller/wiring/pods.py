@@ -11,11 +11,11 @@ from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
 from controller.operations.conditions import Conditions
 from controller.placement.snapshot import Scenes
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.placement.verbs import NotedDecisions
 from controller.policy import NodeMode
-from controller.recorders.binding import BindingJournal, UseJournal
-from controller.recorders.http import AdmissionJournal, ExtenderJournal
+from controller.recorders.binding import BindingRecorder, UseRecorder
+from controller.recorders.http import AdmissionRecorder, ExtenderRecorder
 from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.server import HttpServer, TlsFiles
@@ -32,9 +32,9 @@ from controller.wiring.cluster import Cluster
 from gpuwarden.telemetry.metrics import Instruments
 
 
-def wish_rules(settings: ControllerSettings) -> WishRules:
+def requirement_rules(settings: ControllerSettings) -> RequirementRules:
     """Which requirements pods may state, and in which keys."""
-    return WishRules(
+    return RequirementRules(
         hash_keys=settings.required_hash_keys,
         managed_resources=settings.managed_resources,
         opaque_hashes=settings.insecure_static_hashes,
@@ -50,7 +50,7 @@ def _nowhere(_namespace: str) -> bool:
     return False
 
 
-def binding_gate(
+def binding_webhook(
     settings: ControllerSettings,
     cluster: Cluster | None,
     scenes: Scenes,
@@ -62,18 +62,20 @@ def binding_gate(
     """None without a cluster or webhooks."""
     if cluster is None or settings.admission.tls.cert is None:
         return None
-    journal = BindingJournal(instruments, conditions.audit, cluster.tell_binding)
+    recorder = BindingRecorder(instruments, conditions.audit, cluster.tell_binding)
     return binding_parts(
         BindingSources(
             settings=settings,
-            wishes=wish_rules(settings),
+            requirements=requirement_rules(settings),
             cluster=cluster,
             scenes=scenes,
             fleet=registry.snapshot,
             not_ready=conditions.not_ready,
             audit=conditions.audit,
-            use_journal=UseJournal(instruments, conditions.audit, cluster.tell_use, journal.logged),
-            journal=journal,
+            use_recorder=UseRecorder(
+                instruments, conditions.audit, cluster.tell_use, recorder.logged
+            ),
+            recorder=recorder,
             clock=conditions.clock,
         )
     )
@@ -95,17 +97,17 @@ def admission_webhooks(
         if cluster is not None:
             cluster.tell_admission(decision)
 
-    journal = AdmissionJournal(instruments, conditions.audit, tell)
+    recorder = AdmissionRecorder(instruments, conditions.audit, tell)
     ports = PodPorts(
-        admission_rules(settings, wish_rules(settings)),
+        admission_rules(settings, requirement_rules(settings)),
         is_enforced=enforced_by(cluster),
-        sink=journal,
+        sink=recorder,
         early=None if binding is None else binding.early,
         report=is_report_only(settings),
         modes=modes,
     )
     others = {} if binding is None else binding.handlers
-    return admission_server(settings, ports, journal=journal, others=others)
+    return admission_server(settings, ports, recorder=recorder, others=others)
 
 
 def extender_verbs(
@@ -126,7 +128,7 @@ def extender_verbs(
         scenes=scenes,
         not_ready=conditions.not_ready,
         use=NoGpuUse() if binding is None else binding.use,
-        rules=wish_rules(settings),
+        rules=requirement_rules(settings),
         is_enforced=enforced_by(cluster),
         denied=refused,
         report=is_report_only(settings),
@@ -141,19 +143,19 @@ def extender_server(
     cluster: Cluster | None,
 ) -> ExtenderServer:
     """The listener for the scheduler; each decision is recorded."""
-    journal = ExtenderJournal(instruments)
+    recorder = ExtenderRecorder(instruments)
     tell = None if cluster is None else cluster.tell_placement
     limits = ExtenderLimits(body_bytes=settings.limits.filter_bytes)
     return ExtenderServer(
         Extender(
             verbs,
-            sink=NotedDecisions(audit, journal.count_nodes, tell),
-            metrics=journal,
+            sink=NotedDecisions(audit, recorder.count_nodes, tell),
+            metrics=recorder,
             limits=limits,
         ),
         address=settings.listen.extender,
         tls=_tls_files(settings.extender.tls),
-        certificate_changed=journal.certificate_changed,
+        certificate_changed=recorder.certificate_changed,
         limits=limits,
     )
 

@@ -9,20 +9,20 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from controller.audit.reading import records_about
-from controller.explain.inquiry import InquiryPorts, PodInquiry
+from controller.explain.query import PodQuery, QueryPorts
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
 from controller.operations.conditions import Conditions
-from controller.operations.fleet import OperatorDesk
+from controller.operations.fleet import OperatorService
 from controller.placement.node_verdict import Promise, promise_of
 from controller.placement.pod import PodDecodeError
 from controller.placement.selector import Device, Selector, compile_labels, labels_of
 from controller.placement.snapshot import Scenes
 from controller.policy import Policy
-from controller.recorders.http import ApiJournal
-from controller.rpc.fleet import FleetService, KnownFleet
-from controller.rpc.services import PlacementService
+from controller.recorders.http import ApiRecorder
+from controller.rpc.fleet import FleetServicer, KnownFleet
+from controller.rpc.services import PlacementServicer
 from controller.settings import ControllerSettings
 from controller.web.api import ApiLimits, Endpoint
 from controller.web.authentication import Authentication, TokenReviews
@@ -60,16 +60,16 @@ class _PerPolicy(Generic[_T]):
 def fleet_service(
     conditions: Conditions,
     fleet: KnownFleet,
-    desk: OperatorDesk,
+    operators: OperatorService,
     verbs: ExtenderVerbs,
     scenes: Scenes,
-) -> FleetService:
+) -> FleetServicer:
     """The nodes as they stand, and what a pod would find there."""
-    return FleetService(
+    return FleetServicer(
         fleet,
         conditions.clock,
         policy=conditions.policy,
-        shown=desk.shown,
+        shown=operators.shown,
         readiness=conditions.readiness,
         labels=_PerPolicy(conditions.policy, _labels_of),
         fit=partial(_fit, verbs),
@@ -85,13 +85,13 @@ def placement_service(
     *,
     fleet: KnownFleet,
     clock: Clock,
-) -> PlacementService:
+) -> PlacementServicer:
     """Reservations, and with a cluster the allocation trace of one pod."""
     ledger = None if binding is None else binding.store.snapshot
     if cluster is None:
-        return PlacementService(ledger, clock)
-    inquiry = PodInquiry(
-        InquiryPorts(
+        return PlacementServicer(ledger, clock)
+    query = PodQuery(
+        QueryPorts(
             pods=cluster.pods,
             explain=verbs.explain,
             fleet=fleet.snapshot,
@@ -101,7 +101,7 @@ def placement_service(
             clock=clock,
         )
     )
-    return PlacementService(ledger, clock, about=inquiry.about)
+    return PlacementServicer(ledger, clock, about=query.about)
 
 
 def _labels_of(policy: Policy) -> LabelsOf:
@@ -142,7 +142,7 @@ def http_api(
     fleet: KnownFleet,
     conditions: Conditions,
     *,
-    journal: ApiJournal,
+    recorder: ApiRecorder,
 ) -> HttpServer | None:
     """None without `api.tls`; `POST /finalize` needs the binding webhook.
 
@@ -153,13 +153,13 @@ def http_api(
         return None
     finalizer = None
     if cluster is not None and binding is not None:
-        finalizer = Finalizer(binding.store, cluster.pods, binding.ids, binding.journal.changed)
+        finalizer = Finalizer(binding.store, cluster.pods, binding.ids, binding.recorder.changed)
     limits = ApiLimits()
     endpoint = Endpoint(
-        _authentication(settings, cluster, conditions, journal),
+        _authentication(settings, cluster, conditions, recorder),
         _inventory(fleet, binding, conditions),
         finalizer,
-        sink=journal,
+        sink=recorder,
         boottime_ns=conditions.clock.boottime_ns,
         limits=limits,
     )
@@ -168,7 +168,7 @@ def http_api(
         address=settings.listen.api,
         tls=TlsFiles(tls.cert, tls.key),
         limits=limits,
-        certificate_changed=journal.certificate_changed,
+        certificate_changed=recorder.certificate_changed,
         client_roots=lambda: conditions.known().roots,
     )
 
@@ -177,14 +177,14 @@ def _authentication(
     settings: ControllerSettings,
     cluster: Cluster | None,
     conditions: Conditions,
-    journal: ApiJournal,
+    recorder: ApiRecorder,
 ) -> Authentication:
     clock, reviews = conditions.clock, None
     if cluster is not None:
         reviews = TokenReviews(
             cluster.token_reviewer(settings.api.audience),
             boottime_ns=clock.boottime_ns,
-            reviewed=journal.reviewed,
+            reviewed=recorder.reviewed,
         )
     return Authentication(
         reviews=reviews,

@@ -13,12 +13,12 @@ from typing import Final
 
 from controller.access import PeerUsage, Rate
 from controller.fleet.directory import NodeDirectory
-from controller.fleet.quarantine import Denials
+from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
 from controller.operations.conditions import ClockAnchor, Conditions
-from controller.operations.fleet import DenialFollower, DeskPorts, OperatorDesk
-from controller.operations.recall import LogRecall
-from controller.recorders.trust import SpireJournal, TrustJournal
+from controller.operations.fleet import OperatorService, OperatorServicePorts, QuarantineReconciler
+from controller.operations.log_replay import LogReplay
+from controller.recorders.trust import SpireRecorder, TrustRecorder
 from controller.rpc.attestation import AttestationService, StreamTable
 from controller.rpc.challenges import AuditHeads, Challenger
 from controller.rpc.intake import EvidenceIntake
@@ -64,9 +64,9 @@ def verifier_settings(settings: ControllerSettings) -> VerifierSettings:
 def evidence_intake(
     verifier: Verifier,
     conditions: Conditions,
-    denials: Denials,
+    denials: QuarantineEntries,
     registry: FleetRegistry,
-    journal: TrustJournal,
+    recorder: TrustRecorder,
 ) -> EvidenceIntake:
     """Takes what the Verifier said of evidence to the registry, the store and the log."""
     return EvidenceIntake(
@@ -77,7 +77,7 @@ def evidence_intake(
         audit=conditions.audit,
         known=conditions.known,
         now=conditions.now,
-        observer=journal,
+        observer=recorder,
     )
 
 
@@ -87,7 +87,7 @@ def attestation_service(
     verifier: Verifier,
     intake: EvidenceIntake,
     *,
-    journal: TrustJournal,
+    recorder: TrustRecorder,
     table: StreamTable,
     binding: BindingParts | None,
 ) -> AttestationService:
@@ -99,52 +99,55 @@ def attestation_service(
             verifier.settings,
             conditions.svids,
             AuditHeads(conditions.audit, settings.origin),
-            wants_pods=_no_pods if binding is None else binding.follower.releases_on,
+            wants_pods=_no_pods if binding is None else binding.reconciler.releases_on,
         ),
         usage=_peer_usage(settings),
         table=table,
         known=conditions.known,
         now=conditions.now,
         jitter=random.SystemRandom().random,
-        observer=journal,
+        observer=recorder,
     )
 
 
-def operator_desk(
-    conditions: Conditions, denials: Denials, registry: FleetRegistry, journal: TrustJournal
-) -> OperatorDesk:
+def operator_service(
+    conditions: Conditions,
+    denials: QuarantineEntries,
+    registry: FleetRegistry,
+    recorder: TrustRecorder,
+) -> OperatorService:
     """Where acts of operators are carried out."""
-    return OperatorDesk(
-        DeskPorts(
+    return OperatorService(
+        OperatorServicePorts(
             store=conditions.store,
             denials=denials,
             fleet=registry,
             knows=conditions.knows,
             audit=conditions.audit,
             clock=conditions.clock,
-            observer=journal,
+            observer=recorder,
         )
     )
 
 
-def denial_follower(
+def quarantine_reconciler(
     settings: ControllerSettings,
     conditions: Conditions,
-    denials: Denials,
+    denials: QuarantineEntries,
     registry: FleetRegistry,
     *,
-    journal: TrustJournal,
+    recorder: TrustRecorder,
     instruments: Instruments,
-) -> DenialFollower:
+) -> QuarantineReconciler:
     """Carries out the denials of every replica, and those that the log knows from before."""
-    return DenialFollower(
+    return QuarantineReconciler(
         conditions.store,
         denials,
         registry,
         clock=conditions.clock,
-        observer=journal,
+        observer=recorder,
         instruments=instruments,
-        recall=LogRecall(settings.audit.dir).denials,
+        log_replay=LogReplay(settings.audit.dir).denials,
     )
 
 
@@ -215,7 +218,7 @@ def spire_parts(
     svids: SvidSource,
     clock: Clock,
     anchor: ClockAnchor,
-    journal: SpireJournal,
+    recorder: SpireRecorder,
 ) -> SpireParts:
     """The parts, not yet started."""
     spire = settings.spire
@@ -229,7 +232,7 @@ def spire_parts(
             svids=svids,
             moment=partial(believed_moment, clock, anchor),
             jitter=random.SystemRandom().random,
-            observer=journal,
+            observer=recorder,
         ),
         beginning=f"spiffe://{settings.trust_domain}{settings.path_prefix}/",
         poll_s=spire.poll.seconds,

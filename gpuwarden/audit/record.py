@@ -50,8 +50,8 @@ class RecordKind(StrEnum):
         "node.state",
         "a node became stale, revoked, quarantined; repeats of an hour: `count`",
     )
-    NODE_DENIAL = (
-        "node.denial",
+    NODE_QUARANTINE = (
+        "node.quarantine",
         "what the store says about a denial: `stands`, `lifted`, or `lost` and written again",
     )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
@@ -61,7 +61,7 @@ class RecordKind(StrEnum):
         "admission.decision",
         "a webhook let a pod in or refused it, or would have in report-only mode",
     )
-    BIND_DECISION = "bind.decision", "an answer of the binding gate"
+    BIND_DECISION = "bind.decision", "an answer of the binding webhook"
     API_FINALIZE = "api.finalize", "a pod or operator said that a pod is bound; what came of it"
     RESERVATION_RESERVED = "reservation.reserved", "GPUs were reserved; durable before the answer"
     RESERVATION_CONFIRMED = (
@@ -82,8 +82,8 @@ class RecordKind(StrEnum):
     )
     RESERVATION_EXPIRED = "reservation.expired", "nobody came for the GPU"
     RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back"
-    RESERVATION_ADOPTED = (
-        "reservation.adopted",
+    RESERVATION_RESTORED = (
+        "reservation.restored",
         "the ledger had lost it: a live pod's (`adopted`), or one whose pod may run (`held`)",
     )
     RESERVATION_ENDED = (
@@ -94,16 +94,16 @@ class RecordKind(StrEnum):
         "ledger.state",
         "the ledger is `unavailable`, `available` again, or back at what it once was (`rewound`)",
     )
-    RESERVATION_SETTLED = (
-        "reservation.settled",
+    RESERVATION_ALLOCATED = (
+        "reservation.allocated",
         "kubelet gave a GPU to a pod by its own choice; a record was made from signed evidence",
     )
     RESERVATION_MISMATCH = (
         "reservation.mismatch",
         "a node shows that a pod has another GPU than it should, or runs without a reservation",
     )
-    RESERVATION_OFF_BOOK = (
-        "reservation.offbook",
+    RESERVATION_UNRESERVED = (
+        "reservation.unreserved",
         "a node shows that a GPU is given or used, and no reservation explains it",
     )
     RESERVATION_EVICTED = (

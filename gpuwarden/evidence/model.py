@@ -1,4 +1,4 @@
-"""The documents that travel inside signed bytes: Hello, Challenge, evidence, bad news.
+"""The documents that travel inside signed bytes: Hello, Challenge, evidence, failure notices.
 
 Shapes only; what makes a document acceptable is decided by the Verifier. All of
 them are RFC 8785 JSON with camelCase keys, hold strings, booleans and small
@@ -18,7 +18,7 @@ PROTOCOL: Final = 1
 TYPE_CHALLENGE: Final = "application/vnd.gpuwarden.challenge.v1+json"
 TYPE_EVIDENCE: Final = "application/vnd.gpuwarden.evidence.v1+json"
 TYPE_EVIDENCE_WITH_PODS: Final = "application/vnd.gpuwarden.evidence.v2+json"
-TYPE_BAD_NEWS: Final = "application/vnd.gpuwarden.bad-news.v1+json"
+TYPE_FAILURE_NOTICE: Final = "application/vnd.gpuwarden.bad-news.v1+json"
 
 WANT_PODS: Final = "pods"
 """In a challenge: answer with evidence that tells the pods that run, if you can."""
@@ -90,7 +90,7 @@ class Challenge(Document, frozen=True):
     nonce: str
     """64 lower-case hex digits."""
     spare_nonce: str
-    """64 lower-case hex digits: the one nonce that bad news may use."""
+    """64 lower-case hex digits: the one nonce that failure notices may use."""
     hello_sha256: str
     leaf_sha256: str
     """SHA-256 of the DER of the agent's leaf on this TLS session."""
@@ -274,7 +274,7 @@ class EvidenceWithPods(Evidence, frozen=True):
     """UIDs of the pods in whose cgroups a process runs, sorted; null where that was not read."""
 
 
-class BadNews(EvidenceHeader, frozen=True):
+class FailureNotice(EvidenceHeader, frozen=True):
     """Unasked news under the spare nonce; can only take trust away."""
 
     kind: str

@@ -36,7 +36,7 @@ class WorkloadApiDeniedError(WorkloadApiError):
 class SpiffeWorkloadApi:
     """The Workload API at `endpoint` (`unix:///path` or a path), for the identity `wanted`.
 
-    The socket may be missing: each call looks for it anew, over a fresh connection.
+    The socket may be missing: each call looks for it again, over a fresh connection.
     """
 
     def __init__(

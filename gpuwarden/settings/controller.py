@@ -38,7 +38,7 @@ class Protection(StrEnum):
 
 
 class Scheduling(StrEnum):
-    """How a scheduler learns where guarded pods may go."""
+    """How a scheduler learns where managed pods may go."""
 
     EXTENDER = "extender"
     AFFINITY = "affinity"
@@ -184,7 +184,7 @@ class AdmissionSettings:
         tuple[str, ...],
         Spec(
             keys.list_of(keys.NODE_NAME),
-            "runtime classes that give no GPUs past us (DOOR_RUNTIME_CLASS)",
+            "runtime classes that give no GPUs past us (BYPASS_RUNTIME_CLASS)",
         ),
     ] = ("nvidia",)
     host_paths: Annotated[
@@ -192,7 +192,7 @@ class AdmissionSettings:
         Spec(
             keys.HOST_PATHS,
             "host paths that pods may mount, each as it is written and nothing below it"
-            " (DOOR_HOSTPATH)",
+            " (BYPASS_HOSTPATH)",
         ),
     ] = ()
 
@@ -484,14 +484,14 @@ class ControllerSettings:
     ] = Protection.NAMESPACES
     scheduler_name: Annotated[
         str,
-        Spec(keys.NODE_NAME, "scheduler that asks the extender; guarded pods are sent to it"),
+        Spec(keys.NODE_NAME, "scheduler that asks the extender; managed pods are sent to it"),
     ] = "gpuwarden"
     scheduling: Annotated[
         Scheduling,
         Spec(
             keys.one_of(Scheduling),
-            "`affinity`: no scheduler can be given the extender; guarded pods are pinned to nodes"
-            " by a label that follows evidence and free GPUs, and wishes count in enforced"
+            "`affinity`: no scheduler can be given the extender; managed pods are pinned to nodes"
+            " by a label that follows evidence and free GPUs, and requirements count in enforced"
             " namespaces only",
         ),
     ] = Scheduling.EXTENDER

@@ -30,7 +30,7 @@ FILE_SUFFIX = "_FILE"
 
 _MAX_TEXT = 4096
 _MAX_STATIC_NODES = 100_000
-_MAX_ACCOUNTS = 64
+_MAX_TRACES = 64
 _MAX_HOST_PATHS = 64
 _ANNOTATION_KEY = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
@@ -155,7 +155,7 @@ def _url(text: str) -> str:
 
 def _service_accounts(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    if len(parts) > _MAX_ACCOUNTS:
+    if len(parts) > _MAX_TRACES:
         raise ValueError("a list")
     for part in parts:
         namespace, slash, name = part.partition("/")
@@ -322,11 +322,11 @@ CONTEXT: Kind[str] = Kind(
     lambda text: _matching(_PRINTABLE, text),
 )
 SERVICE_ACCOUNTS: Kind[tuple[str, ...]] = Kind(
-    f"0 to {_MAX_ACCOUNTS} service accounts separated by commas, each namespace/name",
+    f"0 to {_MAX_TRACES} service accounts separated by commas, each namespace/name",
     _service_accounts,
     ",".join,
     Shape.LIST,
-    {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_ACCOUNTS},
+    {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_TRACES},
 )
 HOST_PATHS: Kind[tuple[str, ...]] = Kind(
     f"0 to {_MAX_HOST_PATHS} paths separated by commas, each absolute and plain, and not /",

@@ -13,14 +13,14 @@ def told_part(part: Part) -> Part:
     if part.content is None:
         return missing(part.name, _plain(part.missing)[:MAX_WHY])
     try:
-        content = _written_anew(part.name, part.content)
+        content = _written_again(part.name, part.content)
     except (ValueError, RecursionError) as error:
         return missing(part.name, f"is not what its name says: {type(error).__name__}")
     withheld = tuple(_plain(one)[:MAX_WHY] for one in part.withheld[:_MAX_NAMES])
     return Part(part.name, content, withheld=withheld, left_out=part.left_out)
 
 
-def _written_anew(name: str, content: bytes) -> bytes:
+def _written_again(name: str, content: bytes) -> bytes:
     if name.endswith(".json"):
         return json_bytes(json.loads(content))
     if name.endswith(".jsonl"):

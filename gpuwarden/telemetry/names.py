@@ -106,7 +106,7 @@ AGENT_ALLOCATIONS = _gauge(
 AGENT_GPU_EVENTS = _counter(
     "agent_gpu_events",
     _A,
-    "Bad news from the driver, by kind (xid, gpu-lost, driver-reload, nvml-unavailable).",
+    "Failure notices from the driver, by kind (xid, gpu-lost, driver-reload, nvml-unavailable).",
     "kind",
 )
 AGENT_STREAMS = _gauge(
@@ -171,7 +171,7 @@ EVIDENCE_SECONDS = _histogram(
     buckets=FAST_BUCKETS,
 )
 CHALLENGES = _counter(
-    "challenges", _C, "Challenges issued, by cause (first, interval, bad-news).", "cause"
+    "challenges", _C, "Challenges issued, by cause (first, interval, failure-notice).", "cause"
 )
 NODES = _gauge(
     "nodes",
@@ -203,7 +203,7 @@ EXTENDER_SECONDS = _histogram(
 EXTENDER_NODES = _counter(
     "extender_nodes",
     _C,
-    "Nodes judged for guarded pods, by reason code (ACCEPTED included).",
+    "Nodes judged for managed pods, by reason code (ACCEPTED included).",
     "code",
 )
 ADMISSION_REQUESTS = _counter(
@@ -254,7 +254,7 @@ TOKEN_REVIEWS = _counter(
 BIND_DECISIONS = _counter(
     "bind_decisions",
     _C,
-    "Answers about Bindings of guarded pods, by reason code (ACCEPTED where allowed) and decision"
+    "Answers about Bindings of managed pods, by reason code (ACCEPTED where allowed) and decision"
     " (allowed, refused, reported).",
     "code",
     "decision",
@@ -288,7 +288,7 @@ USE_FAULTS = _gauge(
     "gpu_use_faults",
     _C,
     "Disagreements between what nodes show of their GPUs and the ledger that stand now, by kind"
-    " (docs/gate.md).",
+    " (docs/binding-webhook.md).",
     "kind",
 )
 EVICTIONS = _counter(
@@ -300,8 +300,8 @@ EVICTIONS = _counter(
 LEDGER_AVAILABLE = _gauge(
     "ledger_available", _C, "1 while the ledger can be read, else 0 (LEDGER_UNAVAILABLE)."
 )
-LEDGER_MENDS = _counter(
-    "ledger_mends",
+LEDGER_REPAIRS = _counter(
+    "ledger_repairs",
     _C,
     "GPUReservation objects that this replica set right, by what it did: written (one had been"
     " removed by force), held (its finalizer had been taken off).",
@@ -310,7 +310,7 @@ LEDGER_MENDS = _counter(
 LEDGER_REWINDS = _counter(
     "ledger_rewinds",
     _C,
-    "Times that the ledger was found to be older than it was (ledger.rewound).",
+    "Times that the ledger was found to be older than it was (ledger.rollback).",
 )
 RPC_CALLS = _counter(
     "rpc_calls",
@@ -350,14 +350,14 @@ OPERATOR_ACTS = _counter(
     "act",
     "code",
 )
-DENIALS = _counter(
-    "denials",
+QUARANTINE_ENTRIES = _counter(
+    "quarantine_entries",
     _C,
     "Changes of denials in the store as this replica has seen them, by fate (stands, lifted; lost:"
     " gone without an operator's act, and written again).",
     "fate",
 )
-NODES_DENIED = _gauge("nodes_denied", _C, "Nodes that are denied in the store.")
+NODES_QUARANTINED = _gauge("nodes_quarantined", _C, "Nodes that are denied in the store.")
 
 AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
 AUDIT_LOST = _counter(
@@ -422,10 +422,10 @@ KUBE_EVENTS = _counter(
     "Kubernetes Events, by what became of them (queued, merged, dropped, written, failed).",
     "result",
 )
-KUBE_TOUCHES = _counter(
-    "kube_touches",
+KUBE_REQUEUES = _counter(
+    "kube_requeues",
     _C,
-    "Nodes touched so that the scheduler tries waiting pods anew (touched, failed).",
+    "Nodes touched so that the scheduler tries waiting pods again (touched, failed).",
     "result",
 )
 
@@ -435,10 +435,10 @@ KUBE_HINTS = _counter(
     "Nodes whose hint labels were changed, with `scheduling: affinity` (changed, failed).",
     "result",
 )
-KUBE_HINTED_WISHES = _gauge(
-    "kube_hinted_wishes",
+KUBE_HINTED_REQUIREMENTS = _gauge(
+    "kube_hinted_requirements",
     _C,
-    "Wishes that nodes are labelled for, with `scheduling: affinity`; 64 are followed at most.",
+    "Requirements that nodes are labelled for, with `scheduling: affinity`; at most 64.",
 )
 
 METRICS: tuple[Metric, ...] = tuple(
@@ -476,7 +476,7 @@ class Event(StrEnum):
     NVML_AVAILABLE = "nvml.available", "library and driver answer again"
     NVML_CALL_FAILED = "nvml.call.failed", "one NVML call failed"
     NVML_STUCK = "nvml.stuck", "an NVML call never returned; the process ends itself"
-    GPU_EVENT = "gpu.event", "bad news about a GPU (XID, lost, driver reload)"
+    GPU_EVENT = "gpu.event", "failure notices about a GPU (XID, lost, driver reload)"
     INVENTORY_READ = "inventory.read", "the inventory was read; counts and failures"
     ALLOCATIONS_READ = "allocations.read", "kubelet told its allocations, after it had not"
     ALLOCATIONS_UNREAD = "allocations.unread", "kubelet did not tell its allocations, or not all"
@@ -509,21 +509,24 @@ class Event(StrEnum):
         "a pod or operator said that a pod is bound; what is against it",
     )
     API_FAILED = "api.failed", "an operation of the HTTP API failed; the caller is told no more"
-    BIND_DECIDED = "bind.decided", "the gate answered about a guarded pod; what is against it"
+    BIND_DECIDED = (
+        "bind.decided",
+        "the binding webhook answered about a managed pod; what is against it",
+    )
     RESERVATION_CHANGED = "reservation.changed", "this replica moved a reservation; state and cause"
     LEDGER_UNAVAILABLE = "ledger.unavailable", "the ledger cannot be read; nothing is reserved"
     LEDGER_AVAILABLE = "ledger.available", "the ledger can be read"
     LEDGER_DRIFT = "ledger.drift", "the ledger and the world disagree; counts per kind"
     LEDGER_WENT_BACK = (
-        "ledger.rewound",
-        "records are older than they were; nothing is granted until all was read anew",
+        "ledger.rollback",
+        "records are older than they were; nothing is granted until all was read again",
     )
     LEDGER_HELD = (
         "ledger.held",
         "GPUs of the audit log that the ledger had lost are held until their node shows no use",
     )
-    AUDIT_RECALL_FAILED = (
-        "audit.recall.failed",
+    AUDIT_REPLAY_FAILED = (
+        "audit.replay.failed",
         "the audit log from before this start cannot be read; nothing is granted until it was",
     )
     USE_FAULT_BEGAN = (
@@ -556,8 +559,8 @@ class Event(StrEnum):
         "store.unavailable",
         "pins and denials cannot be read; soon nothing new is accepted",
     )
-    STORE_DENIAL_LOST = (
-        "store.denial.lost",
+    STORE_QUARANTINE_LOST = (
+        "store.quarantine.lost",
         "the store had lost a denial that nobody lifted; it stands here and is written again",
     )
     STORE_AVAILABLE = "store.available", "pins and denials can be read again"
@@ -577,13 +580,13 @@ class Event(StrEnum):
         "kube.status.failed",
         "the API server did not take what became of a policy's object",
     )
-    KUBE_TOUCH_FAILED = (
-        "kube.touch.failed",
+    KUBE_REQUEUE_FAILED = (
+        "kube.requeue.failed",
         "the API server did not take a note on a node; waiting pods are tried later",
     )
     KUBE_HINT_FAILED = (
         "kube.hint.failed",
-        "the API server did not take a node's hint labels; pods wait, or meet the gate",
+        "the API server did not take a node's hint labels; pods wait, or meet the binding webhook",
     )
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"
@@ -616,7 +619,7 @@ class Span(StrEnum):
         "agent.inventory",
         "waiting for a reading of all GPUs that began after the challenge",
     )
-    EVIDENCE = "agent.evidence", "signing evidence or bad news and handing it to the stream"
+    EVIDENCE = "agent.evidence", "signing evidence or failure notices and handing it to the stream"
     STREAM = "controller.stream", "admitting a stream: its peer, limits and Hello"
     CONTROLLER_ROUND = (
         "controller.round",

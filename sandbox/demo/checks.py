@@ -99,8 +99,8 @@ async def required_hash(stage: Stage) -> str:
     return f"{HOPPER} passes; {AMPERE} and {LEGACY}: HASH_MISMATCH; {GHOST}: NODE_NO_EVIDENCE"
 
 
-async def malformed_wish(stage: Stage) -> str:
-    """A wish that cannot be understood fails the pod everywhere."""
+async def malformed_requirement(stage: Stage) -> str:
+    """A requirement that cannot be understood fails the pod everywhere."""
     passed, failed = await stage.filter(pod({ANNOTATION: "sha256:abc"}))
     demand(passed == [], f"passed: {passed}")
     demand(
@@ -109,7 +109,7 @@ async def malformed_wish(stage: Stage) -> str:
     return "no node passes, each says REQ_INVALID"
 
 
-async def unguarded(stage: Stage) -> str:
+async def unmanaged(stage: Stage) -> str:
     """A pod that asks for nothing of ours passes untouched, unknown nodes included."""
     passed, failed = await stage.filter(pod())
     demand(passed == [*stage.nodes, GHOST] and not failed, f"passed: {passed}, failed: {failed}")
@@ -118,8 +118,8 @@ async def unguarded(stage: Stage) -> str:
 
 async def priorities(stage: Stage) -> str:
     """Scores are integers from 0 to 10; the tighter fit wins, the unknown node gets nothing."""
-    wish = {"gpuwarden.dev/gpu-selector": "architecture=hopper"}
-    answer = await stage.post("prioritize", stage.arguments(pod(wish, gpus=2)))
+    requirement = {"gpuwarden.dev/gpu-selector": "architecture=hopper"}
+    answer = await stage.post("prioritize", stage.arguments(pod(requirement, gpus=2)))
     scores = {entry["Host"]: entry["Score"] for entry in answer}
     demand(set(scores) == {*stage.nodes, GHOST}, f"hosts: {sorted(scores)}")
     whole = all(isinstance(score, int) and 0 <= score <= 10 for score in scores.values())  # noqa: PLR2004 - extender/v1 MaxExtenderPriority
@@ -251,7 +251,7 @@ async def owner_unharmed(stage: Stage) -> str:
     stage.laptop.show(LEGACY, stage.nodes[LEGACY].scenario)
     back = await stage.until(LEGACY, eligible)
     demand(eligible(back), f"{LEGACY} gave it up but is {back.state} ({back.code})")
-    return f"{HOPPER} was accepted anew and still passes; {LEGACY} is back without the claim"
+    return f"{HOPPER} was accepted again and still passes; {LEGACY} is back without the claim"
 
 
 async def swap(stage: Stage) -> str:
@@ -363,8 +363,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("inventory", "three agents prove their GPUs", inventory),
     Check("class-hash", "a class hash can be recomputed by anybody", class_hash),
     Check("filter", "/filter passes only nodes with the required hash", required_hash),
-    Check("malformed-wish", "a malformed wish widens nothing", malformed_wish),
-    Check("unguarded", "other pods are never touched", unguarded),
+    Check("malformed-requirement", "a malformed requirement widens nothing", malformed_requirement),
+    Check("unmanaged", "other pods are never touched", unmanaged),
     Check("prioritize", "/prioritize prefers the tightest fit", priorities),
     Check("rotation", "rotation of SVIDs and CA goes unnoticed", rotation),
     Check("tampered", "one flipped bit is refused", tampered),

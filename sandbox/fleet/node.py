@@ -76,7 +76,7 @@ class SimulatedNode:
         self._dialer = _Dialer(controller_id(TRUST_DOMAIN, PREFIX))
         self._links: list[ReplicaLink] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._journal = _Journal(around.tally, around.clock, self._accepted)
+        self._recorder = _Recorder(around.tally, around.clock, self._accepted)
         self._witness = CheckpointWitness(
             (),
             (),
@@ -138,7 +138,7 @@ class SimulatedNode:
     def _forget(self) -> None:
         self._links.clear()
         self._tasks.clear()
-        self._journal.process_ended()
+        self._recorder.process_ended()
 
     @staticmethod
     async def _over(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -161,24 +161,24 @@ class SimulatedNode:
             boot_id=self.hardware.host.boot_id,
             agent_version=VERSION,
         )
-        journal = self._journal
+        recorder = self._recorder
         session = SessionPorts(
             attester=attester,
             dialer=self._dialer,
             read=self._read,
             roots=lambda: around.roots,
             witness=self._witness,
-            journal=journal,
+            recorder=recorder,
             stream_ids=UsedStreamIds(_STREAM_IDS),
             clock=around.clock,
         )
-        return LinkPorts(session=session, journal=journal, jitter=self._draw.random)
+        return LinkPorts(session=session, recorder=recorder, jitter=self._draw.random)
 
     def _accepted(self, attestation_hash: str) -> None:
         self.accepted_hash = attestation_hash
 
     async def _read(self) -> InventoryReading:
-        self._journal.read_begun()
+        self._recorder.read_begun()
         return self._reading if self._see is None else await self._see(self._reading)
 
 
@@ -206,7 +206,7 @@ class _Dialer:
             await tunnel.close()
 
 
-class _Journal:
+class _Recorder:
     """Counts what happens on the streams of one agent."""
 
     def __init__(self, tally: Tally, clock: Clock, accepted: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ class Kind(StrEnum):
     DROP = "drop"
     """Its connections break; the agent comes back by itself."""
     RESTART = "restart"
-    """The agent dies without a word and starts anew with another instance id."""
+    """The agent dies without a word and starts again with another instance id."""
     ROTATE = "rotate"
     """It gets a new SVID."""
     UPGRADE = "upgrade"

@@ -69,7 +69,7 @@ def processes_for(nodes: int, limit: int) -> int:
 # --- the nodes of one process
 
 
-AT_THE_DOOR: Final = 40
+AT_ADMISSION: Final = 40
 """Agents of a process that have been started and not been accepted yet."""
 _LOOK_S: Final = 0.05
 
@@ -90,13 +90,13 @@ class Share:
     async def start(self, per_second: float) -> None:
         """Start all agents, at most so many a second, and no faster than they are let in.
 
-        Handshakes that a busy machine does not finish in time are begun anew, so without
+        Handshakes that a busy machine does not finish in time are begun again, so without
         the second bound a fleet that starts too fast never stands.
         """
         loop = asyncio.get_running_loop()
         due, waiting = loop.time(), list[SimulatedNode]()
         for node in self.nodes.values():
-            while len(waiting) >= AT_THE_DOOR:
+            while len(waiting) >= AT_ADMISSION:
                 await asyncio.sleep(_LOOK_S)
                 waiting = [one for one in waiting if not one.accepted_hash]
                 due = max(due, loop.time())

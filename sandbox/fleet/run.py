@@ -150,7 +150,7 @@ class _Simulation:
     async def _until(
         self, holds: Callable[[ControllerLook], bool], seconds: float, *, growing: bool = False
     ) -> bool:
-        """`growing`: the time begins anew whenever more nodes are eligible than ever before."""
+        """`growing`: the time begins again whenever more nodes are eligible than ever before."""
         end, most = time.monotonic() + seconds, 0
         controller = self._laptop.programs["controller"]
         while time.monotonic() < end and not self._lost:

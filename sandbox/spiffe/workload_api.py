@@ -118,7 +118,7 @@ class InsecureWorkloadApi:
             self.rotate()
 
     def fault(self, name: str | None, fault: Fault) -> None:
-        """Let something go wrong for one workload or for all; `Fault.NONE` mends it."""
+        """Let something go wrong for one workload or for all; `Fault.NONE` repairs it."""
         with self._lock:
             for socket in self._chosen(name):
                 if fault is Fault.SOCKET_REMOVED:

@@ -13,28 +13,41 @@ from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyParts
 from controller.placement.pod import parse_gpu_map
 from controller.placement.requirements import Requirements
 from controller.placement.selector import FACTS
-from controller.placement.texts import HINT_ANNOTATIONS, REFUSALS, WISH_ANNOTATIONS, WishRules
-from controller.placement.verbs import prioritize_nodes, tightness
+from controller.placement.texts import (
+    HINT_ANNOTATIONS,
+    REFUSALS,
+    REQUIREMENT_ANNOTATIONS,
+    RequirementRules,
+)
+from controller.placement.verbs import bin_packing, prioritize_nodes
 from controller.policies.file import decode_policy, policy_schema
 from tests.builders.fleet_views import acceptance, gpu, node
 from tests.builders.scenes import scene
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-WISHES = (DOCS / "reference/wishes.md").read_text()
+REQUIREMENTS = (DOCS / "reference/requirements.md").read_text()
 POLICY = (DOCS / "reference/policy.md").read_text()
 SCORING = (DOCS / "scoring.md").read_text()
 
 
 @pytest.mark.parametrize(
     "word",
-    sorted({*WISH_ANNOTATIONS, *HINT_ANNOTATIONS, *WishRules().hash_keys, *FACTS, *REFUSALS}),
+    sorted(
+        {
+            *REQUIREMENT_ANNOTATIONS,
+            *HINT_ANNOTATIONS,
+            *RequirementRules().hash_keys,
+            *FACTS,
+            *REFUSALS,
+        }
+    ),
 )
 def test_every_key_and_code_is_on_the_page(word: str) -> None:
-    assert f"`{word}`" in WISHES
+    assert f"`{word}`" in REQUIREMENTS
 
 
 def test_the_example_map_is_a_map() -> None:
-    example = "\n".join(re.findall(r"^    (.*)$", WISHES, re.MULTILINE)).replace("…", "00")
+    example = "\n".join(re.findall(r"^    (.*)$", REQUIREMENTS, re.MULTILINE)).replace("…", "00")
     found = parse_gpu_map(example)
     assert not isinstance(found, tuple)
     assert set(found) == {0, 1}
@@ -59,8 +72,8 @@ def test_every_key_of_the_policy_is_on_the_page() -> None:
             assert re.search(rf"[`.]{key}\b", POLICY), (name, key)
 
 
-def test_the_table_of_tightness() -> None:
-    assert [tightness(left) for left in (0, 1, 2, 3, 4)] == [4, 3, 2, 2, 1]
+def test_the_table_of_bin_packing() -> None:
+    assert [bin_packing(left) for left in (0, 1, 2, 3, 4)] == [4, 3, 2, 2, 1]
     assert "| tightness | 4 | 3 | 2 | 1 |" in SCORING
 
 
@@ -71,6 +84,6 @@ def test_the_example_scores() -> None:
         node("loose", acceptance(gpus=[gpu(index) for index in range(8)])),
         node("island", acceptance(gpus=island)),
     )
-    pod = Requirements(guarded=True, count=1)
+    pod = Requirements(managed=True, count=1)
     scores = prioritize_nodes(["one", "loose", "island"], pod, where)
     assert scores == {"one": 10, "loose": 4, "island": 2}

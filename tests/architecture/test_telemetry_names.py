@@ -18,7 +18,7 @@ from gpuwarden.telemetry.names import Event, Metric, Span
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("agent", "controller", "gpuwarden")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-LIBRARY_STYLE = {"gpuwarden/identity/keeper.py", "gpuwarden/identity/tunnel.py"}
+LIBRARY_STYLE = {"gpuwarden/identity/svid_watcher.py", "gpuwarden/identity/tunnel.py"}
 """Write plain lines through `logging`, as the libraries around them do."""
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.architecture.test_names import ROOT
-from tests.weakened.copy_of_sources import selector
-from tests.weakened.table import WEAKENINGS
+from tests.mutation_security.copy_of_sources import selector
+from tests.mutation_security.table import SECURITY_MUTATIONS
 
-NOTICED = {test for weakening in WEAKENINGS for test in weakening.tests}
+NOTICED = {test for security_mutation in SECURITY_MUTATIONS for test in security_mutation.tests}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,6 @@ def test_a_lost_control_is_noticed(row: Row) -> None:
     assert NOTICED & set(row.tests), f"take it out: none of {row.tests} is in the table"
 
 
-def test_every_weakening_belongs_to_a_threat() -> None:
+def test_every_security_mutation_belongs_to_a_threat() -> None:
     named = {test for row in rows() for test in row.tests}
-    assert [x.name for x in WEAKENINGS if not named & set(x.tests)] == []
+    assert [x.name for x in SECURITY_MUTATIONS if not named & set(x.tests)] == []

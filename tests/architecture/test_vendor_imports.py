@@ -10,7 +10,11 @@ from tests.architecture.test_names import ROOT, sources
 
 ALLOWED: dict[str, set[str]] = {
     "pynvml": {"agent/gpu/nvml.py"},
-    "spiffe": {"gpuwarden/identity/keeper.py", "gpuwarden/identity/workload_api.py", "sandbox/"},
+    "spiffe": {
+        "gpuwarden/identity/svid_watcher.py",
+        "gpuwarden/identity/workload_api.py",
+        "sandbox/",
+    },
     "grpc": {
         "agent/kubelet/pod_resources.py",
         "agent/session/client.py",
@@ -45,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "rfc8785": {"gpuwarden/evidence/canonical.py"},
     "sqlite3": {"controller/store/"},
-    "tenacity": {"agent/session/", "gpuwarden/identity/keeper.py"},
+    "tenacity": {"agent/session/", "gpuwarden/identity/svid_watcher.py"},
     "cyclopts": {"gpuwarden/cli/"},
     "rich": {"gpuwarden/cli/", "sandbox/"},
 }

@@ -1,6 +1,6 @@
 """`python -m tests.bench.admission_main`: the product's webhooks for pods.
 
-Listener, webhooks, judgement, journal and audit log are the controller's own. No API server is
+Listener, webhooks, judgement, recorder and audit log are the controller's own. No API server is
 there: the namespace counts as enforced by the path, as where a real one says so.
 """
 
@@ -16,7 +16,7 @@ from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionDecision, PodPorts, pod_handlers
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
-from controller.recorders.http import AdmissionJournal
+from controller.recorders.http import AdmissionRecorder
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden import __version__
@@ -49,16 +49,16 @@ async def serve(options: argparse.Namespace) -> int:
         instruments,
         copies_to=None,
     )
-    journal = AdmissionJournal(instruments, await log.open(), _forget)
-    ports = PodPorts(AdmissionRules(), is_enforced=lambda _: True, sink=journal)
+    recorder = AdmissionRecorder(instruments, await log.open(), _forget)
+    ports = PodPorts(AdmissionRules(), is_enforced=lambda _: True, sink=recorder)
     limits = AdmissionLimits()
-    webhooks = AdmissionWebhooks(pod_handlers(ports), metrics=journal, limits=limits, report=False)
+    webhooks = AdmissionWebhooks(pod_handlers(ports), metrics=recorder, limits=limits, report=False)
     server = HttpServer(
         webhooks.application(),
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
         limits=limits,
-        certificate_changed=journal.certificate_changed,
+        certificate_changed=recorder.certificate_changed,
     )
     host, port = await server.start()
     gc.collect()

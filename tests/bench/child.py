@@ -98,7 +98,7 @@ class Child:
         return rss_mib(self.pid, "VmHWM")
 
     def forget_peak(self) -> None:
-        """Let the highest memory begin anew."""
+        """Let the highest memory begin again."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def stop(self) -> None:

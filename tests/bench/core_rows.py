@@ -60,7 +60,7 @@ class _Core:
         registry: FleetRegistry
         registry, rare, _ = registry_of(nodes)
         self._snapshot: FleetSnapshot = registry.snapshot()
-        self._needs = Requirements(guarded=True, hashes=frozenset({rare}))
+        self._needs = Requirements(managed=True, hashes=frozenset({rare}))
         self._memory = PlacementMemory()
         self._wanted = rare
         self._text = "\n".join(node_name(number) for number in range(nodes))

@@ -1,6 +1,6 @@
 """`python -m tests.bench.extender_main`: the product's extender over a fleet in memory.
 
-Server, verbs, filter, journal and audit log are the controller's own; only the fleet was
+Server, verbs, filter, recorder and audit log are the controller's own; only the fleet was
 not attested over streams but put into the registry.
 """
 
@@ -16,10 +16,10 @@ import uvloop
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.placement.snapshot import Scenes
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.placement.verbs import DecisionSink, FilterDecision, NotedDecisions
 from controller.policy import DEFAULT_POLICY
-from controller.recorders.http import ExtenderJournal
+from controller.recorders.http import ExtenderRecorder
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.server import TlsFiles
 from controller.web.verbs import ExtenderVerbs, NoGpuUse
@@ -55,12 +55,12 @@ async def serve(options: argparse.Namespace) -> None:
     logs.configure(LogLevel.WARN, LogFormat.JSON, service="bench")
     registry, rare, usual = registry_of(options.nodes)
     clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
-    journal = ExtenderJournal(instruments)
+    recorder = ExtenderRecorder(instruments)
     verbs = ExtenderVerbs(
         scenes=Scenes(registry, lambda: DEFAULT_POLICY, clock),
         not_ready=lambda: None,
         use=NoGpuUse(),
-        rules=WishRules(
+        rules=RequirementRules(
             hash_keys=("gpuwarden.dev/required-hash",),
             managed_resources=("nvidia.com/gpu",),
             opaque_hashes=False,
@@ -75,13 +75,13 @@ async def serve(options: argparse.Namespace) -> None:
             instruments,
             copies_to=None,
         )
-        sink = NotedDecisions(await log.open(), journal.count_nodes)
+        sink = NotedDecisions(await log.open(), recorder.count_nodes)
     limits = ExtenderLimits()
     server = ExtenderServer(
-        Extender(verbs, sink=sink, metrics=journal, limits=limits),
+        Extender(verbs, sink=sink, metrics=recorder, limits=limits),
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
-        certificate_changed=journal.certificate_changed,
+        certificate_changed=recorder.certificate_changed,
         limits=limits,
     )
     host, port = await server.start()

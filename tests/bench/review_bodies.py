@@ -36,7 +36,7 @@ _MANAGED: Final = {
 
 
 def pod() -> dict[str, Any]:
-    """A new pod that wishes for a GPU of ours, before any webhook has seen it."""
+    """A new pod that requires a GPU of ours, before any webhook has seen it."""
     return {
         "kind": "Pod",
         "apiVersion": "v1",

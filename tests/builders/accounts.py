@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from controller.audit.reading import Recent
-from controller.explain.pod import Account, Asked, account_of
+from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, PodRef, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.pod import decode_pod
 from controller.placement.requirements import parse_requirements
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.placement.verbs import explain_bound, explain_waiting
 from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -30,7 +30,7 @@ ID = IDS.make(ReservationSubject("team-a", NODE, (GPU,), UID))
 CREATED, SCHEDULED = "2026-11-27T20:00:00Z", "2026-11-27T20:00:03Z"
 STARTED, MADE = "2026-11-27T20:00:05Z", "2026-11-27T20:00:02Z"
 NOTHING = Recent()
-WISH = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
+REQUIREMENT = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
 TOLD = {
     "gpuwarden.dev/gpu-uuids-assigned": GPU,
     "gpuwarden.dev/reservation-id": ID,
@@ -54,7 +54,7 @@ def pod_document(
             "name": "train-0",
             "uid": UID,
             "creationTimestamp": CREATED,
-            "annotations": WISH | TOLD if annotations is None else annotations,
+            "annotations": REQUIREMENT | TOLD if annotations is None else annotations,
         },
         "spec": {"containers": [{"name": "main"}], **({"nodeName": node} if node else {})},
         "status": found | status,
@@ -70,7 +70,7 @@ def waiting_document(text: str = "0/3 nodes are available") -> dict[str, Any]:
         "lastTransitionTime": SCHEDULED,
     }
     return pod_document(
-        WISH, node="", phase="Pending", conditions=[condition], containerStatuses=None
+        REQUIREMENT, node="", phase="Pending", conditions=[condition], containerStatuses=None
     )
 
 
@@ -117,14 +117,14 @@ def account(
     node: NodeView | None = None,
     recent: Recent = NOTHING,
     **changes: Any,
-) -> Account | None:
+) -> AllocationTrace | None:
     """The account of `train-0` where these are the ledger's records."""
     nodes = (node_of() if node is None else node,)
     body = None if document is None else msgspec.json.encode(document)
     explanation = None
     if body is not None:
         pod = decode_pod(body)
-        needs, here = parse_requirements(pod, WishRules()), scene(*nodes)
+        needs, here = parse_requirements(pod, RequirementRules()), scene(*nodes)
         explanation = (
             explain_bound(needs, here, pod.spec.node_name)
             if pod.spec.node_name
@@ -141,4 +141,4 @@ def account(
         recent=recent,
         now_ns=NOW_NS,
     )
-    return account_of(replace(asked, **changes))
+    return trace_of(replace(asked, **changes))

@@ -15,9 +15,9 @@ from tests.fakes.json_patch import applied
 Document = dict[str, Any]
 
 UUIDS = {"gpuwarden.dev/gpu-uuids": "GPU-a"}
-"""A wish whose GPUs come from the gate's annotation."""
+"""A requirement whose GPUs come from the binding webhook's annotation."""
 LEVEL = {"gpuwarden.dev/min-level": "L0"}
-"""A wish about the node alone."""
+"""A requirement about the node alone."""
 
 
 def container(name: str = "main", *, gpus: int | str | None = None, **fields: Any) -> Document:

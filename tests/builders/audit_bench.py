@@ -53,7 +53,7 @@ class Bench:
         try:
             yield log
         finally:
-            self.disk.gate.set()
+            self.disk.binding_webhook.set()
             assert await log.close(20)
 
     def verified(self) -> Verified:

@@ -1,11 +1,11 @@
-"""Bindings as the API server hands them to the gate, and what the gate decides by."""
+"""Bindings as the API server hands them to the webhook, and what the webhook decides by."""
 
 from dataclasses import replace
 from typing import Any
 
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionRequest
-from controller.binding.decision import GateView
+from controller.binding.decision import BindingView
 from controller.binding.request import BindingRequest, StoredPod, read_binding
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, ReservationIds, ReservationKey
@@ -18,7 +18,7 @@ from tests.builders.scenes import scene
 SCHEDULER = "system:serviceaccount:gpuwarden-system:gpuwarden-scheduler"
 IDS = ReservationIds("lab", (ReservationKey("k1", b"k" * 32),))
 UID = "0b7c1a52-0000-4000-8000-000000000001"
-WISH = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
+REQUIREMENT = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
 NODE = "gpu-1"
 
 
@@ -68,7 +68,8 @@ def env_pod(
 ) -> Document:
     """A pod for an `env` node as it is stored: named, and with what the webhook adds."""
     document = patched(
-        new_pod(annotations=WISH if annotations is None else annotations, **pod), enforced=enforced
+        new_pod(annotations=REQUIREMENT if annotations is None else annotations, **pod),
+        enforced=enforced,
     )
     document["metadata"] |= {"name": name, "uid": uid, "resourceVersion": "7"}
     return document
@@ -83,9 +84,11 @@ def stored(document: Document | None = None, **changes: Any) -> StoredPod:
     return replace(made, **changes)
 
 
-def gate_view(*nodes: NodeView, records: tuple[GpuRecord, ...] = (), **changes: Any) -> GateView:
+def binding_view(
+    *nodes: NodeView, records: tuple[GpuRecord, ...] = (), **changes: Any
+) -> BindingView:
     """By default one fresh `env` node with eight GPUs, of which nobody has any."""
-    made = GateView(
+    made = BindingView(
         scene=scene(*(nodes or (healthy(NODE),))),
         ledger=LedgerSnapshot.of(Entry(x, str(x.version)) for x in records),
         claiming={},

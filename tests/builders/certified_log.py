@@ -62,7 +62,7 @@ class CertifiedLog:
 
 
 def rechained(lines: list[bytes], change: Callable[[list[dict[str, Any]]], None]) -> list[bytes]:
-    """The lines after `change` of their records, numbered and chained anew, nothing signed."""
+    """The lines after `change` of their records, numbered and chained again, nothing signed."""
     records = [json.loads(text) for text in lines]
     change(records)
     made: list[bytes] = []

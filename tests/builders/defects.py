@@ -11,7 +11,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.enrollment import EnrolledGpu, EnrollmentRecord, QuarantineEntry
 from controller.policy import Level, NodePool
 from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing
 from gpuwarden.evidence.model import FailedRead, Inventory
@@ -142,7 +142,7 @@ def _with_record(**changes: object) -> Defect:
     return defect
 
 
-denied = _with_record(denial=Denial("OPERATOR", "smells odd", "spiffe://x/operator/o", 0))
+denied = _with_record(denial=QuarantineEntry("OPERATOR", "smells odd", "spiffe://x/operator/o", 0))
 superseded = _with_record(instance=OTHER_INSTANCE, superseded=(INSTANCE,))
 
 
@@ -151,7 +151,7 @@ def _unrelated_key(scene: Scene) -> None:
 
 
 def _claimed_by_other(scene: Scene) -> None:
-    other = EnrollmentRecord("gpu-9", gpus=(PinnedGpu(gpu_uuid(1)),))
+    other = EnrollmentRecord("gpu-9", gpus=(EnrolledGpu(gpu_uuid(1)),))
     scene.enrollment = scene.enrollment.with_record(other)
 
 
@@ -272,8 +272,8 @@ DEFECTS: Final[tuple[tuple[ReasonCode, Defect], ...]] = (
     (R.NODE_UID_CHANGED, _with_record(node_uid="uid-0")),
     (R.INVENTORY_NOT_ENROLLED, _enrollment_required),
     (R.INVENTORY_NOT_ENROLLED, _policy(pools=(NodePool("gpu-*", serials=frozenset({"1"})),))),
-    (R.INVENTORY_CHANGED, _with_record(gpus=(PinnedGpu(gpu_uuid(1), serial="1"),))),
-    (R.INVENTORY_CHANGED, _with_record(gpus=(PinnedGpu(gpu_uuid(7)),))),
+    (R.INVENTORY_CHANGED, _with_record(gpus=(EnrolledGpu(gpu_uuid(1), serial="1"),))),
+    (R.INVENTORY_CHANGED, _with_record(gpus=(EnrolledGpu(gpu_uuid(7)),))),
     *((code, _hardware(code)) for code, step in STEP_OF.items() if step == 17),
     (R.POLICY_DENIED, _policy(denied_drivers=frozenset({"570.86.10"}))),
     (R.POLICY_DENIED, _policy(allowed_vbios=frozenset({"96.00.00.00.01"}))),

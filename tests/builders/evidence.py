@@ -12,7 +12,12 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
+from controller.fleet.attestation_result import (
+    Accepted,
+    FailureNoticeAccepted,
+    Refused,
+    StreamState,
+)
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import EnrollmentSnapshot
 from controller.policy import DEFAULT_POLICY, Policy
@@ -37,13 +42,13 @@ from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.envelope import sign
 from gpuwarden.evidence.model import (
     PROTOCOL,
-    TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
     WANT_PODS,
-    BadNews,
     Evidence,
     EvidenceWithPods,
+    FailureNotice,
     Hello,
 )
 from gpuwarden.identity.svid import PrivateKey
@@ -60,7 +65,7 @@ INSTANCE = "a1" * 16
 BOOT = "8d4f1c6e-3c0f-4c5e-9a51-0a2b6e1d7f10"
 SETTINGS = VerifierSettings(trust_domain=TRUST_DOMAIN, cluster=CLUSTER)
 
-Result = Accepted | BadNewsAccepted | Refused
+Result = Accepted | FailureNoticeAccepted | Refused
 
 
 def agent_uri(node: str = NODE, trust_domain: str = TRUST_DOMAIN) -> str:
@@ -110,7 +115,7 @@ class Scene:
     """Fields of the stream's state, replaced after it was opened."""
     issued: dict[str, Any] = field(default_factory=dict)
     """Fields of the remembered challenge, replaced after the evidence was made."""
-    bad_news: bool = False
+    failure_notice: bool = False
     wants_pods: bool = False
     """Whether the challenge asks for pods; `pods` in `evidence` tells them."""
     key: PrivateKey | None = None
@@ -184,7 +189,7 @@ class Scene:
         )
         return issued
 
-    def document(self, stream: StreamState, issued: IssuedChallenge) -> Evidence | BadNews:
+    def document(self, stream: StreamState, issued: IssuedChallenge) -> Evidence | FailureNotice:
         header: dict[str, Any] = {
             "protocol": PROTOCOL,
             "audience": self.settings.audience,
@@ -192,7 +197,7 @@ class Scene:
             "node_name": self.node,
             "stream_id": stream.stream_id,
             "challenge_id": issued.challenge_id,
-            "nonce": issued.spare_nonce if self.bad_news else issued.nonce,
+            "nonce": issued.spare_nonce if self.failure_notice else issued.nonce,
             "challenge_sha256": issued.sha256,
             "seq": stream.seq + 1,
             "prev": stream.prev,
@@ -201,9 +206,9 @@ class Scene:
             "wall_ms": str(self.now.wall_ms),
             "boottime_ms": str(NODE_BOOTTIME_MS + self.boottime_ns // 1_000_000),
         }
-        if self.bad_news:
+        if self.failure_notice:
             news: dict[str, Any] = {"kind": "xid", "gpu": None, "xid": 79, "detail": "fell off"}
-            return BadNews(**(header | news | self.evidence))
+            return FailureNotice(**(header | news | self.evidence))
         body: dict[str, Any] = {
             "checkpoints": (),
             "inventory": inventory(),
@@ -217,14 +222,14 @@ class Scene:
         return kind(**(header | body | self.evidence))
 
     def signed(self, stream: StreamState, issued: IssuedChallenge) -> ReceivedMessage:
-        kind = TYPE_BAD_NEWS if self.bad_news else TYPE_EVIDENCE
+        kind = TYPE_FAILURE_NOTICE if self.failure_notice else TYPE_EVIDENCE
         if "pods" in self.evidence:
             kind = TYPE_EVIDENCE_WITH_PODS
         payload = self.payload or canonical_json(self.document(stream, issued))
         good = ReceivedMessage(
             stream_id=bytes.fromhex(stream.stream_id),
             challenge_id=bytes.fromhex(issued.challenge_id),
-            nonce=bytes.fromhex(issued.spare_nonce if self.bad_news else issued.nonce),
+            nonce=bytes.fromhex(issued.spare_nonce if self.failure_notice else issued.nonce),
             payload=payload,
             payload_type=kind,
             signature=sign(self.key or self.own_key, kind, payload),

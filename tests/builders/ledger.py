@@ -12,12 +12,14 @@ SHARE = ShareGroup("team-a", "owner-a", "gpu-1:0")
 
 
 def claim(*gpus: str, pod: PodRef = POD, call: str = CALL, **more: object) -> Claim:
-    made = Claim(f"v1.k.{pod.uid or pod.name}", pod, "gpu-1", gpus, Origin.GATE, call)
+    made = Claim(f"v1.k.{pod.uid or pod.name}", pod, "gpu-1", gpus, Origin.BINDING_WEBHOOK, call)
     return replace(made, **more)  # type: ignore[arg-type] # fields of Claim
 
 
 def holder(*gpus: str, pod: PodRef = POD, **more: object) -> Holder:
-    made = Holder(f"v1.k.{pod.uid or pod.name}", pod, gpus or ("GPU-a",), Origin.GATE, CALL)
+    made = Holder(
+        f"v1.k.{pod.uid or pod.name}", pod, gpus or ("GPU-a",), Origin.BINDING_WEBHOOK, CALL
+    )
     return replace(made, **more)  # type: ignore[arg-type] # fields of Holder
 
 

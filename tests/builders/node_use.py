@@ -15,7 +15,7 @@ from tests.builders.fleet_views import NOW_NS, acceptance, gpu, hash_of, node
 
 NODE = "gpu-1"
 CARDS = ("GPU-a", "GPU-b", "GPU-c")
-GUARDED = Requirements(guarded=True, count=1, requests=(("nvidia.com/gpu", 1),))
+MANAGED = Requirements(managed=True, count=1, requests=(("nvidia.com/gpu", 1),))
 
 
 def ref(name: str = "train-0", uid: str = "") -> PodRef:
@@ -23,7 +23,7 @@ def ref(name: str = "train-0", uid: str = "") -> PodRef:
 
 
 def bound(name: str = "train-0", *, node: str = NODE, **more: Any) -> BoundPod:
-    made = BoundPod(ref(name, more.pop("uid", "")), node, GUARDED)
+    made = BoundPod(ref(name, more.pop("uid", "")), node, MANAGED)
     return replace(made, **more)
 
 
@@ -41,7 +41,7 @@ class SomeBoundPods:
     def with_uid(self, uid: str) -> BoundPod | None:
         return next((x for x in self.pods if x.pod.uid == uid), None)
 
-    def guarded(self, node: str) -> Iterator[BoundPod]:
+    def managed(self, node: str) -> Iterator[BoundPod]:
         return (x for x in self.pods if x.node == node and x.needs is not None)
 
 

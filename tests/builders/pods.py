@@ -7,7 +7,7 @@ import msgspec
 
 from controller.placement.pod import Pod, decode_pod
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
@@ -52,35 +52,35 @@ def as_pod(document: dict[str, Any]) -> Pod:
     return decode_pod(msgspec.json.encode(document))
 
 
-def wishes(
+def parsed_requirements(
     annotations: Mapping[str, str] | None = None,
-    rules: WishRules | None = None,
+    rules: RequirementRules | None = None,
     *,
     enforced: bool = False,
     **pod: Any,
 ) -> Requirements | RequirementsInvalid:
     """What the parser makes of a pod."""
     document = as_pod(pod_json(annotations, **pod))
-    return parse_requirements(document, rules or WishRules(), enforced=enforced)
+    return parse_requirements(document, rules or RequirementRules(), enforced=enforced)
 
 
 def requirements(
     annotations: Mapping[str, str] | None = None,
-    rules: WishRules | None = None,
+    rules: RequirementRules | None = None,
     **pod: Any,
 ) -> Requirements:
     """The same for a pod that must be valid."""
-    found = wishes(annotations, rules, **pod)
+    found = parsed_requirements(annotations, rules, **pod)
     assert isinstance(found, Requirements), found
     return found
 
 
 def faults(
     annotations: Mapping[str, str] | None = None,
-    rules: WishRules | None = None,
+    rules: RequirementRules | None = None,
     **pod: Any,
 ) -> str:
     """All findings of a pod that must be invalid, as one text."""
-    found = wishes(annotations, rules, **pod)
+    found = parsed_requirements(annotations, rules, **pod)
     assert isinstance(found, RequirementsInvalid), found
     return "; ".join(map(str, found.findings))

@@ -11,10 +11,10 @@ from controller.explain.node import RecentRefusals
 from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.enrollment import (
     Candidate,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     MemoryEnrollmentStore,
-    PinnedGpu,
+    QuarantineEntry,
 )
 from controller.fleet.view import FleetSnapshot
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
@@ -136,12 +136,14 @@ class SupportScene:
             "bad",
             node_uid=self.text,
             spire_agent=self.text,
-            gpus=(PinnedGpu(self.text, self.text, self.text, self.text),),
+            gpus=(EnrolledGpu(self.text, self.text, self.text, self.text),),
             instance=self.text,
             superseded=(self.text,),
-            denial=Denial("INVENTORY_CHANGED", self.text, self.text, 5, candidate),
+            denial=QuarantineEntry("INVENTORY_CHANGED", self.text, self.text, 5, candidate),
         )
-        foreign = replace(record, node="foreign", denial=Denial(self.text, self.text, self.text, 6))
+        foreign = replace(
+            record, node="foreign", denial=QuarantineEntry(self.text, self.text, self.text, 6)
+        )
         clock = self.clock
         return Conditions(
             times=self.loaded.settings.attestation,

@@ -8,10 +8,10 @@ import pytest
 from controller.fleet.enrollment import (
     Candidate,
     Claim,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentStore,
-    PinnedGpu,
+    QuarantineEntry,
     write,
 )
 
@@ -20,17 +20,17 @@ FULL = EnrollmentRecord(
     node_uid="uid-1",
     spire_agent="spiffe://example.org/spire/agent/k8s_psat/lab/uid-1",
     gpus=(
-        PinnedGpu("GPU-a", "1", "c" * 64, "00000000:18:00.0", enrolled=True),
-        PinnedGpu("GPU-b", complete=False),
+        EnrolledGpu("GPU-a", "1", "c" * 64, "00000000:18:00.0", enrolled=True),
+        EnrolledGpu("GPU-b", complete=False),
     ),
     instance="a" * 32,
     superseded=("b" * 32, "c" * 32),
-    denial=Denial(
+    denial=QuarantineEntry(
         "OPERATOR",
         "smells odd, “really”",
         "spiffe://example.org/x",
         1_800_000_000_123_456_789,
-        Candidate("INVENTORY_CHANGED", "uid-2", None, (PinnedGpu("GPU-c", "3"),), "e" * 64),
+        Candidate("INVENTORY_CHANGED", "uid-2", None, (EnrolledGpu("GPU-c", "3"),), "e" * 64),
     ),
     lifted_ns=1_700_000_000_000_000_001,
 )
@@ -93,14 +93,14 @@ class EnrollmentStoreContract:
         assert store.snapshot().records["gpu-1"] == changed[wins.index(True)]
 
     async def test_many_nodes_come_back(self, store: EnrollmentStore) -> None:
-        records = [EnrollmentRecord(f"n-{n}", gpus=(PinnedGpu(f"GPU-{n}"),)) for n in range(300)]
+        records = [EnrollmentRecord(f"n-{n}", gpus=(EnrolledGpu(f"GPU-{n}"),)) for n in range(300)]
         assert all(await asyncio.gather(*(write(store, None, x) for x in records)))
         snapshot = await store.load()
         assert dict(snapshot.records) == {x.node: x for x in records}
         assert snapshot.claims["GPU-299"] == (Claim("n-299", enrolled=False),)
 
     async def test_claims_follow_the_pins(self, store: EnrollmentStore) -> None:
-        other = EnrollmentRecord("gpu-2", gpus=(PinnedGpu("GPU-b"),))
+        other = EnrollmentRecord("gpu-2", gpus=(EnrolledGpu("GPU-b"),))
         await store.create_if_absent(FULL)
         await store.create_if_absent(other)
         assert store.snapshot().claims["GPU-a"] == (Claim("gpu-1", enrolled=True),)

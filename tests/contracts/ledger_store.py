@@ -127,10 +127,10 @@ class LedgerStoreContract:
     async def test_many_claims_at_once_give_each_gpu_to_one(self, store: LedgerStore) -> None:
         """All-or-nothing on the store itself: winners have all, losers nothing."""
         await store.load()
-        wishes = [GPUS[n % 3 : n % 3 + 2] for n in range(12)]
+        requirements = [GPUS[n % 3 : n % 3 + 2] for n in range(12)]
         claims = [
             claim(*gpus, pod=replace(POD, uid=f"uid-{n:02}"), call=f"{n:08x}")
-            for n, gpus in enumerate(wishes)
+            for n, gpus in enumerate(requirements)
         ]
         answers = await asyncio.gather(*(Claimant(store).claim(x) for x in claims))
         won = {x.claim.reservation: x.claim.gpus for x in answers if isinstance(x, Claimed)}

@@ -1,4 +1,4 @@
-"""The stand-in and the library's Workload API keep the same promises; so does the keeper on top.
+"""The stand-in and the library's Workload API keep the same promises; so does SvidWatcher.
 
 The real part runs against the sandbox's server over a unix socket. Timings are
 those of production divided by some hundred, so each outage takes milliseconds.
@@ -16,9 +16,9 @@ import pytest
 from spiffe._proto import workload_pb2, workload_pb2_grpc
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.identity.keeper import SvidKeeper, WorkloadApi
 from gpuwarden.identity.offer import Offer, exactly
 from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.identity.svid_watcher import SvidWatcher, WorkloadApi
 from gpuwarden.identity.watchdog import Limits
 from gpuwarden.identity.workload_api import (
     SpiffeWorkloadApi,
@@ -177,55 +177,55 @@ def test_a_spoilt_update_ends_the_watch(backstage: Backstage) -> None:
 
 
 @pytest.fixture
-def keeper(sandbox: InsecureWorkloadApi, tmp_path: Path) -> Iterator[SvidKeeper]:
-    del sandbox  # ends after the keeper
+def svid_watcher(sandbox: InsecureWorkloadApi, tmp_path: Path) -> Iterator[SvidWatcher]:
+    del sandbox  # ends after the SVID watcher
     endpoint = str(tmp_path / "a.sock")
-    with SvidKeeper.dialing(endpoint, WANTED, SystemClock(), QUICK) as keeper:
-        yield keeper
+    with SvidWatcher.dialing(endpoint, WANTED, SystemClock(), QUICK) as svid_watcher:
+        yield svid_watcher
 
 
-def generation(keeper: SvidKeeper) -> int:
-    svid = keeper.current()
+def generation(svid_watcher: SvidWatcher) -> int:
+    svid = svid_watcher.current()
     return 0 if svid is None else svid.generation
 
 
 def test_a_socket_that_does_not_exist_yet_is_waited_for(
-    sandbox: InsecureWorkloadApi, keeper: SvidKeeper
+    sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher
 ) -> None:
-    until(lambda: "does not exist" in keeper.state())
+    until(lambda: "does not exist" in svid_watcher.state())
     sandbox.add("a", AGENT)
-    until(lambda: generation(keeper) == 1)
+    until(lambda: generation(svid_watcher) == 1)
 
 
 def test_a_rotation_arrives_without_a_rebuild(
-    sandbox: InsecureWorkloadApi, keeper: SvidKeeper
+    sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher
 ) -> None:
     sandbox.add("a", AGENT)
-    until(lambda: generation(keeper) == 1)
+    until(lambda: generation(svid_watcher) == 1)
     for expected in range(2, 7):
         sandbox.rotate()
-        until(lambda expected=expected: generation(keeper) == expected)  # type: ignore[misc] # bound early
-    assert keeper.facts().rebuilds == 1
+        until(lambda expected=expected: generation(svid_watcher) == expected)  # type: ignore[misc] # bound early
+    assert svid_watcher.facts().rebuilds == 1
 
 
 def test_the_order_of_identities_decides_nothing_and_none_of_ours_is_told(
-    sandbox: InsecureWorkloadApi, keeper: SvidKeeper
+    sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher
 ) -> None:
     sandbox.add("a", OTHER)
-    until(lambda: keeper.state().endswith(f"configured identity not offered, only {OTHER}"))
+    until(lambda: svid_watcher.state().endswith(f"configured identity not offered, only {OTHER}"))
     sandbox.assign("a", OTHER, AGENT)
-    until(lambda: generation(keeper) == 1)
+    until(lambda: generation(svid_watcher) == 1)
     sandbox.assign("a", AGENT, OTHER)
-    until(lambda: generation(keeper) == 2)
+    until(lambda: generation(svid_watcher) == 2)
     sandbox.assign("a", OTHER)
-    until(lambda: generation(keeper) == 0)
+    until(lambda: generation(svid_watcher) == 0)
 
 
 def test_only_roots_of_the_own_trust_domain_are_taken_and_a_ca_rotation_overlaps(
-    sandbox: InsecureWorkloadApi, keeper: SvidKeeper
+    sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher
 ) -> None:
     def roots() -> set[bytes]:
-        svid = keeper.current()
+        svid = svid_watcher.current()
         return set() if svid is None else {root.signature for root in svid.roots}
 
     sandbox.add("a", AGENT)
@@ -253,28 +253,28 @@ KEEPS = [
 
 @pytest.mark.parametrize(("fault", "told"), KEEPS)
 def test_an_outage_is_told_keeps_the_svid_and_is_recovered_from(
-    sandbox: InsecureWorkloadApi, keeper: SvidKeeper, fault: Fault, told: str
+    sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher, fault: Fault, told: str
 ) -> None:
     sandbox.add("a", AGENT)
-    until(lambda: generation(keeper) == 1)
+    until(lambda: generation(svid_watcher) == 1)
     sandbox.fault("a", fault)
-    until(lambda: told in keeper.state())
-    assert generation(keeper) == 1
+    until(lambda: told in svid_watcher.state())
+    assert generation(svid_watcher) == 1
     sandbox.fault("a", Fault.NONE)
-    until(lambda: generation(keeper) > 1)
+    until(lambda: generation(svid_watcher) > 1)
 
 
 @pytest.mark.parametrize("fault", [Fault.DENIED, Fault.REDACTED])
 def test_a_denied_identity_is_dropped_and_taken_up_again(
-    sandbox: InsecureWorkloadApi, keeper: SvidKeeper, fault: Fault
+    sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher, fault: Fault
 ) -> None:
     sandbox.add("a", AGENT)
-    until(lambda: generation(keeper) == 1)
+    until(lambda: generation(svid_watcher) == 1)
     sandbox.fault("a", fault)
-    until(lambda: generation(keeper) == 0)
-    assert "PERMISSION_DENIED" in keeper.state()
+    until(lambda: generation(svid_watcher) == 0)
+    assert "PERMISSION_DENIED" in svid_watcher.state()
     sandbox.fault("a", Fault.NONE)
-    until(lambda: generation(keeper) > 1)
+    until(lambda: generation(svid_watcher) > 1)
 
 
 def test_short_lived_svids_that_rotate_by_themselves_are_never_missing(tmp_path: Path) -> None:
@@ -282,14 +282,16 @@ def test_short_lived_svids_that_rotate_by_themselves_are_never_missing(tmp_path:
     with InsecureWorkloadApi(tmp_path, ttl=4 * second, rotate_every=second / 5) as sandbox:
         sandbox.add("a", AGENT)
         gaps = 0
-        keeper = SvidKeeper.dialing(f"unix://{tmp_path}/a.sock", WANTED, SystemClock(), QUICK)
-        with keeper:
-            until(lambda: generation(keeper) > 0)
+        svid_watcher = SvidWatcher.dialing(
+            f"unix://{tmp_path}/a.sock", WANTED, SystemClock(), QUICK
+        )
+        with svid_watcher:
+            until(lambda: generation(svid_watcher) > 0)
 
             def fifth() -> bool:
                 nonlocal gaps
-                gaps += keeper.current() is None
-                return generation(keeper) >= 5
+                gaps += svid_watcher.current() is None
+                return generation(svid_watcher) >= 5
 
             until(fifth)
         assert gaps == 0

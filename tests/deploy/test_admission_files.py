@@ -10,9 +10,9 @@ import yaml
 
 from controller.admission.pod_view import asks_condition
 from controller.admission.review import ENFORCED, pod_handlers
-from controller.binding import webhook as gate
+from controller.binding import webhook as binding_webhook
 from controller.kube.nodes import ENFORCE_LABEL
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.web.webhook import AdmissionLimits
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.deploy.manifests import BASE, KUSTOMIZE, Object, container_of, objects, one, rendered
@@ -26,7 +26,7 @@ KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 OBJECTS: list[Object] = [x for x in objects(ADMISSION) if isinstance(x, dict)]  # type: ignore[redundant-expr]  # a patch is a list
 PODS: list[Object] = [x for x in OBJECTS if x["metadata"]["name"] == "gpuwarden-pods"]
 WEBHOOKS: list[Object] = [w for x in PODS for w in x["webhooks"]]
-GATE: list[Object] = one(OBJECTS, KINDS[0], "gpuwarden-bindings")["webhooks"]
+BINDING_WEBHOOK: list[Object] = one(OBJECTS, KINDS[0], "gpuwarden-bindings")["webhooks"]
 INFRASTRUCTURE = ["kube-system", "kube-node-lease", "gpuwarden-system"]
 
 
@@ -57,7 +57,7 @@ def test_there_are_two_of_each_kind() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("webhook", [*WEBHOOKS, *GATE])
+@pytest.mark.parametrize("webhook", [*WEBHOOKS, *BINDING_WEBHOOK])
 def test_a_webhook_that_does_not_answer_lets_nothing_in(webhook: Object) -> None:
     assert webhook["failurePolicy"] == "Fail"
     assert webhook["sideEffects"] == "NoneOnDryRun"
@@ -105,11 +105,11 @@ def test_elsewhere_only_pods_with_a_key_of_ours_are_asked_about() -> None:
             assert "matchConditions" not in webhook
             continue
         (condition,) = webhook["matchConditions"]
-        assert re.sub(r"\s+", " ", condition["expression"]) == asks_condition(WishRules())
+        assert re.sub(r"\s+", " ", condition["expression"]) == asks_condition(RequirementRules())
 
 
 def test_configured_hash_keys_are_asked_about() -> None:
-    made = asks_condition(WishRules(hash_keys=("example.org/hash",)))
+    made = asks_condition(RequirementRules(hash_keys=("example.org/hash",)))
     assert "'example.org/hash'" in made
     assert "my-company" not in made
 
@@ -120,8 +120,8 @@ def test_mutation_is_asked_again_after_others() -> None:
             assert {w["reinvocationPolicy"] for w in x["webhooks"]} == {"IfNeeded"}
 
 
-def test_the_gate_is_asked_about_both_ways_to_bind_and_once() -> None:
-    for webhook in GATE:
+def test_the_binding_webhook_is_asked_about_both_ways_to_bind_and_once() -> None:
+    for webhook in BINDING_WEBHOOK:
         (rule,) = webhook["rules"]
         assert rule["resources"] == ["pods/binding", "bindings"]
         assert (rule["operations"], rule["apiGroups"], rule["apiVersions"]) == (
@@ -132,10 +132,12 @@ def test_the_gate_is_asked_about_both_ways_to_bind_and_once() -> None:
         assert webhook["reinvocationPolicy"] == "Never"
 
 
-def test_the_gate_is_asked_where_it_is_enforced_and_elsewhere_about_our_scheduler() -> None:
-    enforced, scheduled = GATE
-    assert enforced["clientConfig"]["service"]["path"] == gate.GATE + ENFORCED
-    assert scheduled["clientConfig"]["service"]["path"] == gate.GATE
+def test_the_binding_webhook_is_asked_where_it_is_enforced_and_elsewhere_about_our_scheduler() -> (
+    None
+):
+    enforced, scheduled = BINDING_WEBHOOK
+    assert enforced["clientConfig"]["service"]["path"] == binding_webhook.BINDING_WEBHOOK + ENFORCED
+    assert scheduled["clientConfig"]["service"]["path"] == binding_webhook.BINDING_WEBHOOK
     assert "matchConditions" not in enforced
     (condition,) = scheduled["matchConditions"]
     (policy, *_) = yaml.safe_load_all((POLICY / "bindings.yaml").read_text())
@@ -173,7 +175,7 @@ def test_the_component_opens_the_webhooks_over_mtls(tmp_path: Path) -> None:
         443: "admission",
         8443: "admission",
     }
-    for webhook in (*WEBHOOKS, *GATE):
+    for webhook in (*WEBHOOKS, *BINDING_WEBHOOK):
         target = webhook["clientConfig"]["service"]
         assert (target["name"], target["namespace"]) == (
             "gpuwarden-admission",
@@ -201,8 +203,8 @@ def test_report_only_holds_nothing_back(tmp_path: Path) -> None:
     for kind in KINDS:
         webhooks = one(made, kind, "gpuwarden-pods")["webhooks"]
         assert [x["failurePolicy"] for x in webhooks] == ["Ignore", "Ignore"]
-    gate_webhooks = one(made, KINDS[0], "gpuwarden-bindings")["webhooks"]
-    assert [x["failurePolicy"] for x in gate_webhooks] == ["Ignore", "Ignore"]
+    binding_webhooks = one(made, KINDS[0], "gpuwarden-bindings")["webhooks"]
+    assert [x["failurePolicy"] for x in binding_webhooks] == ["Ignore", "Ignore"]
     container = container_of(one(made, "StatefulSet", "gpuwarden-controller"))
     assert _settings(container).enforcement.value == "report"
 

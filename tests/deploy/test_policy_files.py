@@ -13,9 +13,9 @@ from controller.placement.pod import MANAGED_TAINT, RUNTIME_DEVICE_PREFIXES, res
 from controller.placement.texts import (
     LABEL_PREFIXES,
     MAP,
+    REQUIREMENT_ANNOTATIONS,
     RESULT_ANNOTATIONS,
-    WISH_ANNOTATIONS,
-    WishRules,
+    RequirementRules,
 )
 from gpuwarden.reasons import ReasonCode
 from tests.builders.hostile_pods import DEVICE_KEYS
@@ -31,7 +31,7 @@ POLICIES = {
 }
 INFRASTRUCTURE = ["kube-system", "kube-node-lease", "gpuwarden-system"]
 SCHEDULER = "system:serviceaccount:gpuwarden-system:gpuwarden-scheduler"
-KEYS = reserved_keys(WishRules())
+KEYS = reserved_keys(RequirementRules())
 
 
 def variable(policy: str, name: str) -> str:
@@ -61,15 +61,17 @@ def test_our_keys_are_those_of_the_code(policy: str) -> None:
 
 
 def test_every_key_that_the_code_reads_or_writes_is_among_them() -> None:
-    rules = WishRules()
+    rules = RequirementRules()
     labels = {f"{prefix}x" for prefix in LABEL_PREFIXES}
-    for key in {*WISH_ANNOTATIONS, *RESULT_ANNOTATIONS, *rules.hash_keys, *labels}:
+    for key in {*REQUIREMENT_ANNOTATIONS, *RESULT_ANNOTATIONS, *rules.hash_keys, *labels}:
         assert KEYS.is_ours(key), key
     assert not KEYS.is_ours("example.org/gpuwarden.dev")
 
 
 def test_configured_keys_are_among_them() -> None:
-    keys = reserved_keys(WishRules(hash_keys=("example.org/hash", "gpuwarden.dev/required-hash")))
+    keys = reserved_keys(
+        RequirementRules(hash_keys=("example.org/hash", "gpuwarden.dev/required-hash"))
+    )
     assert keys.names == ("example.org/hash", MAP)
     assert keys.is_ours("example.org/hash")
 
@@ -83,7 +85,7 @@ def test_device_annotations_are_those_of_the_code() -> None:
 
 
 def test_each_of_them_is_known_from_what_reads_it() -> None:
-    """And the other way round: what the doors are tried with is made from documentation."""
+    """And the other way round: what the bypass checks are tried with is made from documentation."""
     for prefix in RUNTIME_DEVICE_PREFIXES:
         assert any(key.startswith(prefix) for key in DEVICE_KEYS), prefix
     for key in DEVICE_KEYS:
@@ -104,7 +106,7 @@ def test_the_cluster_s_own_namespaces_are_the_same_everywhere() -> None:
     assert str(INFRASTRUCTURE) in variable("bindings", "gated")
 
 
-def test_the_gate_sees_the_bindings_of_the_scheduler_that_is_shipped() -> None:
+def test_the_binding_webhook_sees_the_bindings_of_the_scheduler_that_is_shipped() -> None:
     assert f"request.userInfo.username == '{SCHEDULER}'" in variable("bindings", "gated")
     rbac = (FOLDER.parent / "scheduler" / "rbac.yaml").read_text()
     (account,) = (x for x in yaml.safe_load_all(rbac) if x["kind"] == "ServiceAccount")

@@ -32,7 +32,7 @@ def only(name: str, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_what_decides_whether_guarded_pods_are_safe(file: str) -> None:
+def test_what_decides_whether_managed_pods_are_safe(file: str) -> None:
     settings = configuration(file)
     (extender,) = settings["extenders"]
     assert settings["percentageOfNodesToScore"] == 100

@@ -29,8 +29,8 @@ _TITLES: Final = {
     Stage.STREAM: "When an agent opens a stream (steps 1 to 10)",
     Stage.MESSAGE: "For each message (steps 11 to 20)",
     Stage.PLACEMENT: "When a node is chosen for a pod",
-    Stage.GATE: "When a pod is bound",
-    Stage.DOOR: "When a pod is created: bypass checks",
+    Stage.BINDING_WEBHOOK: "When a pod is bound",
+    Stage.BYPASS: "When a pod is created: bypass checks",
     Stage.STATE: "States and alarms",
     Stage.API: "At the APIs",
 }

@@ -1,7 +1,7 @@
-"""Without an extender: the cluster's own scheduler, hint labels on nodes, and the gate.
+"""Without an extender: the cluster's own scheduler, hint labels on nodes, and the binding webhook.
 
-A node that the gate would refuse is the one that the scheduler prefers, because it is empty.
-Without the labels it would be tried again and again.
+A node that the binding webhook would refuse is the one that the scheduler prefers, because it is
+empty. Without the labels it would be tried again and again.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.pods import guarded, refusals, told
+from tests.e2e.product.pods import managed, refusals, told
 from tests.e2e.product.policies import binding
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
@@ -28,7 +28,7 @@ NAMESPACE, PLAIN = "hint-team", "hint-plain"
 GOOD, EMPTY = "hint-good", "hint-empty"
 """The second one has no agent."""
 SCHEDULER: Final = "default-scheduler"
-WISH: Final = {"gpu-count": "1"}
+REQUIREMENT: Final = {"gpu-count": "1"}
 NO_NODE: Final = "didn't match Pod's node affinity/selector"
 DENIED: Final = "denied the request: gpuwarden: "
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
@@ -44,9 +44,11 @@ class World:
         self.gpuwarden = installation
         self.pods = Namespace(lab.api, NAMESPACE)
 
-    def create(self, name: str, wish: dict[str, str] | None = None) -> None:
+    def create(self, name: str, requirement: dict[str, str] | None = None) -> None:
         where = {"hint": "yes"}
-        document = guarded(name, wish or WISH, gpus=0, scheduler=SCHEDULER, where=where)
+        document = managed(
+            name, requirement or REQUIREMENT, gpus=0, scheduler=SCHEDULER, where=where
+        )
         self.pods.create(document)
 
     def remove(self, name: str) -> None:
@@ -110,7 +112,7 @@ def world(lab: Lab) -> Iterator[World]:
 
 
 def _is_pinned(world: World) -> bool:
-    document = guarded("probe", WISH, gpus=0, scheduler=SCHEDULER)
+    document = managed("probe", REQUIREMENT, gpus=0, scheduler=SCHEDULER)
     try:
         made = world.api.post(f"{world.pods.path}/pods?dryRun=All", document)
     except ApiError:
@@ -120,7 +122,7 @@ def _is_pinned(world: World) -> bool:
 
 @pytest.fixture(autouse=True)
 def _free(world: World) -> Iterator[None]:
-    """Each test begins with a free node; labels of earlier wishes stay for a minute."""
+    """Each test begins with a free node; labels of earlier requirements stay for a minute."""
     yield
     for each in world.api.get(f"{world.pods.path}/pods")["items"]:
         world.remove(each["metadata"]["name"])
@@ -183,7 +185,7 @@ def test_a_label_goes_with_the_evidence_and_comes_back(world: World) -> None:
     until("it lands", lambda: world.bound() == both, timeout_s=PATIENCE_S)
 
 
-def test_who_follows_an_old_label_meets_the_gate(world: World) -> None:
+def test_who_follows_an_old_label_meets_the_binding_webhook(world: World) -> None:
     world.create("misled")
     key = world.wanted("misled")
     world.pods.node_of("misled", timeout_s=PATIENCE_S)
@@ -197,9 +199,9 @@ def test_who_follows_an_old_label_meets_the_gate(world: World) -> None:
     until("a wrong label is taken away", lambda: not world.hints(EMPTY), timeout_s=PATIENCE_S)
 
 
-def test_elsewhere_wishes_are_refused(world: World) -> None:
+def test_elsewhere_requirements_are_refused(world: World) -> None:
     plain = Namespace(world.api, PLAIN)
-    with pytest.raises(ApiError, match="DOOR_SCHEDULER wishes are for enforced namespaces"):
-        plain.create(guarded("wishing", WISH, gpus=0, scheduler=SCHEDULER))
-    name = plain.create(guarded("plain", {}, gpus=0, scheduler=SCHEDULER))
+    with pytest.raises(ApiError, match="BYPASS_SCHEDULER requirements are for enforced namespaces"):
+        plain.create(managed("requiring", REQUIREMENT, gpus=0, scheduler=SCHEDULER))
+    name = plain.create(managed("plain", {}, gpus=0, scheduler=SCHEDULER))
     plain.node_of(name, timeout_s=PATIENCE_S)

@@ -35,7 +35,7 @@ from tests.e2e.product.deployed import REPLICAS, Changes, Deployed, Document, sh
 from tests.e2e.product.entries import AGENT, CONTROLLER, shipped_entries
 from tests.e2e.product.installation import DEDICATED, account, apply, scheduler_settings
 from tests.e2e.product.pod_processes import pid_in_node, process_of
-from tests.e2e.product.pods import guarded, refusals
+from tests.e2e.product.pods import managed, refusals
 from tests.e2e.product.rounds import Rounds, Told, settled_rounds
 
 pytestmark = [
@@ -116,7 +116,7 @@ class World:
 
     def wanting(self, name: str, required: str) -> Document:
         """A pod that wants one GPU of this class, on the real node."""
-        document = guarded(name, {"required-hash": required}, where={KIND_LABEL: "real"})
+        document = managed(name, {"required-hash": required}, where={KIND_LABEL: "real"})
         document["spec"]["containers"][0]["args"] = ["say", "here"]
         return document
 
@@ -209,7 +209,7 @@ def test_kubectl_exec_shows_the_node_at_l1_in_both_replicas(world: World) -> Non
         assert line[1:4] == ["eligible", "L1", str(len(DEVICES))]
 
 
-def test_what_a_guarded_pod_holds_is_in_verified_evidence(world: World) -> None:
+def test_what_a_managed_pod_holds_is_in_verified_evidence(world: World) -> None:
     required = world.verified()["attestationHash"]
     name = world.lab.pods.create(world.wanting("holder", required))
     try:
@@ -246,7 +246,7 @@ def test_an_entry_for_another_image_or_any_account_is_refused(world: World) -> N
 
 
 class Load:
-    """Guarded pods one after the other; each has its GPU before the next comes."""
+    """Managed pods one after the other; each has its GPU before the next comes."""
 
     def __init__(self, world: World, required: str) -> None:
         self._world = world
@@ -323,7 +323,7 @@ def ready(pods: list[Document]) -> int:
 
 @contextmanager
 def banned(world: World) -> Iterator[None]:
-    """The node's SPIRE agent is banned; afterwards it has attested anew."""
+    """The node's SPIRE agent is banned; afterwards it has attested again."""
     agent_id = world.spire.agent_id
     world.spire.server.ban(agent_id)
     try:
@@ -362,7 +362,7 @@ def svid_expires_s(world: World) -> float:
 
 
 def test_another_node_object_of_the_same_name_is_another_node(world: World) -> None:
-    """Until its SPIRE agent has attested anew; then the same hardware is pinned to it."""
+    """Until its SPIRE agent has attested again; then the same hardware is pinned to it."""
     world.verified()
     path = f"/api/v1/nodes/{world.lab.node.name}"
     old, agent_before = world.lab.api.get(path)["metadata"]["uid"], world.spire.agent_id

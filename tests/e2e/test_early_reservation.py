@@ -39,8 +39,8 @@ def early(
 ) -> Document:
     """A pod that asks for its GPUs at its creation."""
     document = pod(name, kind="fake", **spec)
-    wishes = EARLY | {"gpuwarden.dev/gpu-count": str(count)}
-    document["metadata"]["annotations"] = wishes if annotations is None else annotations
+    requirements = EARLY | {"gpuwarden.dev/gpu-count": str(count)}
+    document["metadata"]["annotations"] = requirements if annotations is None else annotations
     document["spec"]["nodeSelector"] |= HERE
     return document
 
@@ -182,8 +182,8 @@ def test_the_seeds_marker_is_answered_in_kind(world: World) -> None:
 
 
 def test_a_pod_that_names_its_node_is_admitted_with_gpus_there(world: World) -> None:
-    wish = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
-    made = world.create(early("placed", annotations=wish, nodeName=NODES[1]))
+    requirement = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
+    made = world.create(early("placed", annotations=requirement, nodeName=NODES[1]))
     annotations = made["metadata"]["annotations"]
     assert annotations["gpuwarden.dev/node"] == made["spec"]["nodeName"] == NODES[1]
     world.wait_states("Confirmed")
@@ -193,7 +193,7 @@ def test_a_pod_that_names_its_node_is_admitted_with_gpus_there(world: World) -> 
     about_the_node = early(
         "unserved", annotations={"gpuwarden.dev/min-level": "L0"}, nodeName=NODES[1]
     )
-    assert "gpuwarden: DOOR_NODE_NAME" in world.refused(about_the_node).message
+    assert "gpuwarden: BYPASS_NODE_NAME" in world.refused(about_the_node).message
 
 
 def test_pods_created_at_the_same_moment_never_share(world: World) -> None:
@@ -224,7 +224,7 @@ def test_a_dry_run_reserves_nothing(world: World) -> None:
     assert annotations[ASSIGNED].startswith("GPU-")
     assert world.records() == {}
     kept = early("rehearsed", annotations=annotations)
-    assert "gpuwarden: DOOR_ANNOTATION" in world.refused(kept).message
+    assert "gpuwarden: BYPASS_ANNOTATION" in world.refused(kept).message
 
 
 def test_keys_that_only_we_write_are_refused(world: World) -> None:
@@ -238,9 +238,9 @@ def test_keys_that_only_we_write_are_refused(world: World) -> None:
         EARLY | {ASSIGNED: told[ASSIGNED]},
     ):
         message = world.refused(early("train-1", annotations=forged)).message
-        assert "gpuwarden: DOOR_ANNOTATION" in message
+        assert "gpuwarden: BYPASS_ANNOTATION" in message
     cdi = EARLY | {"cdi.k8s.io/gpu-assignment": f"nvidia.com/gpu={told[ASSIGNED]}"}
-    assert "gpuwarden: DOOR_CDI" in world.refused(early("train-1", annotations=cdi)).message
+    assert "gpuwarden: BYPASS_CDI" in world.refused(early("train-1", annotations=cdi)).message
     assert set(world.gpus()) == {"train-0"}
 
 

@@ -25,7 +25,7 @@ from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.ledger import Held, forget_records, held, live
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.pods import guarded
+from tests.e2e.product.pods import managed
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 TEAM, GONE = "ends-team", "ends-gone"
@@ -33,7 +33,7 @@ TEAM, GONE = "ends-team", "ends-gone"
 STAYS: Final = "stays"
 WAY: Final = "ends"
 """Label of pods and nodes: how pods end there."""
-WISHES: Final = {"gpu-count": "1"}
+REQUIREMENTS: Final = {"gpu-count": "1"}
 GRACE: Final = {"nodeGoneGrace": "90s"}
 """The shortest that there is."""
 _JOBS: Final = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
@@ -80,7 +80,7 @@ LARGE: Final = Size(
 
 
 class World:
-    """Enforced namespaces behind the gate of two replicas; nodes for each way to end."""
+    """Enforced namespaces behind the binding webhook of two replicas; nodes for each way to end."""
 
     def __init__(self, lab: Lab, size: Size, installation: Installation) -> None:
         self.lab = lab
@@ -154,7 +154,7 @@ class World:
 
 def pod_of(way: str, name: str) -> Document:
     """A pod for the nodes of this way."""
-    document = guarded(name, WISHES, gpus=0, where={WAY: way})
+    document = managed(name, REQUIREMENTS, gpus=0, where={WAY: way})
     document["metadata"]["labels"][WAY] = way
     return document
 

@@ -29,7 +29,7 @@ GPUS: Final = 8
 
 
 class World:
-    """The real node with eight cards, behind webhooks and gate."""
+    """The real node with eight cards, behind webhooks and binding webhook."""
 
     def __init__(self, lab: Lab, installation: Installation) -> None:
         self.lab = lab
@@ -164,15 +164,17 @@ def _workload(label: str, kind: str) -> Document:
 
 
 def test_who_asks_for_nothing_sees_nothing(world: World) -> None:
-    name = world.enforced.create(greedy("no-wish"))
+    name = world.enforced.create(greedy("no-requirement"))
     assert seen(world.enforced, name) == Seen(None, "void", ())
     world.enforced.delete(name)
 
 
-def test_past_the_gate_the_variable_is_empty_and_there_is_no_device(world: World) -> None:
-    """Bound by hand where no gate sees it, with a wish that no scheduler can meet."""
-    wish = {"gpu-uuids": "GPU-00000000-0000-4000-8000-000000000000"}
-    name = world.plain.create(greedy("past-the-gate", wish))
+def test_past_the_binding_webhook_the_variable_is_empty_and_there_is_no_device(
+    world: World,
+) -> None:
+    """Bound by hand where no webhook sees it, with a requirement that no scheduler can meet."""
+    requirement = {"gpu-uuids": "GPU-00000000-0000-4000-8000-000000000000"}
+    name = world.plain.create(greedy("past-the-binding webhook", requirement))
     bound = binding(name, world.lab.node.name)
     world.api.post(f"{world.plain.path}/pods/{name}/binding", bound)
     assert seen(world.plain, name) == Seen("", "", ())
@@ -209,6 +211,6 @@ def _unreserved(world: World) -> float | None:
 
 def test_outside_of_all_this_the_same_container_sees_every_card(world: World) -> None:
     """What the others are kept from: the toolkit does give what an image asks for."""
-    name = world.plain.create(greedy("unguarded"))
+    name = world.plain.create(greedy("unmanaged"))
     assert seen(world.plain, name) == world.cards.every
     world.plain.delete(name)

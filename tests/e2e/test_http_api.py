@@ -17,14 +17,14 @@ from tests.e2e.product.command_line import asked
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.http_api import Caller, http_api, svid_file, token_of
 from tests.e2e.product.installation import Installation
-from tests.e2e.product.pods import guarded
+from tests.e2e.product.pods import managed
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 NAMESPACE: Final = "api-team"
 READER: Final = "reader"
 NODE: Final = "api-0"
 HERE: Final = {"gate": "api"}
-WISH: Final = {"gpu-selector": "memory>=1Gi"}
+REQUIREMENT: Final = {"gpu-selector": "memory>=1Gi"}
 ASSIGNED, RESERVATION = "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id"
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 PATIENCE_S: Final = 60
@@ -70,7 +70,7 @@ class World:
 
     def runs(self, name: str) -> dict[str, Any]:
         """A pod that is bound with a GPU; its word."""
-        self.pods.create(guarded(name, WISH, gpus=0, where=HERE))
+        self.pods.create(managed(name, REQUIREMENT, gpus=0, where=HERE))
         self.pods.node_of(name, timeout_s=PATIENCE_S)
         return self.word_of(name)
 
@@ -121,8 +121,8 @@ def world(lab: Lab) -> Iterator[World]:
 
 
 def _is_injected(world: World) -> bool:
-    """As in the gate's tests: a Binding that says what only we say is refused."""
-    world.pods.create(guarded("probe", WISH, gpus=0, where={"gate": "nowhere"}))
+    """As in the binding webhook's tests: a Binding that says what only we say is refused."""
+    world.pods.create(managed("probe", REQUIREMENT, gpus=0, where={"gate": "nowhere"}))
     document = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -209,9 +209,9 @@ def test_the_command_line_tells_a_pod_s_way(world: World) -> None:
     until("it is confirmed", lambda: _state_of(world, gpu) == "Confirmed", timeout_s=PATIENCE_S)
     status, found = world.told("explain", "pod", f"{NAMESPACE}/train-5")
     assert (status, found["uid"], found["guaranteeGiven"]) == (0, word["uid"], "node")
-    ways = {x["name"]: x for x in found["stations"]}
-    assert [(x["name"], x["state"]) for x in found["stations"]] == [
-        ("wished", "reached"),
+    ways = {x["name"]: x for x in found["stages"]}
+    assert [(x["name"], x["state"]) for x in found["stages"]] == [
+        ("required", "reached"),
         ("reserved", "reached"),
         ("bound", "reached"),
         ("kubelet", "unneeded"),
@@ -219,7 +219,7 @@ def test_the_command_line_tells_a_pod_s_way(world: World) -> None:
     ]
     pod = world.pods.get("train-5")
     (scheduled,) = (x for x in pod["status"]["conditions"] if x["type"] == "PodScheduled")
-    assert [ways[x]["at"] for x in ("wished", "reserved", "bound")] == [
+    assert [ways[x]["at"] for x in ("required", "reserved", "bound")] == [
         pod["metadata"]["creationTimestamp"],
         world.record_of(gpu)["metadata"]["creationTimestamp"],
         scheduled["lastTransitionTime"],
@@ -237,8 +237,8 @@ def test_the_command_line_tells_a_pod_s_way(world: World) -> None:
 
 
 def test_the_command_line_tells_why_a_pod_waits(world: World) -> None:
-    wish = {"gpu-selector": "memory>=1Ti"}
-    world.pods.create(guarded("too-large", wish, gpus=0, where=HERE))
+    requirement = {"gpu-selector": "memory>=1Ti"}
+    world.pods.create(managed("too-large", requirement, gpus=0, where=HERE))
     try:
         status, found = world.told("explain", "pod", f"{NAMESPACE}/too-large")
         rejections = {x["code"]: x["nodes"] for x in found["rejections"]}

@@ -22,7 +22,7 @@ from tests.e2e.product.controller import Controller
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation, apply
 from tests.e2e.product.namespaces import create_namespace
-from tests.e2e.product.pods import guarded
+from tests.e2e.product.pods import managed
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 NAMESPACE: Final = "lost-team"
@@ -33,7 +33,7 @@ GPUS: Final = 3
 """Of the node whose GPUs we give."""
 NOWHERE: Final = {"lost": "nowhere"}
 """Pods are bound by hand."""
-WISH: Final = {"gpu-selector": "memory>=1Gi"}
+REQUIREMENT: Final = {"gpu-selector": "memory>=1Gi"}
 ASSIGNED: Final = "gpuwarden.dev/gpu-uuids-assigned"
 RESERVATIONS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 ENROLLMENTS: Final = "/apis/gpuwarden.dev/v1alpha1/nodeenrollments"
@@ -63,7 +63,7 @@ WAYS: Final = (
 
 
 class World:
-    """An enforced namespace behind the gate of two replicas."""
+    """An enforced namespace behind the binding webhook of two replicas."""
 
     def __init__(self, lab: Lab, installation: Installation) -> None:
         self.lab = lab
@@ -76,8 +76,8 @@ class World:
         return self.gpuwarden.controllers
 
     def create(self, name: str) -> str:
-        """A guarded pod that waits; its UID."""
-        document = guarded(name, WISH, gpus=0, where=NOWHERE)
+        """A managed pod that waits; its UID."""
+        document = managed(name, REQUIREMENT, gpus=0, where=NOWHERE)
         made: Document = self.api.post(f"{self.pods.path}/pods", document)
         return str(made["metadata"]["uid"])
 
@@ -274,13 +274,13 @@ def test_etcd_is_restored_from_a_snapshot_of_before_pods_and_a_quarantine(
     assert "NODE_QUARANTINED" in world.try_to_bind("thief", way.out)
     with pytest.raises(ApiError, match="by an act that says so"):
         world.api.patch(f"{ENROLLMENTS}/{way.out}", {"spec": {"denial": None}})
-    lost = {x["subject"] for x in world.logged("node.denial", "lost")}
+    lost = {x["subject"] for x in world.logged("node.quarantine", "lost")}
     assert f"node/{way.out}" in lost
     world.use({keeps: uids["keeps"]})
     assert {world.bind("thief"), world.bind("waits")} == {waits, late}
     assert world.states() == {gpu: ["Confirmed"] for gpu in (keeps, waits, late)}
     if way.restart:
-        held = world.logged("reservation.adopted", "held")
+        held = world.logged("reservation.restored", "held")
         assert {waits, late} <= {gpu for x in held for gpu in x["refs"]["gpus"]}
 
 

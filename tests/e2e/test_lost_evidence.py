@@ -1,7 +1,8 @@
 """A node that loses its evidence between filter and bind gets no pod, whatever was decided before.
 
 Real scheduler, real API server, and real SPIRE, so that two nodes are verified at level L1. What
-stands between API server and controller holds the call to the gate until it has happened.
+stands between API server and controller holds the call to the binding webhook until it has
+happened.
 """
 
 import os
@@ -33,7 +34,7 @@ from tests.e2e.product.controller import Controller
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.ledger import Held, forget_records, held
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.pods import guarded, told
+from tests.e2e.product.pods import managed, told
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 from tests.e2e.spire_world import CONTROLLER, HOME, SELECTOR, OurAgent, agent_id
 
@@ -43,20 +44,20 @@ pytestmark = pytest.mark.skipif(
 NAMESPACE: Final = "unsure"
 NODES: Final = ("unsure-0", "unsure-1")
 HERE: Final = {"unsure": "yes"}
-GATE: Final = "/mutate/bindings"
+BINDING_WEBHOOK: Final = "/mutate/bindings"
 DENIED: Final = 'admission webhook "enforced.bindings.gpuwarden.dev" denied the request'
 CARDS: Final = 4
 """Of each node: what a test has held is not waited for by the next one."""
-WISHES: Final = {"gpu-count": "1", "min-level": "L1"}
+REQUIREMENTS: Final = {"gpu-count": "1", "min-level": "L1"}
 POLICY: Final = {"defaultMode": "env", "attestors": {"x509pop": {"selectors": [SELECTOR]}}}
-GATE_S: Final = 30
-"""How long the API server waits for the gate here: the most that there is."""
+BINDING_S: Final = 30
+"""How long the API server waits for the binding webhook here: the most that there is."""
 PACE: Final = Pace(interval_s=1, challenge_ttl_s=2, lease_s=6)
 PATIENCE_S: Final = 90
 
 
 class Hold:
-    """Holds the gate's first call about a pod until it is let go."""
+    """Holds the binding webhook's first call about a pod until it is let go."""
 
     def __init__(self, pod: str) -> None:
         self._pod = pod
@@ -65,17 +66,21 @@ class Hold:
         self._node = ""
 
     def __call__(self, moment: Moment, call: Call) -> float | None:
-        if moment is Moment.ASKED and call.path.startswith(GATE) and not self._asked.is_set():
+        if (
+            moment is Moment.ASKED
+            and call.path.startswith(BINDING_WEBHOOK)
+            and not self._asked.is_set()
+        ):
             request = call.document()["request"]
             if request["name"] == self._pod:
                 self._node = request["object"]["target"]["name"]
                 self._asked.set()
-                self._over.wait(GATE_S)
+                self._over.wait(BINDING_S)
         return 0.0
 
     def node(self) -> str:
         """The node that the scheduler has chosen."""
-        assert self._asked.wait(PATIENCE_S), "the gate was not called"
+        assert self._asked.wait(PATIENCE_S), "the binding webhook was not called"
         return self._node
 
     def let_go(self) -> None:
@@ -131,14 +136,14 @@ class World:
         return [x for x in held(self.api) if x.pod == uid]
 
     def decisions(self, uid: str) -> list[tuple[str, str, list[str]]]:
-        """What the audit log has of the gate about the pod: node, decision and codes."""
+        """What the audit log has of the binding webhook about the pod: node, decision and codes."""
         found = [x for x in self.controller.records() if x["kind"] == "bind.decision"]
         return [
             (x["refs"]["node"], x["decision"], x["codes"]) for x in found if x["refs"]["uid"] == uid
         ]
 
     def allowed(self, uid: str) -> list[str]:
-        """The nodes to which the gate let the pod go."""
+        """The nodes to which the binding webhook let the pod go."""
         return [node for node, decision, _ in self.decisions(uid) if decision == "allowed"]
 
 
@@ -170,7 +175,7 @@ def world(lab: Lab) -> Iterator[World]:
             domain.attest(name, node["metadata"]["uid"])
             domain.server.register(agent_id(name), domain.parents[name], SELECTOR)
             made.add_agent(name)
-        webhooks.register(timeout_s=GATE_S)
+        webhooks.register(timeout_s=BINDING_S)
         until("pods are injected", lambda: _is_injected(made), timeout_s=PATIENCE_S)
         yield made
     finally:
@@ -187,7 +192,7 @@ def world(lab: Lab) -> Iterator[World]:
 
 
 def _is_injected(world: World) -> bool:
-    made = world.api.post(f"{world.pods.path}/pods?dryRun=All", guarded("dry", {}, gpus=0))
+    made = world.api.post(f"{world.pods.path}/pods?dryRun=All", managed("dry", {}, gpus=0))
     return "env" in made["spec"]["containers"][0]
 
 
@@ -202,7 +207,7 @@ class Loss:
     state: str
     """The node's, from then on."""
     cause: Callable[[World, str], None]
-    mend: Callable[[World, str], None]
+    repair: Callable[[World, str], None]
 
 
 LOSSES: Final = (
@@ -243,7 +248,7 @@ LOSSES: Final = (
 
 @contextmanager
 def holding(world: World, pod: str) -> Iterator[Hold]:
-    """The gate's first call about the pod is held, at most until the end."""
+    """The binding webhook's first call about the pod is held, at most until the end."""
     hold = Hold(pod)
     world.between.watcher = hold
     try:
@@ -261,7 +266,7 @@ def lost(world: World, loss: Loss, node: str) -> Iterator[None]:
         world.wait_state(loss.state, 1)
         yield
     finally:
-        loss.mend(world, node)
+        loss.repair(world, node)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -269,7 +274,7 @@ def test_it_is_refused_at_bind_and_the_pod_goes_elsewhere(world: World, loss: Lo
     name = f"train-{LOSSES.index(loss)}"
     world.wait_state("eligible", len(NODES))
     with holding(world, name) as hold:
-        world.pods.create(guarded(name, WISHES, gpus=0, where=HERE))
+        world.pods.create(managed(name, REQUIREMENTS, gpus=0, where=HERE))
         uid = world.pods.get(name)["metadata"]["uid"]
         node = hold.node()
         (other,) = set(NODES) - {node}

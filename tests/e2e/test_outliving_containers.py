@@ -40,7 +40,7 @@ ROUNDS: Final = 6
 
 
 class World:
-    """The real node with one card, behind webhooks and gate, and the node's own agent."""
+    """The real node with one card, behind the webhooks, and the node's own agent."""
 
     def __init__(self, lab: Lab, installation: Installation, webhooks: Webhooks) -> None:
         self.lab = lab
@@ -75,7 +75,7 @@ class World:
         until(f"the card is {states}", lambda: self.states() == list(states), timeout_s=PATIENCE_S)
 
     def answer(self, name: str, how: str = "?dryRun=All") -> str:
-        """What the gate says about the pod on this node; empty where it lets it."""
+        """What the binding webhook says about the pod on this node; empty where it lets it."""
         document: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Binding",

@@ -110,14 +110,14 @@ class World:
         return until(f"{reason} about {about} says {text}", found, timeout_s=PATIENCE_S)
 
     def way_of(self, name: str) -> list[tuple[str, str, list[str]]]:
-        """State and GPUs of each station, by `gpuwarden explain pod`, once kubelet's is known."""
+        """State and GPUs of each stage, by `gpuwarden explain pod`, once kubelet's is known."""
 
         def known() -> list[tuple[str, str, list[str]]] | None:
             _, found = asked(self.gpuwarden.controllers[0], "explain", "pod", f"{ENFORCED}/{name}")
-            stations = {x["name"]: x for x in found["stations"]}
-            if stations["kubelet"]["state"] == "waiting":  # this replica has older evidence
+            stages = {x["name"]: x for x in found["stages"]}
+            if stages["kubelet"]["state"] == "waiting":  # this replica has older evidence
                 return None
-            return [(key, x["state"], x.get("gpus", [])) for key, x in stations.items()]
+            return [(key, x["state"], x.get("gpus", [])) for key, x in stages.items()]
 
         return until(f"the way of {name} is known", known, timeout_s=PATIENCE_S)
 
@@ -188,7 +188,7 @@ def test_the_ledger_ends_equal_to_what_kubelet_gave(world: World) -> None:
     cards = world.wait_settled(*names)
     assert len(set(cards.values())) == len(names)
     assert world.way_of(names[0]) == [
-        ("wished", "reached", []),
+        ("required", "reached", []),
         ("reserved", "reached", [cards[names[0]]]),
         ("bound", "reached", []),
         ("kubelet", "reached", [cards[names[0]]]),
@@ -219,17 +219,17 @@ def _has_logged_once(controller: Controller, kind: str) -> bool:
 
 
 def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
-    world.start(world.plain, "unguarded", tolerations=[TOLERATION])
-    note = world.told("GpuOffBook", world.node, f"pod {PLAIN}/unguarded")
+    world.start(world.plain, "unmanaged", tolerations=[TOLERATION])
+    note = world.told("GpuUnreservedUse", world.node, f"pod {PLAIN}/unmanaged")
     (card,) = world.given()
     assert card in note
     assert world.ledger() == {}
-    metric = 'gpuwarden_gpu_use_faults{kind="off_book"}'
+    metric = 'gpuwarden_gpu_use_faults{kind="unreserved_use"}'
     controllers = world.gpuwarden.controllers
     until("both have seen it", lambda: [x.metric(metric) for x in controllers] == [1, 1])
     for one in controllers:
-        until("it is on record", partial(_has_logged_once, one, "reservation.offbook"))
-    world.plain.delete("unguarded")
+        until("it is on record", partial(_has_logged_once, one, "reservation.unreserved"))
+    world.plain.delete("unmanaged")
 
 
 def test_a_pod_that_uses_another_card_is_told_and_evicted_where_the_policy_says_so(

@@ -123,7 +123,7 @@ def world(lab: Lab) -> Iterator[World]:
 
 
 @pytest.mark.parametrize(("code", "hostile"), HOSTILE, ids=HOSTILE_IDS)
-def test_every_door_is_shut(world: World, code: str, hostile: Document) -> None:
+def test_every_bypass_is_shut(world: World, code: str, hostile: Document) -> None:
     assert f"gpuwarden: {code} " in world.refused(hostile, world.enforced)
     if "annotations" not in hostile["metadata"]:
         assert world.create(hostile, world.plain, DRY)
@@ -134,10 +134,10 @@ def test_keys_that_only_we_write_are_refused_everywhere(world: World) -> None:
         forged = new_pod()
         forged["metadata"][place] = {"gpuwarden.dev/reservation-id": "x"}
         for where in (world.enforced, world.plain):
-            assert "DOOR_ANNOTATION gpuwarden.dev/reservation-id" in world.refused(forged, where)
+            assert "BYPASS_ANNOTATION gpuwarden.dev/reservation-id" in world.refused(forged, where)
 
 
-def test_malformed_wishes_are_refused_with_key_text_and_expectation(world: World) -> None:
+def test_malformed_requirements_are_refused_with_key_text_and_expectation(world: World) -> None:
     bad = {"gpu-scheduling-map": "0=a:0\nx=b:1\n", "gpuwarden.dev/min-level": "L9"}
     for where in (world.enforced, world.plain):
         message = world.refused(new_pod(annotations=bad), where)
@@ -150,13 +150,13 @@ def test_a_pod_that_the_mutating_webhook_missed_is_refused(world: World) -> None
     world.webhooks.remove(MUTATING)
     try:
         until("nothing is patched", lambda: world.denies(HARMLESS))
-        assert "DOOR_UNINJECTED" in world.refused(HARMLESS, world.enforced)
+        assert "BYPASS_UNINJECTED" in world.refused(HARMLESS, world.enforced)
     finally:
         world.webhooks.register(MUTATING)
         until("pods are patched again", world.patches)
 
 
-def test_an_ephemeral_container_opens_no_door(world: World) -> None:
+def test_an_ephemeral_container_opens_no_bypass(world: World) -> None:
     made = world.create(new_pod(container(gpus=1)), world.enforced)
     path = f"{world.enforced.path}/pods/{made['metadata']['name']}/ephemeralcontainers"
 
@@ -169,7 +169,7 @@ def test_an_ephemeral_container_opens_no_door(world: World) -> None:
         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
         {"securityContext": {"privileged": True}},
     ):
-        with pytest.raises(ApiError, match="gpuwarden: DOOR_EPHEMERAL"):
+        with pytest.raises(ApiError, match="gpuwarden: BYPASS_EPHEMERAL"):
             add("hostile", **fields)
     added = add("debug")["spec"]["ephemeralContainers"]
     assert [x["env"] for x in added] == [[VOID]]
@@ -232,7 +232,7 @@ def test_pods_of_controllers_get_the_reference(world: World, kind: str) -> None:
     assert made["spec"]["containers"][0]["env"] == REFERENCES
 
 
-def test_a_guarded_pod_is_placed_by_our_scheduler_without_naming_it(world: World) -> None:
+def test_a_managed_pod_is_placed_by_our_scheduler_without_naming_it(world: World) -> None:
     document = pod("placed", kind="fake")
     document["metadata"]["annotations"] = LEVEL
     document["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
@@ -249,7 +249,7 @@ def test_a_dry_run_is_answered_and_leaves_nothing(world: World) -> None:
     until("a real one is noted", lambda: f"pod/{ENFORCED}/marker" in subjects())
     made = world.create(pod("rehearsed", kind="fake"), world.enforced, DRY)
     assert made["spec"]["containers"][0]["env"] == [VOID]
-    assert "DOOR_HOST_PID" in world.refused(pod("rehearsed", hostPID=True), world.enforced, DRY)
+    assert "BYPASS_HOST_PID" in world.refused(pod("rehearsed", hostPID=True), world.enforced, DRY)
     world.create(pod("marker-2", kind="fake"), world.enforced)
     until("the next real one is noted", lambda: f"pod/{ENFORCED}/marker-2" in subjects())
     assert not [x for x in subjects() if x.endswith("rehearsed")]
@@ -266,7 +266,7 @@ def test_only_the_api_server_may_call(world: World) -> None:
         )
 
 
-def test_without_a_controller_enforced_namespaces_and_wishes_wait_and_nobody_else(
+def test_without_a_controller_enforced_namespaces_and_requirements_wait_and_nobody_else(
     world: World,
 ) -> None:
     asking = new_pod(annotations=LEVEL)
@@ -292,7 +292,7 @@ def _full(count: int, **more: str) -> Document:
 
 def test_among_very_many_keys_ours_are_found(world: World) -> None:
     forged = {"gpuwarden.dev/reservation-id": "x"}
-    for count, code in ((900, "DOOR_ANNOTATION"), (40_000, "REQ_INVALID")):
+    for count, code in ((900, "BYPASS_ANNOTATION"), (40_000, "REQ_INVALID")):
         assert world.create(_full(count), world.plain, DRY)
         assert code in world.refused(_full(count, **forged), world.plain, DRY)
 
@@ -351,6 +351,6 @@ def test_report_only_blocks_nothing_and_says_everything(
         lambda: [
             x
             for x in world.api.get(events)["items"]
-            if x["regarding"]["kind"] == "ReplicaSet" and "DOOR_HOST_PID" in x["note"]
+            if x["regarding"]["kind"] == "ReplicaSet" and "BYPASS_HOST_PID" in x["note"]
         ],
     )

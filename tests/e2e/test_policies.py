@@ -105,7 +105,7 @@ def policies(
 
 @pytest.fixture
 def written(plain: Namespace, policies: Policies) -> Iterator[str]:
-    """A pod with our keys, waiting for ever."""
+    """A pod with our keys, waiting forever."""
     del policies
     with _waiting(plain, "written", annotations=WRITTEN, labels=LABELS) as name:
         yield name
@@ -127,7 +127,7 @@ class TestKeysStay:
     def test_none_is_added(
         self, plain: Namespace, written: str, resource: str, kind: str, key: str
     ) -> None:
-        with refused("DOOR_ANNOTATION", key):
+        with refused("BYPASS_ANNOTATION", key):
             _patch(plain, written, resource, kind, {key: "1"})
 
     @pytest.mark.parametrize("value", ["GPU-2", None], ids=["changed", "removed"])
@@ -135,7 +135,7 @@ class TestKeysStay:
     def test_no_annotation_changes(
         self, plain: Namespace, written: str, resource: str, key: str, value: str | None
     ) -> None:
-        with refused("DOOR_ANNOTATION", key):
+        with refused("BYPASS_ANNOTATION", key):
             _patch(plain, written, resource, "annotations", {key: value})
 
     @pytest.mark.parametrize("value", ["1", None], ids=["changed", "removed"])
@@ -143,11 +143,11 @@ class TestKeysStay:
     def test_no_label_changes(
         self, plain: Namespace, written: str, resource: str, key: str, value: str | None
     ) -> None:
-        with refused("DOOR_ANNOTATION", key):
+        with refused("BYPASS_ANNOTATION", key):
             _patch(plain, written, resource, "labels", {key: value})
 
     def test_the_administrator_is_no_exception(self, lab: Lab, written: str, resource: str) -> None:
-        with refused("DOOR_ANNOTATION", MAP):
+        with refused("BYPASS_ANNOTATION", MAP):
             _patch(Namespace(lab.api, PLAIN), written, resource, "annotations", {MAP: "1=n:0"})
 
     def test_everything_else_changes(self, plain: Namespace, written: str, resource: str) -> None:
@@ -176,14 +176,14 @@ class TestVeryMany:
             lab.api.patch(f"{path}/status", {"status": {"phase": "Failed"}})
             lab.api.patch(path, {"metadata": {"finalizers": ["a/b"]}})
             lab.api.patch(path, {"metadata": {"finalizers": None}})
-            with refused("DOOR_ANNOTATION", "more than 1000"):
+            with refused("BYPASS_ANNOTATION", "more than 1000"):
                 _patch(plain, name, "", "labels", {"example.org/x": "1"})
 
     def test_a_thousand_keys_are_read(self, plain: Namespace) -> None:
         many = {f"a{number}": "" for number in range(900)}
         with _waiting(plain, "some", annotations={**many, **WRITTEN}) as name:
             _patch(plain, name, "", "labels", {"example.org/x": "1"})
-            with refused("DOOR_ANNOTATION", MAP):
+            with refused("BYPASS_ANNOTATION", MAP):
                 _patch(plain, name, "", "annotations", {**dict.fromkeys(many, "1"), MAP: None})
 
     def test_nor_do_bindings_and_tolerations_come_in_thousands(
@@ -193,17 +193,17 @@ class TestVeryMany:
         with refused("BINDING_FORGED", "more than 1000"):
             _bind(plain, "probe", node, annotations=many)
         tolerations = [{"key": key, "operator": "Exists"} for key in many]
-        with refused("DOOR_TOLERATION", "more than 1000"):
+        with refused("BYPASS_TOLERATION", "more than 1000"):
             plain.create(_idle("tolerant", tolerations=tolerations))
 
 
 class TestDevices:
     @pytest.mark.parametrize("key", DEVICE_KEYS)
     @pytest.mark.parametrize("resource", ["", "/status"], ids=["pods", "pods-status"])
-    def test_none_comes_later_where_pods_are_guarded(
+    def test_none_comes_later_where_pods_are_managed(
         self, plain: Namespace, enforced: Namespace, resource: str, key: str
     ) -> None:
-        with refused("DOOR_CDI", key):
+        with refused("BYPASS_CDI", key):
             _patch(enforced, "probe", resource, "annotations", {key: "nvidia.com/gpu=all"})
         _patch(plain, "probe", resource, "annotations", {key: "nvidia.com/gpu=all"})
         _patch(plain, "probe", resource, "annotations", {key: None})
@@ -211,7 +211,7 @@ class TestDevices:
     def test_one_that_is_there_can_go_but_not_change(self, enforced: Namespace) -> None:
         key = "cdi.k8s.io/gpu"
         with _waiting(enforced, "devices", annotations={key: "nvidia.com/gpu=0"}) as name:
-            with refused("DOOR_CDI", key):
+            with refused("BYPASS_CDI", key):
                 _patch(enforced, name, "", "annotations", {key: "nvidia.com/gpu=1"})
             _patch(enforced, name, "", "annotations", {key: None})
 
@@ -220,7 +220,7 @@ class TestDevices:
 class TestBindings:
     @pytest.mark.parametrize("kind", ["annotations", "labels"])
     @pytest.mark.parametrize("key", [*WRITTEN, "gpuwarden.dev/x", *ORDINAL_KEYS])
-    def test_our_keys_do_not_come_with_one_that_no_gate_sees(
+    def test_our_keys_do_not_come_with_one_that_no_binding_webhook_sees(
         self, plain: Namespace, node: str, old: bool, kind: str, key: str
     ) -> None:
         with _waiting(plain, "bound") as name:
@@ -234,7 +234,7 @@ class TestBindings:
             assert plain.node_of(name) == node
             assert plain.get(name)["metadata"]["annotations"]["example.org/x"] == "1"
 
-    def test_the_gate_writes_ours_where_it_is(
+    def test_the_binding_webhook_writes_ours_where_it_is(
         self,
         lab: Lab,
         enforced: Namespace,
@@ -333,9 +333,9 @@ class TestProtection:
     def test_nobody_tolerates_the_taint_elsewhere(
         self, plain: Namespace, enforced: Namespace, toleration: Document
     ) -> None:
-        with refused("DOOR_TOLERATION"):
+        with refused("BYPASS_TOLERATION"):
             plain.create(_idle("tolerant", tolerations=[toleration]))
-        with refused("DOOR_TOLERATION"):
+        with refused("BYPASS_TOLERATION"):
             _add_toleration(plain, "probe", toleration)
         for here in (enforced, Namespace(plain.api, "kube-system")):
             with _waiting(here, "tolerant", tolerations=[toleration]) as name:
@@ -360,7 +360,7 @@ class TestProtection:
     def test_nobody_chooses_a_node_past_the_scheduler(
         self, plain: Namespace, enforced: Namespace, node: str
     ) -> None:
-        with refused("DOOR_NODE_NAME"):
+        with refused("BYPASS_NODE_NAME"):
             plain.create(_idle("placed", nodeName=node))
         for here in (enforced, Namespace(plain.api, "kube-system")):
             with _waiting(here, "placed", nodeName=node) as name:
@@ -376,7 +376,7 @@ class TestProtection:
             "annotations": {"kubernetes.io/config.mirror": "0" * 32},
             "ownerReferences": [owner],
         }
-        with refused("DOOR_"):
+        with refused("BYPASS_"):
             plain.create(mirror)
         Namespace(kubelet, PLAIN).create(mirror)
         kubelet.patch(f"{plain.path}/pods/mirror/status", {"status": {"phase": "Running"}})
@@ -405,7 +405,7 @@ class TestKubernetesGoesOn:
         _patch(plain, veteran, "", "labels", {"example.org/x": "1"})
         _add_toleration(plain, veteran, {"key": "example.org/x", "operator": "Exists"})
 
-    def test_a_guarded_indexed_job_is_finished_and_deleted(
+    def test_a_managed_indexed_job_is_finished_and_deleted(
         self, lab: Lab, enforced: Namespace, node: str
     ) -> None:
         document = _job("indexed", [], annotations={MAP: f"0={node}:0"})
@@ -417,7 +417,7 @@ class TestKubernetesGoesOn:
         lab.api.delete(f"{jobs}/indexed?propagationPolicy=Foreground")
         until("it is gone", lambda: lab.api.found(f"{jobs}/indexed") is None)
 
-    def test_a_stateful_set_makes_its_pods_anew(
+    def test_a_stateful_set_makes_its_pods_again(
         self, lab: Lab, enforced: Namespace, node: str
     ) -> None:
         sets = f"/apis/apps/v1/namespaces/{ENFORCED}/statefulsets"
@@ -427,7 +427,7 @@ class TestKubernetesGoesOn:
         assert enforced.node_of("mapped-0") == node
         lab.api.delete(f"{enforced.path}/pods/mapped-0", grace_s=0)
         until(
-            "it is made anew",
+            "it is made again",
             lambda: (
                 _uid(lab.api, f"{enforced.path}/pods/mapped-0")
                 not in (None, first["metadata"]["uid"])
@@ -518,8 +518,10 @@ class TestReports:
         node = reporting
         bound = plain.create(_idle("report"))
         tries: dict[str, Callable[[], object]] = {
-            "DOOR_ANNOTATION": lambda: _patch(plain, "probe", "", "annotations", {MAP: "0=n:0"}),
-            "DOOR_CDI": lambda: _patch(enforced, "probe", "", "annotations", {"cdi.k8s.io/x": "y"}),
+            "BYPASS_ANNOTATION": lambda: _patch(plain, "probe", "", "annotations", {MAP: "0=n:0"}),
+            "BYPASS_CDI": lambda: _patch(
+                enforced, "probe", "", "annotations", {"cdi.k8s.io/x": "y"}
+            ),
             "BINDING_FORGED": lambda: _bind(
                 plain, bound, node, annotations={"gpuwarden.dev/node": node}
             ),

@@ -66,7 +66,7 @@ class World:
         self.api.patch(f"{self.node}/status", {"status": amounts})
 
     def set_protection(self, value: str) -> None:
-        """Have the controller start anew with this setting."""
+        """Have the controller start again with this setting."""
         self.served.settings = {**MANAGED, "protection": value}
         with Stage(self.lab, self.gpuwarden).without_controllers():
             pass
@@ -160,7 +160,7 @@ def _may_tolerate(world: World) -> bool:
     try:
         world.api.post(f"{world.plain.path}/pods?dryRun=All", probe)
     except ApiError as error:
-        assert "DOOR_TOLERATION" in error.message  # noqa: PT017 -- another error is a failure
+        assert "BYPASS_TOLERATION" in error.message  # noqa: PT017 -- another error is a failure
         return False
     return True
 
@@ -171,7 +171,7 @@ def _requesting(name: str) -> Document:
     return document
 
 
-def _wishing(name: str) -> Document:
+def _requiring(name: str) -> Document:
     return greedy(name, {"gpu-count": "1"})
 
 
@@ -188,7 +188,7 @@ def _waiting(world: World, document: Document) -> Iterator[str]:
         world.api.delete(f"{world.plain.path}/pods/{name}", grace_s=0)
 
 
-BY_SCHEDULER: Final = {"request": _requesting, "image": greedy, "wish": _wishing}
+BY_SCHEDULER: Final = {"request": _requesting, "image": greedy, "requirement": _requiring}
 
 
 @pytest.mark.usefixtures("protected")
@@ -200,7 +200,7 @@ class TestProtected:
             assert "nodeName" not in world.plain.get(name)["spec"]
 
     def test_nor_is_it_chosen_by_name(self, world: World) -> None:
-        with pytest.raises(ApiError, match="gpuwarden: DOOR_NODE_NAME"):
+        with pytest.raises(ApiError, match="gpuwarden: BYPASS_NODE_NAME"):
             world.plain.create(greedy("by-name", nodeName=world.lab.node.name))
 
     def test_a_binding_made_by_hand_starts_nothing(self, world: World) -> None:
@@ -216,10 +216,10 @@ class TestProtected:
     def test_a_toleration_comes_neither_later_nor_at_once(
         self, world: World, toleration: Document
     ) -> None:
-        with pytest.raises(ApiError, match="gpuwarden: DOOR_TOLERATION"):
+        with pytest.raises(ApiError, match="gpuwarden: BYPASS_TOLERATION"):
             world.plain.create(greedy("tolerant", tolerations=[toleration]))
         with _waiting(world, greedy("later")) as name:
-            with pytest.raises(ApiError, match="gpuwarden: DOOR_TOLERATION"):
+            with pytest.raises(ApiError, match="gpuwarden: BYPASS_TOLERATION"):
                 world.tolerate(name, toleration)
             assert "nodeName" not in world.plain.get(name)["spec"]
 
@@ -293,7 +293,7 @@ class TestUnprotected:
         document: Document,
         then: Callable[[str], None] = lambda _name: None,
     ) -> None:
-        """The pod runs, and sees every card where no wish of its own has it see one."""
+        """The pod runs, and sees every card where no requirement of its own has it see one."""
         name = world.plain.create(document)
         then(name)
         found = seen(world.plain, name)

@@ -11,7 +11,7 @@ from tests.e2e.lab.waiting import until
 
 pytestmark = pytest.mark.usefixtures("real_node")
 _ANSWER_S = 2.0
-"""What is sent before kube-proxy knows the Service is lost, and sent again in vain: try anew."""
+"""What is sent before kube-proxy knows the Service is lost, and sent again in vain: try again."""
 
 
 @pytest.fixture

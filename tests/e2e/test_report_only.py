@@ -26,7 +26,7 @@ from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.ledger import forget_records
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.pods import guarded, told
+from tests.e2e.product.pods import managed, told
 from tests.e2e.product.policies import Policies, binding, people
 from tests.e2e.product.shapes import (
     ASSIGNED,
@@ -59,7 +59,7 @@ PLACED: Final[dict[str, tuple[dict[str, str], str]]] = {
     "no-evidence": ({"gpu-count": "1"}, SILENT),
     "kubelet-gives": ({"gpu-count": "1"}, KUBELETS),
 }
-"""Wishes that no node meets, and the only node that the scheduler may take."""
+"""Requirements that no node meets, and the only node that the scheduler may take."""
 
 
 @dataclass
@@ -212,8 +212,8 @@ def modes(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mo
                 shape.prepare(scene)
                 found.warned[shape.name] = _warned(shape, scene, found)
             found.warned[LATE] = _late(world, carried_out=False)
-            for name, (wishes, node) in PLACED.items():
-                world.enforced.create(guarded(name, wishes, gpus=0, where={"report": node}))
+            for name, (requirements, node) in PLACED.items():
+                world.enforced.create(managed(name, requirements, gpus=0, where={"report": node}))
             yield found
         finally:
             policies.remove()
@@ -240,8 +240,8 @@ def _warned(shape: Shape, scene: Scene, found: Modes) -> frozenset[str]:
 
 def _not_placed(world: World, name: str) -> frozenset[str]:
     """Codes for which the scheduler finds no node."""
-    wishes, node = PLACED[name]
-    world.enforced.create(guarded(name, wishes, gpus=0, where={"report": node}))
+    requirements, node = PLACED[name]
+    world.enforced.create(managed(name, requirements, gpus=0, where={"report": node}))
     return codes_in(told(world.enforced, name, "gpuwarden: ", timeout_s=PATIENCE_S))
 
 
@@ -270,8 +270,8 @@ def test_what_is_refused_in_one_mode_is_reported_in_the_other(modes: Modes) -> N
     assert modes.warned.keys() - {LATE} == shapes
     assert modes.warned.items() >= {(x, modes.refused[x]) for x in shapes}
     # that the mutating webhook missed a pod is no news where it is not to touch one
-    assert modes.refused[LATE] == modes.warned[LATE] | {"DOOR_UNINJECTED"}
-    assert "DOOR_HOST_PID" in modes.warned[LATE]
+    assert modes.refused[LATE] == modes.warned[LATE] | {"BYPASS_UNINJECTED"}
+    assert "BYPASS_HOST_PID" in modes.warned[LATE]
 
 
 def test_nothing_is_refused_by_us(modes: Modes) -> None:

@@ -85,7 +85,7 @@ class TestStore(LedgerStoreContract):
         assert await opened.compare_and_set(first, expired)
         assert await opened.compare_and_set(None, record(holder(pod=OTHER_POD)))
         await opened.load()
-        assert not opened.mended
+        assert not opened.repaired
 
     async def test_what_is_removed_by_force_comes_back(
         self, opened: KubernetesLedgerStore, api: Api

@@ -10,7 +10,7 @@ from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
-from tests.e2e.product.pods import guarded, refusals
+from tests.e2e.product.pods import managed, refusals
 from tests.e2e.product.stage import Stage
 
 NODES, PODS, RARE, NODES_OF_A_CLASS = 500, 200, 10, 3
@@ -60,7 +60,7 @@ def test_pods_find_rare_nodes_among_many(stage: Stage) -> None:
         for driver in hashes
         for number in range(PODS // RARE)
     }
-    documents = [guarded(name, {"required-hash": hashes[x]}) for name, x in wanted.items()]
+    documents = [managed(name, {"required-hash": hashes[x]}) for name, x in wanted.items()]
     with stage.created(*documents) as names:
         until(
             "all are bound",

@@ -1,4 +1,4 @@
-"""Guarded pods on a real scheduler, with a real controller and many agents. Needs no root."""
+"""Managed pods on a real scheduler, with a real controller and many agents. Needs no root."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.e2e.lab.pods import pod
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import CLUSTERS_OWN, DEDICATED, Installation
-from tests.e2e.product.pods import GPU, guarded, told
+from tests.e2e.product.pods import GPU, managed, told
 from tests.e2e.product.stage import Stage
 
 GOOD = ("good-0", "good-1")
@@ -51,8 +51,8 @@ def stage(lab: Lab) -> Iterator[Stage]:
 
 
 def test_only_verified_nodes_are_chosen(stage: Stage) -> None:
-    wish = {"required-hash": verified(stage)}
-    documents = [guarded(f"verified-{number}", wish, gpus=4) for number in range(5)]
+    requirement = {"required-hash": verified(stage)}
+    documents = [managed(f"verified-{number}", requirement, gpus=4) for number in range(5)]
     with stage.created(*documents) as names:
         until(
             "four of five are bound",
@@ -64,7 +64,7 @@ def test_only_verified_nodes_are_chosen(stage: Stage) -> None:
 
 
 def test_every_reason_stands_in_the_events_of_the_pod(stage: Stage) -> None:
-    with stage.created(guarded("why", {"required-hash": verified(stage)}, where={SET: "bad"})):
+    with stage.created(managed("why", {"required-hash": verified(stage)}, where={SET: "bad"})):
         told(
             stage.pods,
             "why",
@@ -77,8 +77,8 @@ def test_every_reason_stands_in_the_events_of_the_pod(stage: Stage) -> None:
 
 def test_a_pod_is_tried_again_when_its_node_is_good_again(stage: Stage) -> None:
     here = {"kubernetes.io/hostname": "stale-0"}
-    wish = {"required-hash": verified(stage)}
-    with stage.created(guarded("patient", wish, where=here)):
+    requirement = {"required-hash": verified(stage)}
+    with stage.created(managed("patient", requirement, where=here)):
         told(stage.pods, "patient", "NODE_STALE")
         stage.gpuwarden.agents.start(h100_node("stale-0"))
         try:
@@ -87,13 +87,13 @@ def test_a_pod_is_tried_again_when_its_node_is_good_again(stage: Stage) -> None:
             stage.gpuwarden.agents.stop("stale-0")
 
 
-def test_without_a_controller_guarded_pods_wait_and_others_do_not(stage: Stage) -> None:
+def test_without_a_controller_managed_pods_wait_and_others_do_not(stage: Stage) -> None:
     ordinary = pod("ordinary", kind="fake")
     ordinary["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
-    wish = {"required-hash": verified(stage)}
+    requirement = {"required-hash": verified(stage)}
     try:
         with stage.without_controllers():
-            stage.pods.create(guarded("waiting", wish))
+            stage.pods.create(managed("waiting", requirement))
             stage.pods.create(ordinary)
             assert stage.pods.node_of("ordinary") in (*GOOD, *BAD)
             told(stage.pods, "waiting", f"127.0.0.1:{stage.gpuwarden.service.port}/filter")
@@ -107,10 +107,10 @@ def test_without_a_controller_guarded_pods_wait_and_others_do_not(stage: Stage) 
 def test_a_cluster_scheduler_asks_for_gpu_pods_alone(stage: Stage) -> None:
     scheduler = stage.gpuwarden.add_scheduler("clusters-own", CLUSTERS_OWN, profile="cluster")
     scheduler.start()
-    wish = {"required-hash": verified(stage)}
-    plain = guarded("no-gpu", {}, gpus=0, scheduler="cluster")
-    with_gpu = guarded("no-wish", {}, scheduler="cluster")
-    asking = guarded("asking", wish, scheduler="cluster", where={SET: "bad"})
+    requirement = {"required-hash": verified(stage)}
+    plain = managed("no-gpu", {}, gpus=0, scheduler="cluster")
+    with_gpu = managed("no-requirement", {}, scheduler="cluster")
+    asking = managed("asking", requirement, scheduler="cluster", where={SET: "bad"})
     try:
         with stage.created(asking):
             told(stage.pods, "asking", "HASH_MISMATCH", "NODE_NO_EVIDENCE")
@@ -118,10 +118,10 @@ def test_a_cluster_scheduler_asks_for_gpu_pods_alone(stage: Stage) -> None:
             stage.pods.create(plain)
             stage.pods.create(with_gpu)
             assert stage.pods.node_of("no-gpu")
-            told(stage.pods, "no-wish", "/filter")
-        assert stage.pods.node_of("no-wish")
+            told(stage.pods, "no-requirement", "/filter")
+        assert stage.pods.node_of("no-requirement")
     finally:
-        for name in ("no-gpu", "no-wish"):
+        for name in ("no-gpu", "no-requirement"):
             stage.remove(name)
         scheduler.stop()
 
@@ -131,11 +131,11 @@ def test_whole_node_objects_are_answered_alike(stage: Stage) -> None:
         "whole-nodes", DEDICATED, profile="whole", extender={"nodeCacheCapable": False}
     )
     scheduler.start()
-    wish = {"required-hash": verified(stage)}
+    requirement = {"required-hash": verified(stage)}
     try:
         with stage.created(
-            guarded("whole", wish, scheduler="whole"),
-            guarded("whole-not", wish, scheduler="whole", where={SET: "bad"}),
+            managed("whole", requirement, scheduler="whole"),
+            managed("whole-not", requirement, scheduler="whole", where={SET: "bad"}),
         ):
             assert stage.pods.node_of("whole") in GOOD
             told(stage.pods, "whole-not", "HASH_MISMATCH", "NODE_REFUSED", "NODE_NO_EVIDENCE")
@@ -150,9 +150,11 @@ def test_nobody_is_preempted_for_a_pod_that_attestation_refuses(stage: Stage) ->
     here = {"kubernetes.io/hostname": "other-0"}
     victim = pod("victim", kind="fake")
     victim["spec"]["nodeSelector"] |= here
-    wish = {"required-hash": verified(stage)}
+    requirement = {"required-hash": verified(stage)}
     try:
-        with stage.created(victim, guarded("urgent", wish, where=here, priorityClassName="urgent")):
+        with stage.created(
+            victim, managed("urgent", requirement, where=here, priorityClassName="urgent")
+        ):
             assert stage.pods.node_of("victim") == "other-0"
             note = told(stage.pods, "urgent", "HASH_MISMATCH", "preemption:")
             assert "Preemption is not helpful for scheduling" in note
@@ -164,11 +166,11 @@ def test_nobody_is_preempted_for_a_pod_that_attestation_refuses(stage: Stage) ->
 
 def test_a_restarted_scheduler_goes_on(stage: Stage) -> None:
     scheduler = stage.gpuwarden.scheduler
-    wish = {"required-hash": verified(stage)}
-    with stage.created(guarded("before", wish, where={SET: "bad"})):
+    requirement = {"required-hash": verified(stage)}
+    with stage.created(managed("before", requirement, where={SET: "bad"})):
         told(stage.pods, "before", "HASH_MISMATCH")
         scheduler.stop()
-        with stage.created(guarded("meanwhile", wish)):
+        with stage.created(managed("meanwhile", requirement)):
             scheduler.resume_service()
             assert stage.pods.node_of("meanwhile") in GOOD
             assert not stage.is_bound("before")
@@ -187,7 +189,7 @@ def test_the_tighter_node_is_chosen_against_the_usual_spreading(stage: Stage) ->
         agents.start(h100_node("loose-0"))
         for name in ("tight-0", "loose-0"):
             agents.hash_of(name)
-        with stage.created(load, guarded("choosy", {"min-level": "L0"}, gpus=2, where=labels)):
+        with stage.created(load, managed("choosy", {"min-level": "L0"}, gpus=2, where=labels)):
             assert stage.pods.node_of("choosy") == "tight-0"
     finally:
         for name in ("tight-0", "loose-0"):

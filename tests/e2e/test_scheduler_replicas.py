@@ -11,7 +11,7 @@ from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
-from tests.e2e.product.pods import guarded
+from tests.e2e.product.pods import managed
 from tests.e2e.product.stage import Stage
 
 CLASSES = {"": ("pair-0", "pair-1"), NEXT_DRIVER: ("pair-2", "pair-3")}
@@ -22,7 +22,7 @@ PAUSE_S = 0.1
 
 
 class Load:
-    """Guarded pods all the time: a few at once, each replaced when it is bound."""
+    """Managed pods all the time: a few at once, each replaced when it is bound."""
 
     def __init__(self, stage: Stage, allowed: Mapping[str, tuple[str, ...]]) -> None:
         self._stage = stage
@@ -56,7 +56,7 @@ class Load:
             while len(self._waiting) < AT_ONCE and not self._ending.is_set():
                 required, nodes = next(self._turns)
                 name = f"load-{next(self._numbers)}"
-                self._stage.pods.create(guarded(name, {"required-hash": required}))
+                self._stage.pods.create(managed(name, {"required-hash": required}))
                 self._waiting[name] = nodes
             threading.Event().wait(PAUSE_S)
 

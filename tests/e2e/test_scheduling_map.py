@@ -18,7 +18,7 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.pods import guarded, told
+from tests.e2e.product.pods import managed, told
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
 NAMESPACE: Final = "map-team"
@@ -43,13 +43,13 @@ class World:
 
     def create(self, name: str, text: str, **metadata: str) -> str:
         """A pod of its own with a map."""
-        document = guarded(name, {}, gpus=0)
+        document = managed(name, {}, gpus=0)
         document["metadata"]["annotations"] = {MAP: text, **metadata}
         return self.pods.create(document)
 
     def replicas(self, name: str, text: str, count: int) -> None:
         """A StatefulSet, whose pods do not wait for each other."""
-        made = guarded(name, {}, gpus=0)
+        made = managed(name, {}, gpus=0)
         labels = {"app": name}
         template = {
             "metadata": {"labels": labels, "annotations": {MAP: text}},
@@ -65,7 +65,7 @@ class World:
         self.api.post(self.sets, {"metadata": {"name": name}, "spec": spec})
 
     def remove_set(self, name: str, count: int) -> None:
-        """Without its pods it would make them anew."""
+        """Without its pods it would make them again."""
         self.api.delete(f"{self.sets}/{name}?propagationPolicy=Orphan")
         for number in range(count):
             self.remove(f"{name}-{number}")
@@ -138,7 +138,7 @@ def _free(world: World) -> Iterator[None]:
 
 def _refused(world: World, text: str) -> str:
     """What is said of a pod that is not let in; empty for one that would be."""
-    document = guarded("probe-0", {}, gpus=0)
+    document = managed("probe-0", {}, gpus=0)
     document["metadata"]["annotations"] = {MAP: text}
     try:
         world.api.post(f"{world.pods.path}/pods?dryRun=All", document)

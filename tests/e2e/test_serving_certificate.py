@@ -44,7 +44,7 @@ FIRST_ROUND_S, STALE_S, LEASE_S = 13, 46, 91
 """How far the clock is moved; what is left of a lease is for a restart."""
 RECOVERS_S = 60.0
 """The longest pause after a failure is 30 s."""
-WISH = pod(**{"gpuwarden.dev/min-level": "L0"})
+REQUIREMENT = pod(**{"gpuwarden.dev/min-level": "L0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ async def test_a_new_certificate_of_the_same_ca_changes_nothing(
     await cluster.add_node("later-0")
     await knows_all(cluster, replica)
     await replica.reason("too old", wanted=False)
-    await replica.passes(WISH, ["node-1"], "placement under the new certificate")
+    await replica.passes(REQUIREMENT, ["node-1"], "placement under the new certificate")
 
 
 async def test_a_certificate_of_another_ca_is_refused_and_stale_facts_grant_nothing(
@@ -124,28 +124,28 @@ async def test_a_certificate_of_another_ca_is_refused_and_stale_facts_grant_noth
     await replica.reason("pins and denials are too old")
     for name in ("node-1", "unseen-0"):
         assert await replica.refusal(name) == "ENROLLMENT_STALE"
-    await replica.passes(WISH, ["node-1"], "placement from what was verified before")
+    await replica.passes(REQUIREMENT, ["node-1"], "placement from what was verified before")
     replica.clock.ahead_ns += (LEASE_S - STALE_S) * SECOND
-    await replica.passes(WISH, [], "the lease has ended")
+    await replica.passes(REQUIREMENT, [], "the lease has ended")
     is_over = datetime.now(UTC)
     await cluster.certify_by(cluster.authority)
     await replica.reason("too old", wanted=False, within_s=RECOVERS_S)
     await knows_all(cluster, replica)
     async with replica.client() as again:
         assert (await again.accepted()).attestation_hash == attested
-    await replica.passes(WISH, ["node-1"], "placement again")
+    await replica.passes(REQUIREMENT, ["node-1"], "placement again")
     calls = [x.at for x in cluster.audit.calls()]
     assert not [x for x in calls if is_served <= x <= is_over]
     assert [x for x in calls if x > is_over]
 
 
 async def placing(cluster: Cluster, replica: Replica) -> str:
-    """Until the wish is granted; the hash with which the node was accepted."""
+    """Until the requirement is granted; the hash with which the node was accepted."""
     await knows_all(cluster, replica)
     replica.clock.ahead_ns += FIRST_ROUND_S * SECOND
     async with replica.client() as node:
         attested = (await node.accepted()).attestation_hash
-    await replica.passes(WISH, ["node-1"], "placement")
+    await replica.passes(REQUIREMENT, ["node-1"], "placement")
     return attested
 
 
@@ -153,7 +153,7 @@ async def placed_during(replica: Replica, work: Awaitable[None]) -> None:
     """Every answer is the same until the work is done."""
     task = asyncio.ensure_future(work)
     while not task.done():
-        assert (await replica.filtered(WISH))["NodeNames"] == ["node-1"]
+        assert (await replica.filtered(REQUIREMENT))["NodeNames"] == ["node-1"]
         await asyncio.wait([task], timeout=0.05)
     await task
 

@@ -145,7 +145,7 @@ def test_the_way_of_the_page_keeps_denials_first_and_leaves_nothing_at_last(
         until("its pins are stored", lambda: lab.api.answers(f"{OBJECTS}/{NODE}"))
         cluster.remember_a_denial()
         lab.api.patch(
-            f"{NODES}/{NODE}", {"metadata": {"annotations": {"gpuwarden.dev/touched": "1"}}}
+            f"{NODES}/{NODE}", {"metadata": {"annotations": {"gpuwarden.dev/requeued": "1"}}}
         )
     finally:
         installation.close()  # as the commands end those that run in pods

@@ -14,8 +14,8 @@ from agent.session.client import DialError, Line
 from agent.session.machine import About, End, Verdict
 from gpuwarden.audit.witness import Shown
 from gpuwarden.evidence.model import LogAlarm, WitnessedCheckpoint
-from gpuwarden.identity.keeper import KeeperFacts
 from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.settings.values import Address
 from tests.builders.attesting import SvidSigner, reading
 
@@ -38,8 +38,8 @@ class FakeSvids:
         self.subscribers.append(notify)
         return lambda: self.subscribers.remove(notify)
 
-    def facts(self) -> KeeperFacts:
-        return KeeperFacts(0.0, 0, 0, 0, watching=False)
+    def facts(self) -> SvidFacts:
+        return SvidFacts(0.0, 0, 0, 0, watching=False)
 
     def start(self) -> None:
         self.calls.append("start")
@@ -129,8 +129,8 @@ class FakeWitness:
 
 
 @dataclass
-class RecordingJournal:
-    """All journals of the session package; `until` waits for something to be heard."""
+class RecordingRecorder:
+    """All recorders of the session package; `until` waits for something to be heard."""
 
     heard: list[tuple[object, ...]] = field(default_factory=list)
     waiters: list[tuple[Callable[[], bool], asyncio.Event]] = field(default_factory=list)

@@ -18,16 +18,16 @@ from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest, sign
 from gpuwarden.evidence.model import (
     PROTOCOL,
-    TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
     WANT_PODS,
     ZERO_DIGEST,
-    BadNews,
     Challenge,
     Evidence,
     EvidenceHeader,
     EvidenceWithPods,
+    FailureNotice,
     Hello,
     Inventory,
 )
@@ -195,14 +195,14 @@ class AttestClient:
         told = EvidenceWithPods(**msgspec.structs.asdict(document), pods=pods)
         return self._signed(challenge, told, TYPE_EVIDENCE_WITH_PODS, key)
 
-    def bad_news(
+    def failure_notice(
         self, challenge: pb.Challenge, kind: str = "xid", **changes: Any
     ) -> pb.AttestRequest:
-        document = BadNews(
+        document = FailureNotice(
             **self._header(challenge, spare=True), kind=kind, gpu=None, xid=79, detail=""
         )
         return self._signed(
-            challenge, msgspec.structs.replace(document, **changes), TYPE_BAD_NEWS, None
+            challenge, msgspec.structs.replace(document, **changes), TYPE_FAILURE_NOTICE, None
         )
 
     def _header(self, challenge: pb.Challenge, *, spare: bool) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class AttestClient:
         asked = msgspec.json.decode(challenge.envelope.payload, type=Challenge)
         payload = canonical_json(document)
         self.seq, self.prev = self.seq + 1, evidence_digest(payload_type, payload)
-        nonce = asked.spare_nonce if payload_type == TYPE_BAD_NEWS else asked.nonce
+        nonce = asked.spare_nonce if payload_type == TYPE_FAILURE_NOTICE else asked.nonce
         return pb.AttestRequest(
             evidence=pb.Evidence(
                 stream_id=bytes.fromhex(asked.stream_id),

@@ -12,17 +12,17 @@ from controller.access import PeerUsage, Rate
 from controller.fleet.attestation_result import StreamState
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnrollmentStore
-from controller.fleet.quarantine import Denials
+from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
-from controller.operations.fleet import Act, DeskPorts, OperatorDesk, Order
+from controller.operations.fleet import Act, OperatorService, OperatorServicePorts, Order
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.rpc.attestation import AttestationService, SessionTiming, StreamTable
 from controller.rpc.challenges import Challenger
 from controller.rpc.intake import Changes, EvidenceIntake, Result
 from controller.rpc.interceptor import AuthorizationInterceptor, tls_caller
 from controller.rpc.server import RpcServer, agents_server
-from controller.rpc.services import OperatorService, SupportService
+from controller.rpc.services import OperatorServicer, SupportServicer
 from controller.verifier.context import Snapshots, VerifierSettings
 from controller.verifier.verifier import Verifier
 from gpuwarden.clock import SystemClock
@@ -142,9 +142,9 @@ class World:
         self.slept_ns = 0
         """How long this machine was suspended: boot time goes on, as wall time does."""
         verifier = Verifier(settings)
-        denials = Denials(self.store)
-        self.desk = OperatorDesk(
-            DeskPorts(
+        denials = QuarantineEntries(self.store)
+        self.workbench = OperatorService(
+            OperatorServicePorts(
                 store=self.store,
                 denials=denials,
                 fleet=self.registry,
@@ -209,10 +209,10 @@ class World:
             services=(
                 lambda s: pb_grpc.add_AttestationServiceServicer_to_server(self.service, s),
                 lambda s: operator_pb2_grpc.add_OperatorServiceServicer_to_server(
-                    OperatorService(self.desk), s
+                    OperatorServicer(self.workbench), s
                 ),
                 lambda s: support_pb2_grpc.add_SupportServiceServicer_to_server(
-                    SupportService(SupportScene().state().parts), s
+                    SupportServicer(SupportScene().state().parts), s
                 ),
             ),
             max_calls=1000,

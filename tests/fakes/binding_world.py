@@ -1,4 +1,4 @@
-"""A small cluster around the gate: pods that are bound by what it answers, one ledger, time.
+"""A small cluster around the binding webhook: pods bound by its answers, one ledger, time.
 
 An API server here does what the real one does with an answer: it applies the patch, and then
 refuses the write where the preconditions do not hold any more.
@@ -14,15 +14,15 @@ import msgspec
 
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionRequest, Verdict
-from controller.binding.decision import GateView, RecentDenials
-from controller.binding.operator_release import ReleaseDesk, ReleasePorts
+from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
-    FollowerPorts,
-    FootingKeeper,
-    FootingPorts,
     PodIndex,
     PodSource,
-    ReservationFollower,
+    ReconcilerPorts,
+    ReservationReconciler,
+    StartupReconciler,
+    StartupReconcilerPorts,
 )
 from controller.binding.reconciliation import Followup, ReleaseOrder
 from controller.binding.records import (
@@ -34,15 +34,15 @@ from controller.binding.records import (
 )
 from controller.binding.request import PodsUnavailableError, StoredPod
 from controller.binding.use import LedgerUse, UseReports
+from controller.binding.webhook import BindingPods as Pods
 from controller.binding.webhook import (
-    BindingGate,
-    EarlyDesk,
+    BindingWebhook,
+    BindingWebhookPorts,
     EarlyPorts,
-    GatePorts,
+    EarlyReservations,
     Granting,
     GrantPorts,
 )
-from controller.binding.webhook import GatePods as Pods
 from controller.binding.webhook import Grants as GrantLog
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
@@ -65,7 +65,7 @@ from tests.fakes.json_patch import applied
 from tests.fakes.ledger_store import MemoryLedgerStore
 from tests.fakes.recording_audit import RecordingAudit
 
-_PODS = pod_kind(AdmissionRules().wishes)
+_PODS = pod_kind(AdmissionRules().requirements)
 
 
 @dataclass
@@ -174,10 +174,10 @@ class Sink:
     def history_went_back(self, gpus: frozenset[str]) -> None:
         self.went_back.append(gpus)
 
-    def reserved_early(self, code: ReasonCode, *, anew: bool) -> None:
-        self.early.append((code.value, anew))
+    def reserved_early(self, code: ReasonCode, *, again: bool) -> None:
+        self.early.append((code.value, again))
 
-    def recalled(self, grants: Grants) -> None:
+    def log_replayed(self, grants: Grants) -> None:
         del grants
 
     def held(self, grant: LoggedGrant) -> None:
@@ -187,7 +187,7 @@ class Sink:
         self.log += [ended_record(x) for x in grants]
 
 
-Recall = Callable[[], Awaitable[Grants]]
+LogReplayer = Callable[[], Awaitable[Grants]]
 
 
 class PodPorts(Pods, PodSource, PodIndex, Protocol):
@@ -195,7 +195,7 @@ class PodPorts(Pods, PodSource, PodIndex, Protocol):
 
 
 class Replica:
-    """One controller's gate, and its follower."""
+    """One controller's binding webhook, and its reconciler."""
 
     def __init__(
         self,
@@ -205,11 +205,11 @@ class Replica:
         *,
         pods: PodPorts | None = None,
         audit: GrantLog | None = None,
-        recall: Recall | None = None,
+        log_replay: LogReplayer | None = None,
     ) -> None:
         """`pods`, `audit`: what stands between it and the world's.
 
-        `recall`: what its log has from before its start.
+        `log_replay`: what its log has from before its start.
         """
         self.store = store
         self.sink = Sink()
@@ -223,8 +223,8 @@ class Replica:
         self.reports = UseReports(lambda: world.fleet)
         self.scenes = Scenes(world, lambda: world.policy, world.clock)
         self.use = LedgerUse(store.snapshot)
-        self.footing = FootingKeeper(
-            FootingPorts(
+        self.reconciliation = StartupReconciler(
+            StartupReconcilerPorts(
                 store=store,
                 pods=pods,
                 ids=IDS,
@@ -234,20 +234,20 @@ class Replica:
                 boottime_ns=world.clock.boottime_ns,
                 draw_call=self._draw_call,
                 holding=world.pods.holding,
-                recall=recall,
+                log_replay=log_replay,
                 take_replaced=self._taken,
             )
         )
         self.replaced: tuple[Entry, ...] = ()
         """Records whose place another one took."""
-        self.follower = ReservationFollower(
-            FollowerPorts(
+        self.reconciler = ReservationReconciler(
+            ReconcilerPorts(
                 store=store,
                 pods=pods,
                 report=self.reports.of,
                 gone=world.gone.get,
                 denials=self.denials,
-                footing=self.footing,
+                reconciliation=self.reconciliation,
                 sink=self.sink,
                 wake=self.woken.extend,
                 boottime_ns=world.clock.boottime_ns,
@@ -265,7 +265,7 @@ class Replica:
                 draw_call=self._draw_call,
             )
         )
-        self.ports = GatePorts(
+        self.ports = BindingWebhookPorts(
             pods=pods,
             view=self.view,
             granting=self.granting,
@@ -275,8 +275,8 @@ class Replica:
             sink=self.sink,
             boottime_ns=world.clock.boottime_ns,
         )
-        self.gate = BindingGate(self.ports)
-        self.early = EarlyDesk(
+        self.binding_webhook = BindingWebhook(self.ports)
+        self.early = EarlyReservations(
             EarlyPorts(
                 view=self.view,
                 use=self.use,
@@ -289,7 +289,7 @@ class Replica:
             ),
             IDS,
         )
-        self.releases = ReleaseDesk(
+        self.releases = ReleaseService(
             ReleasePorts(
                 store=store,
                 pods=pods,
@@ -304,26 +304,26 @@ class Replica:
         self.changes: dict[str, Any] = {}
         """Of the view, made by tests."""
 
-    def view(self) -> GateView:
-        made = GateView(
+    def view(self) -> BindingView:
+        made = BindingView(
             scene=self.scenes.now(),
             ledger=self.store.snapshot(),
             claiming={},
             ids=IDS,
             rules=AdmissionRules(),
             not_ready=None,
-            grant_refusal=self.footing.refusal,
+            grant_refusal=self.reconciliation.refusal,
         )
         return replace(made, **self.changes)
 
     async def stand(self) -> None:
         """What the first list of pods and the first round bring about."""
-        self.footing.pods_listed(self._world.clock.boottime_ns())
-        await self.follower.round()
+        self.reconciliation.pods_listed(self._world.clock.boottime_ns())
+        await self.reconciler.round()
 
     async def bind(self, name: str, node: str = NODE, **request: Any) -> Verdict:
-        """The gate's answer about a Binding of the scheduler."""
-        return await self.gate.decide(self.asked(name, node, **request))
+        """The binding webhook's answer about a Binding of the scheduler."""
+        return await self.binding_webhook.decide(self.asked(name, node, **request))
 
     def asked(self, name: str, node: str = NODE, **request: Any) -> AdmissionRequest:
         found = self._world.pods.stored.get(name)

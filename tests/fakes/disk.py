@@ -17,14 +17,14 @@ class FaultyDisk(Disk):
     write_errno: int = errno.ENOSPC
     sync_errno: int | None = None
     reserve_errno: int | None = None
-    gate: threading.Event = field(default_factory=threading.Event)
+    binding_webhook: threading.Event = field(default_factory=threading.Event)
     """A sync waits for it."""
     syncs: int = 0
     full_while: Callable[[], bool] = lambda: False
     """ENOSPC as long as it says so."""
 
     def __post_init__(self) -> None:
-        self.gate.set()
+        self.binding_webhook.set()
 
     def write(self, descriptor: int, data: memoryview) -> int:
         if self.full_while():
@@ -37,7 +37,7 @@ class FaultyDisk(Disk):
         return super().write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        self.gate.wait(30)
+        self.binding_webhook.wait(30)
         self.syncs += 1
         if self.sync_errno is not None:
             raise OSError(self.sync_errno, os.strerror(self.sync_errno))

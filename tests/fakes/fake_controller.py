@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from agent.challenge import SignedChallenge
 from gpuwarden.evidence.envelope import evidence_digest, verify
 from gpuwarden.evidence.model import (
-    TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
     ZERO_DIGEST,
-    BadNews,
     Challenge,
     Evidence,
     EvidenceWithPods,
+    FailureNotice,
     Hello,
 )
 from gpuwarden.evidence.strict_json import decode
@@ -50,7 +50,7 @@ class FakeStream:
     stream_id: str = field(default_factory=lambda: secrets.token_hex(16))
     challenges: list[Challenge] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
-    news: list[BadNews] = field(default_factory=list)
+    news: list[FailureNotice] = field(default_factory=list)
     seq: int = 0
     prev: str = ZERO_DIGEST
     accepted: bool = False
@@ -88,7 +88,7 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         return [entry for stream in self.streams for entry in stream.evidence]
 
     @property
-    def all_news(self) -> list[BadNews]:
+    def all_news(self) -> list[FailureNotice]:
         return [entry for stream in self.streams for entry in stream.news]
 
     async def start(
@@ -190,14 +190,14 @@ class FakeController(wire_grpc.AttestationServiceServicer):
     async def _take(self, stream: FakeStream, message: wire.Evidence) -> None:
         envelope = message.envelope
         verify(stream.leaf, envelope.payload_type, envelope.payload, envelope.signature)
-        document: Evidence | BadNews
+        document: Evidence | FailureNotice
         if envelope.payload_type == TYPE_EVIDENCE:
             document = decode(envelope.payload, Evidence, max_bytes=1 << 18)
         elif envelope.payload_type == TYPE_EVIDENCE_WITH_PODS:
             document = decode(envelope.payload, EvidenceWithPods, max_bytes=1 << 18)
         else:
-            assert envelope.payload_type == TYPE_BAD_NEWS
-            document = decode(envelope.payload, BadNews, max_bytes=1 << 18)
+            assert envelope.payload_type == TYPE_FAILURE_NOTICE
+            document = decode(envelope.payload, FailureNotice, max_bytes=1 << 18)
         assert (document.seq, document.prev) == (stream.seq + 1, stream.prev)
         assert document.nonce == message.nonce.hex()
         stream.seq = document.seq
@@ -215,7 +215,7 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         await self._note(lambda: self._keep(stream, document))
         await self.write(stream, wire.AttestResponse(verdict=wire.Verdict(**verdict)))
 
-    def _keep(self, stream: FakeStream, document: Evidence | BadNews) -> None:
+    def _keep(self, stream: FakeStream, document: Evidence | FailureNotice) -> None:
         if isinstance(document, Evidence):
             stream.evidence.append(document)
             stream.accepted = True

@@ -161,8 +161,8 @@ class MortalReplica(Replica):
         return await self.life.doing(self._answered(name, node))
 
     async def look_after(self) -> None:
-        """A round of its follower."""
-        await self.life.doing(self.follower.round())
+        """A round of its reconciler."""
+        await self.life.doing(self.reconciler.round())
 
     async def buried(self) -> None:
         """Nothing of it is left in the event loop."""
@@ -173,7 +173,7 @@ class MortalReplica(Replica):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answered(self, name: str, node: str) -> Verdict:
-        await self.life.step("gate called")
+        await self.life.step("binding webhook called")
         verdict = await self.bind(name, node)
         if not verdict.refusals:
             await self.life.step("answer given")

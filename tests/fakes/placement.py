@@ -8,7 +8,7 @@ from typing import Any
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot
 from controller.ledger.record import ShareGroup
 from controller.placement.snapshot import NO_STATIC_HASHES, DeviceUse, InsecureStaticHashes, Scenes
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
@@ -29,7 +29,7 @@ class World:
     held: Mapping[str, str] = field(default_factory=dict)
     """Devices that somebody holds, with the UIDs of their pods."""
     denied: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Nodes that the gate has just denied, by pod UID."""
+    """Nodes that the binding webhook has just denied, by pod UID."""
 
     def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
         del share
@@ -47,7 +47,7 @@ class World:
     def verbs(
         self,
         *,
-        rules: WishRules | None = None,
+        rules: RequirementRules | None = None,
         static: InsecureStaticHashes = NO_STATIC_HASHES,
         report: bool = False,
     ) -> ExtenderVerbs:
@@ -55,7 +55,7 @@ class World:
             scenes=Scenes(self, lambda: self.policy, self, static),
             not_ready=lambda: self.not_ready,
             use=self,
-            rules=rules or WishRules(opaque_hashes=bool(static)),
+            rules=rules or RequirementRules(opaque_hashes=bool(static)),
             is_enforced=lambda namespace: namespace in self.enforced,
             denied=lambda uid: self.denied.get(uid, frozenset()),
             report=report,

@@ -18,7 +18,7 @@ class FakeTokenReviewer:
     known: dict[str, TokenIdentity] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     down: bool = False
-    gate: asyncio.Event | None = None
+    binding_webhook: asyncio.Event | None = None
     """Answers wait for it."""
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -26,8 +26,8 @@ class FakeTokenReviewer:
         self.asked.append(token)
         self.was_asked.set()
         await asyncio.sleep(0)
-        if self.gate is not None:
-            await self.gate.wait()
+        if self.binding_webhook is not None:
+            await self.binding_webhook.wait()
         if self.down:
             raise TokenReviewUnavailableError("the API server did not answer")
         return self.known.get(token)

@@ -21,7 +21,7 @@ from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, joined
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 _HEAD: Final = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: "
-_WISHES: Final = {
+_REQUIREMENTS: Final = {
     "hash": {"gpuwarden.dev/required-hash": f"{hash_of('a')},{hash_of('b')}"},
     "selector": {
         "gpuwarden.dev/gpu-selector": "memory>=40Gi,model in (h100|a100),mig=false,driver>=570.86",
@@ -80,13 +80,13 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield from (
         ("evidence/seed-plain", _document(inventory())),
         ("evidence/seed-full", _document(_full())),
-        ("evidence/seed-bad-news", _bad_news()),
+        ("evidence/seed-failure-notice", _failure_notice()),
         ("evidence/seed-hello", canonical_json(Scene().hello_document())),
     )
     for number, (kind, payload) in enumerate(sorted(SIGNED)):
         yield f"envelope/seed-{number}", joined(kind, payload)
-    for name, wishes in _WISHES.items():
-        yield f"extender/seed-{name}", json.dumps(args(pod_json(wishes), "n1", "n2")).encode()
+    for name, requirements in _REQUIREMENTS.items():
+        yield f"extender/seed-{name}", json.dumps(args(pod_json(requirements), "n1", "n2")).encode()
     yield "extender/seed-nodes", _with_nodes()
     for name, review in _REVIEWS.items():
         yield f"admission/seed-{name}", json.dumps(review).encode()
@@ -99,16 +99,18 @@ def _full() -> object:
     return inventory(*cards, lost=(lost_gpu(3),))
 
 
-def _document(content: object, *, bad_news: bool = False) -> bytes:
-    scene = Scene(bad_news=bad_news, evidence={"challenge_sha256": CHALLENGE_DIGEST.decode()})
-    if not bad_news:
+def _document(content: object, *, failure_notice: bool = False) -> bytes:
+    scene = Scene(
+        failure_notice=failure_notice, evidence={"challenge_sha256": CHALLENGE_DIGEST.decode()}
+    )
+    if not failure_notice:
         scene.evidence["inventory"] = content
     stream = scene.opened()
     return canonical_json(scene.document(stream, scene.challenge(stream)))
 
 
-def _bad_news() -> bytes:
-    return _document(None, bad_news=True)
+def _failure_notice() -> bytes:
+    return _document(None, failure_notice=True)
 
 
 def _with_nodes() -> bytes:

@@ -7,13 +7,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from gpuwarden.evidence.envelope import pae
-from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE
+from gpuwarden.evidence.model import TYPE_EVIDENCE, TYPE_FAILURE_NOTICE
 from tests.golden.signers import certificate, fixed_key, sign_again
 
 _KEY: Final = fixed_key(7, ec.SECP256R1())
 _P256_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 SIGNER: Final = certificate(_KEY, "spiffe://example.org/gpuwarden/agent/n1", 7)
-SIGNED: Final = frozenset({(TYPE_EVIDENCE, b'{"a":1}'), (TYPE_BAD_NEWS, b"{}"), ("", b"")})
+SIGNED: Final = frozenset({(TYPE_EVIDENCE, b'{"a":1}'), (TYPE_FAILURE_NOTICE, b"{}"), ("", b"")})
 
 CHALLENGE_DIGEST: Final = b"c" * 64
 """Stands in seeds for the digest of a challenge, which differs in each run."""

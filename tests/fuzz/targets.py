@@ -23,10 +23,10 @@ from controller.admission.review import (
     encode_answer,
     pod_handlers,
 )
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted
+from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.pod import PodDecodeError, find_pod
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.policies.file import PolicyInvalidError, decode_policy
 from controller.verifier.session import read_hello
 from controller.web.verbs import ArgsError, decode_args
@@ -41,7 +41,7 @@ from gpuwarden.evidence.errors import (
     SignatureInvalidError,
 )
 from gpuwarden.evidence.inventory_rules import inventory_findings
-from gpuwarden.evidence.model import BadNews, Challenge, Evidence
+from gpuwarden.evidence.model import Challenge, Evidence, FailureNotice
 from gpuwarden.evidence.strict_json import decode
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
@@ -66,7 +66,7 @@ _NAMES: Final = frozenset({"n1", "n2"})
 
 def evidence(data: bytes) -> None:
     """Every document that is read from bytes, and the verifier over them when they are signed."""
-    for kind in (Evidence, BadNews, Challenge):
+    for kind in (Evidence, FailureNotice, Challenge):
         try:
             document = decode(data, kind, max_bytes=MAX_BYTES)
         except DecodeError as error:
@@ -76,8 +76,8 @@ def evidence(data: bytes) -> None:
             if isinstance(document, Evidence):
                 _class_of(document)
     assert isinstance(read_hello(data, NODE), Refusal) or b"instanceId" in data
-    _appraised(data, bad_news=False)
-    _appraised(data, bad_news=True)
+    _appraised(data, failure_notice=False)
+    _appraised(data, failure_notice=True)
 
 
 def _class_of(document: Evidence) -> None:
@@ -93,17 +93,17 @@ def _class_of(document: Evidence) -> None:
     assert attestation_hash(made).startswith("v1:sha256:")
 
 
-def _appraised(data: bytes, *, bad_news: bool) -> None:
+def _appraised(data: bytes, *, failure_notice: bool) -> None:
     """As an answer to a challenge, signed by the node itself."""
     if data:
-        result = appraised(data, bad_news=bad_news)
-        assert not isinstance(result, Accepted | BadNewsAccepted) or b"nonce" in data
+        result = appraised(data, failure_notice=failure_notice)
+        assert not isinstance(result, Accepted | FailureNoticeAccepted) or b"nonce" in data
 
 
-def appraised(data: bytes, *, bad_news: bool) -> Result:
+def appraised(data: bytes, *, failure_notice: bool) -> Result:
     """What the verifier says; the seeds' digest of the challenge is made the right one."""
     digest = _ISSUED.sha256.encode()
-    _PEER.payload, _PEER.bad_news = data.replace(CHALLENGE_DIGEST, digest), bad_news
+    _PEER.payload, _PEER.failure_notice = data.replace(CHALLENGE_DIGEST, digest), failure_notice
     return _PEER.appraise(_STREAM, _PEER.signed(_STREAM, _ISSUED), _ISSUED)
 
 
@@ -135,7 +135,7 @@ def _verified(data: bytes) -> None:
 
 
 def extender(data: bytes) -> None:
-    """ExtenderArgs, the wishes of the pod in them, and both answers."""
+    """ExtenderArgs, the requirements of the pod in them, and both answers."""
     try:
         args = decode_args(data)
     except ArgsError:
@@ -145,7 +145,7 @@ def extender(data: bytes) -> None:
     answer = json.loads(filtered.body.decode("utf-8", "replace"))
     assert {filtered.status, scored.status} == {400 if args is None else 200}
     if args is not None:
-        _answered(parse_requirements(args.pod, WishRules()), args.names, answer)
+        _answered(parse_requirements(args.pod, RequirementRules()), args.names, answer)
         scores = {x["Host"]: x["Score"] for x in json.loads(scored.body)}
         assert set(scores) == set(args.names)
         assert all(0 <= x <= 10 for x in scores.values())
@@ -162,7 +162,7 @@ def _answered(
     if isinstance(needs, RequirementsInvalid):
         assert needs.detail().isprintable()
         assert passed == []
-    elif needs.guarded:
+    elif needs.managed:
         assert set(passed) <= _NAMES & set(names)
         assert set(passed) | set(answer["FailedAndUnresolvableNodes"]) == set(names)
     else:

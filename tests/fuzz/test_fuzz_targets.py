@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted
+from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.requirements import Requirements, parse_requirements
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.policies.file import decode_policy
 from controller.web.verbs import decode_args
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
@@ -75,10 +75,12 @@ def test_the_seeds_are_those_of_the_generator() -> None:
 
 def test_seeds_lead_past_the_first_check() -> None:
     """Or the fuzzer would have to guess nonces before it saw anything of what is behind them."""
-    assert isinstance(appraised(_seed("evidence/seed-plain"), bad_news=False), Accepted)
-    assert isinstance(appraised(_seed("evidence/seed-bad-news"), bad_news=True), BadNewsAccepted)
+    assert isinstance(appraised(_seed("evidence/seed-plain"), failure_notice=False), Accepted)
+    assert isinstance(
+        appraised(_seed("evidence/seed-failure-notice"), failure_notice=True), FailureNoticeAccepted
+    )
     pod = decode_args(_seed("extender/seed-selector")).pod
-    assert isinstance(parse_requirements(pod, WishRules()), Requirements)
+    assert isinstance(parse_requirements(pod, RequirementRules()), Requirements)
     decode_policy(_seed("configuration/seed-policy"))
     load(CONTROLLER, Inputs(file=("c", _seed("configuration/seed-controller"))))
     load(AGENT, Inputs(file=("c", _seed("configuration/seed-agent"))))

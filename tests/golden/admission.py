@@ -49,8 +49,8 @@ def _cases() -> list[tuple[str, bool, dict[str, Any]]]:
         ("GPU from kubelet for one of two", True, new_pod(container(gpus=1), container("log"))),
         ("GPU from us", True, new_pod(**by_us)),
         ("GPU from us, not enforced", False, new_pod(**by_us)),
-        ("wish about the node alone", True, new_pod(annotations=LEVEL)),
-        ("wish about the node alone, not enforced", False, new_pod(annotations=LEVEL)),
+        ("requirement about the node alone", True, new_pod(annotations=LEVEL)),
+        ("requirement about the node alone, not enforced", False, new_pod(annotations=LEVEL)),
         (
             "every kind of container",
             True,
@@ -75,7 +75,7 @@ def _cases() -> list[tuple[str, bool, dict[str, Any]]]:
             True,
             new_pod(container(env=[variable("NVIDIA_VISIBLE_DEVICES", "none")])),
         ),
-        ("a value that opens devices is left to the door", True, new_pod(container(env=[_ALL]))),
+        ("a value that opens devices is left to the bypass", True, new_pod(container(env=[_ALL]))),
         ("all there already", True, _complete()),
         (
             "another toleration kept",
@@ -95,7 +95,7 @@ def _cases() -> list[tuple[str, bool, dict[str, Any]]]:
                 tolerations=[{"key": _TAINT, "operator": "Exists", "tolerationSeconds": 9}],
             ),
         ),
-        ("a foreign scheduler is left to the door", True, _scheduled_by("volcano")),
+        ("a foreign scheduler is left to the bypass", True, _scheduled_by("volcano")),
         ("claims", True, _claiming()),
         ("a request of none", True, new_pod(container(gpus=0))),
         (

@@ -1,4 +1,4 @@
-"""One whole session, byte for byte: Hello, two rounds of Challenge and Evidence, bad news."""
+"""One whole session, byte for byte: Hello, Challenge and Evidence twice, a failure notice."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,15 @@ from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest, pae
 from gpuwarden.evidence.model import (
     PROTOCOL,
-    TYPE_BAD_NEWS,
     TYPE_CHALLENGE,
     TYPE_EVIDENCE,
+    TYPE_FAILURE_NOTICE,
     ZERO_DIGEST,
-    BadNews,
     Challenge,
     Document,
     Evidence,
     FailedRead,
+    FailureNotice,
     GpuProcess,
     Hello,
 )
@@ -77,7 +77,7 @@ def transcript() -> dict[str, Any]:
     answer = _AGENT.message(TYPE_EVIDENCE, _evidence(1, first, ZERO_DIGEST))
     second = _CONTROLLER.message(TYPE_CHALLENGE, _challenge(2, hello))
     again = _AGENT.message(TYPE_EVIDENCE, _evidence(2, second, answer["evidenceDigest"]))
-    news = _AGENT.message(TYPE_BAD_NEWS, _bad_news(second, again["evidenceDigest"]))
+    news = _AGENT.message(TYPE_FAILURE_NOTICE, _failure_notice(second, again["evidenceDigest"]))
     return {
         "agent": {"certificate": _AGENT.pem(), "leafSha256": _AGENT.leaf_sha256()},
         "controller": {"certificate": _CONTROLLER.pem()},
@@ -158,8 +158,8 @@ def _evidence(seq: int, challenge: dict[str, Any], prev: str) -> Evidence:
     )
 
 
-def _bad_news(challenge: dict[str, Any], prev: str) -> BadNews:
-    return BadNews(
+def _failure_notice(challenge: dict[str, Any], prev: str) -> FailureNotice:
+    return FailureNotice(
         **_header(3, challenge, prev, spare=True),
         kind="xid",
         gpu=gpu_uuid(1),

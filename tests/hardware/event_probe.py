@@ -14,7 +14,7 @@ from agent.gpu.nvml import Nvml
 from agent.gpu.outcome import Failed
 from agent.gpu.survey import take
 from agent.gpu.watch import CallWatch
-from agent.gpu.xid import Happening, bad_news
+from agent.gpu.xid import Happening, failure_notice
 from tests.hardware.machine import cuda_program
 
 _WAIT_MS: Final = 200
@@ -38,7 +38,12 @@ def main() -> dict[str, Any]:
         "registered": sorted(events.gpus),
         "quiet": quiet is None,
         "happened": [
-            {"gpu": x.gpu, "type": x.type, "xid": x.data, "bad_news": bad_news(x) is not None}
+            {
+                "gpu": x.gpu,
+                "type": x.type,
+                "xid": x.data,
+                "failure_notice": failure_notice(x) is not None,
+            }
             for x in happened
         ],
     }

@@ -88,7 +88,7 @@ def test_a_fault_of_a_program_is_an_event_and_no_bad_news() -> None:
     assert told["happened"]
     for event in told["happened"]:
         assert (event["gpu"], event["type"]) == (first.facts["uuid"], 8)
-        assert not event["bad_news"], event
+        assert not event["failure_notice"], event
 
 
 async def test_the_agent_joins_with_its_real_gpus() -> None:

@@ -23,7 +23,7 @@ from tests.builders.web_certificates import WebCa
 from tests.fakes.admission import AdmissionMeasurements, AdmissionWorld
 from tests.fakes.json_patch import applied
 
-GATE = "/mutate/bindings"
+BINDING_WEBHOOK = "/mutate/bindings"
 
 
 @dataclass
@@ -112,7 +112,7 @@ async def test_a_pod_is_patched_then_let_in(tmp_path: Path) -> None:
         assert verdict["response"]["allowed"] is True
         refused = await posted(client, "/validate/pods?timeout=10s", review_json(pod))
         assert refused["response"]["allowed"] is False
-        assert "gpuwarden: DOOR_UNINJECTED" in refused["response"]["status"]["message"]
+        assert "gpuwarden: BYPASS_UNINJECTED" in refused["response"]["status"]["message"]
     assert here.measurements.answers == [
         ("/mutate/pods", "patched"),
         ("/mutate", "untouched"),
@@ -190,7 +190,12 @@ async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/mutate", 405), ("POST", "/healthz", 405), ("POST", "/", 404), ("POST", GATE, 404)],
+    [
+        ("GET", "/mutate", 405),
+        ("POST", "/healthz", 405),
+        ("POST", "/", 404),
+        ("POST", BINDING_WEBHOOK, 404),
+    ],
 )
 async def test_other_methods_and_paths(tmp_path: Path, method: str, path: str, status: int) -> None:
     async with (
@@ -201,7 +206,7 @@ async def test_other_methods_and_paths(tmp_path: Path, method: str, path: str, s
         assert answer.status == status
 
 
-class Gate:
+class BindingWebhook:
     """A handler of another part of the controller."""
 
     def __init__(self, error: Exception | None = None, *, waits: bool = False) -> None:
@@ -221,45 +226,57 @@ class Gate:
 
 
 async def test_another_part_answers_its_own_path(tmp_path: Path) -> None:
-    async with serving(tmp_path, {GATE: Gate()}) as here, here.caller() as client:
-        answer = await posted(client, GATE, review_json(None))
+    async with (
+        serving(tmp_path, {BINDING_WEBHOOK: BindingWebhook()}) as here,
+        here.caller() as client,
+    ):
+        answer = await posted(client, BINDING_WEBHOOK, review_json(None))
         assert answer["response"]["warnings"] == ["hello"]
-        assert here.measurements.answers == [(GATE, "admitted")]
+        assert here.measurements.answers == [(BINDING_WEBHOOK, "admitted")]
 
 
 async def test_what_is_not_decided_in_time_is_refused_before_the_api_server_gives_up(
     tmp_path: Path,
 ) -> None:
-    gate = Gate(waits=True)
-    async with serving(tmp_path, {GATE: gate}, spare_s=0.9) as here, here.caller() as client:
-        answer = await posted(client, f"{GATE}?timeout=1s", review_json(None))
+    binding_webhook = BindingWebhook(waits=True)
+    async with (
+        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook}, spare_s=0.9) as here,
+        here.caller() as client,
+    ):
+        answer = await posted(client, f"{BINDING_WEBHOOK}?timeout=1s", review_json(None))
     response = answer["response"]
     assert response["allowed"] is False
     assert response["status"]["code"] == 500
     assert "ADMISSION_FAILED" in response["status"]["message"]
-    assert gate.ended == "CREATE"
-    assert here.measurements.failures == [(GATE, "overdue")]
-    assert here.measurements.answers == [(GATE, "failed")]
+    assert binding_webhook.ended == "CREATE"
+    assert here.measurements.failures == [(BINDING_WEBHOOK, "overdue")]
+    assert here.measurements.answers == [(BINDING_WEBHOOK, "failed")]
 
 
 async def test_a_failure_is_a_refusal_that_tells_nothing(tmp_path: Path) -> None:
-    gate = Gate(RuntimeError("secret"))
-    async with serving(tmp_path, {GATE: gate}) as here, here.caller() as client:
-        answer = await posted(client, f"{GATE}?timeout=7s", review_json(None))
+    binding_webhook = BindingWebhook(RuntimeError("secret"))
+    async with (
+        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook}) as here,
+        here.caller() as client,
+    ):
+        answer = await posted(client, f"{BINDING_WEBHOOK}?timeout=7s", review_json(None))
     assert answer["response"]["allowed"] is False
     assert "secret" not in json.dumps(answer)
-    assert here.measurements.failures == [(GATE, "RuntimeError")]
+    assert here.measurements.failures == [(BINDING_WEBHOOK, "RuntimeError")]
 
 
 async def test_in_report_only_mode_a_failure_lets_in_and_says_so(tmp_path: Path) -> None:
-    gate = Gate(RuntimeError("broken"))
-    async with serving(tmp_path, {GATE: gate}, report=True) as here, here.caller() as client:
-        answer = await posted(client, GATE, review_json(None))
+    binding_webhook = BindingWebhook(RuntimeError("broken"))
+    async with (
+        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook}, report=True) as here,
+        here.caller() as client,
+    ):
+        answer = await posted(client, BINDING_WEBHOOK, review_json(None))
         assert answer["response"]["allowed"] is True
         assert "ADMISSION_FAILED" in answer["response"]["warnings"][0]
         shown = await posted(client, "/validate/pods", review_json(new_pod(hostPID=True)))
         assert shown["response"]["allowed"] is True
-        assert "would be denied: gpuwarden: DOOR_HOST_PID" in shown["response"]["warnings"][0]
+        assert "would be denied: gpuwarden: BYPASS_HOST_PID" in shown["response"]["warnings"][0]
         unpatched = await posted(client, "/mutate/pods", review_json(new_pod()))
         assert patch_of(unpatched) == []
 

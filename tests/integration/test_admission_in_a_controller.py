@@ -101,7 +101,7 @@ async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_l
         refused = await there.ask("/validate/pods", new_pod(hostPID=True), "strict")
         assert refused["response"]["allowed"] is False
         controller = there.here.controller
-        labels = 'code="DOOR_HOST_PID",decision="refused"'
+        labels = 'code="BYPASS_HOST_PID",decision="refused"'
         assert await controller.metric(f"gpuwarden_admission_refusals_total{{{labels}}}") == 1
         labels = 'path="/validate/pods",result="refused"'
         assert await controller.metric(f"gpuwarden_admission_requests_total{{{labels}}}") == 1
@@ -112,7 +112,7 @@ async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_l
 
         (record,) = await eventually(written, "the decision is in the audit log")
         assert (record["subject"], record["decision"]) == ("pod/strict/train-7d9f-*", "refused")
-        assert record["codes"] == ["DOOR_HOST_PID", "DOOR_UNINJECTED"]
+        assert record["codes"] == ["BYPASS_HOST_PID", "BYPASS_UNINJECTED"]
         assert record["actor"] == "jane"
 
 
@@ -133,7 +133,7 @@ async def test_report_only_lets_everything_in_and_says_it_in_events(
         answer = await there.ask("/validate/pods", pod, "strict")
         assert answer["response"]["allowed"] is True
         (event,) = await there.here.events("PodWouldBeDenied")
-        assert event["note"] == "gpuwarden: DOOR_HOST_PID would be denied: hostPID is set"
+        assert event["note"] == "gpuwarden: BYPASS_HOST_PID would be denied: hostPID is set"
         assert event["regarding"] == {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",

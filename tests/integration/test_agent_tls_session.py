@@ -16,7 +16,7 @@ from gpuwarden.settings.values import Address
 from tests.builders.attesting import AGENT, attester
 from tests.builders.ca import SpiffeCa
 from tests.builders.challenges import CONTROLLER
-from tests.fakes.agent_ports import FakeGpus, FakeSvids, FakeWitness, RecordingJournal
+from tests.fakes.agent_ports import FakeGpus, FakeSvids, FakeWitness, RecordingRecorder
 from tests.fakes.fake_controller import FakeController
 
 CA = SpiffeCa()
@@ -33,7 +33,7 @@ async def converse(agent: Svid, server: Svid, expected: str = CONTROLLER) -> tup
         read=FakeGpus().read,
         roots=lambda: agent.roots,
         witness=FakeWitness(),
-        journal=RecordingJournal(),
+        recorder=RecordingRecorder(),
         stream_ids=UsedStreamIds(),
         clock=SystemClock(),
     )

@@ -119,14 +119,14 @@ async def test_bad_news_takes_trust_away_and_asks_again_at_once(world: World) ->
         challenge = await client.admitted()
         await client.answer(challenge)
         assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
-        await client.send(client.bad_news(challenge, gpu=gpu_uuid(1)))
+        await client.send(client.failure_notice(challenge, gpu=gpu_uuid(1)))
         verdict = await client.verdict()
         assert (verdict.outcome, verdict.attestation_hash) == (pb.OUTCOME_ACCEPTED, "")
         view = world.registry.snapshot().nodes[NODE]
         assert view.acceptance is not None
         assert view.acceptance.gpus[0].unhealthy == "xid 79"
         again = await client.challenge()
-        assert world.witness.challenges == ["first", "bad-news"]
+        assert world.witness.challenges == ["first", "failure-notice"]
         await client.answer(again)
         assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
 
@@ -136,7 +136,7 @@ async def test_the_spare_nonce_serves_once(world: World) -> None:
         challenge = await client.admitted()
         await client.answer(challenge)
         await client.verdict()
-        news = client.bad_news(challenge)
+        news = client.failure_notice(challenge)
         await client.send(news)
         await client.verdict()
         await client.send(news)
@@ -347,14 +347,14 @@ async def test_silence_after_hello_ends_with_the_lease() -> None:
 
 
 async def test_flooding_ends_the_stream() -> None:
-    """Bad news is the one thing that an agent can send as often as it likes."""
+    """Failure notices is the one thing that an agent can send as often as it likes."""
     async with World(messages=Rate(0.001, 3)) as world, world.client() as client:
         challenge = await client.admitted()
         for _ in range(3):
-            await client.send(client.bad_news(challenge))
+            await client.send(client.failure_notice(challenge))
             assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
             challenge = await client.challenge()
-        await client.send(client.bad_news(challenge))
+        await client.send(client.failure_notice(challenge))
         verdict = await client.verdict()
         assert (verdict.code, verdict.next_challenge_ms) == ("LIMIT_RATE", 0)
         assert (await client.ended()).status == "RESOURCE_EXHAUSTED"
@@ -611,8 +611,8 @@ async def test_bad_news_on_one_stream_outdates_evidence_that_waits_on_another(
         changed = inventory(msgspec.structs.replace(gpu(), persistence_mode=False))
         await new.answer(await new.admitted(), content=changed)
         await asyncio.wait_for(world.audit.asked.wait(), DEADLINE)
-        await old.send(old.bad_news(challenge, "driver-reload", xid=None))
-        assert (await old.verdict()).detail == "bad news noted"
+        await old.send(old.failure_notice(challenge, "driver-reload", xid=None))
+        assert (await old.verdict()).detail == "failure notices noted"
         world.audit.held.set()
         assert (await new.verdict()).outcome == pb.OUTCOME_REFUSED
         assert world.state() is NodeState.REVOKED

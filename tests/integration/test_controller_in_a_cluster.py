@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.fleet.enrollment import Denial
+from controller.fleet.enrollment import QuarantineEntry
 from controller.kube.enrollments import enrollment_spec, read_enrollment
 from controller.kube.resources import CALLS, LEASE_NAME
 from controller.kube.transport import Transport
@@ -178,27 +178,27 @@ async def test_placement_goes_on_without_the_api_and_nothing_is_granted_on_stale
     tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
 ) -> None:
     async with world(tmp_path, api, workload_api) as here, here.client() as node:
-        wish = pod(**{"gpuwarden.dev/min-level": "L0"})
+        requirement = pod(**{"gpuwarden.dev/min-level": "L0"})
         verdict = await node.accepted()
         here.clock.ahead_ns += 43_000_000_000
-        await here.passes(wish, ["node-1"], "placement")
+        await here.passes(requirement, ["node-1"], "placement")
         await api.stop()
         await asyncio.sleep(0)
-        await here.passes(wish, ["node-1"], "placement without the API server")
+        await here.passes(requirement, ["node-1"], "placement without the API server")
         here.clock.ahead_ns += 46_000_000_000
         await here.reason("the list of nodes are too old")
         await here.reason("pins and denials are too old")
         assert await here.refusal("node-1") == "ENROLLMENT_STALE"
-        await here.passes(wish, ["node-1"], "placement from what was verified before")
+        await here.passes(requirement, ["node-1"], "placement from what was verified before")
         here.clock.ahead_ns += 2_000_000_000
-        await here.passes(wish, [], "the lease has ended")
+        await here.passes(requirement, [], "the lease has ended")
         await api.start()
         await here.reason("too old", wanted=False)
         async with here.client() as again:
             again.instance = node.instance
             renewed = await again.accepted()
         assert renewed.attestation_hash == verdict.attestation_hash
-        await here.passes(wish, ["node-1"], "placement again")
+        await here.passes(requirement, ["node-1"], "placement again")
 
 
 async def test_it_starts_without_the_api_and_says_so(
@@ -233,7 +233,7 @@ async def test_a_denial_of_another_replica_takes_the_node_out_and_is_told(
         await node.accepted()
         kept = api.objects.get("nodeenrollments", "node-1")
         _, record = read_enrollment(json.dumps(kept).encode())
-        denial = Denial("DUPLICATE_AGENT", "two\x1b[31m of them", "controller", 1)
+        denial = QuarantineEntry("DUPLICATE_AGENT", "two\x1b[31m of them", "controller", 1)
         kept["spec"] = enrollment_spec(replace(record, denial=denial))
         api.change("nodeenrollments", kept)
         told = await here.events("NodeQuarantined")
@@ -321,7 +321,7 @@ async def test_a_node_is_touched_when_its_evidence_helps_a_waiting_pod(
 
         async def touched() -> bool | None:
             metadata = api.objects.get("nodes", "node-1")["metadata"]
-            return "gpuwarden.dev/touched" in metadata.get("annotations", {}) or None
+            return "gpuwarden.dev/requeued" in metadata.get("annotations", {}) or None
 
         await eventually(touched, "the node is touched")
         await here.passes(waiting, ["node-1"], "placement")
@@ -372,18 +372,18 @@ async def test_the_cluster_s_policy_counts_and_no_agent_is_heard_before_it_is_kn
     async with world(tmp_path, api, workload_api, **changes) as here, here.client() as node:
         is_open.set()
         assert await writing is False
-        wish = pod(**{"gpuwarden.dev/min-level": "L0"})
+        requirement = pod(**{"gpuwarden.dev/min-level": "L0"})
         await node.accepted()
         here.clock.ahead_ns += 43_000_000_000
-        await here.passes(wish, ["node-1"], "placement")
+        await here.passes(requirement, ["node-1"], "placement")
         await told("True")
         change({"minLevel": "L1"}, 2)
-        await here.passes(wish, [], "the new policy demands more")
+        await here.passes(requirement, [], "the new policy demands more")
         change({"minLevel": "L0", "labels": {"big": "huh"}}, 3)
         await told("False")
-        await here.passes(wish, [], "a wrong policy changes nothing")
+        await here.passes(requirement, [], "a wrong policy changes nothing")
         api.delete(objects, "cluster")
-        await here.passes(wish, [], "nor does a deleted one")
+        await here.passes(requirement, [], "nor does a deleted one")
     records = here.controller.records()
     taken = [x["refs"]["policy"] for x in records if x["subject"] == "policy"]
     assert len(taken) == len(set(taken)) == 2

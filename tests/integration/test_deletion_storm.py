@@ -45,7 +45,7 @@ class Cluster:
         """The watches of both replicas bring it."""
         for replica in self.replicas:
             for uid in tuple(replica.store.snapshot().by_pod):
-                replica.follower.pod_changed(uid, gone=gone)
+                replica.reconciler.pod_changed(uid, gone=gone)
 
     def held(self) -> int:
         return len(self.world.states())
@@ -61,7 +61,7 @@ class Cluster:
         assert self.held() == NODES * GPUS
 
     def _bound(self, name: str, number: int) -> Claim:
-        """As the gate and the API server leave it."""
+        """As the binding webhook and the API server leave it."""
         node = f"gpu-{number % NODES + 1}"
         pod = PodRef("team-a", name, f"uid-{name}")
         gpus = (f"GPU-{node}-{number // NODES}",)
@@ -70,14 +70,14 @@ class Cluster:
         document = env_pod(told, name=name, uid=f"uid-{name}")
         document["spec"]["nodeName"] = node
         self.world.pods.stored[name] = document
-        return Claim(reservation, pod, node, gpus, Origin.GATE, f"{number:08x}")
+        return Claim(reservation, pod, node, gpus, Origin.BINDING_WEBHOOK, f"{number:08x}")
 
     async def rounds(self, count: int, *, reported: bool = True) -> None:
         """Of both, side by side, each after a report of every node."""
         for _ in range(count):
             if reported:
                 self.world.report()
-            await asyncio.gather(*(x.follower.round() for x in self.replicas))
+            await asyncio.gather(*(x.reconciler.round() for x in self.replicas))
         await self.world.store.load()
 
     async def all_is_free(self) -> None:
@@ -105,7 +105,7 @@ async def completed(cluster: Cluster) -> None:
 
 
 async def unseen(cluster: Cluster) -> None:
-    """The watches begin anew meanwhile: that the copy lacks a pod proves nothing."""
+    """The watches begin again meanwhile: that the copy lacks a pod proves nothing."""
     cluster.end_all(None)
     await cluster.all_is_free()
     asked = Counter(cluster.world.pods.reads)

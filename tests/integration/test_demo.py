@@ -24,7 +24,7 @@ RUN_S = 150
 
 
 @dataclass(frozen=True, slots=True)
-class Weakening:
+class SecurityMutation:
     """One protection taken out: `before` must stand exactly once in `path`."""
 
     check: str
@@ -35,72 +35,72 @@ class Weakening:
     """Checks that must run, and hold, before this one."""
 
 
-WEAKENINGS = (
-    Weakening(
+SECURITY_MUTATIONS = (
+    SecurityMutation(
         "inventory", "controller/fleet/view.py", "serial=serial(gpu.serial),", "serial=None,"
     ),
-    Weakening(
+    SecurityMutation(
         "class-hash",
         "gpuwarden/evidence/class_document.py",
         'TAG: Final = "gpuwarden.dev/class/v1"',
         'TAG: Final = "gpuwarden.dev/class/v2"',
     ),
-    Weakening(
+    SecurityMutation(
         "filter",
         "controller/placement/node_verdict.py",
         "if self.accepted is not None and own not in self.accepted:",
         "if not own:",
     ),
-    Weakening(
-        "malformed-wish",
+    SecurityMutation(
+        "malformed-requirement",
         "controller/placement/requirements.py",
-        "return RequirementsInvalid(tuple(findings)) if findings else wishes",
-        "return wishes",
+        "return RequirementsInvalid(tuple(findings)) if findings else requirements",
+        "return requirements",
     ),
-    Weakening(
-        "unguarded",
+    SecurityMutation(
+        "unmanaged",
         "controller/placement/requirements.py",
-        "    guarded: bool = False",
-        "    guarded: bool = True",
+        "    managed: bool = False",
+        "    managed: bool = True",
     ),
-    Weakening(
+    SecurityMutation(
         "prioritize",
         "controller/placement/verbs.py",
         "return 2 * tight + thrift(",
         "return 0 * tight + thrift(",
     ),
-    Weakening(
+    SecurityMutation(
         "rotation",
         "agent/session/replicas.py",
         "            svid = self._svids.current()\n            for link",
         "            svid = self._first = getattr(self, '_first', None) or self._svids.current()\n"
         "            for link",
     ),
-    Weakening(
+    SecurityMutation(
         "tampered",
         "gpuwarden/evidence/envelope.py",
         "    key = verifying_key(certificate)\n    message",
         "    return\n    key = verifying_key(certificate)\n    message",
     ),
-    Weakening(
+    SecurityMutation(
         "replay",
         "controller/verifier/challenge.py",
         "if entry.spare_used if spare else entry.answered:",
         "if False:",
     ),
-    Weakening(
+    SecurityMutation(
         "impersonation",
         "controller/verifier/session.py",
         "if hello.node_name != node:",
         "if False:",
     ),
-    Weakening(
+    SecurityMutation(
         "claim",
         "controller/verifier/appraisal.py",
         "contested = contested_claims(question)",
         "contested = ()",
     ),
-    Weakening(
+    SecurityMutation(
         "owner",
         "controller/fleet/registry.py",
         "            *self._apply(refused.node, event),\n",
@@ -109,32 +109,32 @@ WEAKENINGS = (
         "                refused.code, refused.detail, now_ns, wall_ns))),\n",
         needs=("claim",),
     ),
-    Weakening(
+    SecurityMutation(
         "swap",
         "controller/verifier/inventory.py",
         "            for x in _changes(question.evidence.inventory, question.pins)\n",
         "            for x in ()\n",
     ),
-    Weakening(
+    SecurityMutation(
         "way-back",
         "controller/fleet/quarantine.py",
         "    if expected == shown.version:",
         "    if True:",
         needs=("swap",),
     ),
-    Weakening(
+    SecurityMutation(
         "lease",
         "controller/fleet/view.py",
         "if now_ns >= self.acceptance.fresh_until_ns:",
         "if False:",
     ),
-    Weakening(
+    SecurityMutation(
         "log",
         "controller/audit/sealing.py",
         '"prev":"{after.digest}"',
         '"prev":"{after.digest[::-1]}"',
     ),
-    Weakening(
+    SecurityMutation(
         "flip",
         "gpuwarden/audit/chain.py",
         "elif record.prev != self.head.digest:",
@@ -167,12 +167,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def weakened(weakening: Weakening, compiled: Path, target: Path) -> None:
+def mutated(security_mutation: SecurityMutation, compiled: Path, target: Path) -> None:
     shutil.copytree(compiled, target, dirs_exist_ok=True)
-    path = target / weakening.path
+    path = target / security_mutation.path
     text = path.read_text()
-    assert text.count(weakening.before) == 1, f"{weakening.path} has changed"
-    path.write_text(text.replace(weakening.before, weakening.after))
+    assert text.count(security_mutation.before) == 1, f"{security_mutation.path} has changed"
+    path.write_text(text.replace(security_mutation.before, security_mutation.after))
 
 
 @pytest.mark.timeout(RUN_S + 30)
@@ -188,19 +188,21 @@ def test_a_lost_check_is_a_failed_demo() -> None:
 
 
 def test_each_check_has_a_protection_that_it_shows() -> None:
-    assert {weakening.check for weakening in WEAKENINGS} == {check.name for check in CHECKS}
+    assert {security_mutation.check for security_mutation in SECURITY_MUTATIONS} == {
+        check.name for check in CHECKS
+    }
 
 
 @pytest.mark.timeout(RUN_S + 30)
-@pytest.mark.parametrize("weakening", WEAKENINGS, ids=lambda w: w.check)
+@pytest.mark.parametrize("security_mutation", SECURITY_MUTATIONS, ids=lambda w: w.check)
 def test_without_its_protection_the_demo_fails_at_that_check(
-    weakening: Weakening, compiled: Path, tmp_path: Path
+    security_mutation: SecurityMutation, compiled: Path, tmp_path: Path
 ) -> None:
-    weakened(weakening, compiled, tmp_path)
-    chosen = (*weakening.needs, weakening.check)
+    mutated(security_mutation, compiled, tmp_path)
+    chosen = (*security_mutation.needs, security_mutation.check)
     run = demo(tmp_path, *(f"--only={name}" for name in chosen))
     lines = run.stdout.splitlines()
     failed = [line.split()[2].rstrip(":") for line in lines if "  FAILED  " in line]
-    assert failed == [weakening.check], run.stdout + run.stderr
+    assert failed == [security_mutation.check], run.stdout + run.stderr
     assert run.returncode == 1
-    assert lines[-1] == f"demo: {len(weakening.needs)} of {len(chosen)} checks passed"
+    assert lines[-1] == f"demo: {len(security_mutation.needs)} of {len(chosen)} checks passed"

@@ -27,7 +27,7 @@ from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
 from tests.fakes.placement import Measurements, Sink, World, args
 
-GUARDED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
+MANAGED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
 LOOPBACK = Address("127.0.0.1", 0)
 
 
@@ -73,7 +73,7 @@ async def test_filter_prioritize_and_health(client: aiohttp.ClientSession) -> No
             ("/filter", {"NodeNames": ["n1"]}),
             ("/prioritize", [{"Host": "n1", "Score": 4}, {"Host": "n2", "Score": 0}]),
         ):
-            async with client.post(running.url(path), json=args(GUARDED, "n1", "n2")) as answer:
+            async with client.post(running.url(path), json=args(MANAGED, "n1", "n2")) as answer:
                 found = await answer.json()
                 assert answer.status == 200
                 assert answer.content_type == "application/json"
@@ -119,12 +119,12 @@ async def test_bad_bodies_are_400_and_the_connection_lives(
         async with client.post(running.url("/filter"), data=data, headers=headers) as answer:
             assert answer.status == 400
             assert expected in (await answer.json())["Error"]
-        async with client.post(running.url("/filter"), json=args(GUARDED, "n1")) as answer:
+        async with client.post(running.url("/filter"), json=args(MANAGED, "n1")) as answer:
             assert answer.status == 200
         assert running.measurements.answers[0] == ("filter", "bad")
 
 
-async def test_unguarded_pods_leave_no_decision(client: aiohttp.ClientSession) -> None:
+async def test_unmanaged_pods_leave_no_decision(client: aiohttp.ClientSession) -> None:
     async with serving(World().verbs()) as running:
         async with client.post(running.url("/filter"), json=args(pod_json(), "a", "b")) as answer:
             assert (await answer.json())["NodeNames"] == ["a", "b"]
@@ -135,7 +135,7 @@ async def test_unguarded_pods_leave_no_decision(client: aiohttp.ClientSession) -
 async def test_not_ready_is_200_with_an_error(client: aiohttp.ClientSession) -> None:
     world = World(fleet(healthy("n1")), not_ready="first round")
     async with serving(world.verbs()) as running:
-        async with client.post(running.url("/filter"), json=args(GUARDED, "n1")) as answer:
+        async with client.post(running.url("/filter"), json=args(MANAGED, "n1")) as answer:
             assert answer.status == 200
             assert "CONTROLLER_NOT_READY" in (await answer.json())["Error"]
         assert running.sink.decisions == []
@@ -159,7 +159,7 @@ async def test_fifteen_thousand_names(client: aiohttp.ClientSession) -> None:
     nodes = [healthy(f"node-{i:05d}", "b" if i % 3 else "a", gpus=1) for i in range(15_000)]
     names = [node.name for node in nodes]
     async with serving(World(fleet(*nodes)).verbs()) as running:
-        async with client.post(running.url("/filter"), json=args(GUARDED, *names)) as answer:
+        async with client.post(running.url("/filter"), json=args(MANAGED, *names)) as answer:
             found = await answer.json()
         assert found["NodeNames"] == names[::3]
         assert len(found["FailedAndUnresolvableNodes"]) == 100
@@ -174,7 +174,7 @@ async def test_whole_nodes_are_answered_with_whole_nodes(
 ) -> None:
     pad = "x" * padding
     items = [{"metadata": {"name": name, "labels": {"pad": pad}}} for name in ("n2", "n1")]
-    body = {"Pod": GUARDED, "Nodes": {"items": items}, "NodeNames": None}
+    body = {"Pod": MANAGED, "Nodes": {"items": items}, "NodeNames": None}
     data = io.BytesIO(json.dumps(body).encode())
     async with serving() as running, client.post(running.url("/filter"), data=data) as answer:
         found = await answer.json()
@@ -251,7 +251,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(
         for _ in range(10):
             _, writer = await raw(running.port, HEAD % 60_000 + b" " * 50_000)
             writer.transport.abort()
-        async with client.post(running.url("/filter"), json=args(GUARDED, "n1")) as answer:
+        async with client.post(running.url("/filter"), json=args(MANAGED, "n1")) as answer:
             assert answer.status == 200
 
 

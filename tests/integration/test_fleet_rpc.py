@@ -16,12 +16,12 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.access import LOCAL, Caller, CallerKind
-from controller.fleet.enrollment import Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.enrollment import EnrolledGpu, EnrollmentRecord, QuarantineEntry
 from controller.fleet.quarantine import Shown, show
 from controller.messages import no_labels
 from controller.operations.conditions import Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
-from controller.rpc.fleet import FleetService
+from controller.rpc.fleet import FleetServicer
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import (
     ListenError,
@@ -89,7 +89,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     records: dict[str, EnrollmentRecord] = {}
     policy = [DEFAULT_POLICY]
     readiness = [Readiness((), ())]
-    service = FleetService(
+    service = FleetServicer(
         fleet,
         clock,
         policy=lambda: policy[0],
@@ -200,8 +200,8 @@ async def test_explain_node_in_order(world: World) -> None:
             )
         )
     )
-    pins = (PinnedGpu(uuid=gpus[0].uuid, serial="1"), PinnedGpu(uuid="GPU-gone", enrolled=True))
-    denial = Denial("INVENTORY_CHANGED", "swapped", "controller", 1)
+    pins = (EnrolledGpu(uuid=gpus[0].uuid, serial="1"), EnrolledGpu(uuid="GPU-gone", enrolled=True))
+    denial = QuarantineEntry("INVENTORY_CHANGED", "swapped", "controller", 1)
     world.records["a"] = EnrollmentRecord("a", node_uid="u", gpus=pins, denial=denial)
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     starts = [line.split(":")[0] for line in answer.findings]
@@ -232,7 +232,7 @@ async def test_explain_node_in_order(world: World) -> None:
 
 async def test_explain_a_node_that_was_never_accepted(world: World) -> None:
     world.fleet.set(fleet_of(node_view("a", acceptance=None)))
-    world.records["a"] = EnrollmentRecord("a", gpus=(PinnedGpu(uuid="GPU-1"),))
+    world.records["a"] = EnrollmentRecord("a", gpus=(EnrolledGpu(uuid="GPU-1"),))
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     assert list(answer.findings) == [
         "state unknown: no evidence has been seen since this controller started",
@@ -384,7 +384,7 @@ async def _served_as(
     tmp_path: Path, caller: Caller | Refusal, clock: FakeClock, world: World
 ) -> tuple[RpcServer, Calls]:
     calls = Calls()
-    service = FleetService(
+    service = FleetServicer(
         world.fleet,
         clock,
         policy=lambda: DEFAULT_POLICY,

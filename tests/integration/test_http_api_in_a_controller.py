@@ -14,7 +14,7 @@ from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.web_certificates import WebCa
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
-from tests.integration.test_binding_gate_in_a_controller import GPUS, Stage, stage
+from tests.integration.test_binding_webhook_in_a_controller import GPUS, Stage, stage
 from tests.integration.test_controller_app import _restored_logging
 from tests.integration.test_controller_in_a_cluster import TD, world
 

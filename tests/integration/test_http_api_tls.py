@@ -396,9 +396,9 @@ async def test_other_paths_and_methods(world: ApiWorld) -> None:
 
 async def test_what_takes_too_long_is_undecided(tmp_path: Path) -> None:
     async with api_world(tmp_path, answer_s=0.05, receive_s=0.1) as world:
-        world.reviewer.gate = asyncio.Event()
+        world.reviewer.binding_webhook = asyncio.Event()
         assert await world.ask("GET", "/nodes", "reader") == (503, {"error": "no answer in time"})
-        world.reviewer.gate.set()
+        world.reviewer.binding_webhook.set()
         assert (await world.ask("GET", "/nodes", "reader"))[0] == 200
 
 

@@ -1,4 +1,4 @@
-"""The pods as gate and ledger ask for them: the copy while it is young, and past it."""
+"""The pods as binding webhook and ledger ask for them: the copy while it is young, and past it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,10 +11,10 @@ import pytest
 from controller.binding.request import PodsUnavailableError
 from controller.kube.cache import Change, ListWatch, Observe
 from controller.kube.client import ApiClient
-from controller.kube.pods import TOUCHED, ClusterPods, KnownPod, pod_kind
+from controller.kube.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
 from controller.kube.transport import Transport
 from controller.ledger.record import PodGone, PodRef, PodSeen
-from controller.placement.texts import ASSIGNED_UUIDS, RESERVATION_ID, WishRules
+from controller.placement.texts import ASSIGNED_UUIDS, RESERVATION_ID, RequirementRules
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -64,7 +64,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await api.start()
     transport = Transport(in_cluster(tmp_path / "sa", api), clock)
     instruments = Instruments(Process.CONTROLLER, "test")
-    client, kind = ApiClient(transport, instruments), pod_kind(WishRules())
+    client, kind = ApiClient(transport, instruments), pod_kind(RequirementRules())
     observers: list[Observe[KnownPod]] = []
 
     def observe(changes: tuple[Change[KnownPod], ...], asked_ns: int | None) -> None:
@@ -151,7 +151,7 @@ async def test_a_touch_changes_the_pod(world: World) -> None:
     assert after is not None
     assert after.version != before.version
     kept = world.api.objects.get("pods", "team-a/train-0")
-    assert kept["metadata"]["annotations"][TOUCHED].endswith(" c-0")
+    assert kept["metadata"]["annotations"][REQUEUED].endswith(" c-0")
 
 
 @pytest.mark.parametrize("status", [409, 422])
@@ -169,7 +169,7 @@ async def test_a_refused_touch_shows_nothing_unless_the_pod_is_another(
         await world.pods.touch(pod)
 
 
-async def test_the_copy_is_made_anew_on_request(world: World) -> None:
+async def test_the_copy_is_made_again_on_request(world: World) -> None:
     world.create()
     await world.knows()
     lists = [path for verb, path in world.api.requests if verb == "list" and "limit" in path]

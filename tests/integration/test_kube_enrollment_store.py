@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.enrollment import (
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentStore,
     EnrollmentUnavailableError,
-    PinnedGpu,
+    QuarantineEntry,
 )
 from controller.kube.cache import Pace
 from controller.kube.enrollments import FINALIZER, KubernetesEnrollmentStore, enrollment_object
@@ -113,7 +113,7 @@ class TestReplicas:
             await there.load()
             await until(there, FULL)
             server.are_watches_silent = True
-            denied = replace(FULL, denial=Denial("X", "why", "who", 1))
+            denied = replace(FULL, denial=QuarantineEntry("X", "why", "who", 1))
             assert await here.compare_and_set(FULL, denied)
             assert there.snapshot().records["gpu-1"] == FULL
             assert not await there.compare_and_set(FULL, RELEASED)
@@ -177,7 +177,7 @@ class TestDeletion:
             assert store.snapshot().records["gpu-1"] == changed
 
     async def test_many_are_read_at_once(self, server: FakeApiServer, opened: Opened) -> None:
-        records = [EnrollmentRecord(f"n-{n}", gpus=(PinnedGpu(f"GPU-{n}"),)) for n in range(250)]
+        records = [EnrollmentRecord(f"n-{n}", gpus=(EnrolledGpu(f"GPU-{n}"),)) for n in range(250)]
         for record in records:
             server.create(COLLECTION, enrollment_object(record))
         async with opened() as store:

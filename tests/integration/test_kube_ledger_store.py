@@ -13,7 +13,7 @@ from controller.kube.cache import Pace
 from controller.kube.reservations import (
     FINALIZER,
     KubernetesLedgerStore,
-    Mended,
+    Repaired,
     reservation_object,
 )
 from controller.ledger.record import GpuRecord, HolderState
@@ -115,7 +115,7 @@ class TestReplicas:
                 assert await here.compare_and_set(first, first.record.moved(ID, state))
             await until(there, None)
             await asyncio.gather(here.load(), there.load())
-            assert not here.mended + there.mended
+            assert not here.repaired + there.repaired
 
     async def test_of_all_replicas_one_creates_and_all_know_what(self, opened: Opened) -> None:
         async with opened() as a, opened() as b, opened() as c:
@@ -232,7 +232,7 @@ class TestDeletion:
             assert server.objects.all(COLLECTION) == {}
             await until(there, None)
             await asyncio.gather(here.load(), there.load())
-            assert not here.mended + there.mended
+            assert not here.repaired + there.repaired
             assert await here.compare_and_set(None, record())
             await until(there, record())
 
@@ -250,7 +250,7 @@ class TestDeletion:
                 return "gpu-a" in server.objects.all(COLLECTION) or None
 
             await eventually(repaired, "the object is back")
-            assert store.mended == {Mended.WRITTEN: 1}
+            assert store.repaired == {Repaired.WRITTEN: 1}
             assert entry(store).revision != first.revision
 
     @pytest.mark.parametrize("old_is_known", [True, False])
@@ -290,7 +290,7 @@ class TestDeletion:
                 return stored(server)["metadata"]["finalizers"] == ["theirs", FINALIZER] or None
 
             await eventually(held, "the finalizer is back")
-            assert store.mended == {Mended.HELD: 1}
+            assert store.repaired == {Repaired.HELD: 1}
 
 
 class TestStatus:

@@ -14,7 +14,7 @@ from controller.admission.pod_view import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.client import ApiClient
 from controller.kube.node_hints import MOST_PER_LOOK, NodeHints
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.admitted_pods import admitted, new_pod
@@ -22,16 +22,16 @@ from tests.builders.kube_access import api_client, in_cluster
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 
-WISH = {"gpuwarden.dev/gpu-selector": "model=x"}
-KEY = hint(admitted(new_pod(annotations=WISH)), WishRules()).key
-STALE = "gpuwarden.node-restriction.kubernetes.io/wish-old"
+REQUIREMENT = {"gpuwarden.dev/gpu-selector": "model=x"}
+KEY = hint(admitted(new_pod(annotations=REQUIREMENT)), RequirementRules()).key
+STALE = "gpuwarden.node-restriction.kubernetes.io/requirement-old"
 
 
 def pod() -> AdmittedPod:
     expression: Any = {"key": KEY, "operator": "In", "values": ["fits"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     node = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    return admitted(new_pod(annotations=WISH, affinity={"nodeAffinity": node}))
+    return admitted(new_pod(annotations=REQUIREMENT, affinity={"nodeAffinity": node}))
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Around:
             not_ready=lambda: self.not_ready,
             leads=lambda: self.leads,
             boottime_ns=lambda: self.now_ns,
-            rules=WishRules(),
+            rules=RequirementRules(),
             instruments=Instruments(Process.CONTROLLER, "test"),
         )
 

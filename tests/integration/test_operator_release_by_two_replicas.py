@@ -32,7 +32,7 @@ async def test_released_at_both_at_once_it_is_free_at_both_and_after_a_restart(
         mine = await left_behind(world, me)
 
         async def known_there() -> bool | None:
-            await other.follower.round()
+            await other.reconciler.round()
             found = there.snapshot().get(GPU)
             return None if found is None else found == here.snapshot().get(GPU) or None
 
@@ -44,8 +44,8 @@ async def test_released_at_both_at_once_it_is_free_at_both_and_after_a_restart(
         assert ReleaseDone(NODE, "team-a", "train-0") in done
 
         async def noted() -> bool | None:
-            await me.follower.round()
-            await other.follower.round()
+            await me.reconciler.round()
+            await other.reconciler.round()
             ends = {RecordKind.RESERVATION_RELEASED, RecordKind.RESERVATION_ENDED}
             return all(x.sink.log[-1:] and x.sink.log[-1].kind in ends for x in (me, other)) or None
 
@@ -56,8 +56,8 @@ async def test_released_at_both_at_once_it_is_free_at_both_and_after_a_restart(
         async def read() -> Grants:
             return open_grants(logged(*log_of(me)))
 
-        again = Replica(world, there, "c", recall=read)
+        again = Replica(world, there, "c", log_replay=read)
         await again.stand()
-        assert again.footing.is_firm
+        assert again.reconciliation.is_firm
         assert there.snapshot().get(GPU) is None
         assert here.snapshot().get(GPU) is None

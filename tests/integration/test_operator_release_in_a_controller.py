@@ -10,7 +10,7 @@ from gpuwarden.evidence.model import GpuProcess
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
-from tests.integration.test_binding_gate_in_a_controller import (
+from tests.integration.test_binding_webhook_in_a_controller import (
     Stage,
     _restored_logging,
     answering,

@@ -11,14 +11,20 @@ import pytest
 from grpc import aio
 
 from controller.access import Caller, CallerKind, owner_of_socket, present_caller
-from controller.binding.operator_release import ReleaseDesk
+from controller.binding.operator_release import ReleaseService
 from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
-from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Candidate,
+    EnrolledGpu,
+    EnrollmentRecord,
+    QuarantineEntry,
+)
 from controller.fleet.quarantine import show
-from controller.operations.fleet import Done, OperatorDesk, Order
+from controller.operations.fleet import Done, OperatorService, Order
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import local_server
-from controller.rpc.services import MAX_REASON, OperatorService
+from controller.rpc.services import MAX_REASON, OperatorServicer
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY
 from gpuwarden.wire.v1 import operator_pb2 as pb
@@ -26,15 +32,17 @@ from gpuwarden.wire.v1 import operator_pb2_grpc as pb_grpc
 from tests.fakes.clock import FakeClock
 
 DEADLINE = 10.0
-OLD, NEW = PinnedGpu("GPU-old", "1", "k" * 64, "00000000:01:00.0"), PinnedGpu("GPU-new", "2")
+OLD, NEW = EnrolledGpu("GPU-old", "1", "k" * 64, "00000000:01:00.0"), EnrolledGpu("GPU-new", "2")
 CANDIDATE = Candidate("INVENTORY_CHANGED", "uid-2", None, (NEW,), "e" * 64)
-DENIAL = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 1_700_000_000_123_000_000, CANDIDATE)
+DENIAL = QuarantineEntry(
+    "INVENTORY_CHANGED", "swapped", AUTOMATIC, 1_700_000_000_123_000_000, CANDIDATE
+)
 RECORD = EnrollmentRecord("gpu-1", "uid-1", "spiffe://x/spire/agent/a", (OLD,), denial=DENIAL)
 SHOWN = show("gpu-1", RECORD, None, unwritten=None, now_ns=0)
 
 
 @dataclass
-class FakeDesk(OperatorDesk):
+class FakeOperatorService(OperatorService):
     """Remembers orders and answers as told."""
 
     answer: Done | Refusal = field(default_factory=lambda: Done(SHOWN))
@@ -54,7 +62,7 @@ class FakeDesk(OperatorDesk):
 
 
 @dataclass
-class FakeReleases(ReleaseDesk):
+class FakeReleases(ReleaseService):
     """Likewise."""
 
     answer: ReleaseDone | Refusal = field(
@@ -74,7 +82,7 @@ class Unobserved:
 
 @dataclass
 class World:
-    desk: FakeDesk
+    operator_service: FakeOperatorService
     callers: list[Caller]
     stub: Any
     releases: FakeReleases
@@ -83,8 +91,12 @@ class World:
 @pytest.fixture(params=[True])
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """Parametrized indirectly with whether anything is reserved."""
-    desk, callers, releases = FakeDesk(), [owner_of_socket(1000)], FakeReleases()
-    service = OperatorService(desk, releases if request.param else None)
+    operator_service, callers, releases = (
+        FakeOperatorService(),
+        [owner_of_socket(1000)],
+        FakeReleases(),
+    )
+    service = OperatorServicer(operator_service, releases if request.param else None)
 
     def authenticate(_context: object, _now: datetime) -> Caller:
         return callers[0]
@@ -98,7 +110,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     )
     await server.start()
     async with aio.insecure_channel(server.address) as channel:
-        yield World(desk, callers, pb_grpc.OperatorServiceStub(channel), releases)
+        yield World(operator_service, callers, pb_grpc.OperatorServiceStub(channel), releases)
     await server.stop(0)
 
 
@@ -120,7 +132,7 @@ async def test_the_socket_acts_for_its_owner(world: World) -> None:
     await world.stub.ReleaseNode(
         pb.ReleaseNodeRequest(name="gpu-1", reason="x", expected_version="v2"), timeout=DEADLINE
     )
-    assert world.desk.orders == [
+    assert world.operator_service.orders == [
         ("accept", Order("gpu-1", "ticket 7", "local uid 1000"), "v1"),
         ("quarantine", Order("gpu-1", "é", "local uid 1000"), None),
         ("release", Order("gpu-1", "x", "local uid 1000"), "v2"),
@@ -131,7 +143,7 @@ async def test_an_operator_acts_under_its_own_name(world: World) -> None:
     name = "spiffe://example.org/gpuwarden/operator/ann"
     world.callers[0] = Caller(CallerKind.OPERATOR, name, None)
     await world.stub.AcceptNode(accept(), timeout=DEADLINE)
-    assert world.desk.orders[0][1].actor == name
+    assert world.operator_service.orders[0][1].actor == name
 
 
 @pytest.mark.parametrize("kind", sorted(set(CallerKind) - {CallerKind.OPERATOR, CallerKind.LOCAL}))
@@ -147,7 +159,7 @@ async def test_nobody_else_acts(world: World, kind: CallerKind) -> None:
         with pytest.raises(aio.AioRpcError) as caught:
             await method(request, timeout=DEADLINE)
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert world.desk.orders == []
+    assert world.operator_service.orders == []
     assert world.releases.orders == []
 
 
@@ -174,7 +186,7 @@ async def test_bad_input_names_its_field(
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (metadata[REASON_KEY], metadata[FIELD_KEY]) == ("REQ_INVALID", field_name)
     assert text in (caught.value.details() or "")
-    assert world.desk.orders == []
+    assert world.operator_service.orders == []
 
 
 async def test_a_gpu_is_released(world: World) -> None:
@@ -238,7 +250,7 @@ async def test_where_nothing_is_reserved_nothing_is_released(world: World) -> No
 
 async def test_the_longest_reason_is_allowed(world: World) -> None:
     await world.stub.AcceptNode(accept(reason="x" * MAX_REASON), timeout=DEADLINE)
-    assert len(world.desk.orders[0][1].reason) == MAX_REASON
+    assert len(world.operator_service.orders[0][1].reason) == MAX_REASON
 
 
 @pytest.mark.parametrize(
@@ -246,7 +258,7 @@ async def test_the_longest_reason_is_allowed(world: World) -> None:
     [
         (ReasonCode.ENROLLMENT_CONFLICT, grpc.StatusCode.FAILED_PRECONDITION),
         (ReasonCode.CANDIDATE_UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION),
-        (ReasonCode.DENIAL_UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.QUARANTINE_UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION),
         (ReasonCode.GPU_CLAIMED_TWICE, grpc.StatusCode.FAILED_PRECONDITION),
         (ReasonCode.NODE_UNKNOWN, grpc.StatusCode.NOT_FOUND),
         (ReasonCode.AUDIT_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
@@ -256,7 +268,7 @@ async def test_the_longest_reason_is_allowed(world: World) -> None:
 async def test_refusals_are_statuses(
     world: World, code: ReasonCode, status: grpc.StatusCode
 ) -> None:
-    world.desk.answer = Refusal(code, "because")
+    world.operator_service.answer = Refusal(code, "because")
     with pytest.raises(aio.AioRpcError) as caught:
         await world.stub.AcceptNode(accept(), timeout=DEADLINE)
     assert caught.value.code() is status
@@ -289,7 +301,9 @@ async def test_everything_that_is_judged_by_is_told(world: World) -> None:
 
 async def test_what_is_not_there_is_absent(world: World) -> None:
     bare = replace(RECORD, gpus=(), denial=None)
-    world.desk.answer = Done(show("gpu-1", bare, None, unwritten=None, now_ns=0), (), ("slow",))
+    world.operator_service.answer = Done(
+        show("gpu-1", bare, None, unwritten=None, now_ns=0), (), ("slow",)
+    )
     request = pb.QuarantineNodeRequest(name="gpu-1", reason="x")
     answer = await world.stub.QuarantineNode(request, timeout=DEADLINE)
     assert not answer.enrollment.HasField("denial")

@@ -13,7 +13,7 @@ from gpuwarden.evidence.model import GpuProcess
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
-from tests.integration.test_binding_gate_in_a_controller import GPUS, Stage, stage
+from tests.integration.test_binding_webhook_in_a_controller import GPUS, Stage, stage
 from tests.integration.test_controller_app import _restored_logging
 from tests.integration.test_controller_in_a_cluster import TD, world
 
@@ -94,10 +94,10 @@ async def test_without_a_ledger_the_list_is_an_error_not_empty(
 
 
 def states(found: Any) -> dict[str, str]:
-    return {x["name"]: x["state"] for x in found["stations"]}
+    return {x["name"]: x["state"] for x in found["stages"]}
 
 
-async def test_a_pod_s_way_from_its_wish_to_its_processes(
+async def test_a_pod_s_way_from_its_requirement_to_its_processes(
     tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
 ) -> None:
     async with stage(tmp_path, api, workload_api) as here:
@@ -109,7 +109,7 @@ async def test_a_pod_s_way_from_its_wish_to_its_processes(
 
         waiting = await eventually(passes, "the pod waits for a scheduler alone")
         assert states(waiting) == {
-            "wished": "reached",
+            "required": "reached",
             "reserved": "waiting",
             "bound": "waiting",
             "kubelet": "waiting",
@@ -122,13 +122,13 @@ async def test_a_pod_s_way_from_its_wish_to_its_processes(
         await here.node.some_rounds()
         found = await told(here, "explain", "pod", "team-a/train-0")
         assert states(found) == {
-            "wished": "reached",
+            "required": "reached",
             "reserved": "reached",
             "bound": "reached",
             "kubelet": "unneeded",
             "nvml": "reached",
         }
-        by_name = {x["name"]: x for x in found["stations"]}
+        by_name = {x["name"]: x for x in found["stages"]}
         assert [by_name[x]["gpus"] for x in ("reserved", "bound", "nvml")] == [[given]] * 3
         shown = (await told(here, "node", "show", "node-1"))["evidenceDigest"]
         assert len(by_name["nvml"]["evidenceDigest"]) == len(shown) == 64
@@ -148,7 +148,7 @@ async def test_a_pod_s_way_from_its_wish_to_its_processes(
         await here.node.some_rounds()
         found = await told(here, "explain", "pod", "team-a/train-0", wanted=3)
         assert states(found)["nvml"] == "mismatch"
-        assert f"process 8 of no pod uses {given} too" in found["stations"][4]["findings"]
+        assert f"process 8 of no pod uses {given} too" in found["stages"][4]["findings"]
 
 
 async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(

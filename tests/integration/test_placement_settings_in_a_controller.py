@@ -13,11 +13,11 @@ from controller.admission.validation import mutated
 from controller.placement.texts import HINT_LABEL_PREFIX
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.admitted_pods import admitted, new_pod
-from tests.builders.bindings import WISH
+from tests.builders.bindings import REQUIREMENT
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.eventually import eventually
 from tests.fakes.json_patch import applied
-from tests.integration.test_binding_gate_in_a_controller import Stage, stage
+from tests.integration.test_binding_webhook_in_a_controller import Stage, stage
 from tests.integration.test_controller_app import _restored_logging
 from tests.integration.test_controller_in_a_cluster import TD
 
@@ -48,7 +48,7 @@ async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
 
 def create(there: Stage, name: str) -> None:
     """A pod as it is stored where pods are sent to nodes by a hint."""
-    document = new_pod(annotations=WISH)
+    document = new_pod(annotations=REQUIREMENT)
     judged = mutated(admitted(document), AdmissionRules(by_affinity=True), enforced=True)
     made: dict[str, Any] = applied(document, json.loads(encode_patch(judged.patch)))
     made["metadata"]["name"] = name

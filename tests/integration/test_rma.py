@@ -92,7 +92,7 @@ class Walk:
         await self.laptop.stop_agent(LEGACY)
         await self.laptop.start_agent(SimulatedNode(LEGACY, REPLACED))
 
-    async def node_is_made_anew(self) -> None:
+    async def node_is_made_again(self) -> None:
         """The Node object has another UID; the directory of this laptop is read at start."""
         await self.until("eligible")
         await self.laptop.stop_agent(LEGACY)
@@ -108,7 +108,7 @@ class Walk:
 BEFORE: dict[str, Callable[[Walk], Awaitable[None]]] = {
     "A card was replaced": Walk.card_is_replaced,
     "The old hardware is back": Walk.old_card_is_back_for_a_moment,
-    "A node was rebuilt": Walk.node_is_made_anew,
+    "A node was rebuilt": Walk.node_is_made_again,
     "Taking a node out by hand": Walk.nothing,
 }
 

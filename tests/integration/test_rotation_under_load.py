@@ -1,7 +1,7 @@
 """Certificates rotate under load: no call fails and no stream drops, if make comes before break.
 
 Everything is real but the network card: the Workload API with its CA, both
-keepers, the tunnel, the server's credentials, gRPC. Every rotation renews all
+svid_watcher, the tunnel, the server's credentials, gRPC. Every rotation renews all
 SVIDs; some renew the CA too. The counter-proof takes make-before-break away and
 must see calls fail, or the load would not notice a drop.
 """
@@ -18,11 +18,11 @@ import grpc.aio
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import SpiffeId, parse_spiffe_id
 from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.identity.watchdog import Limits
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
@@ -106,14 +106,14 @@ class Connection:
 class Client:
     """A load generator that keeps working while its connection is replaced under it."""
 
-    def __init__(self, keeper: SvidKeeper, port: int, tally: Tally) -> None:
-        self._keeper = keeper
+    def __init__(self, svid_watcher: SvidWatcher, port: int, tally: Tally) -> None:
+        self._svid_watcher = svid_watcher
         self._port = port
         self._tally = tally
         self.connection: Connection
 
     async def __aenter__(self) -> Self:
-        await until(lambda: self._keeper.current() is not None)
+        await until(lambda: self._svid_watcher.current() is not None)
         self.connection = await self._make()
         return self
 
@@ -121,13 +121,13 @@ class Client:
         await self.connection.break_off(self._tally, drain=True)
 
     async def _make(self) -> Connection:
-        svid = self._keeper.current()
+        svid = self._svid_watcher.current()
         assert svid is not None
         return await Connection.make(svid, self._port)
 
     async def rotate(self, *, make_before_break: bool) -> None:
-        """Follow the keeper to its next SVID."""
-        await until(lambda: self._keeper.current() is not self.connection.svid)
+        """Follow the SVID watcher to its next SVID."""
+        await until(lambda: self._svid_watcher.current() is not self.connection.svid)
         old = self.connection
         if not make_before_break:
             await old.break_off(self._tally, drain=False)
@@ -161,11 +161,13 @@ async def scene(directory: Path, tally: Tally) -> AsyncIterator[Scene]:
     with InsecureWorkloadApi(directory) as api:
         async with AsyncExitStack() as stack:
 
-            def keep(name: str, spiffe_id: SpiffeId) -> SvidKeeper:
+            def keep(name: str, spiffe_id: SpiffeId) -> SvidWatcher:
                 endpoint = api.add(name, str(spiffe_id))
                 limits = Limits(tick=0.05)
-                keeper = SvidKeeper.dialing(endpoint, exactly(spiffe_id), SystemClock(), limits)
-                return stack.enter_context(keeper)
+                svid_watcher = SvidWatcher.dialing(
+                    endpoint, exactly(spiffe_id), SystemClock(), limits
+                )
+                return stack.enter_context(svid_watcher)
 
             errors: list[str] = []
             source = keep("controller", CONTROLLER)
@@ -175,8 +177,10 @@ async def scene(directory: Path, tally: Tally) -> AsyncIterator[Scene]:
             )
             clients = []
             for number in range(CLIENTS):
-                keeper = keep(f"n{number}", SpiffeId("example.org", f"/gpuwarden/agent/n{number}"))
-                client = Client(keeper, server.port, tally)
+                svid_watcher = keep(
+                    f"n{number}", SpiffeId("example.org", f"/gpuwarden/agent/n{number}")
+                )
+                client = Client(svid_watcher, server.port, tally)
                 clients.append(await stack.enter_async_context(client))
             yield Scene(api, clients, tally, server)
             assert errors == []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.watchdog import Limits
 from sandbox.spiffe.control import ControlError, ask
 
@@ -45,15 +45,15 @@ def served(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_workload_is_served_rotated_and_denied_from_another_process(served: Path) -> None:
     changed = threading.Event()
-    keeper = SvidKeeper.dialing(
+    svid_watcher = SvidWatcher.dialing(
         f"unix://{served}/a.sock",
         exactly(parse_spiffe_id(AGENT)),
         SystemClock(),
         Limits(probe_every=0.05, confirm_after=0.02, tick=0.02),
     )
-    keeper.subscribe(changed.set)
+    svid_watcher.subscribe(changed.set)
     control = served / "control.sock"
-    with keeper:
+    with svid_watcher:
         assert changed.wait(20)
         for act in ("rotate", "rotate-ca", "retire-ca"):
             changed.clear()
@@ -62,11 +62,11 @@ def test_a_workload_is_served_rotated_and_denied_from_another_process(served: Pa
         changed.clear()
         ask(control, "fault", name="a", fault="denied")
         assert changed.wait(20)
-        assert keeper.current() is None
+        assert svid_watcher.current() is None
         changed.clear()
         ask(control, "fault", fault="none")
         assert changed.wait(20)
-        assert keeper.current() is not None
+        assert svid_watcher.current() is not None
 
 
 def test_the_command_line_asks_and_shows(served: Path) -> None:

@@ -206,7 +206,7 @@ BROKEN: dict[str, tuple[Svid, str]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_an_svid_that_grpc_could_not_use_closes_the_door_and_is_counted(
+async def test_an_svid_that_grpc_could_not_use_closes_the_bypass_and_is_counted(
     served: Served, broken: str
 ) -> None:
     svid, told = BROKEN[broken]
@@ -236,7 +236,7 @@ class BrokenSource:
         return notify
 
 
-async def test_neither_a_failing_source_nor_a_failing_counter_opens_the_door() -> None:
+async def test_neither_a_failing_source_nor_a_failing_counter_opens_the_bypass() -> None:
     source: SvidSource = BrokenSource()
     asked = []
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from controller.fleet.enrollment import Denial, EnrollmentRecord
+from controller.fleet.enrollment import EnrollmentRecord, QuarantineEntry
 from controller.store.enrollments import SqliteEnrollmentStore
 from gpuwarden.clock import SystemClock
 
@@ -73,7 +73,7 @@ async def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path) -> N
     assert list(written[: len(acknowledged)]) == acknowledged
     assert len(written) - len(acknowledged) in {0, 1}
     record = store.snapshot().records["node"]
-    denied = replace(record, denial=Denial("X", "why", "who", 1))
+    denied = replace(record, denial=QuarantineEntry("X", "why", "who", 1))
     assert await store.compare_and_set(record, denied)
     await store.close()
 
@@ -87,7 +87,7 @@ async def test_a_denial_of_another_process_ends_its_writing(tmp_path: Path) -> N
     assert writer.stdout is not None
     async with asyncio.timeout(DEADLINE):
         await writer.stdout.readline()
-        denial = Denial("X", "why", "who", 1)
+        denial = QuarantineEntry("X", "why", "who", 1)
         while True:
             record = (await store.load()).records["node"]
             if await store.compare_and_set(record, replace(record, denial=denial)):

@@ -1,4 +1,4 @@
-"""Agents as witnesses, with real programs: a log that is rewritten, cut back or begun anew."""
+"""Agents as witnesses, with real programs: a log that is rewritten, cut back or begun again."""
 
 import asyncio
 import shutil

@@ -2,7 +2,8 @@
 
 One GPU, one owner, whose pods are created one after the other or side by side: each creation is
 reserved for, given to its pod, and then refused by a later step, stored at once, or stored as
-late as a request may take. Pods are bound through the gate or name their node. One replica sees
+late as a request may take. Pods are bound through the binding webhook or name their node. One
+replica sees
 to attempts; the decisions are the product's own, by way of `EarlyRules`. What ends after the
 binding is `ledger_world`'s: here a GPU is released when its pod is known to be over and does not
 run.
@@ -54,7 +55,7 @@ class EarlyRules:
 
 @dataclass(frozen=True)
 class EarlyPlan:
-    """Whether each pod names its node, and how many answers the gate gives in all."""
+    """Whether each pod names its node, and how many answers the binding webhook gives in all."""
 
     names_node: tuple[bool, ...]
     answers: int = 2
@@ -66,7 +67,7 @@ class Pod(NamedTuple):
     """Its creation has begun."""
     api: int = ABSENT
     reservation: int = 0
-    """That it was bound under: 0 = none, 1 = the early one, 2 = the gate's own."""
+    """That it was bound under: 0 = none, 1 = the early one, 2 = the binding webhook's own."""
     runs: bool = False
 
 
@@ -78,7 +79,7 @@ class World(NamedTuple):
     """Pod and reservation, in flight, while the pod's resourceVersion holds."""
     answers: int = 0
     seen: tuple[int, ...] = ()
-    """What the keeper last saw of each pod."""
+    """What the SVID watcher last saw of each pod."""
     watch: int = 0
     """Its watch, interned, and how old it is."""
     age: int = 0
@@ -123,7 +124,7 @@ class EarlySteps:
                 raise BrokenError(f"pod {n} uses the GPU, which is not held for it")
 
     def is_at_rest(self, world: World) -> bool:
-        """Whether everything is over and nothing was lost for ever."""
+        """Whether everything is over and nothing was lost forever."""
         return not world.record and not any(x.runs for x in world.pods)
 
     def out_of(self, world: World) -> Iterator[tuple[str, World]]:
@@ -131,7 +132,7 @@ class EarlySteps:
             yield from self._creation(world, n, pod)
             yield from self._life(world, n, pod)
             if pod.api == UNBOUND:
-                yield from self._gate(world, n)
+                yield from self._binding_webhook(world, n)
             if world.seen[n] != pod.api:
                 seen = _set(world.seen, n, pod.api)
                 yield f"pod {n} is seen", world._replace(seen=seen)
@@ -180,20 +181,25 @@ class EarlySteps:
             pods = _set(world.pods, n, pod._replace(runs=False))
             yield f"pod {n} is dead", world._replace(pods=pods)
 
-    def _gate(self, world: World, n: int) -> Iterator[tuple[str, World]]:
+    def _binding_webhook(self, world: World, n: int) -> Iterator[tuple[str, World]]:
         """The early reservation, or where it is over one of its own."""
         if world.answers >= self.plan.answers:
             return
         record: GpuRecord | None = self.interned.values[world.record]
         entries = () if record is None else (Entry(record, "x"),)
         is_early = self.rules.held_early(LedgerSnapshot.of(entries), _early_id(), self.refs[n].uid)
-        name, which = (_early_id(), 1) if is_early else (f"v1.k.gate-{n}", 2)
-        asked = Claim(name, self.refs[n], NODE, (GPU,), Origin.GATE, f"{8 + world.answers:08x}")
+        name, which = (_early_id(), 1) if is_early else (f"v1.k.binding_webhook-{n}", 2)
+        asked = Claim(
+            name, self.refs[n], NODE, (GPU,), Origin.BINDING_WEBHOOK, f"{8 + world.answers:08x}"
+        )
         verdict = claim.claim_on(record, asked, GPU)
         if isinstance(verdict, Write):
             sent = tuple(sorted((*world.bindings, (n, which))))
             answered = world._replace(bindings=sent, answers=world.answers + 1)
-            yield f"the gate answers {n} with {which}", self._put(answered, verdict.record)
+            yield (
+                f"the binding webhook answers {n} with {which}",
+                self._put(answered, verdict.record),
+            )
 
     def _landing(self, world: World) -> Iterator[tuple[str, World]]:
         for binding in sorted(set(world.bindings)):
@@ -242,7 +248,7 @@ class EarlySteps:
             case Touch() if n is not None:
                 bindings = tuple(x for x in world.bindings if x[0] != n)
                 answer = self._seen(n, world.pods[n])
-                known = attempt.after_touch(watch, answer, AGES[world.age])
+                known = attempt.after_requeue(watch, answer, AGES[world.age])
                 yield (
                     f"pod {n} is touched",
                     world._replace(watch=self.interned.number(known), bindings=bindings),
@@ -260,7 +266,7 @@ class EarlySteps:
     def _seen(self, n: int, pod: Pod) -> PodSeen | PodGone:
         if pod.api in {ABSENT, GONE}:
             return PodGone()
-        name = {0: None, 1: _early_id(), 2: f"v1.k.gate-{n}"}[pod.reservation]
+        name = {0: None, 1: _early_id(), 2: f"v1.k.binding_webhook-{n}"}[pod.reservation]
         is_bound = pod.api == BOUND
         return PodSeen(
             str(self.refs[n].uid), NODE if is_bound else "", name if is_bound else None, False

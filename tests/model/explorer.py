@@ -20,7 +20,7 @@ class Steps(Protocol[S]):
         """Raise BrokenError for a state that must not be."""
 
     def is_at_rest(self, world: S) -> bool:
-        """Whether everything is over and nothing was lost for ever."""
+        """Whether everything is over and nothing was lost forever."""
 
     def out_of(self, world: S) -> Iterator[tuple[str, S]]:
         """Names of steps, and the states that they lead to."""

@@ -32,7 +32,7 @@ _KUBELET_IN_TURN: Final = (Call(KUBELET, 0, "n1", (0,)), Call(KUBELET, 1, "n1", 
 PUT_BACK: Final = "a share group and a stranger, the store is put back to an old copy"
 ORDERED: Final = "an operator releases, the replica crashes"
 WHOLE: Final = {
-    "two pods want one GPU, two replicas claim": Plan(_N, 2, _P_AND_Q, keepers=(1,)),
+    "two pods want one GPU, two replicas claim": Plan(_N, 2, _P_AND_Q, svid_watcher=(1,)),
     "two replicas see to one attempt, one crashes": Plan(
         _N, 1, (Call(0, 0, "n1", (0,)),), crashes=1
     ),
@@ -46,7 +46,7 @@ WHOLE: Final = {
         replicas=1,
     ),
     "one pod, two nodes, two Bindings in flight": Plan(
-        ("n1", "n2"), 1, (Call(0, 0, "n1", (0,)), Call(1, 0, "n2", (1,))), keepers=(1,)
+        ("n1", "n2"), 1, (Call(0, 0, "n1", (0,)), Call(1, 0, "n2", (1,))), svid_watcher=(1,)
     ),
     "a record is removed by force, the replica crashes": Plan(
         _N, 2, _P_THEN_Q, crashes=1, removals=1, replicas=1
@@ -55,7 +55,7 @@ WHOLE: Final = {
     "reports are on their way while the pod ends": Plan(
         _N, 2, _P_THEN_Q, slow_reports=True, overlooked=1, replicas=1
     ),
-    "a retry at the other replica": Plan(_N, 1, _P_TWICE, keepers=(1,)),
+    "a retry at the other replica": Plan(_N, 1, _P_TWICE, svid_watcher=(1,)),
     "a share group": Plan(_N, 2, _P_THEN_Q, share=ShareGroup("ns", "owner", "n1:0"), replicas=1),
     PUT_BACK: Plan(
         _N,
@@ -100,13 +100,13 @@ LARGE: Final = {
         _N, 2, _KUBELET_IN_TURN, overlooked=1
     ),
     "a retry at the other replica, crash and lost answer": Plan(
-        _N, 1, _P_TWICE, keepers=(1,), crashes=1, lost_answers=1
+        _N, 1, _P_TWICE, svid_watcher=(1,), crashes=1, lost_answers=1
     ),
     "two pods want overlapping GPUs": Plan(
-        ("n1", "n1"), 2, (Call(0, 0, "n1", (0, 1)), Call(1, 1, "n1", (1,))), keepers=(1,)
+        ("n1", "n1"), 2, (Call(0, 0, "n1", (0, 1)), Call(1, 1, "n1", (1,))), svid_watcher=(1,)
     ),
     "everything fails once": Plan(
-        _N, 2, _P_AND_Q, crashes=1, lost_answers=1, late_creations=1, keepers=(1,)
+        _N, 2, _P_AND_Q, crashes=1, lost_answers=1, late_creations=1, svid_watcher=(1,)
     ),
     "everything fails once, both see to it": Plan(
         _N, 2, _P_AND_Q, crashes=1, lost_answers=1, late_creations=1, removals=1, restores=1
@@ -116,9 +116,9 @@ LARGE: Final = {
     ),
 }
 
-NO_DELETIONS: Final = Plan(_N, 1, _P_TWICE, keepers=(1,), deletions=False)
+NO_DELETIONS: Final = Plan(_N, 1, _P_TWICE, svid_watcher=(1,), deletions=False)
 """A pod that stays: for what must end nevertheless."""
-BOTH_GPUS: Final = Plan(("n1", "n1"), 1, _P_TWICE_BOTH, lost_answers=1, keepers=())
+BOTH_GPUS: Final = Plan(("n1", "n1"), 1, _P_TWICE_BOTH, lost_answers=1, svid_watcher=())
 """Only claims: for faults in them."""
 
 

@@ -4,7 +4,7 @@ Two replicas, a store with compare-and-set, pods that are bound, end, and run on
 end, Bindings that come late or never, and GPUs that kubelet gives by its own choice. All
 decisions are the product's own, by way of `Rules`, in which one may be replaced by a faulty
 one. Time is left out: what may happen after some time may happen at once, and what waits waits
-for ever in some run.
+forever in some run.
 
 What it leaves out, because nothing could tell it from an honest course of things: a record
 that is removed by force before every replica has seen it, or while it is only an attempt; a
@@ -66,7 +66,7 @@ class Rules:
     released_by_operator: Callable[..., Any] = operator_release.released_by_operator
     compares: bool = True
     """Whether the store refuses a write that was decided on something old."""
-    waits_for_footing: bool = True
+    waits_for_reconciliation: bool = True
     """Whether a replica grants nothing before live pods have their records again."""
     looks_at_shared: bool = True
     """Whether a node's report of use counts for GPUs that a share group has, too."""
@@ -117,7 +117,7 @@ class Plan:
     begins: tuple[str, ...] = ()
     """Steps that have been taken at the start, by name."""
     replicas: int = 2
-    keepers: tuple[int, ...] = (0, 1)
+    svid_watcher: tuple[int, ...] = (0, 1)
     """Replicas that see to attempts and ends; the others only claim."""
 
 
@@ -156,7 +156,7 @@ class Replica(NamedTuple):
     """Per GPU and pod: an interned ReleaseWatch; 0 = none."""
     report: tuple[int, bool] | None = None
     """On its way: the pods that ran when it was sampled (bits), and whether it is old."""
-    footing: bool = True
+    reconciliation: bool = True
     up: bool = True
 
 
@@ -241,7 +241,7 @@ class Steps:
                 self.refs[x.pod],
                 x.node,
                 tuple(self.gpus[g] for g in x.gpus),
-                Origin.GATE,
+                Origin.BINDING_WEBHOOK,
                 f"{n:08x}",
                 None if x.pod in plan.strangers else plan.share,
             )
@@ -305,7 +305,7 @@ class Steps:
                 raise BrokenError(f"{record.gpu} is confirmed for a pod that is not bound by it")
 
     def is_at_rest(self, world: World) -> bool:
-        """Whether everything is over and nothing was lost for ever."""
+        """Whether everything is over and nothing was lost forever."""
         return not any(world.store) and not any(x.runs for x in world.pods)
 
     def _uses(self, pod: Pod, gpu: int) -> bool:
@@ -322,11 +322,11 @@ class Steps:
             if replica.up:
                 yield from self._learning(here)
                 yield from self._claiming(here)
-                if index in self.plan.keepers:
+                if index in self.plan.svid_watcher:
                     yield from self._keeping(here)
                     yield from self._releasing(here)
                     yield from self._settling(here)
-                if world.damaged or not replica.footing:
+                if world.damaged or not replica.reconciliation:
                     yield from self._repairing(here)
                 if world.crashes < self.plan.crashes:
                     down = self._blank().replicas[0]._replace(up=False)
@@ -412,7 +412,7 @@ class Steps:
                 yield f"{index} reads {gpu}", _at(world, index, self._reads(me, gpu, world))
         for n, pod in enumerate(world.pods):
             sight = Sight(pod.api, pod.call)
-            if me.sights[n] == sight or index not in self.plan.keepers:
+            if me.sights[n] == sight or index not in self.plan.svid_watcher:
                 continue
             if world.damaged or n in self.given or n in self._held_pods(me):
                 seen = me._replace(sights=_set(me.sights, n, sight))
@@ -571,7 +571,7 @@ class Steps:
         touched = self._with_pod(world, pod, world.pods[pod])
         me = touched.replicas[index]
         sight = self._sight_of(pod, Sight(world.pods[pod].api, world.pods[pod].call))
-        known = self.interned.number(attempt.after_touch(watch, sight, AGES))
+        known = self.interned.number(attempt.after_requeue(watch, sight, AGES))
         yield (
             f"{index} touches pod {pod}",
             _at(touched, index, me._replace(attempts=_set(me.attempts, at, known))),
@@ -643,7 +643,7 @@ class Steps:
     def _operator(self, world: World) -> Iterator[tuple[str, World]]:
         """Speaks for a silent node where nothing of the pod runs; a node that shows it is heard.
 
-        What a desk reads is newest, and other steps may come before it writes.
+        What a workbench reads is newest, and other steps may come before it writes.
         """
         if world.order is not None:
             gpu, new, stands = world.order
@@ -687,10 +687,12 @@ class Steps:
                 if new:
                     name = f"{index} adopts pod {n} on {gpu}"
                     yield from self._written(here, gpu, new, name, me)
-        if not me.footing and (self._is_recorded(world, me) or not self.rules.waits_for_footing):
+        if not me.reconciliation and (
+            self._is_recorded(world, me) or not self.rules.waits_for_reconciliation
+        ):
             sights = tuple(Sight(x.api, x.call) for x in world.pods)
-            firm = me._replace(footing=True, sights=sights)
-            yield f"{index} has a footing", _at(world, index, firm)
+            firm = me._replace(reconciliation=True, sights=sights)
+            yield f"{index} has a reconciliation state", _at(world, index, firm)
 
     def _is_recorded(self, world: World, me: Replica) -> bool:
         """Everything was read, and every live pod has its record."""
@@ -702,7 +704,7 @@ class Steps:
         )
 
     def _may_grant(self, world: World, me: Replica, call: Call) -> bool:
-        if not self.rules.waits_for_footing:
+        if not self.rules.waits_for_reconciliation:
             return True
         used = any(
             self._uses(pod, gpu) and not self._is_explained(me.views[gpu], n)
@@ -717,7 +719,7 @@ class Steps:
             for seen in me.sights
             for gpu in call.gpus
         )
-        return me.footing and not used and not wanted
+        return me.reconciliation and not used and not wanted
 
     def _is_explained(self, number: int, pod: int) -> bool:
         """Whether a pod's use of a GPU is one that its record knows of."""
@@ -729,7 +731,7 @@ class Steps:
     def _restarted(self, world: World) -> Replica:
         fresh = self._blank().replicas[0]
         sights = tuple(Sight(x.api, x.call) for x in world.pods)
-        return fresh._replace(views=world.store, sights=sights, footing=False, up=True)
+        return fresh._replace(views=world.store, sights=sights, reconciliation=False, up=True)
 
     def _damage(self, world: World) -> Iterator[tuple[str, World]]:
         plan = self.plan
@@ -754,7 +756,7 @@ class Steps:
                     store=world.copy, copy=None, restores=world.restores + 1, damaged=True
                 )
                 replicas = tuple(
-                    x._replace(current=(False,) * len(self.gpus), footing=False, work=None)
+                    x._replace(current=(False,) * len(self.gpus), reconciliation=False, work=None)
                     for x in back.replicas
                 )
                 yield (

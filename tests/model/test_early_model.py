@@ -15,13 +15,13 @@ from tests.model.early_world import EarlyPlan, EarlyRules, EarlySteps
 from tests.model.explorer import FoundError, explore
 
 PLANS = {
-    "two pods through the gate": EarlyPlan((False, False)),
+    "two pods through the binding webhook": EarlyPlan((False, False)),
     "two pods that name their node": EarlyPlan((True, True)),
     "one of each": EarlyPlan((False, True)),
     "three creations": EarlyPlan((True, False, True), answers=1),
 }
 LEAST = {
-    "two pods through the gate": 71_000,
+    "two pods through the binding webhook": 71_000,
     "two pods that name their node": 5_000,
     "one of each": 26_000,
     "three creations": 221_000,

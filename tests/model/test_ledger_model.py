@@ -1,4 +1,4 @@
-"""Every state of small worlds: no GPU is used twice, none is free in use, none is lost for ever.
+"""Every state of small worlds: no GPU is used twice, none is free in use, none is lost forever.
 
 The last is that everything can still come to rest from every state. Each seeded fault must
 be found, or the worlds prove nothing.
@@ -212,7 +212,7 @@ FAULTS: dict[str, tuple[Plan, Rules]] = {
     ),
     "grants do not wait for live pods' records": (
         WHOLE["the store is put back to an old copy"],
-        Rules(waits_for_footing=False),
+        Rules(waits_for_reconciliation=False),
     ),
 }
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.weakened.copy_of_sources import copied
+from tests.mutation_security.copy_of_sources import copied
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ _EVERY_S: Final = 30.0
 
 
 class _Progress:
-    """A line for each survivor, and from time to time; counts anew for what shows on import."""
+    """A line for each survivor, and from time to time; counts again for what shows on import."""
 
     def __init__(self) -> None:
         self._tried = self._left = 0

@@ -147,7 +147,7 @@ def _check_import(root: Path, subject: Subject, mutant: Mutant, known: CoverageM
     work = _on_import(root, subject, same, known, tell=sys.stderr.write)
     forks.run([Job(0, work, heard=True)], 1, lambda _, end: ends.append(end))
     if ends != [End.SURVIVED]:
-        raise RunError(f"{subject.package}: the tests fail when {same.key.path} is imported anew")
+        raise RunError(f"{subject.package}: the tests fail when {same.key.path} is imported again")
 
 
 def _on_import(

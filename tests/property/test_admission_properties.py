@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.admission.pod_view import CUDA, NVIDIA
 from controller.placement.requirements import RequirementsInvalid, parse_requirements
-from controller.placement.texts import WISH_ANNOTATIONS, WishRules
+from controller.placement.texts import REQUIREMENT_ANNOTATIONS, RequirementRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import admitted, documents, mutate, new_pod, patched, validate
 from tests.builders.pods import GPU_RESOURCE
@@ -58,8 +58,8 @@ TOLERATIONS = st.fixed_dictionaries(
         "tolerationSeconds": st.integers(0, 9),
     },
 )
-WISHES = st.dictionaries(
-    st.sampled_from(sorted({*WISH_ANNOTATIONS, "other", "a/b~c", "gpuwarden.dev/node"})),
+REQUIREMENTS = st.dictionaries(
+    st.sampled_from(sorted({*REQUIREMENT_ANNOTATIONS, "other", "a/b~c", "gpuwarden.dev/node"})),
     st.sampled_from(["GPU-a", "L0", "set", "0=n:0", "admission", "1", "", "memory>=1Gi", "é"]),
     max_size=3,
 )
@@ -69,7 +69,7 @@ WISHES = st.dictionaries(
 def pods(draw: st.DrawFn) -> dict[str, Any]:
     pod = new_pod(*draw(st.lists(CONTAINERS, min_size=1, max_size=3)))
     if draw(st.booleans()):
-        pod["metadata"]["annotations"] = draw(st.one_of(st.none(), WISHES))
+        pod["metadata"]["annotations"] = draw(st.one_of(st.none(), REQUIREMENTS))
     if draw(st.booleans()):
         pod["spec"]["initContainers"] = draw(st.lists(CONTAINERS, max_size=2))
     if draw(st.booleans()):
@@ -88,7 +88,7 @@ def test_a_patch_applies_and_then_there_is_none(pod: dict[str, Any], enforced: b
     assert (again.patch, again.refusals) == ((), first)
     if not first:
         found = validate(stored, enforced=enforced).refusals
-        assert ReasonCode.DOOR_UNINJECTED not in {x.code for x in found}
+        assert ReasonCode.BYPASS_UNINJECTED not in {x.code for x in found}
 
 
 @settings(max_examples=300)
@@ -115,7 +115,7 @@ def _added(pod: dict[str, Any], enforced: bool) -> list[Any]:
 @settings(max_examples=300)
 @given(pod=pods(), enforced=st.booleans())
 def test_a_patch_never_changes_what_the_pod_asks_for(pod: dict[str, Any], enforced: bool) -> None:
-    rules = WishRules()
+    rules = RequirementRules()
     asked = parse_requirements(admitted(pod), rules, enforced=enforced)
     stored = admitted(patched(pod, enforced=enforced))
     assert parse_requirements(stored, rules, enforced=enforced) == asked
@@ -145,5 +145,5 @@ def test_in_an_enforced_namespace_no_container_is_left_to_its_image(pod: dict[st
 def test_to_enforce_never_lets_more_in(pod: dict[str, Any]) -> None:
     outside = validate(pod, enforced=False, injected=False).refusals
     inside = validate(pod, enforced=True, injected=False).refusals
-    weaker = {ReasonCode.DOOR_ENV_FROM}  # an explicit `void` wins over it
+    weaker = {ReasonCode.BYPASS_ENV_FROM}  # an explicit `void` wins over it
     assert {x.code for x in outside} - {x.code for x in inside} <= weaker

@@ -13,7 +13,7 @@ from agent.session import link as links
 from agent.session import machine
 from agent.session.link import Link, LinkTiming, backoff_s
 from agent.session.machine import Answer, EndReason, Read, StreamTiming, Tell
-from gpuwarden.evidence.model import TYPE_EVIDENCE, ZERO_DIGEST, BadNews, Challenge, Evidence
+from gpuwarden.evidence.model import TYPE_EVIDENCE, ZERO_DIGEST, Challenge, Evidence, FailureNotice
 from gpuwarden.evidence.strict_json import decode
 from sandbox.spiffe.ca import utc_now
 from tests.builders.attesting import AGENT, AT, SvidSigner, attester, reading, xid
@@ -60,18 +60,20 @@ class OneStream(RuleBasedStateMachine):
                 self.stream, action.reading, (), signer=SvidSigner(SVID), at=AT
             )
         else:
-            message = attester().bad_news(self.stream, action.event, signer=SvidSigner(SVID), at=AT)
+            message = attester().failure_notice(
+                self.stream, action.event, signer=SvidSigner(SVID), at=AT
+            )
         self.stream = message.stream
         outer = message.request.evidence
         nonce = outer.nonce.hex()
         asked = self.issued[outer.challenge_id.hex()]
-        document: Evidence | BadNews
+        document: Evidence | FailureNotice
         if outer.envelope.payload_type == TYPE_EVIDENCE:
             assert nonce == asked.nonce
             document = decode(outer.envelope.payload, Evidence, max_bytes=1 << 18)
         else:
             assert nonce == asked.spare_nonce
-            document = decode(outer.envelope.payload, BadNews, max_bytes=1 << 18)
+            document = decode(outer.envelope.payload, FailureNotice, max_bytes=1 << 18)
         assert nonce not in self.used
         self.used.add(nonce)
         assert document.seq == self.sent + 1
@@ -98,7 +100,7 @@ class OneStream(RuleBasedStateMachine):
         self.feed(machine.ReadingDone(challenge_id, READING))
 
     @rule(number=st.integers(0, 5))
-    def bad_news(self, number: int) -> None:
+    def failure_notice(self, number: int) -> None:
         self.feed(machine.News(xid(number)))
 
     @rule(accepted=st.booleans(), has_hash=st.booleans(), data=st.data())

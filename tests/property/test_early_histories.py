@@ -1,7 +1,7 @@
 """Two pods never run on one GPU, also where GPUs are reserved before pods are there.
 
-Webhooks, gates, claims and followers of two replicas over one store, whose answers take as long
-as Hypothesis wants; a creation may be refused after our webhooks, or be stored late.
+Webhooks, binding webhooks, claims and reconcilers of two replicas over one store, whose answers
+take as long as Hypothesis wants; a creation may be refused after our webhooks, or be stored late.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from tests.builders.admitted_pods import Document
 from tests.fakes.binding_world import BindingWorld
 from tests.fakes.ledger_store import MemoryLedgerStore
 from tests.fakes.pod_creation import Creation, early_pod, owned
-from tests.property.test_binding_gate import NODES, Run, SlowStore
+from tests.property.test_binding_webhook import NODES, Run, SlowStore
 
-WISH = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
+REQUIREMENT = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
 KINDS = 4
 LATEST_S = 60
 """How late a request may be stored after its last webhook."""
@@ -29,11 +29,11 @@ def document(kind: int) -> Document:
         case 0:
             return early_pod()
         case 1:
-            return early_pod(WISH, nodeName=NODES[0])
+            return early_pod(REQUIREMENT, nodeName=NODES[0])
         case 2:
             return owned(early_pod(), "owner-a")
         case _:
-            return owned(early_pod(WISH, nodeName=NODES[0]), "owner-b")
+            return owned(early_pod(REQUIREMENT, nodeName=NODES[0]), "owner-b")
 
 
 @dataclass
@@ -90,7 +90,7 @@ class EarlyRun(Run):
         """Much is heard of the nodes within a short time."""
         for _ in range(4):
             for replica in self.replicas:
-                await replica.follower.round()
+                await replica.reconciler.round()
             self.do_report(1)
 
     def do_hang(self, which: int) -> None:
@@ -178,7 +178,7 @@ def test_no_gpu_has_two_pods_at_any_time(delays: list[int], steps: list[tuple[An
 
 
 async def _at_rest(run: EarlyRun) -> None:
-    """When all pods are over and their containers have ended, nothing is lost for ever."""
+    """When all pods are over and their containers have ended, nothing is lost forever."""
     run.world.pods.stored.clear()
     run.world.pods.catch_up()
     run.running.clear()
@@ -186,5 +186,5 @@ async def _at_rest(run: EarlyRun) -> None:
         run.world.report(after_s=125)
         for replica in run.replicas:
             for _ in range(4):
-                await replica.follower.round()
+                await replica.reconciler.round()
     assert run.world.states() == {}

@@ -85,7 +85,7 @@ def pods(draw: st.DrawFn) -> Requirements:
     text = draw(SELECTORS)
     hashes = st.one_of(st.none(), st.frozensets(st.sampled_from([*HASHES, "abc"]), min_size=1))
     return Requirements(
-        guarded=True,
+        managed=True,
         hashes=draw(hashes),
         attestation_class=draw(st.sampled_from([None, None, None, "prod", "unknown"])),
         min_level=draw(st.sampled_from([Level.NONE, Level.NONE, Level.L1])),

@@ -44,7 +44,9 @@ GPUS = ("GPU-A", "GPU-b", "MIG-c")
 PODS = tuple(PodRef("ns", f"pod-{n}", f"uid-{n}", f"owner-{n % 2}") for n in range(4))
 REPLICAS, OBSERVER = st.integers(0, 1), 2
 """The observer reads the store past any copy; the replicas know what they happen to know."""
-WISHES = st.sets(st.sampled_from(GPUS), min_size=1).map(lambda x: tuple(sorted(x, key=str.lower)))
+REQUIREMENTS = st.sets(st.sampled_from(GPUS), min_size=1).map(
+    lambda x: tuple(sorted(x, key=str.lower))
+)
 IDLE = UseReport("boot", 1, {}, frozenset())
 FAULTS = st.lists(st.sampled_from(["ok", "before", "after"]), max_size=4)
 
@@ -118,7 +120,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(
         replica=REPLICAS,
         pod=st.sampled_from(PODS),
-        gpus=WISHES,
+        gpus=REQUIREMENTS,
         shares=st.booleans(),
         faults=FAULTS,
     )
@@ -128,7 +130,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.calls += 1
         share = ShareGroup("ns", str(pod.owner), "line") if shares else None
         name = f"v1.k.{pod.uid}-{'-'.join(x[-1].lower() for x in gpus)}-{int(shares)}"
-        claim = Claim(name, pod, "gpu-1", gpus, Origin.GATE, f"{self.calls:08x}", share)
+        claim = Claim(name, pod, "gpu-1", gpus, Origin.BINDING_WEBHOOK, f"{self.calls:08x}", share)
         store = FaultyLedgerStore(self.stores[replica], *faults)
         answer = self.run(Claimant(store).claim(claim))
         if isinstance(answer, Claimed):
@@ -214,9 +216,9 @@ class LedgerMachine(RuleBasedStateMachine):
             assert held <= wanted | self.ended
         for store in self.stores:
             known = store.snapshot()
-            anew = LedgerSnapshot.of(known.entries.values())
-            assert dict(known.by_reservation) == dict(anew.by_reservation)
-            assert dict(known.by_pod) == dict(anew.by_pod)
+            again = LedgerSnapshot.of(known.entries.values())
+            assert dict(known.by_reservation) == dict(again.by_reservation)
+            assert dict(known.by_pod) == dict(again.by_pod)
 
     def parts(self) -> list[Any]:
         entries = (self.run(self.stores[OBSERVER].read(x)) for x in GPUS)

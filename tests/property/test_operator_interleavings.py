@@ -17,18 +17,25 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentUnavailableError,
     MemoryEnrollmentStore,
-    PinnedGpu,
+    QuarantineEntry,
 )
-from controller.fleet.quarantine import DenialFate, Denials, Shown
+from controller.fleet.quarantine import QuarantineEntries, QuarantineFate, Shown
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import TrustChange
 from controller.fleet.view import NodeState
-from controller.operations.fleet import Act, DenialFollower, DeskPorts, Done, OperatorDesk, Order
+from controller.operations.fleet import (
+    Act,
+    Done,
+    OperatorService,
+    OperatorServicePorts,
+    Order,
+    QuarantineReconciler,
+)
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -36,7 +43,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.recording_audit import RecordingAudit
 
 NODE = "gpu-1"
-CARDS = [PinnedGpu(f"GPU-{n}", str(n)) for n in range(3)]
+CARDS = [EnrolledGpu(f"GPU-{n}", str(n)) for n in range(3)]
 WHICH = st.integers(0, 1)
 
 T = TypeVar("T")
@@ -82,18 +89,18 @@ class Unobserved:
     def changed(self, changes: tuple[TrustChange, ...], actor: str) -> None:
         del changes, actor
 
-    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+    def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
         del node, denial, fate
 
 
 class Replica:
     def __init__(self, shared: MemoryEnrollmentStore, clock: FakeClock) -> None:
         self.store = ReplicaStore(shared)
-        self.denials = Denials(self.store)
+        self.denials = QuarantineEntries(self.store)
         self.fleet = FleetRegistry()
         self.clock = clock
-        self.desk = OperatorDesk(
-            DeskPorts(
+        self.operator_service = OperatorService(
+            OperatorServicePorts(
                 store=self.store,
                 denials=self.denials,
                 fleet=self.fleet,
@@ -103,7 +110,7 @@ class Replica:
                 observer=Unobserved(),
             )
         )
-        self.follower = DenialFollower(
+        self.reconciler = QuarantineReconciler(
             self.store,
             self.denials,
             self.fleet,
@@ -126,12 +133,12 @@ class Interleavings(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.replicas = [Replica(self.shared, self.clock) for _ in range(2)]
         for replica in self.replicas:
-            self.do(replica.follower.begin())
-        self.pins: tuple[PinnedGpu, ...] = (CARDS[0],)
+            self.do(replica.reconciler.begin())
+        self.pins: tuple[EnrolledGpu, ...] = (CARDS[0],)
         self.denied = False
         self.instance: str | None = None
-        self.once: list[tuple[Denial | None, int | None]] = []
-        self.seen: list[Shown] = [x.desk.shown(NODE) for x in self.replicas]
+        self.once: list[tuple[QuarantineEntry | None, int | None]] = []
+        self.seen: list[Shown] = [x.operator_service.shown(NODE) for x in self.replicas]
 
     def teardown(self) -> None:
         self.loop.close()
@@ -145,25 +152,25 @@ class Interleavings(RuleBasedStateMachine):
         return self.shared.snapshot().records[NODE]
 
     @rule(which=WHICH, card=st.sampled_from(CARDS))
-    def evidence_shows_other_hardware(self, which: int, card: PinnedGpu) -> None:
+    def evidence_shows_other_hardware(self, which: int, card: EnrolledGpu) -> None:
         replica, now = self.replicas[which], self.clock
         code = ReasonCode.INVENTORY_CHANGED
         candidate = Candidate(code, None, None, (card,), "e" * 64)
         replica.fleet.quarantine(
             NODE, code=code, reason="swap", now_ns=now.boottime_ns(), wall_ns=now.wall_ns()
         )
-        denial = Denial(code, "swap", AUTOMATIC, now.wall_ns(), candidate)
+        denial = QuarantineEntry(code, "swap", AUTOMATIC, now.wall_ns(), candidate)
         self.do(replica.denials.deny(NODE, denial))
         self.denied = True
 
     @rule(which=WHICH)
     def an_operator_looks(self, which: int) -> None:
-        self.seen[which] = self.replicas[which].desk.shown(NODE)
+        self.seen[which] = self.replicas[which].operator_service.shown(NODE)
 
     @rule(which=WHICH)
     def an_operator_accepts_what_was_seen(self, which: int) -> None:
         shown = self.seen[which]
-        result = self.do(self.replicas[which].desk.accept(order(), shown.version))
+        result = self.do(self.replicas[which].operator_service.accept(order(), shown.version))
         if isinstance(result, Done):
             assert shown.candidate is not None
             self.pins = tuple(replace(x, enrolled=True) for x in shown.candidate.gpus)
@@ -171,7 +178,9 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def an_operator_releases_what_was_seen(self, which: int) -> None:
-        result = self.do(self.replicas[which].desk.release(order(), self.seen[which].version))
+        result = self.do(
+            self.replicas[which].operator_service.release(order(), self.seen[which].version)
+        )
         if isinstance(result, Done):
             assert self.seen[which].denial is not None
             self.lifted()
@@ -187,7 +196,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def an_operator_quarantines(self, which: int) -> None:
-        result = self.do(self.replicas[which].desk.quarantine(order()))
+        result = self.do(self.replicas[which].operator_service.quarantine(order()))
         assert isinstance(result, Done)
         assert self.replicas[which].out
         self.denied = True
@@ -208,7 +217,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(which=WHICH)
     def a_replica_looks(self, which: int) -> None:
         replica = self.replicas[which]
-        self.do(replica.follower.look())
+        self.do(replica.reconciler.look())
         if replica.store.up and self.record.denial is not None:
             assert replica.out
 
@@ -218,7 +227,7 @@ class Interleavings(RuleBasedStateMachine):
             replica.store.up = True
         for _ in range(2):
             for replica in self.replicas:
-                self.do(replica.follower.look())
+                self.do(replica.reconciler.look())
         assert (self.record.denial is not None) == self.denied
         assert [x.out for x in self.replicas] == [self.denied] * 2
         assert all(not x.denials.unwritten for x in self.replicas)

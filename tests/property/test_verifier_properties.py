@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from controller.fleet.attestation_result import Accepted, Refused
 from controller.fleet.enrollment import MAX_SUPERSEDED
-from gpuwarden.evidence.model import TYPE_BAD_NEWS
+from gpuwarden.evidence.model import TYPE_FAILURE_NOTICE
 from gpuwarden.reasons import ReasonCode
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import WALL, Scene
@@ -35,7 +35,9 @@ def test_any_other_payload_type_is_refused(kind: str) -> None:
 
 
 def test_evidence_does_not_pass_as_bad_news() -> None:
-    news = replace(MESSAGE, payload_type=TYPE_BAD_NEWS, nonce=bytes.fromhex(ISSUED.spare_nonce))
+    news = replace(
+        MESSAGE, payload_type=TYPE_FAILURE_NOTICE, nonce=bytes.fromhex(ISSUED.spare_nonce)
+    )
     assert isinstance(GOOD.appraise(STREAM, news, ISSUED), Refused)
 
 

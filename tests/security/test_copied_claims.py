@@ -50,6 +50,6 @@ def test_nor_do_they_take_anything_away(kind: str) -> None:
     assert passed(World(fleet(GOOD)), node("n1", **{kind: denial})) == ["n1"]
 
 
-def test_a_node_without_evidence_passes_for_no_guarded_pod() -> None:
+def test_a_node_without_evidence_passes_for_no_managed_pod() -> None:
     assert passed(World(fleet(GOOD)), node("n1"), node("never-heard-of")) == ["n1"]
     assert passed(World(fleet()), node("n1")) == []

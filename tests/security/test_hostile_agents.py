@@ -187,7 +187,7 @@ async def test_a_malleated_signature_is_the_same_evidence() -> None:
 async def test_messages_out_of_order_are_refused(world: World) -> None:
     async with world.client() as client:
         challenge = await client.admitted()
-        client.bad_news(challenge)  # takes seq 1, and is held back
+        client.failure_notice(challenge)  # takes seq 1, and is held back
         later = client.evidence(challenge)
         await client.send(later)
         assert (await client.verdict()).code == "SEQ_GAP"
@@ -198,7 +198,7 @@ async def test_messages_out_of_order_are_refused(world: World) -> None:
 async def test_bad_news_signed_in_advance_is_no_weapon(world: World) -> None:
     """Neither for who has captured it nor for the node itself on a later stream."""
     async with world.client() as owner:
-        presigned = owner.bad_news(await owner.admitted())
+        presigned = owner.failure_notice(await owner.admitted())
     async with world.client() as owner:
         await owner.accepted()
         async with world.client("node-2", instance="2" * 32) as thief:
@@ -209,7 +209,7 @@ async def test_bad_news_signed_in_advance_is_no_weapon(world: World) -> None:
         await owner.send(presigned)
         assert (await owner.verdict()).code == "CHALLENGE_UNKNOWN"
         assert world.state() is NodeState.ELIGIBLE
-    assert [x.kind for x in world.witness.changes if x.kind == "bad-news"] == []
+    assert [x.kind for x in world.witness.changes if x.kind == "failure-notice"] == []
 
 
 async def test_no_nonce_ever_comes_twice() -> None:

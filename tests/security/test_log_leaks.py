@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from agent.challenge import SignedChallenge
-from gpuwarden.audit.exhibit import FOLDER
+from gpuwarden.audit.archived_evidence import FOLDER
 from gpuwarden.evidence.envelope import sign
 from gpuwarden.evidence.model import Challenge
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
@@ -201,8 +201,8 @@ async def misbehave(cluster: Cluster) -> None:
             assert verdict.code == code, verdict
     async with cluster.hostile() as client:
         challenge = await client.admitted()
-        await client.send(client.bad_news(challenge, detail=f"Bearer {CALLER_TOKEN} {JWT}"))
-        assert (await client.verdict()).detail == "bad news noted"
+        await client.send(client.failure_notice(challenge, detail=f"Bearer {CALLER_TOKEN} {JWT}"))
+        assert (await client.verdict()).detail == "failure notices noted"
     pem = "-----BEGIN PRIVATE KEY-----\n" + base64.b64encode(JWT.encode()).decode()
     for changes in ({"agent_version": JWT}, {"instance_id": pem}, {"node_name": pem}):
         async with cluster.hostile() as client:
@@ -247,7 +247,8 @@ async def schedule(cluster: Cluster) -> None:
         for verb in ("/filter", "/prioritize"):
             answer = await cluster.ask(extender, verb, body)
             assert " 200 " in answer
-            # Who puts a token into a wish is told which wish was wrong, and nobody else.
+            # Who puts a token into a requirement is told which requirement was wrong, and nobody
+            # else.
             cluster.answers.append(answer.replace(JWT, ""))
     cluster.answers += [
         await cluster.ask(extender, "/filter", f'{{"Pod": "{POD_PASSWORD}'.encode()),
@@ -347,12 +348,12 @@ async def _support_bundle(cluster: Cluster) -> dict[str, bytes]:
         return {name.partition("/")[2]: file.read() for name, file in files.items() if file}
 
 
-def _look_through(search: SecretSearch, exhibits: Path) -> None:
+def _look_through(search: SecretSearch, archived_evidence: Path) -> None:
     """Kept evidence is what a node signed, a token in its text too; then it is out of the way."""
-    found = set().union(*search.found_below([exhibits]).values())
+    found = set().union(*search.found_below([archived_evidence]).values())
     assert {"evidence", "signature"} <= found
     assert found <= {"evidence", "signature", "nonce", "spare nonce", "token"}
-    shutil.rmtree(exhibits)
+    shutil.rmtree(archived_evidence)
 
 
 @dataclass

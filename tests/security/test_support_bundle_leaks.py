@@ -1,8 +1,8 @@
 """No secret gets into a support bundle, wherever it stands and however it is spelled.
 
 Secrets are planted as plain tokens that no pattern can know for what they are: only that
-nothing leaves that is not listed keeps them in. tests/weakened/entries/support.py takes that away,
-one list after the other, and these tests have to fail.
+nothing leaves that is not listed keeps them in. tests/mutation_security/entries/support.py takes
+that away, one list after the other, and these tests have to fail.
 """
 
 import base64

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from spiffe.workloadapi.workload_api_client import RetryPolicy
 
-from gpuwarden.identity.keeper import SvidKeeper
 from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.watchdog import Limits
 from gpuwarden.identity.workload_api import SpiffeWorkloadApi, WorkloadApiError
 from sandbox.spiffe.workload import Fault
@@ -24,7 +24,7 @@ from tests.fakes.clock import FakeClock
 
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"
 QUICK = Limits(tick=0.01)
-"""The keeper looks around often in real time; when it probes is up to the test's clock."""
+"""The SVID watcher looks around often in real time; when it probes is up to the test's clock."""
 SECONDS = 30.0
 
 
@@ -51,29 +51,29 @@ def sandbox(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
         yield api
 
 
-def test_the_watch_of_the_library_dies_in_silence_and_the_keeper_goes_on(
+def test_the_watch_of_the_library_dies_in_silence_and_the_svid_watcher_goes_on(
     sandbox: InsecureWorkloadApi, tmp_path: Path, ends: list[type[BaseException] | None]
 ) -> None:
     endpoint, wanted = f"unix://{tmp_path}/a.sock", exactly(parse_spiffe_id(AGENT))
     clock = FakeClock(wall=time.time_ns())
-    with SvidKeeper.dialing(endpoint, wanted, clock, QUICK) as keeper:
-        until(lambda: keeper.current() is not None)
-        first = keeper.current()
+    with SvidWatcher.dialing(endpoint, wanted, clock, QUICK) as svid_watcher:
+        until(lambda: svid_watcher.current() is not None)
+        first = svid_watcher.current()
         sandbox.fault("a", Fault.SOCKET_REMOVED)
         until(lambda: OverflowError in ends)
-        assert keeper.current() is first
+        assert svid_watcher.current() is first
         sandbox.fault("a", Fault.NONE)
         sandbox.rotate_ca()
-        # A probe that fails would have the watch built anew, for another reason than its silence.
+        # A probe that fails would have the watch built again, for another reason than its silence.
         until(lambda: _answers(endpoint))
 
         def renewed() -> bool:
             clock.boottime += 5 * 1_000_000_000  # probes come by boot time
-            svid = keeper.current()
+            svid = svid_watcher.current()
             return svid is not None and svid is not first
 
         until(renewed)
-        assert keeper.facts().failures == 0
+        assert svid_watcher.facts().failures == 0
 
 
 def _answers(endpoint: str) -> bool:

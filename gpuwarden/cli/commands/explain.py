@@ -26,8 +26,8 @@ REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
     Column("COUNT", lambda x: str(x.count)),
     Column("DETAIL", lambda x: x.detail),
 )
-STATIONS: Final[tuple[Column[placement_pb2.Station], ...]] = (
-    Column("STATION", lambda x: x.name),
+STAGES: Final[tuple[Column[placement_pb2.Station], ...]] = (
+    Column("STAGE", lambda x: x.name),
     Column("STATE", lambda x: x.state),
     Column("AT", lambda x: x.at),
     Column("GPUS", lambda x: joined(x.gpus)),
@@ -151,7 +151,7 @@ def _waits(found: placement_pb2.ExplainPodResponse) -> bool:
 
 def _pod_text(found: placement_pb2.ExplainPodResponse, *, wide: bool) -> str:
     """Facts, stages and findings of the pod, why it waits, and its audit records."""
-    parts = [facts(_head(found)), table(visible(STATIONS, wide=wide), found.stations)]
+    parts = [facts(_head(found)), table(visible(STAGES, wide=wide), found.stations)]
     lines = [f"  {shown(x.name)}: {shown(line)}\n" for x in found.stations for line in x.findings]
     if lines:
         parts.append("Findings:\n" + "".join(lines))

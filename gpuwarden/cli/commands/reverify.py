@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from cryptography import x509
 
-from gpuwarden.audit.exhibit import (
+from gpuwarden.audit.archived_evidence import (
     FOLDER,
-    MAX_EXHIBIT_BYTES,
-    Exhibit,
-    ExhibitError,
-    read_exhibit,
+    MAX_ARCHIVED_EVIDENCE_BYTES,
+    ArchivedEvidence,
+    ArchivedEvidenceError,
+    read_archived_evidence,
     reverify,
 )
 from gpuwarden.audit.files import lines_of, log_files
@@ -63,30 +63,30 @@ def reverify_(
     if not _DIGEST.fullmatch(digest):
         raise CliError(ExitCode.USAGE, "expected an evidence digest, 64 lower-case hex digits")
     try:
-        exhibit = _exhibit(store, digest)
-        then = _then(store, digest, exhibit)
-        signer = _verified(exhibit, digest, then, _roots(bundle))
+        archived_evidence = _archived_evidence(store, digest)
+        then = _then(store, digest, archived_evidence)
+        signer = _verified(archived_evidence, digest, then, _roots(bundle))
     except OSError as error:
         raise CliError(ExitCode.ERROR, shown(str(error))) from None
-    except ExhibitError as error:
+    except ArchivedEvidenceError as error:
         raise CliError(ExitCode.FINDING, f"{digest}: {shown(str(error))}") from None
-    found = _plain(exhibit, digest, signer, then)
+    found = _plain(archived_evidence, digest, signer, then)
     text = printed(found, output, names=(digest,), text=lambda: _text(found))
     sys.stdout.write(text)
     return ExitCode.OK
 
 
-def _exhibit(store: Path, digest: str) -> Exhibit:
+def _archived_evidence(store: Path, digest: str) -> ArchivedEvidence:
     for path in sorted((store / FOLDER).glob(f"*/{digest}.json")):
         with path.open("rb") as file:
-            return read_exhibit(file.read(MAX_EXHIBIT_BYTES + 1))
+            return read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
     raise CliError(ExitCode.FINDING, f"{store / FOLDER} holds no evidence {digest}")
 
 
-def _then(store: Path, digest: str, exhibit: Exhibit) -> _Then:
+def _then(store: Path, digest: str, archived_evidence: ArchivedEvidence) -> _Then:
     record = _record(store, digest)
     if record is None:
-        return _Then(datetime.fromtimestamp(exhibit.received_ms / 1000, UTC), None)
+        return _Then(datetime.fromtimestamp(archived_evidence.received_ms / 1000, UTC), None)
     return _Then(datetime.strptime(record.ts, "%Y-%m-%dT%H:%M:%S.%f%z"), record)
 
 
@@ -102,21 +102,24 @@ def _record(store: Path, digest: str) -> LogRecord | None:
             try:
                 record = decode_record(line.removesuffix(b"\n"))
             except RecordError as error:
-                raise ExhibitError(f"its record cannot be read: {error}") from error
+                raise ArchivedEvidenceError(f"its record cannot be read: {error}") from error
             if record.refs.get("evidence") == digest:
                 return record
     return None
 
 
 def _verified(
-    exhibit: Exhibit, digest: str, then: _Then, roots: Sequence[x509.Certificate] | None
+    archived_evidence: ArchivedEvidence,
+    digest: str,
+    then: _Then,
+    roots: Sequence[x509.Certificate] | None,
 ) -> str:
-    signer = reverify(exhibit, digest, then.at, roots)
+    signer = reverify(archived_evidence, digest, then.at, roots)
     refs = then.record.refs if then.record else {}
-    if refs.get("leaf", leaf := sha256_hex(exhibit.chain[0])) != leaf:
-        raise ExhibitError("the record names another certificate")
-    if roots is None and refs.get("bundle", exhibit.bundle) != exhibit.bundle:
-        raise ExhibitError("the record names another trust bundle")
+    if refs.get("leaf", leaf := sha256_hex(archived_evidence.chain[0])) != leaf:
+        raise ArchivedEvidenceError("the record names another certificate")
+    if roots is None and refs.get("bundle", archived_evidence.bundle) != archived_evidence.bundle:
+        raise ArchivedEvidenceError("the record names another trust bundle")
     return signer
 
 
@@ -132,16 +135,18 @@ def _roots(path: Path | None) -> list[x509.Certificate] | None:
         raise CliError(ExitCode.USAGE, text) from None
 
 
-def _plain(exhibit: Exhibit, digest: str, signer: str, then: _Then) -> dict[str, Any]:
+def _plain(
+    archived_evidence: ArchivedEvidence, digest: str, signer: str, then: _Then
+) -> dict[str, Any]:
     record = then.record
     return {
         "evidence": digest,
         "result": "valid then",
         "at": f"{then.at:%Y-%m-%dT%H:%M:%S}.{then.at.microsecond // 1000:03d}Z",
         "signer": signer,
-        "leaf": sha256_hex(exhibit.chain[0]),
-        "bundle": exhibit.bundle,
-        "payloadType": exhibit.payload_type,
+        "leaf": sha256_hex(archived_evidence.chain[0]),
+        "bundle": archived_evidence.bundle,
+        "payloadType": archived_evidence.payload_type,
         "record": record.seq if record else None,
         "kind": record.kind if record else None,
         "decision": record.decision if record else None,

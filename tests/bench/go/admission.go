@@ -385,7 +385,7 @@ func missing(p *admittedPod) []operation {
 	return append(found, operation{"add", "/spec/tolerations/-", tolerated})
 }
 
-func doors(p *admittedPod) []string {
+func bypass checks(p *admittedPod) []string {
 	var found []string
 	shut := func(code, text string, values ...any) {
 		found = append(found, "gpuwarden: "+code+" "+fmt.Sprintf(text, values...))
@@ -397,22 +397,22 @@ func doors(p *admittedPod) []string {
 				continue
 			}
 			if entry.ValueFrom != nil || (entry.Value != "" && entry.Value != "void" && entry.Value != "none") {
-				shut("DOOR_ENV", "container %s sets %s", c.Name, entry.Name)
+				shut("BYPASS_ENV", "container %s sets %s", c.Name, entry.Name)
 			}
 		}
 		for _, mount := range c.VolumeMounts {
 			if strings.HasPrefix(mount.MountPath, "/var/run/nvidia-container-devices") {
-				shut("DOOR_DEVICE_LIST", "container %s mounts %s", c.Name, mount.MountPath)
+				shut("BYPASS_DEVICE_LIST", "container %s mounts %s", c.Name, mount.MountPath)
 			}
 		}
 		if context := c.SecurityContext; context != nil {
 			if context.Privileged != nil && *context.Privileged {
-				shut("DOOR_PRIVILEGED", "container %s is privileged", c.Name)
+				shut("BYPASS_PRIVILEGED", "container %s is privileged", c.Name)
 			}
 			if context.Capabilities != nil {
 				for _, name := range context.Capabilities.Add {
 					if strong[strings.TrimPrefix(strings.ToUpper(name), "CAP_")] {
-						shut("DOOR_PRIVILEGED", "container %s adds %s", c.Name, name)
+						shut("BYPASS_PRIVILEGED", "container %s adds %s", c.Name, name)
 					}
 				}
 			}
@@ -421,32 +421,32 @@ func doors(p *admittedPod) []string {
 	for key := range p.Metadata.Annotations {
 		for _, prefix := range devicePrefixes {
 			if strings.HasPrefix(key, prefix) {
-				shut("DOOR_CDI", "annotation %s", key)
+				shut("BYPASS_CDI", "annotation %s", key)
 			}
 		}
 	}
 	for _, volume := range p.Spec.Volumes {
 		if volume.HostPath != nil {
-			shut("DOOR_HOSTPATH", "volume %s is %s", volume.Name, volume.HostPath.Path)
+			shut("BYPASS_HOSTPATH", "volume %s is %s", volume.Name, volume.HostPath.Path)
 		}
 	}
 	if p.Spec.HostPID {
-		shut("DOOR_HOST_PID", "hostPID is set")
+		shut("BYPASS_HOST_PID", "hostPID is set")
 	}
 	if name := p.Spec.SchedulerName; name != ourScheduler && name != "default-scheduler" {
-		shut("DOOR_SCHEDULER", "schedulerName %s", name)
+		shut("BYPASS_SCHEDULER", "schedulerName %s", name)
 	}
 	if p.Spec.NodeName != "" {
-		shut("DOOR_NODE_NAME", "nodeName %s", p.Spec.NodeName)
+		shut("BYPASS_NODE_NAME", "nodeName %s", p.Spec.NodeName)
 	}
 	if name := p.Spec.RuntimeClassName; name != nil && *name != "nvidia" {
-		shut("DOOR_RUNTIME_CLASS", "runtimeClassName %s", *name)
+		shut("BYPASS_RUNTIME_CLASS", "runtimeClassName %s", *name)
 	}
 	if len(p.Spec.ResourceClaims) > 0 {
-		shut("DOOR_CLAIM", "resourceClaims")
+		shut("BYPASS_CLAIM", "resourceClaims")
 	}
 	if len(found) == 0 && len(missing(p)) > 0 {
-		shut("DOOR_UNINJECTED", "not as the mutating webhook makes it")
+		shut("BYPASS_UNINJECTED", "not as the mutating webhook makes it")
 	}
 	return found
 }
@@ -485,7 +485,7 @@ func mutate(p *admittedPod, response *admissionResponse) (err error) {
 }
 
 func validate(p *admittedPod, response *admissionResponse) error {
-	if found := doors(p); len(found) > 0 {
+	if found := bypass checks(p); len(found) > 0 {
 		response.Allowed = false
 		response.Status = &status{
 			Status: "Failure", Message: strings.Join(found, "; "), Reason: "Forbidden", Code: 403,

@@ -37,7 +37,7 @@ type generator struct {
 	ca      *x509.Certificate
 	caKey   *ecdsa.PrivateKey
 	domain  string
-	gate    chan struct{} // handshakes at a time
+	binding webhook    chan struct{} // handshakes at a time
 
 	mu        sync.Mutex
 	open      int
@@ -102,7 +102,7 @@ func (g *generator) issue(key *ecdsa.PrivateKey, path string) ([]byte, error) {
 	return x509.CreateCertificate(rand.Reader, template, g.ca, &key.PublicKey, g.caKey)
 }
 
-// run keeps a stream for ever, with the real agent's back-off between two.
+// run keeps a stream forever, with the real agent's back-off between two.
 func (a *agent) run() {
 	failures := 0
 	for {
@@ -164,8 +164,8 @@ func (a *agent) stream() (accepted bool) {
 }
 
 func (a *agent) dial() (net.Conn, error) {
-	a.gate <- struct{}{}
-	defer func() { <-a.gate }()
+	a.binding_webhook <- struct{}{}
+	defer func() { <-a.binding_webhook }()
 	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: a.config}
 	return dialer.Dial("tcp", a.address)
 }
@@ -281,7 +281,7 @@ func load(arguments []string) error {
 		return err
 	}
 	g := &generator{
-		address: *address, domain: *domain, gate: make(chan struct{}, *parallel),
+		address: *address, domain: *domain, binding webhook: make(chan struct{}, *parallel),
 		codes: map[string]int{}, nodes: map[int]bool{},
 	}
 	if err := g.read(*caCert, *caKey, *hello, *evidence); err != nil {

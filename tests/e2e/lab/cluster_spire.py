@@ -68,7 +68,7 @@ class ClusterSpire:
         )
 
     def replace_agent(self) -> None:
-        """Another pod, which attests anew."""
+        """Another pod, which attests again."""
         self._lab.api.delete(f"{_CORE}/pods/{self._pod()}", grace_s=1)
         self.attested()
 

@@ -41,7 +41,7 @@ class FakeKubelet:
                 try:
                     version = self._follow(api, version)
                 except (OSError, http.client.HTTPException, ApiError):
-                    version = ""  # the API server forgets, or is down: tests do that; begin anew
+                    version = ""  # the API server forgets, or is down: tests do that; begin again
 
     def _follow(self, api: Api, version: str) -> str:
         """Look at all pods, or at what changed since; from which version to go on."""

@@ -14,7 +14,7 @@ from pathlib import Path
 _BUILD_S = 3600
 _SHOWN = 4000
 _STORE_LIMIT = 8 << 30
-"""Bytes; a store that has grown beyond them is begun anew."""
+"""Bytes; a store that has grown beyond them is begun again."""
 
 
 class ImageBuildError(RuntimeError):

@@ -89,7 +89,7 @@ class Program(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it is ready; a port lost to somebody is chosen anew."""
+        """Start it and wait until it is ready; a port lost to somebody is chosen again."""
         self.launch()
         self.ready()
 

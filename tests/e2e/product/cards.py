@@ -104,11 +104,11 @@ def seen(where: Namespace, name: str) -> Seen:
     return Seen(cuda, said["nvidia"], tuple(said["files"]))
 
 
-def greedy(name: str, wishes: dict[str, str] | None = None, **spec: Any) -> Document:
+def greedy(name: str, requirements: dict[str, str] | None = None, **spec: Any) -> Document:
     """A pod whose image asks for every card and whose container says what it finds."""
     document = pod(name, "gpus", runtimeClassName=TOOLKIT, **spec)
     document["spec"]["containers"][0]["image"] = GREEDY
     document["metadata"]["annotations"] = {
-        f"gpuwarden.dev/{key}": value for key, value in (wishes or {}).items()
+        f"gpuwarden.dev/{key}": value for key, value in (requirements or {}).items()
     }
     return document

@@ -88,7 +88,7 @@ class Installation:
         self.scheduler = self.add_scheduler("gpuwarden-scheduler", DEDICATED)
 
     def start(self) -> None:
-        """Ready at the end: guarded pods can be placed."""
+        """Ready at the end: managed pods can be placed."""
         for one in (*self.controllers, self.scheduler):
             one.launch()
         for one in (*self.controllers, self.scheduler):

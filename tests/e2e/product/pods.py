@@ -1,4 +1,4 @@
-"""Guarded pods for fake nodes, and what the scheduler says about them."""
+"""Managed pods for fake nodes, and what the scheduler says about them."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from tests.e2e.lab.waiting import PATIENCE_S, until
 GPU = "nvidia.com/gpu"
 
 
-def guarded(
+def managed(
     name: str,
-    wishes: dict[str, str],
+    requirements: dict[str, str],
     *,
     gpus: int = 1,
     scheduler: str = "gpuwarden",
@@ -21,7 +21,7 @@ def guarded(
     """A pod with annotations `gpuwarden.dev/…`, on nodes that have the labels `where`."""
     document = pod(name, kind="fake", schedulerName=scheduler, **spec)
     document["metadata"]["annotations"] = {
-        f"gpuwarden.dev/{key}": value for key, value in wishes.items()
+        f"gpuwarden.dev/{key}": value for key, value in requirements.items()
     }
     if gpus:
         container = document["spec"]["containers"][0]

@@ -15,7 +15,7 @@ from tests.builders.admitted_pods import LEVEL, UUIDS, container, new_pod
 from tests.builders.hostile_pods import ALL, HOSTILE
 from tests.e2e.lab.api import STRATEGIC, Api, Document
 from tests.e2e.lab.pods import Namespace, pod
-from tests.e2e.product.pods import guarded
+from tests.e2e.product.pods import managed
 from tests.e2e.product.policies import ENFORCE, binding
 
 ASSIGNED: Final = "gpuwarden.dev/gpu-uuids-assigned"
@@ -24,7 +24,7 @@ DRY: Final = "?dryRun=All"
 NODE, SILENT, KUBELETS = "report-env", "report-silent", "report-plugin"
 """A node with evidence whose GPUs we give, one without an agent, and one where kubelet gives."""
 _NOWHERE: Final = {"report": "nowhere"}
-_WISH: Final = {"gpu-selector": "memory>=1Gi"}
+_REQUIREMENT: Final = {"gpu-selector": "memory>=1Gi"}
 _EARLY: Final = {"gpuwarden.dev/gpu-count": "1", "gpuwarden.dev/reserve": "admission"}
 _CDI: Final = "cdi.k8s.io/gpu"
 
@@ -122,7 +122,7 @@ class EphemeralShape:
 
 @dataclass(frozen=True, slots=True)
 class BindingShape:
-    """A Binding, made by hand, of a guarded pod that waits."""
+    """A Binding, made by hand, of a managed pod that waits."""
 
     name: str
     codes: frozenset[str]
@@ -135,7 +135,7 @@ class BindingShape:
 
     def prepare(self, scene: Scene) -> None:
         if self.exists:
-            document = guarded(self.name, _WISH, gpus=0, where=_NOWHERE)
+            document = managed(self.name, _REQUIREMENT, gpus=0, where=_NOWHERE)
             self._where(scene).create(document)
 
     def ask(self, scene: Scene, how: str) -> Api:
@@ -203,12 +203,12 @@ def _pods() -> Iterator[Shape]:
         end = "enforced" if where else "plain"
         for place in ("annotations", "labels"):
             forged = new_pod(**{place: {RESULT: "x"}})
-            yield PodShape(f"forged-{place}-{end}", frozenset({"DOOR_ANNOTATION"}), forged, where)
+            yield PodShape(f"forged-{place}-{end}", frozenset({"BYPASS_ANNOTATION"}), forged, where)
         for number, bad in enumerate(({MAP: "0=a:0\nx=b:1\n"}, {"gpuwarden.dev/min-level": "L9"})):
             document = new_pod(annotations=bad)
             yield PodShape(f"malformed-{number}-{end}", frozenset({"REQ_INVALID"}), document, where)
-    guarded_pod = new_pod(annotations=LEVEL, hostPID=True)
-    yield PodShape("guarded-plain", frozenset({"DOOR_HOST_PID"}), guarded_pod, is_enforced=False)
+    managed_pod = new_pod(annotations=LEVEL, hostPID=True)
+    yield PodShape("managed-plain", frozenset({"BYPASS_HOST_PID"}), managed_pod, is_enforced=False)
     welcome = {
         "nothing": new_pod(),
         "request": new_pod(container(gpus=1)),
@@ -233,7 +233,7 @@ def _pods() -> Iterator[Shape]:
         "nothing": {},
     }
     for name, fields in late.items():
-        codes = frozenset({"DOOR_EPHEMERAL"} if fields else ())
+        codes = frozenset({"BYPASS_EPHEMERAL"} if fields else ())
         yield EphemeralShape(f"ephemeral-{name}", codes, fields)
 
 
@@ -263,19 +263,19 @@ def _bindings() -> Iterator[Shape]:
 
 
 def _policies() -> Iterator[Shape]:
-    ours = frozenset({"DOOR_ANNOTATION"})
+    ours = frozenset({"BYPASS_ANNOTATION"})
     for resource in ("", "/status"):
         end = resource.strip("/") or "pod"
         for kind in ("annotations", "labels"):
             yield ChangeShape(f"change-{kind}-{end}", ours, kind, "gpuwarden.dev/x", resource)
-        devices = frozenset({"DOOR_CDI"})
+        devices = frozenset({"BYPASS_CDI"})
         yield ChangeShape(f"change-cdi-{end}", devices, "annotations", _CDI, resource, True)
         yield ChangeShape(f"change-{end}", frozenset(), "annotations", "example.org/x", resource)
         yield LabelShape(f"label-{end}", frozenset({"ROLE_DENIED"}), "true", resource)
     yield LabelShape("label-system", frozenset({"REQ_INVALID"}), "true", namespace="kube-system")
     protected: dict[str, Document] = {
-        "DOOR_TOLERATION": {"tolerations": [{"operator": "Exists"}]},
-        "DOOR_NODE_NAME": {"nodeName": SILENT},
+        "BYPASS_TOLERATION": {"tolerations": [{"operator": "Exists"}]},
+        "BYPASS_NODE_NAME": {"nodeName": SILENT},
     }
     for code, spec in protected.items():
         name = f"protected-{code.lower().replace('_', '-')}"

@@ -19,16 +19,16 @@ from agent.kubelet.listing import unread
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest, verify
 from gpuwarden.evidence.model import (
-    TYPE_BAD_NEWS,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
     ZERO_DIGEST,
     Allocation,
-    BadNews,
     Challenge,
     Evidence,
     EvidenceWithPods,
     FailedRead,
+    FailureNotice,
     Hello,
     WitnessedCheckpoint,
 )
@@ -138,12 +138,12 @@ def test_seq_and_prev_chain_evidence_and_bad_news() -> None:
     stream, first = opened()
     one = attester().evidence(stream, reading(), (), signer=SIGNER, at=AT)
     assert one.digest == evidence_digest(TYPE_EVIDENCE, one.request.evidence.envelope.payload)
-    two = attester().bad_news(one.stream, xid(), signer=SIGNER, at=AT)
+    two = attester().failure_notice(one.stream, xid(), signer=SIGNER, at=AT)
     outer = two.request.evidence
     assert outer.nonce.hex() == first.spare_nonce
-    assert outer.envelope.payload_type == TYPE_BAD_NEWS
-    verify(SVID.leaf, TYPE_BAD_NEWS, outer.envelope.payload, outer.envelope.signature)
-    news = decode(outer.envelope.payload, BadNews, max_bytes=4096)
+    assert outer.envelope.payload_type == TYPE_FAILURE_NOTICE
+    verify(SVID.leaf, TYPE_FAILURE_NOTICE, outer.envelope.payload, outer.envelope.signature)
+    news = decode(outer.envelope.payload, FailureNotice, max_bytes=4096)
     assert (news.seq, news.prev, news.kind, news.xid) == (2, one.digest, "xid", 79)
     assert news.nonce == first.spare_nonce
     stream, second = challenged(two.stream, stream_id=first.stream_id)
@@ -157,14 +157,14 @@ def test_no_evidence_without_a_challenge() -> None:
     with pytest.raises(NotChallengedError):
         attester().evidence(stream, reading(), (), signer=SIGNER, at=AT)
     with pytest.raises(NotChallengedError):
-        attester().bad_news(stream, xid(), signer=SIGNER, at=AT)
+        attester().failure_notice(stream, xid(), signer=SIGNER, at=AT)
 
 
 def test_each_nonce_is_used_once() -> None:
     stream, _ = opened()
-    told = attester().bad_news(stream, xid(), signer=SIGNER, at=AT)
+    told = attester().failure_notice(stream, xid(), signer=SIGNER, at=AT)
     with pytest.raises(NotChallengedError):
-        attester().bad_news(told.stream, xid(), signer=SIGNER, at=AT)
+        attester().failure_notice(told.stream, xid(), signer=SIGNER, at=AT)
     answered = attester().evidence(told.stream, reading(), (), signer=SIGNER, at=AT)
     with pytest.raises(NotChallengedError):
         attester().evidence(answered.stream, reading(), (), signer=SIGNER, at=AT)

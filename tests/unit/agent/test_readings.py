@@ -3,7 +3,7 @@ import asyncio
 from agent.session.readings import SharedReadings
 from gpuwarden.clock import SystemClock
 from tests.builders.attesting import reading
-from tests.fakes.agent_ports import FakeGpus, RecordingJournal
+from tests.fakes.agent_ports import FakeGpus, RecordingRecorder
 
 
 async def settle() -> None:
@@ -12,8 +12,8 @@ async def settle() -> None:
 
 
 async def test_who_asks_during_a_reading_gets_the_next_one() -> None:
-    gpus, journal = FakeGpus(hold=asyncio.Event()), RecordingJournal()
-    readings = SharedReadings(gpus, SystemClock(), journal)
+    gpus, recorder = FakeGpus(hold=asyncio.Event()), RecordingRecorder()
+    readings = SharedReadings(gpus, SystemClock(), recorder)
     serving = asyncio.create_task(readings.run())
     first = asyncio.create_task(readings.read())
     await settle()
@@ -28,13 +28,13 @@ async def test_who_asks_during_a_reading_gets_the_next_one() -> None:
     assert [await task for task in late] == [gpus.answer] * 3
     assert gpus.begun == 2
     assert old != gpus.answer
-    assert len(journal.of("reading_done")) == 2
+    assert len(recorder.of("reading_done")) == 2
     serving.cancel()
 
 
 async def test_nothing_is_read_for_those_who_have_gone() -> None:
     gpus = FakeGpus()
-    readings = SharedReadings(gpus, SystemClock(), RecordingJournal())
+    readings = SharedReadings(gpus, SystemClock(), RecordingRecorder())
     asking = asyncio.create_task(readings.read())
     await settle()
     asking.cancel()
@@ -48,7 +48,7 @@ async def test_nothing_is_read_for_those_who_have_gone() -> None:
 
 async def test_one_of_several_may_go() -> None:
     gpus = FakeGpus(hold=asyncio.Event())
-    readings = SharedReadings(gpus, SystemClock(), RecordingJournal())
+    readings = SharedReadings(gpus, SystemClock(), RecordingRecorder())
     asking = [asyncio.create_task(readings.read()) for _ in range(2)]
     await settle()
     serving = asyncio.create_task(readings.run())

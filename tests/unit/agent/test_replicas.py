@@ -23,7 +23,7 @@ from tests.fakes.agent_ports import (
     FakeSvids,
     FakeWitness,
     PlainDialer,
-    RecordingJournal,
+    RecordingRecorder,
 )
 from tests.fakes.fake_controller import FakeController
 
@@ -52,7 +52,7 @@ class Cluster:
     controllers: dict[Address, FakeController] = field(default_factory=dict)
     svids: FakeSvids = field(default_factory=lambda: FakeSvids(SVID))
     gpus: FakeGpus = field(default_factory=FakeGpus)
-    journal: RecordingJournal = field(default_factory=RecordingJournal)
+    recorder: RecordingRecorder = field(default_factory=RecordingRecorder)
     dialer: PlainDialer = field(default_factory=lambda: PlainDialer({}))
     resolver: FakeResolver = field(
         default_factory=lambda: FakeResolver({NAME: frozenset({ONE, TWO})})
@@ -75,12 +75,12 @@ class Cluster:
             read=self.gpus.read,
             roots=lambda: CA.roots,
             witness=FakeWitness(),
-            journal=self.journal,
+            recorder=self.recorder,
             stream_ids=UsedStreamIds(),
             clock=SystemClock(),
         )
         ports = LinkPorts(
-            session=session, journal=self.journal, jitter=lambda: 0.5, timing=self.timing
+            session=session, recorder=self.recorder, jitter=lambda: 0.5, timing=self.timing
         )
         replicas = ReplicaSet(
             ports, (NAME,), svids=self.svids, resolver=self.resolver, resolve_interval_s=0.02
@@ -100,7 +100,7 @@ class Cluster:
             await controller.until(lambda: bool(controller.all_evidence))  # noqa: B023 -- awaited here
 
     async def heard(self, name: str, *values: object) -> None:
-        await self.journal.until(lambda: values in self.journal.of(name))
+        await self.recorder.until(lambda: values in self.recorder.of(name))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ async def test_a_replica_that_refuses_is_asked_again(cluster: Cluster) -> None:
     one = cluster.controllers[ONE]
     one.refusal = ("NODE_UNKNOWN", "")
     async with cluster.running():
-        await cluster.journal.until(lambda: len(cluster.journal.of("ended")) >= 3)
+        await cluster.recorder.until(lambda: len(cluster.recorder.of("ended")) >= 3)
         one.refusal = None
         await cluster.accepted(ONE)
 
@@ -200,7 +200,7 @@ async def test_superseded_by_one_is_silent_to_all_and_stays(cluster: Cluster) ->
         cluster.resolver.answers[NAME] = frozenset({ONE, TWO, Address("10.0.0.3", 1)})
         await asyncio.sleep(0.1)
         assert len(cluster.dialer.dialled) == dialled
-        assert len(cluster.journal.of("superseded")) == 1
+        assert len(cluster.recorder.of("superseded")) == 1
 
 
 async def test_bad_news_goes_to_every_replica(cluster: Cluster) -> None:

@@ -31,7 +31,7 @@ from gpuwarden.wire.v1 import attestation_pb2 as wire
 from tests.builders.attesting import AGENT, attester, reading, xid
 from tests.builders.ca import SpiffeCa
 from tests.builders.challenges import CONTROLLER
-from tests.fakes.agent_ports import FakeGpus, FakeWitness, PlainDialer, RecordingJournal
+from tests.fakes.agent_ports import FakeGpus, FakeWitness, PlainDialer, RecordingRecorder
 from tests.fakes.fake_controller import HASH, FakeController, changed
 
 CA = SpiffeCa()
@@ -48,7 +48,7 @@ class Bench:
     dialer: PlainDialer
     gpus: FakeGpus = field(default_factory=FakeGpus)
     witness: FakeWitness = field(default_factory=FakeWitness)
-    journal: RecordingJournal = field(default_factory=RecordingJournal)
+    recorder: RecordingRecorder = field(default_factory=RecordingRecorder)
     stream_ids: UsedStreamIds = field(default_factory=UsedStreamIds)
     roots: tuple[x509.Certificate, ...] = CA.roots
     timing: StreamTiming = field(default_factory=StreamTiming)
@@ -66,7 +66,7 @@ class Bench:
             pods=self.look,
             roots=lambda: self.roots,
             witness=self.witness,
-            journal=self.journal,
+            recorder=self.recorder,
             stream_ids=self.stream_ids,
             clock=SystemClock(),
             timing=self.timing,
@@ -81,16 +81,16 @@ class Bench:
 
     def on_accepted(self) -> None:
         self.accepted += 1
-        self.journal.hear("accepted")
+        self.recorder.hear("accepted")
 
     async def end_of(self, session: Session | None = None) -> End:
         async with asyncio.timeout(10):
             end = await (session or self.session()).run()
-        assert self.journal.of("ended")[-1] == (REPLICA, self.streams, end)
+        assert self.recorder.of("ended")[-1] == (REPLICA, self.streams, end)
         return end
 
     def verdicts(self) -> list[tuple[Verdict, About]]:
-        return [(entry[2], entry[3]) for entry in self.journal.of("judged")]  # type: ignore[misc] # as recorded
+        return [(entry[2], entry[3]) for entry in self.recorder.of("judged")]  # type: ignore[misc] # as recorded
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ async def test_hello_challenge_evidence_verdict(bench: Bench) -> None:
     )
     session = bench.session()
     async with running(session) as task:
-        await bench.journal.until(lambda: bench.accepted == 1)
+        await bench.recorder.until(lambda: bench.accepted == 1)
         [stream] = bench.controller.streams
         assert stream.hello.node_name == "node-1"
         assert stream.hello.checkpoints == bench.witness.known
@@ -164,13 +164,13 @@ async def test_bad_news_uses_the_spare_nonce_while_evidence_is_read(bench: Bench
     bench.gpus.hold = asyncio.Event()
     session = bench.session()
     async with running(session):
-        await bench.journal.until(
-            lambda: bench.gpus.begun == 1 or "opened" in bench.journal.names()
+        await bench.recorder.until(
+            lambda: bench.gpus.begun == 1 or "opened" in bench.recorder.names()
         )
         session.tell(xid())
         await bench.controller.until(lambda: bool(bench.controller.all_news))
         bench.gpus.hold.set()
-        await bench.journal.until(lambda: bench.accepted == 1)
+        await bench.recorder.until(lambda: bench.accepted == 1)
         [news], [evidence] = bench.controller.streams[0].news, bench.controller.streams[0].evidence
         assert (news.seq, evidence.seq) == (1, 2)
         assert news.kind == "xid"
@@ -187,7 +187,7 @@ async def test_a_checkpoint_of_a_verified_challenge_is_witnessed(bench: Bench) -
         log_key_changes=shown.key_changes,
     )
     async with running(bench.session()):
-        await bench.journal.until(lambda: bench.accepted == 1)
+        await bench.recorder.until(lambda: bench.accepted == 1)
     assert bench.witness.seen == [shown]
 
 
@@ -229,7 +229,7 @@ async def test_a_replayed_challenge_is_refused_on_the_same_and_on_a_later_stream
     bench.controller.forge = keep
     async with asyncio.TaskGroup() as tasks:
         ending = tasks.create_task(bench.end_of())
-        await bench.journal.until(lambda: bench.accepted == 1)
+        await bench.recorder.until(lambda: bench.accepted == 1)
         await bench.controller.send(bench.controller.streams[0], kept[0])
     assert ending.result().reason is EndReason.UNPROVEN
     assert ending.result().detail.startswith("replay: ")
@@ -321,10 +321,10 @@ async def test_a_reading_that_takes_too_long_costs_a_round(bench: Bench) -> None
     bench.controller.interval_ms = 200
     bench.gpus.hold = asyncio.Event()
     async with running(bench.session()):
-        await bench.journal.until(lambda: "lost_round" in bench.journal.names())
+        await bench.recorder.until(lambda: "lost_round" in bench.recorder.names())
         bench.gpus.hold.set()
         bench.controller.ttl_ms = 15_000
-        await bench.journal.until(lambda: bench.accepted == 1)
+        await bench.recorder.until(lambda: bench.accepted == 1)
     assert bench.controller.streams[0].evidence[0].seq == 1
 
 
@@ -353,7 +353,7 @@ async def test_a_controller_that_is_not_there(bench: Bench) -> None:
 async def test_a_controller_that_goes_away(bench: Bench) -> None:
     async with asyncio.TaskGroup() as tasks:
         ending = tasks.create_task(bench.end_of())
-        await bench.journal.until(lambda: bench.accepted == 1)
+        await bench.recorder.until(lambda: bench.accepted == 1)
         await bench.controller.stop()
     assert ending.result().reason is EndReason.PEER
 

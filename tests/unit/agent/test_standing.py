@@ -12,7 +12,7 @@ from agent.ops import Ops
 from agent.session.machine import About, End, EndReason, Verdict
 from agent.standing import Condition, Standing
 from gpuwarden.evidence.model import Allocation, FailedRead, LogAlarm
-from gpuwarden.identity.keeper import KeeperFacts
+from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -47,7 +47,7 @@ class Bench:
         self.instruments = Instruments(Process.AGENT, "0.1.0")
         self.standing = Standing(self.instruments, self.clock, self.svids)
         self.stuck_call: StuckCall | None = None
-        self.keeper = KeeperFacts(600.0, 1, 1, 0, watching=True)
+        self.svid_watcher = SvidFacts(600.0, 1, 1, 0, watching=True)
         self.ops = Ops(self.instruments, self.standing, self, self)
 
     def stuck(self, now: float) -> StuckCall | None:
@@ -57,8 +57,8 @@ class Bench:
     def state(self) -> str:
         return self.svids.state()
 
-    def facts(self) -> KeeperFacts:
-        return self.keeper
+    def facts(self) -> SvidFacts:
+        return self.svid_watcher
 
     def accepted(self) -> None:
         self.standing.linked(REPLICA)
@@ -182,7 +182,7 @@ def test_metrics() -> None:
         "gpuwarden_ready 1.0",
     ):
         assert expected in lines, expected
-    bench.keeper = KeeperFacts(0.0, 2, 3, 4, watching=False)
+    bench.svid_watcher = SvidFacts(0.0, 2, 3, 4, watching=False)
     lines = bench.metrics()
     assert 'gpuwarden_svid_updates_total{result="taken"} 2.0' in lines
     assert 'gpuwarden_svid_updates_total{result="failed"} 4.0' in lines

@@ -12,7 +12,7 @@ STATE = AgentState(instance_id="a", boot_id="b", logs=(), log_alarms=(), gpus=()
 
 
 @dataclass
-class FakeKeeper:
+class FakeStore:
     kept: list[AgentState] = field(default_factory=list)
     fault: Exception | None = None
     hang: threading.Event | None = None
@@ -32,19 +32,19 @@ async def until(holds: object) -> None:
 
 
 async def test_changes_are_kept_and_failures_told() -> None:
-    keeper, told = FakeKeeper(), list[str]()
-    writer = StateWriter(keeper, lambda: STATE, failed=told.append, write_s=0.05)
+    store, told = FakeStore(), list[str]()
+    writer = StateWriter(store, lambda: STATE, failed=told.append, write_s=0.05)
     task = asyncio.create_task(writer.run())
     writer.changed()
-    await until(lambda: keeper.kept == [STATE])
-    keeper.fault = StateNotKeptError("Read-only file system")
+    await until(lambda: store.kept == [STATE])
+    store.fault = StateNotKeptError("Read-only file system")
     writer.changed()
     await until(lambda: told == ["Read-only file system"])
-    keeper.hang = threading.Event()
+    store.hang = threading.Event()
     writer.changed()
     await until(lambda: len(told) == 2)
     assert told[1] == "the disk did not answer within 0.05 s"
-    keeper.hang.set()
+    store.hang.set()
     task.cancel()
 
 

@@ -9,12 +9,12 @@ from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.messages import (
     ReservationQuery,
-    account_message,
     fit_message,
     gpu_messages,
     node_message,
     refusal_messages,
     reservation_page,
+    trace_message,
     unreadable_pod,
     use_message,
 )
@@ -247,10 +247,10 @@ def test_use_that_was_not_read_is_not_none() -> None:
     assert (empty.allocations_read, empty.processes_read) == (True, True)
 
 
-NEEDS = Requirements(guarded=True, min_level=Level.L1, count=2)
+NEEDS = Requirements(managed=True, min_level=Level.L1, count=2)
 
 
-def test_an_unguarded_pod_has_no_verdicts() -> None:
+def test_an_unmanaged_pod_has_no_verdicts() -> None:
     message = fit_message(Requirements(), None)
     assert (message.guarded, message.code, list(message.fits)) == (False, "", [])
 
@@ -280,7 +280,7 @@ def test_every_node_with_its_verdict() -> None:
     ]
 
 
-def test_a_pod_whose_wishes_cannot_be_read() -> None:
+def test_a_pod_whose_requirements_cannot_be_read() -> None:
     invalid = RequirementsInvalid((Finding("gpuwarden.dev/min-level", "L9", "L0 to L3"),))
     report = FitReport((), {}, Refusal(ReasonCode.REQ_INVALID, "the same in other words"))
     message = fit_message(invalid, report)
@@ -307,7 +307,7 @@ WALL_NS = 1_800_000_000 * 1_000_000_000
 def told(*args: Any, **more: Any) -> pb.ExplainPodResponse:
     found = account(*args, **more)
     assert found is not None
-    return account_message(found, WALL_NS)
+    return trace_message(found, WALL_NS)
 
 
 def test_a_bound_pod() -> None:

@@ -1,4 +1,4 @@
-"""Each door past us: what opens it, and what looks like it and does not."""
+"""Each bypass past us: what opens it, and what looks like it and does not."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from controller.admission.bypass_checks import is_device_list
 from controller.admission.pod_view import AdmissionRules
 from controller.admission.validation import validated, validated_ephemeral
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from controller.wiring.binding import admission_rules
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
@@ -64,14 +64,14 @@ CLOSED: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("code", "pod"), HOSTILE, ids=[f"{i}-{x[0]}" for i, x in enumerate(HOSTILE)]
 )
-def test_an_open_door_is_named(code: str, pod: dict[str, Any]) -> None:
+def test_an_open_bypass_is_named(code: str, pod: dict[str, Any]) -> None:
     assert codes(pod) == [code]
 
 
 @pytest.mark.parametrize(
     ("code", "pod"), [x for x in HOSTILE if x[1]["metadata"].get("annotations") != UUIDS]
 )
-def test_outside_enforced_namespaces_only_guarded_pods_are_asked(
+def test_outside_enforced_namespaces_only_managed_pods_are_asked(
     code: str, pod: dict[str, Any]
 ) -> None:
     assert codes(pod, enforced=False) == []
@@ -81,38 +81,38 @@ def test_outside_enforced_namespaces_only_guarded_pods_are_asked(
 
 
 @pytest.mark.parametrize("pod", CLOSED)
-def test_what_only_looks_like_a_door_is_let_in(pod: dict[str, Any]) -> None:
+def test_what_only_looks_like_a_bypass_is_let_in(pod: dict[str, Any]) -> None:
     assert codes(pod) == []
 
 
 def test_outside_what_is_not_injected_must_not_come_from_a_configmap() -> None:
     pod = with_("envFrom", [{"configMapRef": {"name": "c"}}], annotations=LEVEL)
-    assert codes(pod, enforced=False) == ["DOOR_ENV_FROM"]
+    assert codes(pod, enforced=False) == ["BYPASS_ENV_FROM"]
 
 
-def test_every_door_of_the_closed_set_is_shut_here_or_named_elsewhere() -> None:
+def test_every_bypass_of_the_closed_set_is_shut_here_or_named_elsewhere() -> None:
     here = {code for code, _ in HOSTILE}
     elsewhere = {
-        "DOOR_ANNOTATION",  # below, as the next ones
-        "DOOR_UNINJECTED",
-        "DOOR_EPHEMERAL",
-        "DOOR_TOLERATION",  # deploy/policy
+        "BYPASS_ANNOTATION",  # below, as the next ones
+        "BYPASS_UNINJECTED",
+        "BYPASS_EPHEMERAL",
+        "BYPASS_TOLERATION",  # deploy/policy
     }
-    assert here | elsewhere == {x.value for x in ReasonCode if x.name.startswith("DOOR_")}
+    assert here | elsewhere == {x.value for x in ReasonCode if x.name.startswith("BYPASS_")}
 
 
-def test_a_foreign_scheduler_is_refused_for_guarded_pods_alone() -> None:
-    guarded = new_pod(container(gpus=1))
-    guarded["spec"]["schedulerName"] = "volcano"
-    assert codes(guarded) == ["DOOR_SCHEDULER"]
+def test_a_foreign_scheduler_is_refused_for_managed_pods_alone() -> None:
+    managed = new_pod(container(gpus=1))
+    managed["spec"]["schedulerName"] = "volcano"
+    assert codes(managed) == ["BYPASS_SCHEDULER"]
     plain = new_pod()
     plain["spec"]["schedulerName"] = "volcano"
     assert codes(plain) == []
 
 
-def test_all_open_doors_are_told_at_once() -> None:
+def test_all_open_bypasses_are_told_at_once() -> None:
     pod = new_pod(container(env=[ALL], securityContext=PRIVILEGED), hostPID=True, volumes=[HOST])
-    assert codes(pod) == ["DOOR_ENV", "DOOR_HOSTPATH", "DOOR_PRIVILEGED", "DOOR_HOST_PID"]
+    assert codes(pod) == ["BYPASS_ENV", "BYPASS_HOSTPATH", "BYPASS_PRIVILEGED", "BYPASS_HOST_PID"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_pod_that_the_mutating_webhook_has_not_seen_is_refused(
     pod: dict[str, Any], path: str
 ) -> None:
     (refusal,) = validate(pod).refusals
-    assert refusal.code is ReasonCode.DOOR_UNINJECTED
+    assert refusal.code is ReasonCode.BYPASS_UNINJECTED
     assert refusal.detail.startswith(path)
     assert validate(pod, injected=False).refusals == ()
 
@@ -136,18 +136,18 @@ def test_an_own_value_where_ours_belongs_is_not_injected() -> None:
     stored = patched(new_pod(annotations=UUIDS))
     stored["spec"]["containers"][0]["env"][0] = variable("CUDA_VISIBLE_DEVICES", "0")
     (refusal,) = validate(stored).refusals
-    assert refusal.code is ReasonCode.DOOR_UNINJECTED
+    assert refusal.code is ReasonCode.BYPASS_UNINJECTED
     stored = patched(new_pod(annotations=UUIDS))
     stored["spec"]["containers"][0]["env"].append(ALL)
-    assert [x.code for x in validate(stored).refusals] == [ReasonCode.DOOR_UNINJECTED]
+    assert [x.code for x in validate(stored).refusals] == [ReasonCode.BYPASS_UNINJECTED]
 
 
-def test_results_and_faults_are_told_before_any_door() -> None:
+def test_results_and_faults_are_told_before_any_bypass() -> None:
     bad = {"gpuwarden.dev/node": "n", "gpuwarden.dev/min-level": "?"}
     found = validate(new_pod(hostPID=True, annotations=bad)).refusals
-    assert [x.code.value for x in found] == ["DOOR_ANNOTATION", "REQ_INVALID"]
+    assert [x.code.value for x in found] == ["BYPASS_ANNOTATION", "REQ_INVALID"]
     assert [x.code.value for x in validate(new_pod(annotations=bad), enforced=False).refusals] == [
-        "DOOR_ANNOTATION",
+        "BYPASS_ANNOTATION",
         "REQ_INVALID",
     ]
 
@@ -163,7 +163,7 @@ def test_results_and_faults_are_told_before_any_door() -> None:
         ({"example.org/a": "é" * (96 << 10)}, {}),
     ],
 )
-def test_a_guarded_pod_leaves_room_for_what_we_write(
+def test_a_managed_pod_leaves_room_for_what_we_write(
     annotations: dict[str, str], labels: dict[str, str]
 ) -> None:
     full = new_pod(annotations={**annotations, **LEVEL}, labels=labels)
@@ -177,7 +177,7 @@ def test_a_guarded_pod_leaves_room_for_what_we_write(
 def test_twins_of_results_are_ours_too() -> None:
     for key in ("fudo.org/gpu.uuid", "fudo.org/gpu.reservation-id", "fudo.org/gpu.node"):
         found = validate(new_pod(annotations={key: "x"}), enforced=False).refusals
-        assert [x.code.value for x in found] == ["DOOR_ANNOTATION"]
+        assert [x.code.value for x in found] == ["BYPASS_ANNOTATION"]
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_twins_of_results_are_ours_too() -> None:
         {"volumeMounts": [LIST]},
     ],
 )
-def test_an_ephemeral_container_opens_no_door(fields: dict[str, Any]) -> None:
+def test_an_ephemeral_container_opens_no_bypass(fields: dict[str, Any]) -> None:
     pod = admitted(new_pod(ephemeralContainers=[container("debug", **fields)]))
     rules, none = AdmissionRules(), frozenset[str]()
     found = validated_ephemeral(pod, none, rules, enforced=True, injected=False)
-    assert {x.code for x in found.refusals} == {ReasonCode.DOOR_EPHEMERAL}
+    assert {x.code for x in found.refusals} == {ReasonCode.BYPASS_EPHEMERAL}
     known = validated_ephemeral(pod, frozenset({"debug"}), rules, enforced=True)
     assert known.refusals == ()
     outside = validated_ephemeral(pod, none, rules, enforced=False)
@@ -203,7 +203,7 @@ def test_an_ephemeral_container_opens_no_door(fields: dict[str, Any]) -> None:
 def test_an_ephemeral_container_must_be_injected_too() -> None:
     pod = admitted(new_pod(container(gpus=1), ephemeralContainers=[container("debug")]))
     found = validated_ephemeral(pod, frozenset(), AdmissionRules(), enforced=True)
-    assert [x.code for x in found.refusals] == [ReasonCode.DOOR_UNINJECTED]
+    assert [x.code for x in found.refusals] == [ReasonCode.BYPASS_UNINJECTED]
 
 
 def test_allowed_runtime_classes_are_configured() -> None:
@@ -225,7 +225,7 @@ def test_a_host_path_is_listed_as_it_is_written_or_refused(path: str) -> None:
     assert validated(pod, rules, enforced=True, injected=False).refusals == ()
     other = admitted(new_pod(volumes=[{"name": "v", "hostPath": {"path": path}}]))
     (refusal,) = validated(other, rules, enforced=True, injected=False).refusals
-    assert refusal.code is ReasonCode.DOOR_HOSTPATH
+    assert refusal.code is ReasonCode.BYPASS_HOSTPATH
     assert "admission.hostPaths" in refusal.detail
 
 
@@ -235,7 +235,7 @@ def test_the_listed_host_paths_are_those_of_the_settings() -> None:
     head = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: ControllerConfig\n"
     text = "\n".join([*lines, "admission: {hostPaths: [/data]}"])
     settings = load(CONTROLLER, Inputs(file=("c.yaml", f"{head}{text}\n".encode()))).settings
-    assert admission_rules(settings, WishRules()).host_paths == {"/data"}
+    assert admission_rules(settings, RequirementRules()).host_paths == {"/data"}
 
 
 def test_device_lists_in_every_spelling() -> None:

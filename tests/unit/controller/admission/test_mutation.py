@@ -21,7 +21,7 @@ from controller.admission.mutation import (
 from controller.admission.pod_view import AdmissionRules, AdmittedPod, decode_admitted
 from controller.admission.validation import Judged, mutated, mutated_ephemeral, validated
 from controller.fleet.directory import KnownNode, Taint
-from controller.placement.texts import HINT_LABEL_PREFIX, WishRules
+from controller.placement.texts import HINT_LABEL_PREFIX, RequirementRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import (
     LEVEL,
@@ -85,7 +85,7 @@ def test_containers_that_another_webhook_adds_later_get_theirs() -> None:
 
 
 def test_configured_resources_and_scheduler_count() -> None:
-    rules = AdmissionRules(WishRules(managed_resources=("example.org/gpu",)), "mine")
+    rules = AdmissionRules(RequirementRules(managed_resources=("example.org/gpu",)), "mine")
     own = container(resources={"limits": {"example.org/gpu": 1}})
     patch = documents(mutated(admitted(new_pod(own)), rules, enforced=True).patch)
     assert [x["path"] for x in patch] == ["/spec/schedulerName", "/spec/tolerations"]
@@ -98,7 +98,7 @@ def test_a_pod_full_of_one_variable_is_not_cleaned_but_refused() -> None:
     pod = new_pod(container(env=flood), annotations=UUIDS)
     removals = [x for x in mutate(pod).patch if x.op is Verb.REMOVE]
     assert len(removals) == 64
-    assert codes(pod) == ["DOOR_UNINJECTED"]
+    assert codes(pod) == ["BYPASS_UNINJECTED"]
     assert codes(new_pod(container(env=flood[:60]), annotations=UUIDS)) == []
 
 
@@ -108,7 +108,7 @@ def test_where_the_clusters_own_scheduler_is_ours_its_name_stays() -> None:
     assert patch == ()
 
 
-def test_malformed_wishes_are_refused_with_key_text_and_expectation() -> None:
+def test_malformed_requirements_are_refused_with_key_text_and_expectation() -> None:
     bad = {"gpuwarden.dev/min-level": "L9", "gpu-scheduling-map": "0=a:0\nx=b:1\n0=c:2"}
     judged = mutate(new_pod(annotations=bad), enforced=False)
     (refusal,) = judged.refusals
@@ -124,7 +124,7 @@ def test_keys_that_only_we_write_are_refused_wherever_they_stand() -> None:
             pod = new_pod(annotations=LEVEL)
             pod["metadata"].setdefault(place, {})["gpuwarden.dev/reservation-id"] = "x"
             (refusal,) = mutate(pod, enforced=enforced).refusals
-            assert refusal.code is ReasonCode.DOOR_ANNOTATION
+            assert refusal.code is ReasonCode.BYPASS_ANNOTATION
             assert "gpuwarden.dev/reservation-id" in refusal.detail
 
 
@@ -425,13 +425,13 @@ def test_kubelet_looks_at_selectors() -> None:
 
 # --- Pods that are sent to nodes by a hint label, where no scheduler asks the extender
 
-RULES = WishRules()
+RULES = RequirementRules()
 BY_AFFINITY = AdmissionRules(by_affinity=True)
 MAP = {"gpu-scheduling-map": "0=n1:0\n1=n2:0"}
 INDEX = "apps.kubernetes.io/pod-index"
 
 
-def key(document: Document, rules: WishRules = RULES) -> str:
+def key(document: Document, rules: RequirementRules = RULES) -> str:
     return hint(admitted(document), rules).key
 
 
@@ -457,7 +457,7 @@ def test_the_key_is_a_label_that_no_kubelet_may_set() -> None:
     prefix, _, name = key(new_pod(annotations=UUIDS)).partition("/")
     assert prefix.endswith(".node-restriction.kubernetes.io")
     assert len(name) <= 63
-    assert name.startswith("wish-")
+    assert name.startswith("requirement-")
 
 
 SAME = [
@@ -477,7 +477,7 @@ OTHER = [
 
 
 @pytest.mark.parametrize("document", SAME)
-def test_pods_with_the_same_wishes_share_a_key(document: Document) -> None:
+def test_pods_with_the_same_requirements_share_a_key(document: Document) -> None:
     assert key(document) == key(new_pod(annotations=UUIDS))
 
 
@@ -487,7 +487,7 @@ def test_others_have_another(document: Document) -> None:
 
 
 def test_keys_of_hash_lists_are_the_configured_ones() -> None:
-    mine = WishRules(hash_keys=("example.org/hash",))
+    mine = RequirementRules(hash_keys=("example.org/hash",))
     pod = new_pod(annotations=UUIDS | {"example.org/hash": "x"})
     assert key(pod) == key(new_pod(annotations=UUIDS))
     assert key(pod, mine) != key(new_pod(annotations=UUIDS), mine)
@@ -502,7 +502,7 @@ def test_with_a_map_the_line_counts_by_labels_or_a_name_of_its_own() -> None:
     assert key(named(pod, "a-0", generated=True)) == key(pod)
 
 
-def test_a_guarded_pod_is_pinned_and_keeps_its_scheduler() -> None:
+def test_a_managed_pod_is_pinned_and_keeps_its_scheduler() -> None:
     found = patched_by_hint(new_pod(annotations=UUIDS))
     assert found["spec"]["schedulerName"] == "default-scheduler"
     assert hinted(admitted(found), RULES) == key(found)
@@ -510,7 +510,7 @@ def test_a_guarded_pod_is_pinned_and_keeps_its_scheduler() -> None:
     assert validate(found).refusals == ()
 
 
-def test_a_pod_that_names_another_wish_s_label_waits_for_its_own() -> None:
+def test_a_pod_that_names_another_requirement_s_label_waits_for_its_own() -> None:
     others = key(new_pod(annotations=UUIDS | {"gpuwarden.dev/min-level": "L1"}))
     terms = {"requiredDuringSchedulingIgnoredDuringExecution": terms_of(others)}
     found = patched_by_hint(new_pod(annotations=UUIDS, affinity={"nodeAffinity": terms}))
@@ -556,15 +556,15 @@ def test_any_scheduler_will_do(scheduler: str) -> None:
 def test_a_pod_that_is_not_pinned_is_refused() -> None:
     found = patched_by_hint(new_pod(annotations=UUIDS))
     del found["spec"]["affinity"]
-    assert [x.code for x in validate(found).refusals] == [ReasonCode.DOOR_UNINJECTED]
+    assert [x.code for x in validate(found).refusals] == [ReasonCode.BYPASS_UNINJECTED]
 
 
 @pytest.mark.parametrize("rules", [BY_AFFINITY, AdmissionRules(scheduler_name="default-scheduler")])
-def test_outside_enforced_namespaces_a_wish_is_refused(rules: AdmissionRules) -> None:
+def test_outside_enforced_namespaces_a_requirement_is_refused(rules: AdmissionRules) -> None:
     pod = admitted(new_pod(annotations=UUIDS))
     judged = validated(pod, rules, enforced=False, injected=False)
-    assert [x.code for x in judged.refusals] == [ReasonCode.DOOR_SCHEDULER]
-    assert "wishes are for enforced namespaces" in judged.refusals[0].detail
+    assert [x.code for x in judged.refusals] == [ReasonCode.BYPASS_SCHEDULER]
+    assert "requirements are for enforced namespaces" in judged.refusals[0].detail
     assert validated(admitted(new_pod()), rules, enforced=False).refusals == ()
 
 

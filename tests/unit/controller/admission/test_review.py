@@ -88,7 +88,7 @@ REASONS = {
 @pytest.mark.parametrize("code", ReasonCode)
 def test_a_refusal_says_its_code_and_why(code: ReasonCode) -> None:
     status = STATUSES.get(code.value, 403)
-    refusals = (Refusal(code, "because"), Refusal(ReasonCode.DOOR_CDI, "and"))
+    refusals = (Refusal(code, "because"), Refusal(ReasonCode.BYPASS_CDI, "and"))
     response = answer(Verdict(refusals, patch=(Operation(Verb.REMOVE, "/a"),)))["response"]
     assert response["allowed"] is False
     assert "patch" not in response
@@ -96,17 +96,17 @@ def test_a_refusal_says_its_code_and_why(code: ReasonCode) -> None:
         "status": "Failure",
         "code": status,
         "reason": REASONS[status],
-        "message": f"gpuwarden: {code} because; gpuwarden: DOOR_CDI and",
+        "message": f"gpuwarden: {code} because; gpuwarden: BYPASS_CDI and",
     }
-    codes = dict.fromkeys((code.value, "DOOR_CDI"))
+    codes = dict.fromkeys((code.value, "BYPASS_CDI"))
     assert response["auditAnnotations"] == {"codes": ",".join(codes)}
 
 
 def test_texts_are_bounded() -> None:
-    refusals = tuple(Refusal(ReasonCode.DOOR_ENV, "x" * 300) for _ in range(50))
+    refusals = tuple(Refusal(ReasonCode.BYPASS_ENV, "x" * 300) for _ in range(50))
     response = answer(Verdict(refusals))["response"]
     assert len(response["status"]["message"]) == 2048
-    assert response["auditAnnotations"]["codes"] == "DOOR_ENV"
+    assert response["auditAnnotations"]["codes"] == "BYPASS_ENV"
     warnings = answer(Verdict(warnings=("y" * 999,) * 99))["response"]["warnings"]
     assert [len(x) for x in warnings] == [256] * 8
 
@@ -202,7 +202,7 @@ async def test_what_the_api_server_says_about_a_namespace_is_enough(world: Admis
     """Our own copy of a namespace that was labelled just now may lag behind."""
     elsewhere: dict[str, Any] = {"namespace": "labelled-just-now"}
     assert (await ask(world, "/mutate/pods/enforced", new_pod(), **elsewhere)).patch
-    assert codes(await ask(world, "/validate/pods/enforced", LOUD, **elsewhere)) == ["DOOR_ENV"]
+    assert codes(await ask(world, "/validate/pods/enforced", LOUD, **elsewhere)) == ["BYPASS_ENV"]
     assert codes(await ask(world, "/validate/pods", LOUD, **elsewhere)) == []
 
 
@@ -251,9 +251,9 @@ async def test_a_static_pods_mirror_is_let_be(world: AdmissionWorld) -> None:
     }
     assert await ask(world, "/validate/pods", pod, **kubelet) == Verdict()
     assert await ask(world, "/mutate/pods", pod, **kubelet) == Verdict()
-    assert "DOOR_HOST_PID" in codes(await ask(world, "/validate/pods", pod))
+    assert "BYPASS_HOST_PID" in codes(await ask(world, "/validate/pods", pod))
     plain = new_pod(hostPID=True)
-    assert "DOOR_HOST_PID" in codes(await ask(world, "/validate/pods", plain, **kubelet))
+    assert "BYPASS_HOST_PID" in codes(await ask(world, "/validate/pods", plain, **kubelet))
 
 
 async def test_ephemeral_containers(world: AdmissionWorld) -> None:
@@ -267,10 +267,10 @@ async def test_ephemeral_containers(world: AdmissionWorld) -> None:
     verdict = await ask(world, "/mutate/pods", new, **update)
     (operation,) = documents(verdict.patch)
     assert operation["path"] == "/spec/ephemeralContainers/1/env"
-    assert codes(await ask(world, "/validate/pods", new, **update)) == ["DOOR_UNINJECTED"]
+    assert codes(await ask(world, "/validate/pods", new, **update)) == ["BYPASS_UNINJECTED"]
     new["spec"]["ephemeralContainers"][1] = container("new", securityContext={"privileged": True})
     found = codes(await ask(world, "/validate/pods", new, **update))
-    assert found == ["DOOR_EPHEMERAL", "DOOR_UNINJECTED"]
+    assert found == ["BYPASS_EPHEMERAL", "BYPASS_UNINJECTED"]
 
 
 @pytest.mark.parametrize("path", ["/mutate/pods", "/validate/pods"])
@@ -298,7 +298,7 @@ async def test_report_only_says_everything_and_does_nothing(world: AdmissionWorl
     verdict = await ask(world, "/validate/pods", LOUD, report=True)
     assert (codes(verdict), verdict.result) == ([], "reported")
     (warning,) = verdict.warnings
-    assert warning.startswith("would be denied: gpuwarden: DOOR_ENV container main sets")
+    assert warning.startswith("would be denied: gpuwarden: BYPASS_ENV container main sets")
     assert [x.word for x in world.decisions] == ["admitted", "reported"]
 
 
@@ -315,7 +315,7 @@ async def test_the_record_names_pod_user_owner_and_codes(world: AdmissionWorld) 
     record = admission_record(decision)
     assert record.kind is RecordKind.ADMISSION_DECISION
     assert (record.actor, record.subject) == ("jane", "pod/team-a/train-7d9f-*")
-    assert (record.decision, record.codes) == ("refused", ("DOOR_HOST_PID",))
+    assert (record.decision, record.codes) == ("refused", ("BYPASS_HOST_PID",))
     assert record.refs["owner"] == "ReplicaSet/r"
     assert admission_notice(decision) is None
 
@@ -332,5 +332,5 @@ async def test_a_report_is_an_event_where_people_look(world: AdmissionWorld) -> 
     assert owned is not None
     assert bare.regarding == Regarding("Pod", "bare", "", "team-a")
     assert owned.regarding == Regarding("Job", "j", "u", "team-a", "batch/v1")
-    assert (owned.reason, owned.code) == ("PodWouldBeDenied", "DOOR_PRIVILEGED")
+    assert (owned.reason, owned.code) == ("PodWouldBeDenied", "BYPASS_PRIVILEGED")
     assert owned.note == "would be denied: container main is privileged (and 1 more)"

@@ -7,7 +7,7 @@ from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import VALIDATE, Verdict, pod_handlers
 from controller.admission.validation import (
     CONTAINER_PARTS,
-    MOST_OF_A_DOOR,
+    MOST_OF_A_CHECK,
     MOST_PARTS,
     mutated_ephemeral,
     parts,
@@ -57,7 +57,7 @@ def test_everything_that_is_judged_counts(made: Document, more: int) -> None:
     assert parts(admitted(made)) == CONTAINER_PARTS + more
 
 
-def test_one_part_too_many_is_refused_where_pods_are_guarded() -> None:
+def test_one_part_too_many_is_refused_where_pods_are_managed() -> None:
     added = 1  # by the mutating webhook: a variable
     fits = dict(list(FULL.items())[: MOST_PARTS - CONTAINER_PARTS - added])
     assert codes(new_pod(annotations=fits)) == []
@@ -81,20 +81,20 @@ def test_elsewhere_only_where_it_has_a_key_of_ours() -> None:
             assert [x.code.value for x in judge(made, enforced=False).refusals] == ["REQ_INVALID"]
 
 
-def test_a_thousand_open_doors_are_told_a_few_times_each() -> None:
+def test_a_thousand_open_bypasses_are_told_a_few_times_each() -> None:
     flood = [variable("NVIDIA_VISIBLE_DEVICES", "all")] * 1000
     powers = {"capabilities": {"add": ["SYS_ADMIN"] * 1000}}
     made = new_pod(container(env=flood, securityContext=powers), hostPID=True)
     found = [x.code.value for x in validate(made).refusals]
-    assert found.count("DOOR_ENV") == found.count("DOOR_PRIVILEGED") == MOST_OF_A_DOOR
-    assert found.count("DOOR_HOST_PID") == 1
+    assert found.count("BYPASS_ENV") == found.count("BYPASS_PRIVILEGED") == MOST_OF_A_CHECK
+    assert found.count("BYPASS_HOST_PID") == 1
 
 
 def test_nor_those_of_ephemeral_containers() -> None:
     hostile = container("e", env=[variable("NVIDIA_VISIBLE_DEVICES", "all")] * 1000)
     pod = admitted(new_pod(ephemeralContainers=[hostile]))
     judged = validated_ephemeral(pod, frozenset(), AdmissionRules(), enforced=True, injected=False)
-    assert len(judged.refusals) == MOST_OF_A_DOOR
+    assert len(judged.refusals) == MOST_OF_A_CHECK
 
 
 # --- Pods that request GPUs of kubelet where no node is declared to have a device plugin

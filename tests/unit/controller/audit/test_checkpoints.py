@@ -1,11 +1,11 @@
-"""When the notary signs, what it shows and for how long, over a tree in memory."""
+"""When the checkpoint signer signs, what it shows and for how long, over a tree in memory."""
 
 from base64 import b64decode, b64encode
 from collections import deque
 
 import pytest
 
-from controller.audit.checkpoints import Draft, Notary, Published, Signed, key_record
+from controller.audit.checkpoints import CheckpointSigner, Draft, Published, Signed, key_record
 from controller.audit.tree import LogState, NoNodeError, TreeFile
 from controller.record import Record
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, open_checkpoint
@@ -42,98 +42,107 @@ class MemoryTree(TreeFile):
         return self.hashes[at : at + 32]
 
 
-class Desk:
-    """A notary with everything around it."""
+class Workbench:
+    """A checkpoint signer with everything around it."""
 
     def __init__(self, state: LogState | None = None, tree: MemoryTree | None = None) -> None:
         self.clock = FakeClock()
         self.tree = tree or MemoryTree()
         self.state = state or LogState(Frontier())
-        self.notary = Notary(self.state, self.tree, ONE, ("change",), self.clock)
+        self.checkpoint_signer = CheckpointSigner(
+            self.state, self.tree, ONE, ("change",), self.clock
+        )
         self.lines: list[bytes] = []
 
     def grow(self, records: int) -> Draft:
-        draft = self.notary.draft()
+        draft = self.checkpoint_signer.draft()
         for _ in range(records):
             self.lines.append(b"line %d" % len(self.lines))
             draft.take(self.lines[-1])
-        self.notary.commit(draft)
+        self.checkpoint_signer.commit(draft)
         return draft
 
     def publish(self) -> Signed:
-        signed = self.notary.sign()
-        self.notary.publish(signed)
+        signed = self.checkpoint_signer.sign()
+        self.checkpoint_signer.publish(signed)
         return signed
 
     @property
     def shown(self) -> Published:
-        assert self.notary.published is not None
-        return self.notary.published
+        assert self.checkpoint_signer.published is not None
+        return self.checkpoint_signer.published
 
 
 def test_a_draft_changes_nothing_until_it_is_committed() -> None:
-    desk = Desk()
-    draft = desk.notary.draft()
+    workbench = Workbench()
+    draft = workbench.checkpoint_signer.draft()
     draft.take(b"a")
     draft.take(b"b")
     assert (draft.records, draft.log) == (2, log_id(leaf_hash(b"a")))
     assert draft.frontier.root() == naive_root([b"a", b"b"])
-    assert (desk.state.frontier.size, desk.state.log, desk.tree.hashes) == (0, "", b"")
-    desk.notary.commit(draft)
-    assert (desk.state.frontier.root(), desk.state.log) == (draft.frontier.root(), draft.log)
-    assert desk.tree.hashes == bytes(draft.hashes)
+    assert (workbench.state.frontier.size, workbench.state.log, workbench.tree.hashes) == (
+        0,
+        "",
+        b"",
+    )
+    workbench.checkpoint_signer.commit(draft)
+    assert (workbench.state.frontier.root(), workbench.state.log) == (
+        draft.frontier.root(),
+        draft.log,
+    )
+    assert workbench.tree.hashes == bytes(draft.hashes)
 
 
 def test_the_first_record_is_certified_at_once_and_nothing_never() -> None:
-    desk = Desk()
-    desk.notary.demand()
-    assert not desk.notary.due()
-    desk = Desk()
-    desk.grow(1)
-    assert desk.notary.due()
-    desk.publish()
-    assert not desk.notary.due()
+    workbench = Workbench()
+    workbench.checkpoint_signer.demand()
+    assert not workbench.checkpoint_signer.due()
+    workbench = Workbench()
+    workbench.grow(1)
+    assert workbench.checkpoint_signer.due()
+    workbench.publish()
+    assert not workbench.checkpoint_signer.due()
 
 
 def test_a_checkpoint_is_due_after_ten_seconds_or_a_thousand_records() -> None:
-    desk = Desk()
-    desk.grow(1)
-    desk.publish()
-    desk.clock.advance(10)
-    assert not desk.notary.due()
-    desk.grow(999)
-    desk.publish()
-    desk.grow(1)
-    desk.clock.boottime += 9_999_999_999
-    assert not desk.notary.due()
-    desk.clock.boottime += 1
-    assert desk.notary.due()
-    desk.publish()
-    desk.grow(999)
-    assert not desk.notary.due()
-    desk.grow(1)
-    assert desk.notary.due()
+    workbench = Workbench()
+    workbench.grow(1)
+    workbench.publish()
+    workbench.clock.advance(10)
+    assert not workbench.checkpoint_signer.due()
+    workbench.grow(999)
+    workbench.publish()
+    workbench.grow(1)
+    workbench.clock.boottime += 9_999_999_999
+    assert not workbench.checkpoint_signer.due()
+    workbench.clock.boottime += 1
+    assert workbench.checkpoint_signer.due()
+    workbench.publish()
+    workbench.grow(999)
+    assert not workbench.checkpoint_signer.due()
+    workbench.grow(1)
+    assert workbench.checkpoint_signer.due()
 
 
 def test_a_demand_counts_once_and_waits_for_something_to_sign() -> None:
-    desk = Desk()
-    desk.grow(1)
-    desk.publish()
-    desk.notary.demand()
-    assert not desk.notary.due()
-    desk.grow(1)
-    assert desk.notary.due()
-    desk.publish()
-    desk.grow(1)
-    assert not desk.notary.due()
+    workbench = Workbench()
+    workbench.grow(1)
+    workbench.publish()
+    workbench.checkpoint_signer.demand()
+    assert not workbench.checkpoint_signer.due()
+    workbench.grow(1)
+    assert workbench.checkpoint_signer.due()
+    workbench.publish()
+    workbench.grow(1)
+    assert not workbench.checkpoint_signer.due()
 
 
 def test_what_is_signed_is_the_whole_tree() -> None:
-    desk = Desk(LogState(Frontier(), prev=TreeHead(7, b"p" * 32)))
-    desk.grow(5)
-    signed = desk.publish()
-    head = TreeHead(5, naive_root(desk.lines))
-    log = log_id(leaf_hash(desk.lines[0]))
+    workbench = Workbench(LogState(Frontier(), prev=TreeHead(7, b"p" * 32)))
+    workbench.grow(5)
+    signed = workbench.publish()
+    head = TreeHead(5, naive_root(workbench.lines))
+    log = log_id(leaf_hash(workbench.lines[0]))
     assert signed.head == head
     assert open_checkpoint(signed.note, ONE.key) == Checkpoint(
         ONE.key.name, log, head, TreeHead(7, b"p" * 32)
@@ -141,17 +150,17 @@ def test_what_is_signed_is_the_whole_tree() -> None:
     assert signed.record() == Record(
         RecordKind.CHECKPOINT, "controller", "log", "signed", refs={"checkpoint": signed.note}
     )
-    assert desk.shown == Published(
+    assert workbench.shown == Published(
         signed.note, head, log, str(ONE.key), ("change",), {5: ()}, frozenset()
     )
 
 
 def test_what_a_further_file_carries() -> None:
-    desk = Desk()
-    desk.grow(3)
-    signed = desk.notary.sign()
-    peaks = tuple(b64encode(x).decode() for x in desk.state.frontier.peaks)
-    assert desk.notary.carried(signed) == {
+    workbench = Workbench()
+    workbench.grow(3)
+    signed = workbench.checkpoint_signer.sign()
+    peaks = tuple(b64encode(x).decode() for x in workbench.state.frontier.peaks)
+    assert workbench.checkpoint_signer.carried(signed) == {
         "checkpoint": signed.note,
         "frontier": peaks,
         "key": str(ONE.key),
@@ -165,132 +174,132 @@ def test_a_change_of_key_is_a_record() -> None:
 
 
 def test_checkpoints_are_shown_a_second_apart() -> None:
-    desk = Desk()
-    desk.grow(1)
-    first = desk.publish()
-    desk.grow(1)
-    desk.clock.advance(0.5)
-    second = desk.publish()
-    assert desk.shown.note == first.note
-    desk.clock.boottime += 499_999_999
-    desk.notary.tick()
-    assert desk.shown.note == first.note
-    desk.clock.boottime += 1
-    desk.notary.tick()
-    assert desk.shown.note == second.note
-    assert list(desk.shown.proofs) == [1, 2]
+    workbench = Workbench()
+    workbench.grow(1)
+    first = workbench.publish()
+    workbench.grow(1)
+    workbench.clock.advance(0.5)
+    second = workbench.publish()
+    assert workbench.shown.note == first.note
+    workbench.clock.boottime += 499_999_999
+    workbench.checkpoint_signer.tick()
+    assert workbench.shown.note == first.note
+    workbench.clock.boottime += 1
+    workbench.checkpoint_signer.tick()
+    assert workbench.shown.note == second.note
+    assert list(workbench.shown.proofs) == [1, 2]
     verify_consistency(
         1,
-        naive_root(desk.lines[:1]),
+        naive_root(workbench.lines[:1]),
         2,
-        naive_root(desk.lines),
-        [b64decode(x) for x in desk.shown.proofs[1]],
+        naive_root(workbench.lines),
+        [b64decode(x) for x in workbench.shown.proofs[1]],
     )
-    flushes = len(desk.tree.flushes)
-    desk.clock.advance(100)
-    desk.notary.tick()
-    assert len(desk.tree.flushes) == flushes, "nothing waits, so nothing is made"
+    flushes = len(workbench.tree.flushes)
+    workbench.clock.advance(100)
+    workbench.checkpoint_signer.tick()
+    assert len(workbench.tree.flushes) == flushes, "nothing waits, so nothing is made"
 
 
 def test_the_first_checkpoint_is_shown_at_once_even_right_after_the_boot() -> None:
-    desk = Desk()
-    desk.clock.boottime = 0
-    desk.grow(1)
-    assert desk.publish().note == desk.shown.note
+    workbench = Workbench()
+    workbench.clock.boottime = 0
+    workbench.grow(1)
+    assert workbench.publish().note == workbench.shown.note
 
 
 def test_a_proof_that_was_asked_for_comes_with_the_next_tick() -> None:
-    desk = Desk()
-    desk.grow(9)
-    desk.publish()
-    desk.notary.want(4)
-    desk.clock.advance(1)
-    desk.notary.tick()
-    assert sorted(desk.shown.proofs) == [4, 9]
-    desk.clock.advance(1)
-    shown = desk.shown
-    desk.notary.tick()
-    assert desk.shown is shown
+    workbench = Workbench()
+    workbench.grow(9)
+    workbench.publish()
+    workbench.checkpoint_signer.want(4)
+    workbench.clock.advance(1)
+    workbench.checkpoint_signer.tick()
+    assert sorted(workbench.shown.proofs) == [4, 9]
+    workbench.clock.advance(1)
+    shown = workbench.shown
+    workbench.checkpoint_signer.tick()
+    assert workbench.shown is shown
 
 
 def test_nothing_is_shown_before_the_first_checkpoint() -> None:
-    desk = Desk()
-    desk.notary.want(4)
-    desk.notary.tick()
-    assert desk.notary.published is None
+    workbench = Workbench()
+    workbench.checkpoint_signer.want(4)
+    workbench.checkpoint_signer.tick()
+    assert workbench.checkpoint_signer.published is None
 
 
 @pytest.mark.parametrize(("later", "kept"), [(119_999_999_999, [4, 9]), (120_000_000_000, [9])])
 def test_proofs_are_kept_ready_for_two_minutes(later: int, kept: list[int]) -> None:
-    desk = Desk()
-    desk.grow(9)
-    desk.publish()
-    desk.notary.want(4)
-    desk.clock.advance(1)
-    desk.notary.tick()
-    desk.clock.boottime += later
-    desk.publish()
-    assert sorted(desk.shown.proofs) == kept
+    workbench = Workbench()
+    workbench.grow(9)
+    workbench.publish()
+    workbench.checkpoint_signer.want(4)
+    workbench.clock.advance(1)
+    workbench.checkpoint_signer.tick()
+    workbench.clock.boottime += later
+    workbench.publish()
+    assert sorted(workbench.shown.proofs) == kept
 
 
 def test_what_cannot_be_proven_is_said_and_what_is_to_come_is_not() -> None:
-    desk = Desk()
-    desk.grow(9)
-    desk.tree.gone.add((2, 0))
+    workbench = Workbench()
+    workbench.grow(9)
+    workbench.tree.gone.add((2, 0))
     for size in (4, 8, 9, 10):
-        desk.notary.want(size)
-    desk.publish()
-    assert (sorted(desk.shown.proofs), desk.shown.unprovable) == ([8, 9], frozenset({4}))
+        workbench.checkpoint_signer.want(size)
+    workbench.publish()
+    assert (sorted(workbench.shown.proofs), workbench.shown.unprovable) == ([8, 9], frozenset({4}))
 
 
 def test_a_damaged_tree_does_not_accuse_the_log() -> None:
-    desk = Desk()
-    desk.grow(9)
-    desk.tree.hashes = b"?" * 32 + desk.tree.hashes[32:]
-    desk.notary.want(1)
-    desk.publish()
-    assert desk.shown.unprovable == frozenset({1})
+    workbench = Workbench()
+    workbench.grow(9)
+    workbench.tree.hashes = b"?" * 32 + workbench.tree.hashes[32:]
+    workbench.checkpoint_signer.want(1)
+    workbench.publish()
+    assert workbench.shown.unprovable == frozenset({1})
 
 
 def test_no_more_than_256_sizes_are_asked_for_or_kept() -> None:
-    desk = Desk()
-    desk.grow(400)
+    workbench = Workbench()
+    workbench.grow(400)
     for size in range(1, 301):
-        desk.notary.want(size)
-    desk.publish()
-    assert sorted(desk.shown.proofs) == [*range(46, 301), 400]
+        workbench.checkpoint_signer.want(size)
+    workbench.publish()
+    assert sorted(workbench.shown.proofs) == [*range(46, 301), 400]
     for size in range(1, 11):
-        desk.notary.want(size)
-    desk.clock.advance(1)
-    desk.publish()
-    assert len(desk.shown.proofs) == 256
-    assert set(range(1, 11)) <= set(desk.shown.proofs)
+        workbench.checkpoint_signer.want(size)
+    workbench.clock.advance(1)
+    workbench.publish()
+    assert len(workbench.shown.proofs) == 256
+    assert set(range(1, 11)) <= set(workbench.shown.proofs)
 
 
 def test_what_an_earlier_process_had_shown_is_shown_again() -> None:
-    before = Desk()
+    before = Workbench()
     before.grow(3)
     first = before.publish()
     before.grow(2)
     last = before.publish()
     heads = deque([first.head, last.head])
     state = LogState(before.state.frontier, before.state.log, None, ONE.key, heads, last.note)
-    desk = Desk(state, before.tree)
-    assert (desk.shown.note, desk.shown.head, desk.shown.log) == (
+    workbench = Workbench(state, before.tree)
+    assert (workbench.shown.note, workbench.shown.head, workbench.shown.log) == (
         last.note,
         last.head,
         before.state.log,
     )
-    assert sorted(desk.shown.proofs) == [3, 5]
-    assert not desk.notary.due()
-    desk.grow(1)
-    assert desk.notary.due()
-    again = desk.publish()
-    assert desk.shown.note == again.note
+    assert sorted(workbench.shown.proofs) == [3, 5]
+    assert not workbench.checkpoint_signer.due()
+    workbench.grow(1)
+    assert workbench.checkpoint_signer.due()
+    again = workbench.publish()
+    assert workbench.shown.note == again.note
 
 
 def test_the_tree_is_saved_as_it_is_asked_for() -> None:
-    desk = Desk()
-    desk.notary.save(durable=True)
-    desk.notary.save(durable=False)
-    assert desk.tree.flushes == [True, False]
+    workbench = Workbench()
+    workbench.checkpoint_signer.save(durable=True)
+    workbench.checkpoint_signer.save(durable=False)
+    assert workbench.tree.flushes == [True, False]

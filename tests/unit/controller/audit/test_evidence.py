@@ -13,14 +13,14 @@ from pathlib import Path
 from controller.audit.evidence import EvidenceStore
 from controller.audit.opening import audit_log
 from controller.record import Record
-from gpuwarden.audit.exhibit import Exhibit, read_exhibit
+from gpuwarden.audit.archived_evidence import ArchivedEvidence, read_archived_evidence
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry import names
+from tests.builders.archived_evidence import archived_evidence
 from tests.builders.audit_bench import ACCEPTED, IDENTITY, Bench
-from tests.builders.exhibits import exhibit
 
 DAY_MS = 86_400_000
-ONE = exhibit()
+ONE = archived_evidence()
 SIZE = len(ONE.encoded())
 
 
@@ -45,8 +45,8 @@ class Kept:
     def _lost(self, count: int) -> None:
         self.lost += count
 
-    def take(self, *exhibits: Exhibit) -> "Kept":
-        for one in exhibits:
+    def take(self, *archived_evidence: ArchivedEvidence) -> "Kept":
+        for one in archived_evidence:
             self.store.put(one)
         self.store.close(20)
         return self
@@ -56,16 +56,16 @@ class Kept:
 
 
 @cache
-def later(days: int, number: int) -> Exhibit:
+def later(days: int, number: int) -> ArchivedEvidence:
     """Each is made once: signatures and keys differ every time."""
-    return replace(exhibit(number=number), received_ms=ONE.received_ms + days * DAY_MS)
+    return replace(archived_evidence(number=number), received_ms=ONE.received_ms + days * DAY_MS)
 
 
-def day(one: Exhibit) -> str:
+def day(one: ArchivedEvidence) -> str:
     return f"{datetime.fromtimestamp(one.received_ms / 1000, UTC):%Y%m%d}"
 
 
-def name(one: Exhibit) -> str:
+def name(one: ArchivedEvidence) -> str:
     return f"{day(one)}/{one.digest}.json"
 
 
@@ -73,7 +73,7 @@ def test_evidence_is_found_by_its_digest_and_is_private(folder: Path) -> None:
     kept = Kept(folder).take(ONE)
     path = kept.folder / name(ONE)
     assert kept.names() == [name(ONE)]
-    assert read_exhibit(path.read_bytes()) == ONE
+    assert read_archived_evidence(path.read_bytes()) == ONE
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert (kept.kept, kept.lost) == (1, 0)
@@ -102,7 +102,7 @@ def test_the_oldest_goes_when_there_is_too_much(folder: Path) -> None:
     assert (alone.names(), alone.lost) == ([name(later(2, 7))], 0)
 
 
-def size(one: Exhibit) -> int:
+def size(one: ArchivedEvidence) -> int:
     return len(one.encoded())
 
 
@@ -144,12 +144,12 @@ def test_nothing_is_written_through_a_link(folder: Path) -> None:
     assert target.read_text() == "precious"
 
 
-def test_what_a_crash_left_half_written_is_written_anew(folder: Path) -> None:
+def test_what_a_crash_left_half_written_is_written_again(folder: Path) -> None:
     path = folder / "evidence" / name(ONE)
     path.parent.mkdir(parents=True)
     path.with_suffix(".new").write_bytes(b"x" * 2 * SIZE)
     assert Kept(folder).take(ONE).kept == 1
-    assert read_exhibit(path.read_bytes()) == ONE
+    assert read_archived_evidence(path.read_bytes()) == ONE
 
 
 def test_evidence_is_written_when_it_comes(folder: Path) -> None:
@@ -192,14 +192,14 @@ def test_what_does_not_fit_leaves_nothing_behind(folder: Path) -> None:
 def test_too_much_that_waits_is_lost(folder: Path) -> None:
     slow = threading.Event()
 
-    class Slow(Exhibit):
+    class Slow(ArchivedEvidence):
         """Takes its time to be encoded."""
 
         def encoded(self) -> bytes:
             slow.wait(20)
             return b"{}"
 
-    def held(size: int) -> Exhibit:
+    def held(size: int) -> ArchivedEvidence:
         return Slow("type", b"x" * size, b"", (), (), ONE.received_ms)
 
     kept = Kept(folder)
@@ -216,18 +216,24 @@ def test_too_much_that_waits_is_lost(folder: Path) -> None:
     assert (kept.kept, kept.lost) == (2, 2)
 
 
-def refused(one: Exhibit) -> Record:
-    return replace(ACCEPTED, kind=RecordKind.EVIDENCE_REFUSED, decision="refused", exhibit=one)
+def refused(one: ArchivedEvidence) -> Record:
+    return replace(
+        ACCEPTED, kind=RecordKind.EVIDENCE_REFUSED, decision="refused", archived_evidence=one
+    )
 
 
 async def test_grants_and_news_are_kept_and_repetitions_are_not(folder: Path) -> None:
     bench = Bench(folder)
     audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
     await audit.open()
-    await audit.grant(replace(ACCEPTED, exhibit=ONE))
+    await audit.grant(replace(ACCEPTED, archived_evidence=ONE))
     for number in (2, 3):
-        audit.note(refused(exhibit(number=number)))
-    audit.note(replace(ACCEPTED, kind=RecordKind.EVIDENCE_ROUND, exhibit=exhibit(number=4)))
+        audit.note(refused(archived_evidence(number=number)))
+    audit.note(
+        replace(
+            ACCEPTED, kind=RecordKind.EVIDENCE_ROUND, archived_evidence=archived_evidence(number=4)
+        )
+    )
     assert await audit.close(20)
 
     assert bench.metric(names.AUDIT_EVIDENCE_KEPT) == 2
@@ -238,13 +244,13 @@ async def test_grants_and_news_are_kept_and_repetitions_are_not(folder: Path) ->
 
 async def test_where_space_is_short_the_log_goes_first(folder: Path) -> None:
     bench = Bench(folder, reserve=1 << 20)
-    kept: list[Exhibit] = []
+    kept: list[ArchivedEvidence] = []
     async with bench.open(keep=kept.append) as audit:
         full: Callable[[], bool] = lambda: (folder / "reserve").stat().st_size > 0  # noqa: E731
         bench.disk.full_while = full
         bench.disk.reserve_errno = 28
         await audit.grant(ACCEPTED)
         assert audit.condition.low
-        await audit.grant(replace(ACCEPTED, exhibit=ONE))
+        await audit.grant(replace(ACCEPTED, archived_evidence=ONE))
     assert kept == []
     shutil.rmtree(folder)

@@ -71,11 +71,11 @@ async def test_chain_goes_on_in_the_next_process(folder: Path) -> None:
 async def test_notes_do_not_wait_and_keep_their_order(folder: Path) -> None:
     bench = Bench(folder)
     async with bench.open() as audit:
-        bench.disk.gate.clear()
+        bench.disk.binding_webhook.clear()
         for n in range(200):
             audit.note(replace(STATE, subject=f"node/{n}"))
         assert audit.waiting > 0
-        bench.disk.gate.set()
+        bench.disk.binding_webhook.set()
 
     subjects = [r["subject"] for r in bench.records() if r["kind"] == "node.state"]
     assert subjects == [f"node/{n}" for n in range(200)]
@@ -111,7 +111,7 @@ async def test_slow_disk_refuses_the_grant_and_lag_refuses_the_next_at_once(fold
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, error: errors.append(error))
     async with bench.open(grant_seconds=0.05) as audit:
-        bench.disk.gate.clear()
+        bench.disk.binding_webhook.clear()
         with pytest.raises(AuditUnavailableError, match=r"not durable within 0\.05 s"):
             await audit.grant(ACCEPTED)
         audit.note(STATE)
@@ -121,7 +121,7 @@ async def test_slow_disk_refuses_the_grant_and_lag_refuses_the_next_at_once(fold
         with pytest.raises(AuditUnavailableError, match="lags behind"):
             await audit.grant(ACCEPTED)
         assert not audit.condition.available
-        bench.disk.gate.set()
+        bench.disk.binding_webhook.set()
         await until(lambda: audit.condition.available)
         audit.note(STATE)
     assert errors == []
@@ -130,13 +130,13 @@ async def test_slow_disk_refuses_the_grant_and_lag_refuses_the_next_at_once(fold
 async def test_grant_that_was_given_up_while_it_waited_is_not_written(folder: Path) -> None:
     bench = Bench(folder)
     async with bench.open(grant_seconds=0.05) as audit:
-        bench.disk.gate.clear()
+        bench.disk.binding_webhook.clear()
         audit.note(STATE)
         syncing = bench.disk.syncs
         await until(lambda: audit.waiting == 0)
         with pytest.raises(AuditUnavailableError):
             await audit.grant(ACCEPTED)
-        bench.disk.gate.set()
+        bench.disk.binding_webhook.set()
         await until(lambda: bench.disk.syncs > syncing)
 
     assert "evidence.accepted" not in bench.kinds()
@@ -145,7 +145,7 @@ async def test_grant_that_was_given_up_while_it_waited_is_not_written(folder: Pa
 async def test_cancelled_grant_is_not_written(folder: Path) -> None:
     bench = Bench(folder)
     async with bench.open() as audit:
-        bench.disk.gate.clear()
+        bench.disk.binding_webhook.clear()
         audit.note(STATE)
         await until(lambda: audit.waiting == 0)
         task = asyncio.create_task(audit.grant(ACCEPTED))
@@ -153,7 +153,7 @@ async def test_cancelled_grant_is_not_written(folder: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        bench.disk.gate.set()
+        bench.disk.binding_webhook.set()
 
     assert "evidence.accepted" not in bench.kinds()
 
@@ -161,14 +161,14 @@ async def test_cancelled_grant_is_not_written(folder: Path) -> None:
 async def test_full_queue_drops_and_says_how_much(folder: Path) -> None:
     bench = Bench(folder)
     async with bench.open(queue_records=8) as audit:
-        bench.disk.gate.clear()
+        bench.disk.binding_webhook.clear()
         audit.note(STATE)
         await until(lambda: audit.waiting == 0)
         for number in range(12):
             audit.note(replace(STATE, subject=f"node/of-many-{number}"))
         with pytest.raises(AuditUnavailableError, match="too many records"):
             await audit.grant(ACCEPTED)
-        bench.disk.gate.set()
+        bench.disk.binding_webhook.set()
 
     gaps = [record["refs"] for record in bench.records() if record["kind"] == "log.gap"]
     assert gaps == [{"lost": 4}]
@@ -381,7 +381,7 @@ async def test_grant_on_a_closed_log_is_refused(folder: Path) -> None:
 async def test_disk_that_hangs_does_not_hang_the_end(folder: Path) -> None:
     bench = Bench(folder)
     async with bench.open() as audit:
-        bench.disk.gate.clear()
+        bench.disk.binding_webhook.clear()
         audit.note(STATE)
         await until(lambda: audit.waiting == 0)
 
@@ -423,7 +423,7 @@ async def test_copies_on_standard_output_are_enough_to_audit(folder: Path) -> No
 LINES = [SealedLine(b"one", Head(7, "a" * 64)), SealedLine(b"two", Head(8, "b" * 64))]
 
 
-class Desk:
+class Workbench:
     """A reporting with its metrics."""
 
     def __init__(
@@ -454,14 +454,14 @@ UP = event("audit.available", "info")
 
 
 def test_a_group_is_counted_by_kind_with_its_time_and_last_number() -> None:
-    desk = Desk()
-    desk.reporting.committed(LINES, ["node.state", "checkpoint"], 0.25)
-    desk.reporting.lost(3)
-    assert desk.metric(names.AUDIT_RECORDS, kind="node.state") == 1
-    assert desk.metric(names.AUDIT_RECORDS, kind="checkpoint") == 1
-    assert desk.metric(names.AUDIT_COMMIT_SECONDS, "_sum") == 0.25
-    assert desk.metric(names.AUDIT_SEQUENCE) == 8
-    assert desk.metric(names.AUDIT_LOST) == 3
+    workbench = Workbench()
+    workbench.reporting.committed(LINES, ["node.state", "checkpoint"], 0.25)
+    workbench.reporting.lost(3)
+    assert workbench.metric(names.AUDIT_RECORDS, kind="node.state") == 1
+    assert workbench.metric(names.AUDIT_RECORDS, kind="checkpoint") == 1
+    assert workbench.metric(names.AUDIT_COMMIT_SECONDS, "_sum") == 0.25
+    assert workbench.metric(names.AUDIT_SEQUENCE) == 8
+    assert workbench.metric(names.AUDIT_LOST) == 3
 
 
 def test_copies_are_whole_lines_and_the_end_waits_for_them() -> None:
@@ -473,39 +473,39 @@ def test_copies_are_whole_lines_and_the_end_waits_for_them() -> None:
         made.append(Copies(writer, lost))
         return made[0]
 
-    desk = Desk(copies, closed.append)
-    desk.reporting.state("", low=False)
-    desk.reporting.committed(LINES, ["node.state", "node.state"], 0.25)
-    desk.reporting.close()
+    workbench = Workbench(copies, closed.append)
+    workbench.reporting.state("", low=False)
+    workbench.reporting.committed(LINES, ["node.state", "node.state"], 0.25)
+    workbench.reporting.close()
     assert not made[0]._thread.is_alive()
     assert closed == [1.0]
-    assert desk.metric(names.AUDIT_AVAILABLE) == 0
+    assert workbench.metric(names.AUDIT_AVAILABLE) == 0
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         assert pipe.read() == b"one\ntwo\n"
 
 
 def test_without_copies_the_end_is_told_all_the_same() -> None:
-    desk = Desk()
-    desk.reporting.state("", low=False)
-    desk.reporting.close()
-    assert desk.metric(names.AUDIT_AVAILABLE) == 0
+    workbench = Workbench()
+    workbench.reporting.state("", low=False)
+    workbench.reporting.close()
+    assert workbench.metric(names.AUDIT_AVAILABLE) == 0
 
 
 def test_states_are_told_as_they_change() -> None:
-    desk = Desk()
-    assert desk.told(("no disk", False)) == [DOWN]
-    assert desk.metric(names.AUDIT_AVAILABLE) == 0
-    assert desk.told(("", False)) == [UP]
-    assert desk.metric(names.AUDIT_AVAILABLE) == 1
-    assert desk.told(("", True), ("no disk", True), ("", True), ("", False), ("", True)) == [
+    workbench = Workbench()
+    assert workbench.told(("no disk", False)) == [DOWN]
+    assert workbench.metric(names.AUDIT_AVAILABLE) == 0
+    assert workbench.told(("", False)) == [UP]
+    assert workbench.metric(names.AUDIT_AVAILABLE) == 1
+    assert workbench.told(("", True), ("no disk", True), ("", True), ("", False), ("", True)) == [
         LOW,
         DOWN,
         UP,
         UP,
         LOW,
     ]
-    assert Desk().told(("", True)) == [LOW]
+    assert Workbench().told(("", True)) == [LOW]
 
 
 def test_blocks_come_out_whole_and_in_order() -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from controller.audit.checkpoints import CHECKPOINT_NS, PUBLISH_NS, Notary, Published
+from controller.audit.checkpoints import CHECKPOINT_NS, PUBLISH_NS, CheckpointSigner, Published
 from controller.audit.files import Disk, LogBrokenError
 from controller.audit.key import KeyChanges, LogKeyError, log_keys
 from controller.audit.log import DurableLog
@@ -95,12 +95,12 @@ async def until_shown(audit: DurableLog, size: int) -> None:
     await until(lambda: published(audit).head.size > size)
 
 
-def opened(folder: Path, disk: Disk | None = None, key: Path | None = None) -> Notary:
-    """The notary of a log that is opened and let go at once."""
+def opened(folder: Path, disk: Disk | None = None, key: Path | None = None) -> CheckpointSigner:
+    """The checkpoint signer of a log that is opened and let go at once."""
     settings = AuditSettings(dir=folder, reserve=0, key=key)
     one = open_files(settings, ORIGIN, FakeClock(), disk or Disk())
     one.close()
-    return one.notary
+    return one.checkpoint_signer
 
 
 async def test_checkpoints_are_right_across_files_and_processes(folder: Path) -> None:
@@ -209,11 +209,11 @@ async def test_what_was_wanted_is_forgotten_after_a_while(folder: Path) -> None:
 async def test_the_last_checkpoint_is_known_before_a_new_one_is_signed(folder: Path) -> None:
     bench = Bench(folder)
     await write(bench, 3)
-    notary = opened(folder)
+    checkpoint_signer = opened(folder)
 
-    assert notary.published is not None
-    assert notary.published.note == notes_in(folder)[-1][1]
-    assert not notary.due()
+    assert checkpoint_signer.published is not None
+    assert checkpoint_signer.published.note == notes_in(folder)[-1][1]
+    assert not checkpoint_signer.due()
 
 
 async def test_a_crash_at_every_boundary_leaves_a_tree_that_goes_on(folder: Path) -> None:
@@ -228,10 +228,10 @@ async def test_a_crash_at_every_boundary_leaves_a_tree_that_goes_on(folder: Path
     for at in sorted({*ends, *(end - 1 for end in ends), *(end - 300 for end in ends)}):
         last.write_bytes(data[:at])
         (folder / "tree").write_bytes(tree[: -at * 7 % len(tree)] if at % 2 else tree + b"x" * 99)
-        notary = opened(folder)
+        checkpoint_signer = opened(folder)
         lines = lines_in(folder)
         assert len(lines) == before + data[:at].count(b"\n")
-        assert notary.state.frontier.root() == naive_root(lines)
+        assert checkpoint_signer.state.frontier.root() == naive_root(lines)
         if not last.exists():  # it had no whole record; the one before it is the last now
             before = len(lines)
 
@@ -540,7 +540,7 @@ def test_a_configured_key_is_never_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_half_made_by_a_crash_is_made_anew(tmp_path: Path) -> None:
+def test_a_key_half_made_by_a_crash_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "log-key.new").write_bytes(b"half")
     keys = log_keys(None, tmp_path, ORIGIN)
     assert log_keys(None, tmp_path, ORIGIN).current.key == keys.current.key

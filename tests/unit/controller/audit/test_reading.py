@@ -12,7 +12,7 @@ from tests.builders.audit_log import log
 
 # --- The end of a log is read again, of a few kinds and of so many bytes
 
-DENIAL, BIND = RecordKind.NODE_DENIAL, RecordKind.BIND_DECISION
+DENIAL, BIND = RecordKind.NODE_QUARANTINE, RecordKind.BIND_DECISION
 
 
 def write_log(folder: Path, *kinds: RecordKind, per_file: int = 4) -> list[bytes]:
@@ -34,7 +34,7 @@ def numbers(folder: Path, *prefixes: str, limit: int = 1 << 20) -> list[int]:
 
 def test_only_what_is_wanted_across_files_in_order(tmp_path: Path) -> None:
     write_log(tmp_path, DENIAL, BIND, BIND, DENIAL, BIND, DENIAL)
-    assert numbers(tmp_path, "node.denial") == [1, 4, 6]
+    assert numbers(tmp_path, "node.quarantine") == [1, 4, 6]
     assert numbers(tmp_path, "bind.") == [2, 3, 5]
     assert numbers(tmp_path, "bind.", "node.") == [1, 2, 3, 4, 5, 6]
     assert numbers(tmp_path, "reservation.") == []
@@ -61,11 +61,11 @@ def test_what_is_being_written_is_no_record_yet(tmp_path: Path) -> None:
 
 def test_a_word_in_the_text_of_another_record_is_no_kind(tmp_path: Path) -> None:
     sealer = Sealer(LogIdentity("lab/a", "boot", "me"))
-    odd = Record(BIND, "me", "s", "x", refs={"kind": "node.denial"})
+    odd = Record(BIND, "me", "s", "x", refs={"kind": "node.quarantine"})
     line = sealer.seal(odd, 0, BEFORE_FIRST).line
     (tmp_path / file_name(1)).write_bytes(line + b"\n")
-    assert b'"kind":"node.denial"' in line
-    assert numbers(tmp_path, "node.denial") == []
+    assert b'"kind":"node.quarantine"' in line
+    assert numbers(tmp_path, "node.quarantine") == []
 
 
 def test_where_no_log_was_there_is_nothing(tmp_path: Path) -> None:

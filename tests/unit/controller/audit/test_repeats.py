@@ -195,7 +195,7 @@ def _state(decision: str, subject: str = "node/n1", **refs: str) -> Record:
     return Record(RecordKind.NODE_STATE, "a", subject, decision, ("X",), {"detail": "", **refs})
 
 
-@pytest.mark.parametrize("decision", ["revoked", "quarantined", "claim-repelled", "bad-news"])
+@pytest.mark.parametrize("decision", ["revoked", "quarantined", "claim-repelled", "failure-notice"])
 def test_what_a_peer_can_bring_about_again_and_again_is_counted(decision: str) -> None:
     counter = RepeatCounter()
     found = [counter.absorb(_state(decision, gpu=f"GPU-{n}"), NOW) for n in range(100)]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controller.audit.sealing import LogIdentity, Sealer, encode_refs, summarised
 from controller.record import Json, Record
+from gpuwarden.audit.archived_evidence import ArchivedEvidence
 from gpuwarden.audit.chain import BEFORE_FIRST, Head, Verified, verify_lines
-from gpuwarden.audit.exhibit import Exhibit
 from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordKind, decode_record
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 
@@ -30,7 +30,7 @@ def record(**changes: Any) -> Record:
 
 
 def test_kept_evidence_is_no_part_of_what_happened() -> None:
-    kept = record(exhibit=Exhibit("type", b"payload", b"", (), (), 0))
+    kept = record(archived_evidence=ArchivedEvidence("type", b"payload", b"", (), (), 0))
     assert kept == record()
     assert repr(kept) == repr(record())
 

@@ -181,7 +181,7 @@ class Heard:
         self.closed += 1
 
 
-class Desk:
+class Workbench:
     """A writer with everything around it; nothing runs by itself."""
 
     def __init__(self, folder: Path, *, rotate_bytes: int = 1 << 20, **settings: Any) -> None:
@@ -219,13 +219,13 @@ class Desk:
         counted, self.counted = self.counted, []
         return counted
 
-    def begin(self) -> "Desk":
+    def begin(self) -> "Workbench":
         self.writer._begin()
         self.heard.kinds.clear()
         self.heard.states.clear()
         return self
 
-    def put(self, *records: Record) -> "Desk":
+    def put(self, *records: Record) -> "Workbench":
         for record in records:
             assert self.queue.put(self.queued(record))
         return self
@@ -255,210 +255,210 @@ class Desk:
 
 
 def test_the_log_begins_with_its_start_and_a_checkpoint(folder: Path) -> None:
-    desk = Desk(folder)
-    assert (desk.writer.down, desk.writer.low) == ("not open yet", False)
-    assert desk.published() is None
-    desk.writer.want_proof(1)
-    desk.writer._begin()
-    assert desk.heard.kinds == [["log.start"], ["checkpoint"]]
-    assert desk.heard.states == [("", False)]
-    published = desk.published()
+    workbench = Workbench(folder)
+    assert (workbench.writer.down, workbench.writer.low) == ("not open yet", False)
+    assert workbench.published() is None
+    workbench.writer.want_proof(1)
+    workbench.writer._begin()
+    assert workbench.heard.kinds == [["log.start"], ["checkpoint"]]
+    assert workbench.heard.states == [("", False)]
+    published = workbench.published()
     assert published is not None
     assert published.head.size == 1
 
 
 def test_a_group_is_written_in_order_and_its_waiters_are_told(folder: Path) -> None:
-    desk = Desk(folder).begin().put(STATE, FILTER)
-    desk.grant()
-    assert desk.step() == 3
-    assert desk.heard.kinds == [["node.state", "filter.decision", "node.state"]]
-    assert desk.answers == [None]
-    assert desk.step() == 0
+    workbench = Workbench(folder).begin().put(STATE, FILTER)
+    workbench.grant()
+    assert workbench.step() == 3
+    assert workbench.heard.kinds == [["node.state", "filter.decision", "node.state"]]
+    assert workbench.answers == [None]
+    assert workbench.step() == 0
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_not_written(folder: Path) -> None:
-    desk = Desk(folder).begin()
-    desk.grant().abandoned = True
-    desk.grant().abandoned = False
-    assert desk.step() == 2
-    assert desk.heard.kinds == [["node.state"]]
-    assert desk.answers == [None]
+    workbench = Workbench(folder).begin()
+    workbench.grant().abandoned = True
+    workbench.grant().abandoned = False
+    assert workbench.step() == 2
+    assert workbench.heard.kinds == [["node.state"]]
+    assert workbench.answers == [None]
 
 
 def test_counters_are_asked_once_a_second(folder: Path) -> None:
-    desk = Desk(folder).begin()
-    desk.step()
-    assert desk.asked_ns == [desk.clock.wall_ns()]
-    desk.due = [ROUND]
-    desk.clock.boottime += 999_999_999
-    desk.step()
-    assert len(desk.asked_ns) == 1
-    assert desk.heard.kinds == []
-    desk.clock.boottime += 1
-    desk.step()
-    assert desk.heard.kinds == [["evidence.round"]]
-    desk.step(0.999)
-    assert len(desk.asked_ns) == 2
+    workbench = Workbench(folder).begin()
+    workbench.step()
+    assert workbench.asked_ns == [workbench.clock.wall_ns()]
+    workbench.due = [ROUND]
+    workbench.clock.boottime += 999_999_999
+    workbench.step()
+    assert len(workbench.asked_ns) == 1
+    assert workbench.heard.kinds == []
+    workbench.clock.boottime += 1
+    workbench.step()
+    assert workbench.heard.kinds == [["evidence.round"]]
+    workbench.step(0.999)
+    assert len(workbench.asked_ns) == 2
 
 
 def test_counters_are_asked_a_second_after_the_boot(folder: Path) -> None:
-    desk = Desk(folder).begin()
-    desk.clock.boottime = 999_999_999
-    desk.step()
-    assert desk.asked_ns == []
-    desk.clock.boottime += 1
-    desk.step()
-    assert len(desk.asked_ns) == 1
+    workbench = Workbench(folder).begin()
+    workbench.clock.boottime = 999_999_999
+    workbench.step()
+    assert workbench.asked_ns == []
+    workbench.clock.boottime += 1
+    workbench.step()
+    assert len(workbench.asked_ns) == 1
 
 
 def test_a_stop_wakes_the_writer(folder: Path) -> None:
-    desk = Desk(folder).begin()
-    desk.writer.stop()
-    assert desk.queue._urgent
-    assert desk.writer._stopping.is_set()
+    workbench = Workbench(folder).begin()
+    workbench.writer.stop()
+    assert workbench.queue._urgent
+    assert workbench.writer._stopping.is_set()
 
 
 def test_losses_are_admitted_with_the_next_tick(folder: Path) -> None:
-    desk = Desk(folder).begin()
-    desk.step()
-    desk.losses.add(3)
-    desk.losses.add(4)
-    desk.step(1)
-    assert (desk.refs("log.gap"), desk.heard.lost_records) == ([{"lost": 7}], [7])
+    workbench = Workbench(folder).begin()
+    workbench.step()
+    workbench.losses.add(3)
+    workbench.losses.add(4)
+    workbench.step(1)
+    assert (workbench.refs("log.gap"), workbench.heard.lost_records) == ([{"lost": 7}], [7])
     record = records_in(folder)[-1]
     assert (record["actor"], record["subject"], record["decision"]) == (
         "controller",
         "log",
         "lost",
     )
-    desk.step(1)
-    assert desk.heard.lost_records == [7]
+    workbench.step(1)
+    assert workbench.heard.lost_records == [7]
 
 
 def test_a_log_that_cannot_be_opened_refuses_and_keeps(folder: Path) -> None:
-    desk = Desk(folder).put(STATE)
-    desk.grant()
-    desk.broken = LogBrokenError("not ours")
-    desk.writer._begin()
-    assert desk.answers == ["not ours"]
-    assert desk.heard.states == [("not ours", False)]
-    assert len(desk.queue) == 1
-    desk.broken = None
-    desk.writer._begin()
-    desk.step()
-    assert desk.heard.kinds == [["log.start"], ["checkpoint"], ["node.state"]]
-    assert [down for down, _ in desk.heard.states] == ["not ours", ""]
+    workbench = Workbench(folder).put(STATE)
+    workbench.grant()
+    workbench.broken = LogBrokenError("not ours")
+    workbench.writer._begin()
+    assert workbench.answers == ["not ours"]
+    assert workbench.heard.states == [("not ours", False)]
+    assert len(workbench.queue) == 1
+    workbench.broken = None
+    workbench.writer._begin()
+    workbench.step()
+    assert workbench.heard.kinds == [["log.start"], ["checkpoint"], ["node.state"]]
+    assert [down for down, _ in workbench.heard.states] == ["not ours", ""]
 
 
 def test_after_an_outage_the_first_record_says_why(folder: Path) -> None:
-    desk = Desk(folder).begin().put(STATE)
-    desk.grant()
-    desk.disk.sync_errno = errno.EIO
-    desk.step()
-    reason = desk.writer.down
+    workbench = Workbench(folder).begin().put(STATE)
+    workbench.grant()
+    workbench.disk.sync_errno = errno.EIO
+    workbench.step()
+    reason = workbench.writer.down
     assert "Input/output error" in reason
-    assert desk.answers == [reason]
-    assert len(desk.queue) == 1, "what nobody waits for is kept"
-    desk.disk.sync_errno = None
-    desk.writer._begin()
-    desk.step()
-    assert desk.writer.down == ""
-    assert desk.heard.kinds[-2:] == [["log.gap"], ["node.state"]]
+    assert workbench.answers == [reason]
+    assert len(workbench.queue) == 1, "what nobody waits for is kept"
+    workbench.disk.sync_errno = None
+    workbench.writer._begin()
+    workbench.step()
+    assert workbench.writer.down == ""
+    assert workbench.heard.kinds[-2:] == [["log.gap"], ["node.state"]]
     record = next(r for r in records_in(folder) if r["kind"] == "log.gap")
     assert (record["decision"], record["refs"]) == ("restored", {"cause": reason})
     assert (record["actor"], record["subject"]) == ("controller", "log")
-    assert desk.losses.take() == 0
+    assert workbench.losses.take() == 0
 
 
 def test_what_could_not_be_cut_off_at_once_is_cut_off_later(folder: Path) -> None:
-    desk = Desk(folder).begin().put(STATE)
+    workbench = Workbench(folder).begin().put(STATE)
     [path] = log_files(folder)
-    desk.disk.room = 10
+    workbench.disk.room = 10
     path.rename(folder / "elsewhere")
-    desk.step()
-    assert "No such file" in desk.writer.down
+    workbench.step()
+    assert "No such file" in workbench.writer.down
     (folder / "elsewhere").rename(path)
-    desk.disk.room = None
-    desk.writer._begin()
-    assert desk.writer.down == ""
-    desk.step()
+    workbench.disk.room = None
+    workbench.writer._begin()
+    assert workbench.writer.down == ""
+    workbench.step()
     assert [r["kind"] for r in records_in(folder)][-2:] == ["log.gap", "node.state"]
 
 
 def test_an_end_tries_once_more(folder: Path) -> None:
-    desk = Desk(folder).begin().put(STATE)
-    desk.disk.sync_errno = errno.EIO
-    desk.step()
-    desk.disk.sync_errno = None
-    desk.writer._finish()
+    workbench = Workbench(folder).begin().put(STATE)
+    workbench.disk.sync_errno = errno.EIO
+    workbench.step()
+    workbench.disk.sync_errno = None
+    workbench.writer._finish()
     kinds = [r["kind"] for r in records_in(folder)]
     assert kinds[-4:] == ["log.gap", "node.state", "checkpoint", "log.stop"]
 
 
 def test_a_fault_in_a_record_loses_its_group_and_not_the_log(folder: Path) -> None:
     odd: Any = 7
-    desk = Desk(folder).begin().put(STATE, replace(STATE, codes=odd))
-    desk.grant()
-    desk.step()
-    assert desk.writer.down == "fault in the writer: TypeError"
-    assert desk.answers == [desk.writer.down]
-    assert (len(desk.queue), desk.losses.take()) == (0, 2)
-    desk.writer._begin()
-    assert desk.writer.down == ""
+    workbench = Workbench(folder).begin().put(STATE, replace(STATE, codes=odd))
+    workbench.grant()
+    workbench.step()
+    assert workbench.writer.down == "fault in the writer: TypeError"
+    assert workbench.answers == [workbench.writer.down]
+    assert (len(workbench.queue), workbench.losses.take()) == (0, 2)
+    workbench.writer._begin()
+    assert workbench.writer.down == ""
 
 
 def test_what_does_not_fit_when_it_is_put_back_is_lost(folder: Path) -> None:
-    desk = Desk(folder).begin().put(*[STATE] * 10)
-    batch = desk.queue.take(0)
-    desk.put(*[STATE] * 4)
-    desk.writer._go_down("down", batch, keep=True)
-    assert (len(desk.queue), desk.losses.take()) == (10, 4)
+    workbench = Workbench(folder).begin().put(*[STATE] * 10)
+    batch = workbench.queue.take(0)
+    workbench.put(*[STATE] * 4)
+    workbench.writer._go_down("down", batch, keep=True)
+    assert (len(workbench.queue), workbench.losses.take()) == (10, 4)
 
 
 def test_the_reserve_is_spent_on_what_counts(folder: Path) -> None:
-    desk = Desk(folder, reserve=2 << 20).begin()
+    workbench = Workbench(folder, reserve=2 << 20).begin()
     full = (folder / "reserve").stat().st_size
-    desk.disk.full_while = lambda: (folder / "reserve").stat().st_size == full
-    desk.disk.reserve_errno = errno.ENOSPC
-    desk.put(FILTER, ROUND, STATE)
-    desk.step()
-    assert desk.heard.states == [("", True)]
-    assert desk.writer.low
-    assert desk.heard.kinds == [["node.state"]]
-    assert desk.losses.take() == 2
+    workbench.disk.full_while = lambda: (folder / "reserve").stat().st_size == full
+    workbench.disk.reserve_errno = errno.ENOSPC
+    workbench.put(FILTER, ROUND, STATE)
+    workbench.step()
+    assert workbench.heard.states == [("", True)]
+    assert workbench.writer.low
+    assert workbench.heard.kinds == [["node.state"]]
+    assert workbench.losses.take() == 2
     assert (folder / "reserve").stat().st_size == 1 << 20
-    desk.grant(FILTER)
-    desk.step()
-    assert desk.heard.kinds[-1] == ["filter.decision"], "somebody waits for it"
-    desk.step(1)
-    assert desk.heard.states == [("", True)], "told once"
+    workbench.grant(FILTER)
+    workbench.step()
+    assert workbench.heard.kinds[-1] == ["filter.decision"], "somebody waits for it"
+    workbench.step(1)
+    assert workbench.heard.states == [("", True)], "told once"
 
-    desk.disk.reserve_errno = None
-    desk.step(1)
-    assert desk.heard.states == [("", True), ("", False)]
-    assert not desk.writer.low
+    workbench.disk.reserve_errno = None
+    workbench.step(1)
+    assert workbench.heard.states == [("", True), ("", False)]
+    assert not workbench.writer.low
 
 
 def test_a_reserve_that_could_not_be_had_is_no_shortage(folder: Path) -> None:
-    desk = Desk(folder, reserve=1 << 20)
-    desk.disk.reserve_errno = errno.ENOSPC
-    desk.begin()
-    desk.step(1)
-    assert not desk.writer.low
-    assert desk.heard.states == []
+    workbench = Workbench(folder, reserve=1 << 20)
+    workbench.disk.reserve_errno = errno.ENOSPC
+    workbench.begin()
+    workbench.step(1)
+    assert not workbench.writer.low
+    assert workbench.heard.states == []
 
 
 def test_other_faults_of_the_disk_do_not_touch_the_reserve(folder: Path) -> None:
-    desk = Desk(folder, reserve=1 << 20).begin()
-    desk.disk.room, desk.disk.write_errno = 0, errno.EIO
-    desk.put(STATE).step()
-    assert desk.writer.down
-    assert not desk.writer.low
+    workbench = Workbench(folder, reserve=1 << 20).begin()
+    workbench.disk.room, workbench.disk.write_errno = 0, errno.EIO
+    workbench.put(STATE).step()
+    assert workbench.writer.down
+    assert not workbench.writer.low
     assert (folder / "reserve").stat().st_size == 1 << 20
 
 
 def test_quota_is_space_as_well(folder: Path) -> None:
-    desk = Desk(folder, reserve=1 << 20).begin()
+    workbench = Workbench(folder, reserve=1 << 20).begin()
     full = (folder / "reserve").stat().st_size
 
     class Quota(FaultyDisk):
@@ -467,29 +467,31 @@ def test_quota_is_space_as_well(folder: Path) -> None:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
             return super().write(descriptor, data)
 
-    desk.writer._open.store._disk = Quota()
-    desk.put(STATE).step()
-    assert (desk.writer.down, desk.writer.low) == ("", True)
+    workbench.writer._open.store._disk = Quota()
+    workbench.put(STATE).step()
+    assert (workbench.writer.down, workbench.writer.low) == ("", True)
 
 
 def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
-    desk = Desk(folder, rotate_bytes=2000, retention=Duration(20 * 365 * 86_400 * 10**9)).begin()
+    workbench = Workbench(
+        folder, rotate_bytes=2000, retention=Duration(20 * 365 * 86_400 * 10**9)
+    ).begin()
     for _ in range(12):
-        desk.put(STATE).step(1)
+        workbench.put(STATE).step(1)
         if len(log_files(folder)) > 1:
             break
-    assert (desk.heard.kinds[-1], desk.heard.seconds[-1]) == (["log.rotate"], 0.0)
+    assert (workbench.heard.kinds[-1], workbench.heard.seconds[-1]) == (["log.rotate"], 0.0)
     first, second = log_files(folder)
     assert first.stat().st_size >= 2000
-    [refs] = desk.refs("log.rotate")
+    [refs] = workbench.refs("log.rotate")
     assert (refs["from"], refs["deleted"]) == (first.name, [])
     assert set(refs) == {"from", "deleted", "checkpoint", "frontier", "key"}
-    published = desk.published()
+    published = workbench.published()
     assert published is not None
     assert published.note == refs["checkpoint"]
     os.utime(first, (0, 0))
     for _ in range(12):
-        desk.put(STATE).step()
+        workbench.put(STATE).step()
         if not first.exists():
             break
     assert not first.exists()
@@ -504,39 +506,39 @@ def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
 
 
 def test_up_to_eight_deleted_files_are_named(folder: Path) -> None:
-    desk = Desk(folder).begin()
+    workbench = Workbench(folder).begin()
     names = [f"audit-{number:020d}.jsonl" for number in range(9)]
-    opened = desk.writer._open
-    desk.writer._opened = replace(opened, expire=lambda: names[:8])
-    assert desk.writer._delete_expired() == tuple(names[:8])
-    desk.writer._opened = replace(opened, expire=lambda: names)
-    deleted = desk.writer._delete_expired()
+    opened = workbench.writer._open
+    workbench.writer._opened = replace(opened, expire=lambda: names[:8])
+    assert workbench.writer._delete_expired() == tuple(names[:8])
+    workbench.writer._opened = replace(opened, expire=lambda: names)
+    deleted = workbench.writer._delete_expired()
     assert isinstance(deleted, dict)
     assert deleted["count"] == 9
 
 
 def test_a_finished_file_is_kept_for_the_retention_to_the_second(folder: Path) -> None:
-    desk = Desk(folder, rotate_bytes=1, retention=Duration(3600 * 10**9)).begin()
-    desk.put(STATE).step()
+    workbench = Workbench(folder, rotate_bytes=1, retention=Duration(3600 * 10**9)).begin()
+    workbench.put(STATE).step()
     first, _ = log_files(folder)
-    moment = desk.clock.wall_ns() // 10**9 - 3600
+    moment = workbench.clock.wall_ns() // 10**9 - 3600
     for seconds, gone in ((moment + 0.5, []), (moment, []), (moment - 0.5, [first.name])):
         os.utime(first, (seconds, seconds))
-        assert desk.writer._open.expire() == gone
+        assert workbench.writer._open.expire() == gone
 
 
 def test_a_rotation_that_fails_is_tried_again_an_eighth_later(folder: Path) -> None:
-    desk = Desk(folder, rotate_bytes=8000).begin()
-    size = desk.writer._open.store.size
-    desk.writer._rotate_at = size
-    desk.disk.room = 0
-    desk.writer._rotate_if_due()
-    desk.disk.room = None
-    assert desk.writer._rotate_at == size + 1000
-    assert desk.writer.down == ""
-    desk.writer._rotate_at = size
-    desk.writer._rotate_if_due()
-    assert desk.writer._rotate_at == 8000
+    workbench = Workbench(folder, rotate_bytes=8000).begin()
+    size = workbench.writer._open.store.size
+    workbench.writer._rotate_at = size
+    workbench.disk.room = 0
+    workbench.writer._rotate_if_due()
+    workbench.disk.room = None
+    assert workbench.writer._rotate_at == size + 1000
+    assert workbench.writer.down == ""
+    workbench.writer._rotate_at = size
+    workbench.writer._rotate_if_due()
+    assert workbench.writer._rotate_at == 8000
     assert len(log_files(folder)) == 2
 
 
@@ -556,57 +558,57 @@ class Patience(threading.Event):
 
 
 def test_attempts_come_more_and_more_slowly(folder: Path) -> None:
-    desk = Desk(folder)
-    desk.broken = OSError("no disk")
-    desk.writer._stopping = patience = Patience(8)
-    desk.writer.run()
+    workbench = Workbench(folder)
+    workbench.broken = OSError("no disk")
+    workbench.writer._stopping = patience = Patience(8)
+    workbench.writer.run()
     assert patience.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert desk.writer.attempted.is_set()
-    desk = Desk(folder)
-    desk.writer._retry_seconds = 5.0
-    desk.writer._begin()
-    assert desk.writer._retry_seconds == 0.1
+    assert workbench.writer.attempted.is_set()
+    workbench = Workbench(folder)
+    workbench.writer._retry_seconds = 5.0
+    workbench.writer._begin()
+    assert workbench.writer._retry_seconds == 0.1
 
 
 def test_the_end_says_all_that_is_left(folder: Path) -> None:
-    desk = Desk(folder).begin().put(STATE)
-    desk.counted = [ROUND]
-    desk.losses.add(2)
-    syncs = desk.disk.syncs
-    desk.writer._finish()
-    assert desk.disk.syncs - syncs == 4
-    assert desk.heard.kinds == [
+    workbench = Workbench(folder).begin().put(STATE)
+    workbench.counted = [ROUND]
+    workbench.losses.add(2)
+    syncs = workbench.disk.syncs
+    workbench.writer._finish()
+    assert workbench.disk.syncs - syncs == 4
+    assert workbench.heard.kinds == [
         ["node.state", "log.gap"],
         ["evidence.round"],
         ["checkpoint"],
         ["log.stop"],
     ]
-    assert (desk.writer.down, desk.heard.closed) == ("closed", 1)
-    assert desk.heard.lost_records == [2, 0]
+    assert (workbench.writer.down, workbench.heard.closed) == ("closed", 1)
+    assert workbench.heard.lost_records == [2, 0]
     record = records_in(folder)[-1]
     assert (record["actor"], record["subject"], record["decision"]) == (
         "controller",
         "log",
         "stopped",
     )
-    assert desk.writer.published is not None
-    reopened = Desk(folder)
+    assert workbench.writer.published is not None
+    reopened = Workbench(folder)
     reopened.writer._begin()
     assert reopened.writer.down == "", "the lock was let go"
 
 
 def test_an_end_without_a_log_counts_what_is_lost(folder: Path) -> None:
-    desk = Desk(folder).put(STATE)
-    desk.broken = OSError("no disk")
-    desk.counted = [ROUND, ROUND]
-    desk.losses.add(4)
-    desk.writer._begin()
-    desk.grant()
-    desk.writer._finish()
+    workbench = Workbench(folder).put(STATE)
+    workbench.broken = OSError("no disk")
+    workbench.counted = [ROUND, ROUND]
+    workbench.losses.add(4)
+    workbench.writer._begin()
+    workbench.grant()
+    workbench.writer._finish()
     # Two counters, four from before and `log.stop`; then the records that still waited.
-    assert sum(desk.heard.lost_records) >= 2 + 4 + 1
-    assert desk.answers == ["no disk"]
-    assert (desk.writer.down, desk.heard.closed) == ("no disk", 1)
+    assert sum(workbench.heard.lost_records) >= 2 + 4 + 1
+    assert workbench.answers == ["no disk"]
+    assert (workbench.writer.down, workbench.heard.closed) == ("no disk", 1)
 
 
 # --- The end of the writer, in one thread: who comes when nothing is written any more

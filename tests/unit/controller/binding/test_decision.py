@@ -6,8 +6,8 @@ import pytest
 
 from controller.binding.decision import (
     UNTOUCHED,
+    BindingView,
     Decision,
-    GateView,
     InFlight,
     Placed,
     RecentDenials,
@@ -22,7 +22,7 @@ from controller.placement.snapshot import InsecureStaticHashes, Scene
 from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, container, new_pod, variable
-from tests.builders.bindings import IDS, NODE, UID, asked, binding, env_pod, gate_view, stored
+from tests.builders.bindings import IDS, NODE, UID, asked, binding, binding_view, env_pod, stored
 from tests.builders.fleet_views import (
     LEASE_NS,
     NOW_NS,
@@ -36,7 +36,7 @@ from tests.builders.fleet_views import (
 from tests.builders.ledger import holder, record
 from tests.builders.scenes import scene
 
-# --- What the gate decides about a Binding: every way to be refused, and what is written
+# --- What the binding webhook decides about a Binding: every way to be refused, and what is written
 
 GPUS = tuple(f"GPU-{NODE}-{index}" for index in range(8))
 OWNER = [{"kind": "StatefulSet", "name": "train", "uid": "set-1", "controller": True}]
@@ -45,12 +45,12 @@ OWNER = [{"kind": "StatefulSet", "name": "train", "uid": "set-1", "controller": 
 def decided(
     request: BindingRequest | None = None,
     pod: StoredPod | None = None,
-    view: GateView | None = None,
+    view: BindingView | None = None,
     *,
     enforced: bool = True,
 ) -> Decision:
     return decide_binding(
-        request or asked(), pod or stored(), view or gate_view(), enforced=enforced
+        request or asked(), pod or stored(), view or binding_view(), enforced=enforced
     )
 
 
@@ -69,7 +69,7 @@ def held(gpu_uuid: str, uid: str = "somebody", owner: str | None = None, **more:
     return replace(record(part, gpu=gpu_uuid), node=NODE)
 
 
-def test_a_guarded_pod_gets_a_gpu_and_is_told_which() -> None:
+def test_a_managed_pod_gets_a_gpu_and_is_told_which() -> None:
     found = reserve(decided())
     subject = ReservationSubject("team-a", NODE, (GPUS[0],), UID)
     assert found.gpus == (GPUS[0],)
@@ -114,7 +114,9 @@ def test_what_is_promised_where_nobody_but_us_gives_the_gpu(
     managed: bool, honours: bool, told: dict[str, str]
 ) -> None:
     pools = (NodePool(NODE, honours_variable=honours),)
-    found = reserve(decided(view=gate_view(scene=guarding(Policy(pools=pools), managed=managed))))
+    found = reserve(
+        decided(view=binding_view(scene=guarding(Policy(pools=pools), managed=managed)))
+    )
     said = {key: x for key, x in found.annotations.items() if "/guarantee-" in key}
     assert said == told
 
@@ -126,8 +128,8 @@ def guarding(policy: Policy, *, managed: bool = True, mode: NodeMode = NodeMode.
 
 
 def test_several_gpus_in_the_pod_s_order_are_claimed_in_the_one_order() -> None:
-    wish = {"gpuwarden.dev/gpu-uuids": f"{GPUS[5]},{GPUS[2]}"}
-    found = reserve(decided(pod=stored(env_pod(wish))))
+    requirement = {"gpuwarden.dev/gpu-uuids": f"{GPUS[5]},{GPUS[2]}"}
+    found = reserve(decided(pod=stored(env_pod(requirement))))
     assert found.gpus == (GPUS[2], GPUS[5])
     told = found.annotations["gpuwarden.dev/gpu-uuids-assigned"]
     assert told == f"{GPUS[5]},{GPUS[2]}"
@@ -170,7 +172,7 @@ def test_nothing_is_claimed_where_kubelet_chooses(
     accepts: dict[str, str], managed: bool, guarantee: str, limit: str
 ) -> None:
     where = guarding(Policy(), managed=managed, mode=NodeMode.PLUGIN)
-    view = gate_view(scene=where)
+    view = binding_view(scene=where)
     found = decided(pod=stored(plugin_pod(min_level="L0", **accepts)), view=view)
     assert isinstance(found, Placed)
     assert found.annotations == {
@@ -198,7 +200,7 @@ def test_kubelet_gives_nothing_while_claims_from_another_mode_are_there(
     more: dict[str, Any], waits: bool
 ) -> None:
     where = guarding(Policy(), mode=NodeMode.PLUGIN)
-    view = gate_view(scene=where, records=(held(GPUS[3], **more),))
+    view = binding_view(scene=where, records=(held(GPUS[3], **more),))
     found = decided(pod=stored(plugin_pod(min_level="L0")), view=view)
     if waits:
         assert refused(found).code is ReasonCode.NODE_MODE
@@ -208,15 +210,15 @@ def test_kubelet_gives_nothing_while_claims_from_another_mode_are_there(
     assert isinstance(decided(pod=about_the_node, view=view), Placed)
 
 
-def test_nothing_is_claimed_for_a_wish_about_the_node_alone() -> None:
+def test_nothing_is_claimed_for_a_requirement_about_the_node_alone() -> None:
     pod = env_pod({"gpuwarden.dev/min-level": "L0"})
-    assert isinstance(decided(pod=stored(pod), view=gate_view(ids=None)), Placed)
+    assert isinstance(decided(pod=stored(pod), view=binding_view(ids=None)), Placed)
 
 
 def test_a_node_with_a_static_hash() -> None:
     static = InsecureStaticHashes({"old-1": "blessed"})
-    view = gate_view(scene=scene(static=static))
-    view = replace(view, rules=replace(view.rules, wishes=_opaque()))
+    view = binding_view(scene=scene(static=static))
+    view = replace(view, rules=replace(view.rules, requirements=_opaque()))
     pod = env_pod({"gpuwarden.dev/required-hash": hash_of("b")})
     pod["metadata"]["annotations"]["gpuwarden.dev/required-hash"] = "blessed"
     found = decided(asked(binding(node="old-1")), stored(pod), view)
@@ -225,9 +227,9 @@ def test_a_node_with_a_static_hash() -> None:
 
 
 def _opaque() -> Any:
-    from controller.placement.texts import WishRules  # noqa: PLC0415 -- one test's
+    from controller.placement.texts import RequirementRules  # noqa: PLC0415 -- one test's
 
-    return WishRules(opaque_hashes=True)
+    return RequirementRules(opaque_hashes=True)
 
 
 def test_pods_that_ask_for_nothing_are_untouched() -> None:
@@ -235,7 +237,7 @@ def test_pods_that_ask_for_nothing_are_untouched() -> None:
     assert decided(pod=stored(plain), enforced=False) == UNTOUCHED
     injected = env_pod({})
     assert decided(pod=stored(injected)) == UNTOUCHED
-    assert decided(pod=stored(injected), view=gate_view(not_ready="first round")) == UNTOUCHED
+    assert decided(pod=stored(injected), view=binding_view(not_ready="first round")) == UNTOUCHED
 
 
 FORGED = [
@@ -294,7 +296,7 @@ def test_a_binding_made_by_hand_may_lack_the_uid() -> None:
 
 
 def test_a_pod_that_nobody_knows() -> None:
-    found = decide_binding(asked(), None, gate_view(), enforced=False)
+    found = decide_binding(asked(), None, binding_view(), enforced=False)
     assert refused(found).code is ReasonCode.POD_UNKNOWN
 
 
@@ -321,20 +323,20 @@ def unreadable(pod: Document) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (privileged, ReasonCode.DOOR_PRIVILEGED),
-        (every_card, ReasonCode.DOOR_UNINJECTED),
-        (uninjected, ReasonCode.DOOR_UNINJECTED),
-        (brings_results, ReasonCode.DOOR_ANNOTATION),
+        (privileged, ReasonCode.BYPASS_PRIVILEGED),
+        (every_card, ReasonCode.BYPASS_UNINJECTED),
+        (uninjected, ReasonCode.BYPASS_UNINJECTED),
+        (brings_results, ReasonCode.BYPASS_ANNOTATION),
         (unreadable, ReasonCode.REQ_INVALID),
     ],
 )
-def test_doors_of_the_stored_pod(change: Callable[[Document], None], code: ReasonCode) -> None:
+def test_bypasses_of_the_stored_pod(change: Callable[[Document], None], code: ReasonCode) -> None:
     pod = env_pod()
     change(pod)
     found = decided(pod=stored(pod))
     assert refused(found).code is code
     assert isinstance(found, Refused)
-    assert found.guarded
+    assert found.managed
 
 
 def test_a_plain_pod_whose_namespace_was_enforced_later() -> None:
@@ -342,17 +344,17 @@ def test_a_plain_pod_whose_namespace_was_enforced_later() -> None:
     every_card(pod)
     assert decided(pod=stored(pod), enforced=False) == UNTOUCHED
     found = decided(pod=stored(pod), enforced=True)
-    assert refused(found).code is ReasonCode.DOOR_ENV
+    assert refused(found).code is ReasonCode.BYPASS_ENV
     assert isinstance(found, Refused)
-    assert not found.guarded
+    assert not found.managed
 
 
 @pytest.mark.parametrize(
     ("late", "code"),
     [
-        ({"securityContext": {"privileged": True}}, ReasonCode.DOOR_EPHEMERAL),
-        ({"env": [variable("NVIDIA_VISIBLE_DEVICES", "all")]}, ReasonCode.DOOR_EPHEMERAL),
-        ({}, ReasonCode.DOOR_UNINJECTED),
+        ({"securityContext": {"privileged": True}}, ReasonCode.BYPASS_EPHEMERAL),
+        ({"env": [variable("NVIDIA_VISIBLE_DEVICES", "all")]}, ReasonCode.BYPASS_EPHEMERAL),
+        ({}, ReasonCode.BYPASS_UNINJECTED),
     ],
 )
 def test_an_ephemeral_container_from_before_its_namespace_was_enforced(
@@ -374,99 +376,103 @@ FRESH = acceptance(hash_of("a"), [gpu(0)])
 
 
 @pytest.mark.parametrize(
-    ("wish", "view", "code"),
+    ("requirement", "view", "code"),
     [
-        ({}, gate_view(not_ready="first round"), ReasonCode.CONTROLLER_NOT_READY),
-        ({}, gate_view(healthy("other")), ReasonCode.NODE_NO_EVIDENCE),
-        ({}, gate_view(node(NODE, STALE)), ReasonCode.NODE_STALE),
-        ({}, gate_view(node(NODE, FRESH, blocked=ReasonCode.SIG_INVALID)), ReasonCode.NODE_REFUSED),
+        ({}, binding_view(not_ready="first round"), ReasonCode.CONTROLLER_NOT_READY),
+        ({}, binding_view(healthy("other")), ReasonCode.NODE_NO_EVIDENCE),
+        ({}, binding_view(node(NODE, STALE)), ReasonCode.NODE_STALE),
         (
             {},
-            gate_view(node(NODE, FRESH, blocked=ReasonCode.INVENTORY_CHANGED)),
+            binding_view(node(NODE, FRESH, blocked=ReasonCode.SIG_INVALID)),
+            ReasonCode.NODE_REFUSED,
+        ),
+        (
+            {},
+            binding_view(node(NODE, FRESH, blocked=ReasonCode.INVENTORY_CHANGED)),
             ReasonCode.NODE_QUARANTINED,
         ),
-        ({"required-hash": hash_of("b")}, gate_view(), ReasonCode.HASH_MISMATCH),
-        ({"attestation-class": "gold"}, gate_view(), ReasonCode.CLASS_UNKNOWN),
+        ({"required-hash": hash_of("b")}, binding_view(), ReasonCode.HASH_MISMATCH),
+        ({"attestation-class": "gold"}, binding_view(), ReasonCode.CLASS_UNKNOWN),
         (
             {},
-            gate_view(scene=scene(healthy(NODE), policy=Policy(allowed_hashes=frozenset()))),
+            binding_view(scene=scene(healthy(NODE), policy=Policy(allowed_hashes=frozenset()))),
             ReasonCode.CLASS_NOT_ALLOWED,
         ),
-        ({"min-level": "L1"}, gate_view(), ReasonCode.LEVEL_TOO_LOW),
+        ({"min-level": "L1"}, binding_view(), ReasonCode.LEVEL_TOO_LOW),
         (
             {},
-            gate_view(scene=scene(healthy(NODE), policy=Policy(min_level=Level.L2))),
+            binding_view(scene=scene(healthy(NODE), policy=Policy(min_level=Level.L2))),
             ReasonCode.LEVEL_TOO_LOW,
         ),
-        ({}, gate_view(healthy(NODE, mode=NodeMode.PLUGIN)), ReasonCode.NODE_MODE),
-        ({}, gate_view(healthy(NODE, mode=NodeMode.DRA)), ReasonCode.NODE_MODE),
-        ({"gpu-scheduling-map": "0=gpu-2:0"}, gate_view(), ReasonCode.MAP_ELSEWHERE),
-        ({"gpu-selector": "memory>=1Ti"}, gate_view(), ReasonCode.GPU_NO_MATCH),
+        ({}, binding_view(healthy(NODE, mode=NodeMode.PLUGIN)), ReasonCode.NODE_MODE),
+        ({}, binding_view(healthy(NODE, mode=NodeMode.DRA)), ReasonCode.NODE_MODE),
+        ({"gpu-scheduling-map": "0=gpu-2:0"}, binding_view(), ReasonCode.MAP_ELSEWHERE),
+        ({"gpu-selector": "memory>=1Ti"}, binding_view(), ReasonCode.GPU_NO_MATCH),
         (
             {},
-            gate_view(node(NODE, acceptance(hash_of("a"), [gpu(0, lost=True)]))),
+            binding_view(node(NODE, acceptance(hash_of("a"), [gpu(0, lost=True)]))),
             ReasonCode.GPU_LOST,
         ),
         (
             {},
-            gate_view(node(NODE, acceptance(hash_of("a"), [gpu(0)], processes={"GPU-0": 1}))),
+            binding_view(node(NODE, acceptance(hash_of("a"), [gpu(0)], processes={"GPU-0": 1}))),
             ReasonCode.GPU_BUSY,
         ),
-        ({}, gate_view(records=tuple(map(held, GPUS))), ReasonCode.GPU_BUSY),
+        ({}, binding_view(records=tuple(map(held, GPUS))), ReasonCode.GPU_BUSY),
         (
             {},
-            gate_view(claiming=dict.fromkeys(GPUS, InFlight(PodRef("team-a", "b", "x")))),
+            binding_view(claiming=dict.fromkeys(GPUS, InFlight(PodRef("team-a", "b", "x")))),
             ReasonCode.GPU_BUSY,
         ),
-        ({}, gate_view(ids=None), ReasonCode.LEDGER_UNAVAILABLE),
+        ({}, binding_view(ids=None), ReasonCode.LEDGER_UNAVAILABLE),
         (
             {},
-            gate_view(ledger=replace(gate_view().ledger, fresh_until_ns=NOW_NS)),
+            binding_view(ledger=replace(binding_view().ledger, fresh_until_ns=NOW_NS)),
             ReasonCode.LEDGER_UNAVAILABLE,
         ),
         (
             {},
-            gate_view(
+            binding_view(
                 grant_refusal=lambda _node, _gpus: Refusal(ReasonCode.CONTROLLER_NOT_READY, "read")
             ),
             ReasonCode.CONTROLLER_NOT_READY,
         ),
-        ({}, gate_view(quota=1, records=(held(GPUS[0]),)), ReasonCode.QUOTA_EXCEEDED),
+        ({}, binding_view(quota=1, records=(held(GPUS[0]),)), ReasonCode.QUOTA_EXCEEDED),
         (
             {},
-            gate_view(quota=1, claiming={"GPU-elsewhere": InFlight(PodRef("team-a", "b", "x"))}),
+            binding_view(quota=1, claiming={"GPU-elsewhere": InFlight(PodRef("team-a", "b", "x"))}),
             ReasonCode.QUOTA_EXCEEDED,
         ),
-        ({"gpu-count": "2"}, gate_view(quota=1), ReasonCode.QUOTA_EXCEEDED),
+        ({"gpu-count": "2"}, binding_view(quota=1), ReasonCode.QUOTA_EXCEEDED),
     ],
 )
 def test_every_reason_against_a_place(
-    wish: dict[str, str], view: GateView, code: ReasonCode
+    requirement: dict[str, str], view: BindingView, code: ReasonCode
 ) -> None:
     prefixed = {
         key if key == "gpu-scheduling-map" else f"gpuwarden.dev/{key}": text
-        for key, text in wish.items()
+        for key, text in requirement.items()
     }
     pod = env_pod({"gpuwarden.dev/gpu-selector": "memory>=1Gi"} | prefixed)
     found = decided(pod=stored(pod), view=view)
     assert refused(found).code is code
     assert isinstance(found, Refused)
-    assert found.guarded
+    assert found.managed
 
 
 def test_of_all_that_is_wrong_the_first_is_said() -> None:
-    """In the order of the page of the gate."""
-    view = gate_view(
+    """In the order of the page of the binding webhook."""
+    view = binding_view(
         node(NODE, STALE),
         not_ready="first round",
-        ledger=replace(gate_view(records=(held(GPUS[0]),)).ledger, fresh_until_ns=NOW_NS),
+        ledger=replace(binding_view(records=(held(GPUS[0]),)).ledger, fresh_until_ns=NOW_NS),
         quota=1,
         grant_refusal=lambda _node, _gpus: Refusal(ReasonCode.GPU_BUSY, "somebody has it"),
     )
     repairs: tuple[dict[str, Any], ...] = (
         {"not_ready": None},
         {"scene": scene(node(NODE, FRESH))},
-        {"ledger": gate_view(records=(held(GPUS[0]),)).ledger},
+        {"ledger": binding_view(records=(held(GPUS[0]),)).ledger},
         {"quota": None},
     )
     codes = [refused(decided(view=view)).code]
@@ -483,7 +489,7 @@ def test_of_all_that_is_wrong_the_first_is_said() -> None:
 
 
 def test_kubelet_s_choice_does_not_do_for_named_gpus() -> None:
-    view = gate_view(healthy(NODE, mode=NodeMode.PLUGIN))
+    view = binding_view(healthy(NODE, mode=NodeMode.PLUGIN))
     found = decided(pod=stored(plugin_pod(gpu_uuids=GPUS[0])), view=view)
     assert refused(found).code is ReasonCode.EXACT_UNAVAILABLE
 
@@ -491,7 +497,7 @@ def test_kubelet_s_choice_does_not_do_for_named_gpus() -> None:
 def test_a_quota_counts_one_namespace_and_not_the_pod_itself() -> None:
     other = replace(held(GPUS[0]), holders=(holder(GPUS[0], pod=PodRef("team-b", "x", "y")),))
     own = held(GPUS[1], UID)
-    reserve(decided(view=gate_view(quota=1, records=(other, own))))
+    reserve(decided(view=binding_view(quota=1, records=(other, own))))
 
 
 SPLIT = gpu(0, mig=True, mig_devices=[mig_slice("MIG-a"), mig_slice("MIG-b")])
@@ -501,8 +507,8 @@ MIG = {"gpuwarden.dev/gpu-selector": "mig=true"}
 def test_a_gpu_that_was_split_while_a_pod_has_it_is_that_pod_s() -> None:
     """Its container is idle, or the GPU could not be split; it has the device file all the same."""
     split = node(NODE, acceptance(hash_of("a"), [SPLIT]))
-    assert reserve(decided(pod=stored(env_pod(MIG)), view=gate_view(split))).gpus == ("MIG-a",)
-    view = gate_view(split, records=(held("GPU-0"),))
+    assert reserve(decided(pod=stored(env_pod(MIG)), view=binding_view(split))).gpus == ("MIG-a",)
+    view = binding_view(split, records=(held("GPU-0"),))
     assert refused(decided(pod=stored(env_pod(MIG)), view=view)).code is ReasonCode.GPU_BUSY
     named = {"gpuwarden.dev/gpu-uuids": "MIG-b"}
     assert refused(decided(pod=stored(env_pod(named)), view=view)).code is ReasonCode.GPU_BUSY
@@ -510,13 +516,13 @@ def test_a_gpu_that_was_split_while_a_pod_has_it_is_that_pod_s() -> None:
 
 def test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown() -> None:
     whole = node(NODE, acceptance(hash_of("a"), [gpu(0), gpu(1)]))
-    view = gate_view(whole, records=(held("MIG-a"),))
+    view = binding_view(whole, records=(held("MIG-a"),))
     assert refused(decided(view=view)).code is ReasonCode.GPU_BUSY
-    own = gate_view(whole, records=(held("MIG-a", UID),))
+    own = binding_view(whole, records=(held("MIG-a", UID),))
     assert reserve(decided(view=own)).gpus == ("GPU-0",)
-    elsewhere = gate_view(whole, records=(replace(held("MIG-a"), node="gpu-2"),))
+    elsewhere = binding_view(whole, records=(replace(held("MIG-a"), node="gpu-2"),))
     assert reserve(decided(view=elsewhere)).gpus == ("GPU-0",)
-    shown = gate_view(
+    shown = binding_view(
         node(NODE, acceptance(hash_of("a"), [SPLIT, gpu(1)])), records=(held("MIG-a"),)
     )
     assert reserve(
@@ -526,18 +532,18 @@ def test_no_gpu_is_given_whole_while_a_pod_has_a_part_that_is_not_shown() -> Non
 
 def test_a_retry_gets_the_same_gpus() -> None:
     own = held(GPUS[3], UID)
-    assert reserve(decided(view=gate_view(records=(own,)))).gpus == (GPUS[3],)
+    assert reserve(decided(view=binding_view(records=(own,)))).gpus == (GPUS[3],)
     claiming = {GPUS[4]: InFlight(PodRef("team-a", "train-0", UID))}
-    assert reserve(decided(view=gate_view(claiming=claiming))).gpus == (GPUS[4],)
+    assert reserve(decided(view=binding_view(claiming=claiming))).gpus == (GPUS[4],)
     everything = (*map(held, GPUS[:3]), own, *map(held, GPUS[4:]))
-    assert reserve(decided(view=gate_view(records=everything))).gpus == (GPUS[3],)
+    assert reserve(decided(view=binding_view(records=everything))).gpus == (GPUS[3],)
 
 
 def test_what_the_pod_once_held_is_not_a_retry() -> None:
     own = held(GPUS[0], UID, state=HolderState.RELEASING)
-    assert reserve(decided(view=gate_view(records=(own,)))).gpus == (GPUS[1],)
+    assert reserve(decided(view=binding_view(records=(own,)))).gpus == (GPUS[1],)
     elsewhere = replace(held(GPUS[0], UID), node="gpu-9")
-    assert reserve(decided(view=gate_view(records=(elsewhere,)))).gpus == (GPUS[0],)
+    assert reserve(decided(view=binding_view(records=(elsewhere,)))).gpus == (GPUS[0],)
 
 
 MAP = f"0={NODE}:2\n1={NODE}:2\n2={NODE}:3"
@@ -553,10 +559,10 @@ def mapped(name: str, **metadata: Any) -> StoredPod:
 def test_pods_of_a_share_group_claim_side_by_side() -> None:
     first = PodRef("team-a", "train-0", "first", "set-1")
     request, pod = asked(binding("train-1")), mapped("train-1")
-    together = gate_view(claiming={GPUS[2]: InFlight(first, SHARE)})
+    together = binding_view(claiming={GPUS[2]: InFlight(first, SHARE)})
     assert reserve(decided(request, pod, together)).share == SHARE
     for other in (None, replace(SHARE, owner="set-2")):
-        apart = gate_view(claiming={GPUS[2]: InFlight(first, other)})
+        apart = binding_view(claiming={GPUS[2]: InFlight(first, other)})
         assert refused(decided(request, pod, apart)).code is ReasonCode.GPU_BUSY
 
 
@@ -567,7 +573,7 @@ def test_pods_with_the_same_line_of_a_map_share() -> None:
     assert alone.pod.owner == "set-1"
     shared = replace(held(GPUS[2], owner="set-1"), share=SHARE)
     busy = node(NODE, replace(healthy(NODE).acceptance, processes_by_gpu={GPUS[2]: 1}))  # type: ignore[type-var] # not None
-    view = gate_view(busy, records=(shared,))
+    view = binding_view(busy, records=(shared,))
     assert reserve(decided(second, mapped("train-1"), view)).gpus == (GPUS[2],)
     stranger = holder(GPUS[2], pod=PodRef("team-b", "other", "x", "set-9"), adopted=True)
     for theirs in (
@@ -575,11 +581,11 @@ def test_pods_with_the_same_line_of_a_map_share() -> None:
         replace(held(GPUS[2], owner="set-2"), share=SHARE),
         shared.with_holder(stranger),
     ):
-        view = gate_view(busy, records=(theirs,))
+        view = binding_view(busy, records=(theirs,))
         assert refused(decided(second, mapped("train-1"), view)).code is ReasonCode.GPU_BUSY
     third = asked(binding("train-2"))
-    assert reserve(decided(third, mapped("train-2"), gate_view())).share is None
-    orphan = reserve(decided(second, mapped("train-1", ownerReferences=None), gate_view()))
+    assert reserve(decided(third, mapped("train-2"), binding_view())).share is None
+    orphan = reserve(decided(second, mapped("train-1", ownerReferences=None), binding_view()))
     assert orphan.share is None
 
 
@@ -589,9 +595,9 @@ def test_what_blocks_a_grant_is_asked_about_the_very_gpus() -> None:
     def refusal(name: str, gpus: tuple[str, ...]) -> None:
         asked_for.append((name, gpus))
 
-    reserve(decided(view=gate_view(grant_refusal=refusal)))
+    reserve(decided(view=binding_view(grant_refusal=refusal)))
     shared = replace(held(GPUS[2], owner="set-1"), share=SHARE)
-    view = gate_view(grant_refusal=refusal, records=(shared,))
+    view = binding_view(grant_refusal=refusal, records=(shared,))
     reserve(decided(asked(binding("train-1")), mapped("train-1"), view))
     assert asked_for == [(NODE, (GPUS[0],)), (NODE, (GPUS[2],))]
 
@@ -599,7 +605,7 @@ def test_what_blocks_a_grant_is_asked_about_the_very_gpus() -> None:
 def test_report_only_mode_wants_no_injection() -> None:
     pod = env_pod()
     uninjected(pod)
-    assert isinstance(decided(pod=stored(pod), view=gate_view(report=True)), Reserve)
+    assert isinstance(decided(pod=stored(pod), view=binding_view(report=True)), Reserve)
 
 
 # --- Denials are remembered for a while, and not too many of them
@@ -623,7 +629,7 @@ def test_a_denial_lasts_for_a_while() -> None:
     assert denials.nodes("pod-2", 8 * S) == frozenset()
 
 
-def test_another_denial_begins_anew() -> None:
+def test_another_denial_begins_again() -> None:
     denials = RecentDenials(kept_ns=5 * S)
     denials.add("pod", "n1", 0)
     denials.add("pod", "n2", 1 * S)

@@ -3,25 +3,25 @@ from typing import Any
 
 import pytest
 
-from controller.binding.decision import GateView, Refused, decide_binding
+from controller.binding.decision import BindingView, Refused, decide_binding
 from controller.binding.use import LedgerUse
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
 from controller.placement.requirements import Requirements, parse_requirements, share_group
 from controller.placement.snapshot import Scene
-from controller.placement.texts import WITHOUT_RECORD, WishRules
+from controller.placement.texts import WITHOUT_RECORD, RequirementRules
 from controller.placement.verbs import FilterOutcome, filter_nodes, prioritize_nodes
 from controller.policy import NodeMode, Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document
-from tests.builders.bindings import NODE, UID, asked, binding, env_pod, gate_view, stored
+from tests.builders.bindings import NODE, UID, asked, binding, binding_view, env_pod, stored
 from tests.builders.fleet_views import acceptance, gpu, hash_of, mig_slice, node
 from tests.builders.ledger import holder, record
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.pod_creation import Creation, early_pod, owned
 
-# --- What the ledger holds stands in /filter's way as it does in the gate's
+# --- What the ledger holds stands in /filter's way as it does in the binding webhook's
 
 WHOLE = node(NODE, acceptance(hash_of("a"), [gpu(0), gpu(1)]))
 SPLIT = node(
@@ -45,15 +45,15 @@ def held(gpu_uuid: str, pod_uid: str = "uid-0", *, at: str = NODE, **more: Any) 
     return replace(record(part, gpu=gpu_uuid), node=at)
 
 
-def by_gate(pod: Document, view: GateView) -> Refusal | None:
+def by_binding_webhook(pod: Document, view: BindingView) -> Refusal | None:
     found = decide_binding(asked(binding()), stored(pod), view, enforced=True)
     return found.refusals[0] if isinstance(found, Refused) else None
 
 
-def scene_of(pod: Document, view: GateView) -> tuple[Requirements, Scene]:
+def scene_of(pod: Document, view: BindingView) -> tuple[Requirements, Scene]:
     admitted = stored(pod).pod
     assert admitted is not None
-    needs = parse_requirements(admitted, view.rules.wishes, enforced=True)
+    needs = parse_requirements(admitted, view.rules.requirements, enforced=True)
     assert isinstance(needs, Requirements)
     use = LedgerUse(lambda: view.ledger).use(UID, share_group(admitted, needs))
     scene = replace(
@@ -90,26 +90,26 @@ CASES: dict[str, tuple[NodeView, Document, GpuRecord, str]] = {
 
 @pytest.mark.parametrize(("where", "pod", "kept", "code"), CASES.values(), ids=CASES)
 def test_both_say_the_same(where: NodeView, pod: Document, kept: GpuRecord, code: str) -> None:
-    view = gate_view(where, records=(kept,))
+    view = binding_view(where, records=(kept,))
     needs, scene = scene_of(pod, view)
     found = filter_nodes([NODE], needs, scene)
-    gate = by_gate(pod, view)
-    assert (gate.code.value if gate else "") == code
-    assert found.reasons.get(NODE) == gate
+    binding_webhook = by_binding_webhook(pod, view)
+    assert (binding_webhook.code.value if binding_webhook else "") == code
+    assert found.reasons.get(NODE) == binding_webhook
     assert filter_nodes([NODE], needs, scene).passed == ([] if code else [NODE])
 
 
 def test_scores_count_what_is_free() -> None:
     """Of two nodes with two GPUs the one with a part in the way has none to give."""
     other = node("gpu-2", acceptance(hash_of("a"), [gpu(0), gpu(1)]))
-    needs, scene = scene_of(ANY, gate_view(WHOLE, other, records=(held("MIG-a"),)))
+    needs, scene = scene_of(ANY, binding_view(WHOLE, other, records=(held("MIG-a"),)))
     scores = prioritize_nodes([NODE, "gpu-2"], needs, scene)
     assert scores[NODE] == 0 < scores["gpu-2"]
 
 
 def test_an_answer_does_not_outlive_a_claim() -> None:
     """A claim that is no claim any more changes nothing of what is busy."""
-    view = gate_view(PLUGIN, records=(held("GPU-1"),))
+    view = binding_view(PLUGIN, records=(held("GPU-1"),))
     needs, scene = scene_of(REQUESTING, view)
     assert filter_nodes([NODE] * 4, needs, scene).passed == []
     freed = replace(scene, claimed=frozenset())
@@ -123,7 +123,7 @@ NO_PROCESSES = Policy(processes_count_as_use=False)
 
 
 def given(*gpus: str, pod: str = "idle") -> dict[str, Any]:
-    """Kubelet's allocations to an unguarded pod."""
+    """Kubelet's allocations to an unmanaged pod."""
     return {"given": [Allocation("team-a", pod, "main", "nvidia.com/gpu", x) for x in gpus]}
 
 
@@ -132,7 +132,7 @@ def filtered(world: BindingWorld, me: Replica, name: str) -> FilterOutcome:
     stored = world.pods.known("team-a", name)
     assert stored is not None
     assert stored.pod is not None
-    needs = parse_requirements(stored.pod, WishRules(), enforced=True)
+    needs = parse_requirements(stored.pod, RequirementRules(), enforced=True)
     assert isinstance(needs, Requirements)
     use = me.use.use(stored.uid, share_group(stored.pod, needs))
     return filter_nodes([NODE], needs, me.scenes.now(use))
@@ -233,7 +233,7 @@ async def test_nobody_gets_early_what_a_stranger_has() -> None:
     assert await api.create(early_pod(), "train-1") is None
 
 
-async def test_what_a_stranger_takes_after_the_creation_is_told_at_the_gate() -> None:
+async def test_what_a_stranger_takes_after_the_creation_is_told_at_the_binding_webhook() -> None:
     world = BindingWorld(2)
     me = await world.replica()
     assert await Creation(world, me, me).create(early_pod(), "train-0") is not None
@@ -264,12 +264,12 @@ async def test_of_a_share_group_the_next_comes_early_to_what_the_first_uses() ->
     api = Creation(world, me, me)
 
     def of_the_group(ordinal: int) -> Document:
-        wishes = {
+        requirements = {
             "gpuwarden.dev/reserve": "admission",
             "gpu-scheduling-map": f"0={NODE}:0\n1={NODE}:0",
             "gpuwarden.dev/ordinal": str(ordinal),
         }
-        return owned(early_pod(wishes), "owner-a")
+        return owned(early_pod(requirements), "owner-a")
 
     first = await api.create(of_the_group(0), "train-0")
     assert first is not None

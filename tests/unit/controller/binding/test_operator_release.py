@@ -29,11 +29,11 @@ LEASE_S = 90
 async def left_behind(world: BindingWorld, me: Replica, *, silent: bool = True) -> str:
     """A pod was deleted by force, and its node says nothing any more; the reservation."""
     assert world.lands(world.pod("train-0"), await me.bind("train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     del world.pods.stored["train-0"]
     world.pods.catch_up()
-    me.follower.pod_changed("uid-train-0", gone=True)
-    await me.follower.round()
+    me.reconciler.pod_changed("uid-train-0", gone=True)
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     if silent:
         world.clock.advance(LEASE_S + 1)
@@ -57,8 +57,8 @@ async def test_a_gpu_of_a_silent_node_is_released_and_given_to_the_next_pod(kind
     me, other = await world.replica(), await world.replica("b", opened())
     mine = await left_behind(world, me)
     for _ in range(5):
-        await me.follower.round()
-        await other.follower.round()
+        await me.reconciler.round()
+        await other.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     assert await me.releases.release(order(mine)) == ReleaseDone(NODE, "team-a", "train-0")
     assert world.states() == {}
@@ -69,8 +69,8 @@ async def test_a_gpu_of_a_silent_node_is_released_and_given_to_the_next_pod(kind
     assert me.sink.writes[-1] == "written"
     assert me.sink.orders == [None]
     for _ in range(11):
-        await other.follower.round()
-        await me.follower.round()
+        await other.reconciler.round()
+        await me.reconciler.round()
     assert world.states() == {}
     assert other.sink.log[-1].kind is RecordKind.RESERVATION_ENDED
     assert await other.releases.release(order(mine)) == ReleaseDone(already=True)
@@ -224,7 +224,7 @@ class Changing(MemoryLedgerStore):
 @pytest.mark.parametrize(
     ("faster", "expected"), [(7, None), (8, ReasonCode.LEDGER_CONFLICT)], ids=["in time", "never"]
 )
-async def test_who_was_overtaken_decides_anew(faster: int, expected: ReasonCode | None) -> None:
+async def test_who_was_overtaken_decides_again(faster: int, expected: ReasonCode | None) -> None:
     store = Changing()
     world = BindingWorld(1, store=store)
     me = await world.replica()
@@ -271,9 +271,9 @@ async def test_after_a_restart_it_is_not_held_again_on_the_word_of_the_log() -> 
     async def read() -> Grants:
         return open_grants(logged(*log))
 
-    again = Replica(world, world.store, "b", recall=read)
+    again = Replica(world, world.store, "b", log_replay=read)
     await again.stand()
-    assert again.footing.is_firm
+    assert again.reconciliation.is_firm
     assert world.states() == {}
 
 
@@ -287,12 +287,12 @@ async def test_nor_by_a_replica_that_had_only_read_its_log() -> None:
     async def read() -> Grants:
         return open_grants(logged(*log))
 
-    late = Replica(world, world.store, "b", recall=read)
-    await late.follower.round()
-    before = late.footing.is_firm
+    late = Replica(world, world.store, "b", log_replay=read)
+    await late.reconciler.round()
+    before = late.reconciliation.is_firm
     assert code(await me.releases.release(order(mine))) is None
     await late.stand()
-    assert (before, late.footing.is_firm) == (False, True)
+    assert (before, late.reconciliation.is_firm) == (False, True)
     assert world.states() == {}
 
 
@@ -312,8 +312,8 @@ async def test_an_attempt_s_end_is_none_of_what_the_log_has_as_bound() -> None:
     async def read() -> Grants:
         return open_grants(logged(*log))
 
-    late = Replica(world, old, "b", recall=read)
-    await late.follower.round()
+    late = Replica(world, old, "b", log_replay=read)
+    await late.reconciler.round()
     entry = await old.read(GPU)
     assert entry is not None
     await old.compare_and_set(entry, attempt.moved(held.reservation, HolderState.EXPIRED))

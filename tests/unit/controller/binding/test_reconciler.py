@@ -1,6 +1,6 @@
 """Reservations are seen through: by the watch, by touches, by reports, against a failing world."""
 
-from controller.binding.reconciler import FootingKeeper
+from controller.binding.reconciler import StartupReconciler
 from controller.ledger.record import HolderState
 from controller.ledger.release import DriftKind, NodeGone
 from controller.ledger.store import LedgerSnapshot, LedgerUnavailableError
@@ -16,7 +16,7 @@ GPU = f"GPU-{NODE}-0"
 async def bound(world: BindingWorld, me: Replica, name: str = "train-0") -> str:
     """A pod that runs with its GPU, confirmed."""
     assert world.lands(world.pod(name), await me.bind(name))
-    await me.follower.round()
+    await me.reconciler.round()
     return name
 
 
@@ -35,16 +35,16 @@ async def test_from_the_binding_to_the_release() -> None:
     name = await bound(world, me)
     assert [x.state for x in me.sink.changes] == [HolderState.CONFIRMED]
     end(world, name)
-    me.follower.pod_changed(f"uid-{name}", gone=False)
-    await me.follower.round()
+    me.reconciler.pod_changed(f"uid-{name}", gone=False)
+    await me.reconciler.round()
     world.report(GpuProcess(GPU, 7, f"uid-{name}"))
-    await me.follower.round()
+    await me.reconciler.round()
     world.report()
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     assert me.woken == []
     world.report()
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {}
     assert me.woken == [NODE]
     assert me.sink.changes[-1].state is HolderState.RELEASED
@@ -57,33 +57,33 @@ async def test_a_deleted_pod_is_believed_gone_once_it_was_seen_to_go() -> None:
     me = await world.replica()
     name = await bound(world, me)
     delete(world, name)
-    me.follower.pod_changed(f"uid-{name}", gone=True)
-    await me.follower.round()
+    me.reconciler.pod_changed(f"uid-{name}", gone=True)
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     assert world.pods.reads == []
 
 
 async def test_a_pod_that_is_there_again_keeps_its_gpu() -> None:
-    """The API server was put back to before its deletion: its node starts it anew."""
+    """The API server was put back to before its deletion: its node starts it again."""
     world = BindingWorld(1)
     me = await world.replica()
     name = await bound(world, me)
     pod = world.pods.stored[name]
     delete(world, name)
-    me.follower.pod_changed(f"uid-{name}", gone=True)
-    await me.follower.round()
+    me.reconciler.pod_changed(f"uid-{name}", gone=True)
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     world.pods.put(pod)
-    me.follower.pod_changed(f"uid-{name}", gone=False)
+    me.reconciler.pod_changed(f"uid-{name}", gone=False)
     for _ in range(3):
         world.report()
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     delete(world, name)
-    me.follower.pod_changed(f"uid-{name}", gone=True)
+    me.reconciler.pod_changed(f"uid-{name}", gone=True)
     for _ in range(3):
         world.report()
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {}
 
 
@@ -93,17 +93,17 @@ async def test_a_pod_that_the_copy_never_had_is_asked_about() -> None:
     name = await bound(world, me)
     world.pods.copy = {}
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     assert world.pods.reads
     world.pods.down = True
     delete(world, name)
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     world.pods.down = False
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
 
 
@@ -111,8 +111,8 @@ async def test_news_about_others_is_no_news() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     name = await bound(world, me)
-    me.follower.pod_changed("uid-of-nobody", gone=True)
-    await me.follower.round()
+    me.reconciler.pod_changed("uid-of-nobody", gone=True)
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     assert name in world.pods.stored
 
@@ -121,12 +121,12 @@ async def test_an_answer_that_came_to_nothing_expires_after_a_touch() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     verdict = await me.bind(world.pod("train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     world.report(after_s=91)
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.pods.touches == ["train-0"]
     assert world.states() == {GPU: ["Proposed"]}
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {}
     assert me.sink.changes[-1].state is HolderState.EXPIRED
     assert me.woken == [NODE]
@@ -137,15 +137,15 @@ async def test_a_touch_that_is_not_answered_is_tried_again() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     await me.bind(world.pod("train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     world.report(after_s=91)
     world.pods.down = True
-    await me.follower.round()
-    await me.follower.round()
+    await me.reconciler.round()
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Proposed"]}
     world.pods.down = False
-    await me.follower.round()
-    await me.follower.round()
+    await me.reconciler.round()
+    await me.reconciler.round()
     assert world.states() == {}
 
 
@@ -153,7 +153,7 @@ async def test_two_replicas_and_one_of_them_writes() -> None:
     world = BindingWorld(1)
     me, other = await world.replica("a"), await world.replica("b")
     await bound(world, me)
-    await other.follower.round()
+    await other.reconciler.round()
     assert other.sink.changes == []
     assert other.use.use("another", None).busy == {GPU}
     assert [x.code for x in (await other.bind(world.pod("next"))).refusals] == [ReasonCode.GPU_BUSY]
@@ -166,7 +166,7 @@ async def test_writes_that_fail_or_come_too_late() -> None:
     name = await bound(world, me)
     end(world, name)
     store.faults = ["before"]
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     other = await world.replica("b")
     assert world.states() == {GPU: ["Releasing"]}
@@ -192,12 +192,12 @@ async def test_a_ledger_that_cannot_be_read_moves_nothing() -> None:
     name = await bound(world, me)
     end(world, name)
     store.is_deaf = True
-    await me.follower.round()
+    await me.reconciler.round()
     assert me.sink.errors[-1] == "the disk is away"
     assert world.states() == {GPU: ["Confirmed"]}
     store.is_deaf = False
-    me.follower.pod_changed(f"uid-{name}", gone=False)
-    await me.follower.round()
+    me.reconciler.pod_changed(f"uid-{name}", gone=False)
+    await me.reconciler.round()
     assert me.sink.errors[-1] == ""
     assert world.states() == {GPU: ["Releasing"]}
 
@@ -207,10 +207,10 @@ async def test_nodes_that_were_denied_are_woken_when_it_is_over() -> None:
     me = await world.replica()
     me.changes = {"not_ready": "for a while"}
     await me.bind(world.pod("train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     assert me.woken == []
     world.clock.advance(6)
-    await me.follower.round()
+    await me.reconciler.round()
     assert me.woken == [NODE]
 
 
@@ -220,10 +220,10 @@ async def test_a_deleted_node_lets_go_after_its_grace() -> None:
     await bound(world, me)
     world.gone[NODE] = NodeGone(world.clock.boottime_ns())
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     world.clock.advance(301)
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {}
 
 
@@ -242,11 +242,11 @@ async def test_a_live_pod_without_a_record_gets_it_again_before_anything_is_gran
     assert me.sink.drift == {DriftKind.POD_UNRECORDED: 1}
     world.pods.down = False
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert me.sink.adoptions == [f"train-0 {GPU}"]
     assert world.states() == {GPU: ["Confirmed"]}
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert me.sink.drift == {}
     assert world.lands("next", await me.bind("next"))
     assert world.assigned()["next"] == (f"GPU-{NODE}-1",)
@@ -294,16 +294,16 @@ async def test_where_history_went_back_nothing_is_granted_for_a_while() -> None:
     await me.bind(world.pod("train-0"))
     before = store.snapshot()
     await me.bind("train-0")
-    await me.follower.round()
+    await me.reconciler.round()
     store.older = before
-    await me.follower.round()
+    await me.reconciler.round()
     assert me.sink.went_back == [frozenset({GPU})]
     assert world.pods.rereads == 1
     world.report()
     verdict = await me.bind(world.pod("next"))
     assert [x.code for x in verdict.refusals] == [ReasonCode.CONTROLLER_NOT_READY]
-    me.footing.pods_listed(world.clock.boottime_ns())
-    await me.follower.round()
+    me.reconciliation.pods_listed(world.clock.boottime_ns())
+    await me.reconciler.round()
     world.report()
     assert (await me.bind("next")).patch
 
@@ -311,11 +311,11 @@ async def test_where_history_went_back_nothing_is_granted_for_a_while() -> None:
 def test_ground_is_firm_once_all_was_compared() -> None:
     world = BindingWorld()
     me = Replica(world, world.store, "a")
-    keeper: FootingKeeper = me.footing
-    assert not keeper.is_firm
-    keeper.pods_listed(world.clock.boottime_ns())
-    keeper.ledger_read(world.clock.boottime_ns())
-    assert not keeper.is_firm
+    startup_reconciler: StartupReconciler = me.reconciliation
+    assert not startup_reconciler.is_firm
+    startup_reconciler.pods_listed(world.clock.boottime_ns())
+    startup_reconciler.ledger_read(world.clock.boottime_ns())
+    assert not startup_reconciler.is_firm
 
 
 async def test_a_process_of_a_pod_without_a_reservation_blocks_its_gpu() -> None:

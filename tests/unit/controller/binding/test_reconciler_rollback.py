@@ -11,10 +11,10 @@ from controller.operations.logged import open_grants
 from controller.record import Record
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
-from tests.builders.bindings import NODE, WISH, env_pod
+from tests.builders.bindings import NODE, REQUIREMENT, env_pod
 from tests.builders.ledger import OTHER_POD, holder, record
 from tests.builders.logged import logged
-from tests.fakes.binding_world import BindingWorld, Recall, Replica
+from tests.fakes.binding_world import BindingWorld, LogReplayer, Replica
 from tests.fakes.ledger_store import MemoryLedgerStore
 
 # --- The store, the pods or both are put back to an old copy: no GPU in use is given away
@@ -27,7 +27,7 @@ def log_of(replica: Replica) -> list[Record]:
     return [*replica.audit.granted, *replica.sink.log]
 
 
-def recall(records: list[Record]) -> Recall:
+def log_replay(records: list[Record]) -> LogReplayer:
     async def read() -> Grants:
         return open_grants(logged(*records))
 
@@ -38,14 +38,14 @@ async def running(world: BindingWorld) -> Replica:
     """A replica that has given the node's GPU to a pod that runs."""
     me = await world.replica()
     assert world.lands(world.pod("train-0"), await me.bind("train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     return me
 
 
-async def restarted(world: BindingWorld, log: Recall | None) -> Replica:
+async def restarted(world: BindingWorld, log: LogReplayer | None) -> Replica:
     """A replica on an empty ledger, after its first round and a further report of the node."""
     world.store = MemoryLedgerStore()
-    made = Replica(world, world.store, "b", recall=log)
+    made = Replica(world, world.store, "b", log_replay=log)
     await made.stand()
     world.report()
     return made
@@ -64,18 +64,18 @@ async def test_what_the_log_gave_away_is_held_until_the_node_shows_no_use() -> N
     world = BindingWorld(1)
     log = log_of(await running(world))
     forget(world, "train-0")
-    me = await restarted(world, recall(log))
+    me = await restarted(world, log_replay(log))
     assert world.states() == {GPU: ["Releasing"]}
     world.pod("next")
     assert await refusals(me) == REFUSED_BUSY
-    await me.follower.round()
+    await me.reconciler.round()
     world.report(GpuProcess(GPU, 7, "uid-train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     world.report()
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     world.report()
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {}
     assert open_grants(logged(*log, *me.sink.log)) == {}
     assert world.lands("next", await me.bind("next"))
@@ -104,9 +104,9 @@ async def test_before_the_log_was_read_nothing_is_granted() -> None:
     me = await restarted(world, read)
     world.pod("next")
     assert await refusals(me) == [ReasonCode.CONTROLLER_NOT_READY]
-    assert not me.footing.is_firm
+    assert not me.reconciliation.is_firm
     is_away = False
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     assert await refusals(me) == REFUSED_BUSY
 
@@ -116,16 +116,16 @@ async def test_a_node_waits_until_what_was_lost_is_held() -> None:
     log = log_of(await running(world))
     forget(world, "train-0")
     world.pods.down = True
-    me = await restarted(world, recall(log))
+    me = await restarted(world, log_replay(log))
     world.pods.down = False
     world.pod("next")
     assert world.states() == {}
     assert await refusals(me) == [ReasonCode.CONTROLLER_NOT_READY]
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.lands("next", await me.bind("next"))
     assert world.assigned()["next"] == (f"GPU-{NODE}-1",)
 
@@ -133,9 +133,9 @@ async def test_a_node_waits_until_what_was_lost_is_held() -> None:
 async def test_a_live_pod_is_adopted_and_no_ghost_of_it_is_made() -> None:
     world = BindingWorld(1)
     me = await running(world)
-    again = await restarted(world, recall(log_of(me)))
+    again = await restarted(world, log_replay(log_of(me)))
     for _ in range(11):
-        await again.follower.round()
+        await again.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     assert again.sink.adoptions == [f"train-0 {GPU}"]
 
@@ -144,14 +144,14 @@ async def test_what_has_ended_by_the_log_is_not_held() -> None:
     world = BindingWorld(1)
     me, other = await running(world), await world.replica("b")
     forget(world, "train-0")
-    other.follower.pod_changed("uid-train-0", gone=True)
+    other.reconciler.pod_changed("uid-train-0", gone=True)
     for _ in range(4):
-        await other.follower.round()
+        await other.reconciler.round()
         world.report()
     assert world.states() == {}
-    await me.follower.round()
+    await me.reconciler.round()
     assert [x.kind.value for x in me.sink.log][-1] == "reservation.ended"
-    await restarted(world, recall(log_of(me)))
+    await restarted(world, log_replay(log_of(me)))
     assert world.states() == {}
 
 
@@ -163,9 +163,9 @@ async def test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unu
     me = await world.replica()
     late = await me.bind("train-0")
     assert world.lands("train-0", late)
-    await me.follower.round()
+    await me.reconciler.round()
     world.pods.put(before)
-    again = await restarted(world, recall(log_of(me)))
+    again = await restarted(world, log_replay(log_of(me)))
     assert world.pods.touches == ["train-0"]
     assert not world.lands("train-0", late)
     assert world.states() == {GPU: ["Releasing"]}
@@ -196,19 +196,19 @@ async def test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expi
     assert copy is not None
     assert world.lands("train-0", late)
     for _ in range(2):
-        await me.follower.round()
+        await me.reconciler.round()
     world.pods.put(before)
     if restarts:
         world.store = MemoryLedgerStore()
         assert await world.store.compare_and_set(None, copy.record)
-        me = Replica(world, world.store, "b", recall=recall(log_of(me)))
+        me = Replica(world, world.store, "b", log_replay=log_replay(log_of(me)))
     else:
         store.put_back(copy)
-        await me.follower.round()
+        await me.reconciler.round()
     await me.stand()
     world.report()
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     assert not world.lands("train-0", late)
     world.pod("next")
@@ -222,14 +222,14 @@ async def test_a_confirmed_pod_that_waits_again_does_not_keep_its_gpu_for_ever()
     before = world.pods.stored["train-0"]
     me = await world.replica()
     assert world.lands("train-0", await me.bind("train-0"))
-    await me.follower.round()
+    await me.reconciler.round()
     world.pods.put(before)
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     world.report(GpuProcess(GPU, 7, "uid-train-0"), after_s=16)
     for _ in range(12):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
     await settled(world, me)
     assert world.lands("train-0", await me.bind("train-0"))
@@ -239,7 +239,7 @@ async def settled(world: BindingWorld, me: Replica) -> None:
     """Time goes by, and the node's reports show no use."""
     for _ in range(5):
         for _ in range(2):
-            await me.follower.round()
+            await me.reconciler.round()
         world.report(after_s=16)
     assert world.states() == {}
 
@@ -274,7 +274,7 @@ async def test_a_record_that_takes_the_place_of_another_drives_nobody_out(told: 
     if told:
         me.replaced = (old,)
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     states = [HolderState.RELEASING] if told else []
     found = store.snapshot().get(GPU)
     assert found is not None
@@ -291,10 +291,10 @@ async def test_a_record_that_is_ended_by_hand_gives_a_live_pods_gpu_to_nobody() 
     await store.end(old)
     world.pod("next")
     assert await refusals(me) == REFUSED_BUSY
-    await me.follower.round()
+    await me.reconciler.round()
     assert await refusals(me) == REFUSED_BUSY
     for _ in range(11):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
     assert me.sink.adoptions == [f"train-0 {GPU}"]
 
@@ -316,10 +316,10 @@ async def test_a_live_pod_that_kubelet_gave_its_gpu_is_left_to_its_nodes_reports
         GivenGpu(PodRef("team-a", "theirs", "uid-theirs"), NODE, GPU), "v1.k.x"
     )
     world.pods.put(env_pod(name="theirs", uid="uid-theirs") | {"spec": {"nodeName": NODE}})
-    await restarted(world, recall([settled]))
+    await restarted(world, log_replay([settled]))
     assert world.states() == {}
     forget(world, "theirs")
-    await restarted(world, recall([settled]))
+    await restarted(world, log_replay([settled]))
     assert world.states() == {GPU: ["Releasing"]}
 
 
@@ -335,7 +335,7 @@ async def running_on_first(world: BindingWorld) -> Replica:
     """A replica that has given the first node's GPU to a pod that runs."""
     me = await world.replica()
     assert world.lands("q", await me.bind(world.pod("q")))
-    await me.follower.round()
+    await me.reconciler.round()
     return me
 
 
@@ -347,7 +347,7 @@ async def restarted_elsewhere(world: BindingWorld, log: Grants) -> Replica:
     async def read() -> Grants:
         return log
 
-    made = Replica(world, world.store, "b", recall=read)
+    made = Replica(world, world.store, "b", log_replay=read)
     await made.stand()
     await rounds(world, made, "uid-old")
     return made
@@ -356,7 +356,7 @@ async def restarted_elsewhere(world: BindingWorld, log: Grants) -> Replica:
 async def rounds(world: BindingWorld, me: Replica, *pods: str) -> None:
     for _ in range(25):
         world.report(pods=pods)
-        await me.follower.round()
+        await me.reconciler.round()
 
 
 def removed(world: BindingWorld, me: Replica | None = None) -> None:
@@ -364,18 +364,20 @@ def removed(world: BindingWorld, me: Replica | None = None) -> None:
     del world.pods.stored["q"]
     world.pods.catch_up()
     if me is not None:
-        me.follower.pod_changed("uid-q", gone=True)
+        me.reconciler.pod_changed("uid-q", gone=True)
 
 
-async def refusals_of(world: BindingWorld, me: Replica, wish: dict[str, str]) -> list[ReasonCode]:
-    return [x.code for x in (await me.bind(world.pod("next", annotations=wish))).refusals]
+async def refusals_of(
+    world: BindingWorld, me: Replica, requirement: dict[str, str]
+) -> list[ReasonCode]:
+    return [x.code for x in (await me.bind(world.pod("next", annotations=requirement))).refusals]
 
 
 async def demand_waiting(world: BindingWorld, me: Replica) -> None:
     """The GPU is recorded elsewhere, and nothing at all is granted on its own node."""
     assert held(world) == [("gpu-2", "Releasing", "uid-old")]
     assert await refusals_of(world, me, NAMED) == BUSY
-    assert await refusals_of(world, me, WISH) == NOT_READY
+    assert await refusals_of(world, me, REQUIREMENT) == NOT_READY
 
 
 def held(world: BindingWorld) -> list[tuple[str, str, str | None]]:
@@ -405,7 +407,7 @@ async def test_a_live_pod_is_adopted_once_the_other_record_has_ended() -> None:
     await rounds(world, me)
     assert held(world) == [(NODE, "Confirmed", "uid-q")]
     assert await refusals_of(world, me, NAMED) == BUSY
-    assert await refusals_of(world, me, WISH) == []
+    assert await refusals_of(world, me, REQUIREMENT) == []
 
 
 async def test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end() -> None:
@@ -460,12 +462,12 @@ def removed_by_force(world: BindingWorld, name: str, *replicas: Replica) -> None
     del world.pods.stored[name]
     world.pods.catch_up()
     for replica in replicas:
-        replica.follower.pod_changed(f"uid-{name}", gone=True)
+        replica.reconciler.pod_changed(f"uid-{name}", gone=True)
 
 
 async def reports(world: BindingWorld, me: Replica, *processes: Any) -> None:
     for _ in range(5):
-        await me.follower.round()
+        await me.reconciler.round()
         world.report(*processes)
 
 
@@ -477,14 +479,14 @@ async def with_copy(world: BindingWorld) -> tuple[Replica, GpuRecord]:
     """The group's first pod had the GPU when the copy was made; a stranger has it now."""
     me = await world.replica()
     assert world.lands("web-0", await me.bind(member(world, 0)))
-    await me.follower.round()
+    await me.reconciler.round()
     entry = world.store.snapshot().get(GPU)
     assert entry is not None
     removed_by_force(world, "web-0", me)
     await reports(world, me)
     assert world.states() == {}
     assert world.lands("q", await me.bind(world.pod("q")))
-    await me.follower.round()
+    await me.reconciler.round()
     return me, entry.record
 
 
@@ -495,11 +497,11 @@ async def restarted_on(world: BindingWorld, copy: GpuRecord, log: Grants | None 
     async def read() -> Grants:
         return log or {}
 
-    made = Replica(world, world.store, "b", recall=read)
+    made = Replica(world, world.store, "b", log_replay=read)
     await made.stand()
     world.report()
     for _ in range(11):
-        await made.follower.round()
+        await made.reconciler.round()
     return made
 
 
@@ -546,7 +548,7 @@ async def test_a_stranger_without_a_record_is_seen_on_a_shared_gpu() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     assert world.lands("web-0", await me.bind(member(world, 0)))
-    await me.follower.round()
+    await me.reconciler.round()
     member(world, 1)
     world.report(GpuProcess(GPU, 7, "uid-web-0"), GpuProcess(GPU, 8, "uid-x"))
     assert await group_refusals(me, "web-1") == GROUP_BUSY

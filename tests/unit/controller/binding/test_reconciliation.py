@@ -10,10 +10,10 @@ from controller.binding.reconciliation import (
     Around,
     Followup,
     LookFor,
+    RequeuePod,
     Rewrite,
     Settlement,
     Showing,
-    TouchPod,
 )
 from controller.ledger.record import (
     GpuRecord,
@@ -112,8 +112,8 @@ def test_an_attempt_is_touched_before_it_is_given_up() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     assert world.steps() == ()
     assert world.later(89).steps() == ()
-    assert world.later(2).steps() == (TouchPod(RESERVATION, POD),)
-    assert world.steps() == (TouchPod(RESERVATION, POD),)
+    assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
+    assert world.steps() == (RequeuePod(RESERVATION, POD),)
     world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
     assert moved(world.steps()) == (HolderState.EXPIRED, ("GPU-a",))
 
@@ -127,7 +127,7 @@ def test_a_touch_may_find_the_pod_bound_or_gone() -> None:
         assert moved(world.steps()) == (state, ("GPU-a",))
 
 
-def test_a_retry_begins_the_time_anew() -> None:
+def test_a_retry_begins_the_time_again() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()
     world.later(91).steps()
@@ -135,7 +135,7 @@ def test_a_retry_begins_the_time_anew() -> None:
     world.records = (record(replace(holder("GPU-a"), answers=2)),)
     assert world.steps() == ()
     assert world.later(89).steps() == ()
-    assert world.later(2).steps() == (TouchPod(RESERVATION, POD),)
+    assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
 
 
 def test_answers_about_attempts_that_are_over_are_dropped() -> None:
@@ -332,7 +332,7 @@ def test_a_report_counts_once_the_pod_was_known_before_it_was_asked_for() -> Non
     assert settlement.due(SHOWING, use_report(device(), asked_ns=300), pods, 500) == given
 
 
-def test_another_pod_of_the_name_begins_anew() -> None:
+def test_another_pod_of_the_name_begins_again() -> None:
     settlement = Settlement()
     first, second = SomeBoundPods([bound()]), SomeBoundPods([bound(uid="uid-9")])
     settlement.due(SHOWING, use_report(device(), asked_ns=100), first, 200)
@@ -342,7 +342,7 @@ def test_another_pod_of_the_name_begins_anew() -> None:
     assert found.pod.uid == "uid-9"
 
 
-def test_what_is_not_shown_any_more_begins_anew() -> None:
+def test_what_is_not_shown_any_more_begins_again() -> None:
     settlement, pods = Settlement(), SomeBoundPods([bound()])
     settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
     assert settlement.due(SHOWING, use_report(asked_ns=300), pods, 400) == ()
@@ -372,7 +372,7 @@ def test_each_gpu_by_itself_and_slices_of_time_once() -> None:
     ]
 
 
-def test_only_the_node_s_own_gpus_and_its_guarded_pods() -> None:
+def test_only_the_node_s_own_gpus_and_its_managed_pods() -> None:
     pods = SomeBoundPods(
         [bound("elsewhere", node="gpu-2"), bound("plain", needs=None), bound("foreign")]
     )

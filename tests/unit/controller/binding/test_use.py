@@ -31,7 +31,7 @@ from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.fleet_views import NOW_NS, acceptance, fleet, gpu, hash_of, mig_slice, node
 from tests.builders.ledger import CALL, SHARE, holder, record
-from tests.builders.node_use import GUARDED, NODE, SomeBoundPods, bound, device, ref, use_report
+from tests.builders.node_use import MANAGED, NODE, SomeBoundPods, bound, device, ref, use_report
 
 # --- Ledger, kubelet and driver compared, row by row
 
@@ -79,13 +79,13 @@ def test_what_is_settled_and_used_agrees() -> None:
 
 
 def test_what_kubelet_gave_and_nothing_explains_is_off_the_books() -> None:
-    assert faults(device()) == {(K.OFF_BOOK, "GPU-a", "train-0")}
+    assert faults(device()) == {(K.UNRESERVED_USE, "GPU-a", "train-0")}
     plain = (bound(needs=None),)
     used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}}
-    assert faults(device(), users=used, pods=plain) == {(K.OFF_BOOK, "GPU-a", "train-0")}
-    assert faults(device("gone"), pods=()) == {(K.OFF_BOOK, "GPU-a", "gone")}
+    assert faults(device(), users=used, pods=plain) == {(K.UNRESERVED_USE, "GPU-a", "train-0")}
+    assert faults(device("gone"), pods=()) == {(K.UNRESERVED_USE, "GPU-a", "gone")}
     elsewhere = (bound(node="gpu-2"),)
-    assert faults(device(), pods=elsewhere) == {(K.OFF_BOOK, "GPU-a", "train-0")}
+    assert faults(device(), pods=elsewhere) == {(K.UNRESERVED_USE, "GPU-a", "train-0")}
 
 
 def test_a_device_that_is_no_gpu_is_none_of_our_business() -> None:
@@ -119,7 +119,7 @@ def test_a_gpu_that_another_pod_holds() -> None:
 
 
 def test_a_reserved_pod_with_another_gpu() -> None:
-    reserved = held("GPU-b", origin=Origin.GATE)
+    reserved = held("GPU-b", origin=Origin.BINDING_WEBHOOK)
     given = faults(device(), records=(reserved,), mode=NodeMode.ENV)
     assert given == {(K.OTHER_GPU, "GPU-a", "train-0")}
     used = faults(users={"GPU-a": {"uid-train-0"}}, records=(reserved,), mode=NodeMode.ENV)
@@ -135,18 +135,20 @@ def test_a_settled_pod_that_uses_more_than_it_was_given() -> None:
 def test_what_is_given_and_not_settled_yet_is_never_a_fault_of_its_pod() -> None:
     used: dict[str, set[str | None]] = {"GPU-c": {"uid-train-0"}}
     shown = faults(device(), device(gpu="GPU-c"), users=used, records=(held(),))
-    assert shown == {(K.OFF_BOOK, "GPU-c", "train-0")}
+    assert shown == {(K.UNRESERVED_USE, "GPU-c", "train-0")}
 
 
 def test_without_kubelet_s_word_no_pod_of_a_plugin_node_is_accused() -> None:
     used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0", None}}
-    assert faults(users=used, given=None) == {(K.OFF_BOOK, "GPU-a", None)}
-    assert (K.OFF_BOOK, "GPU-a", "train-0") in faults(users=used, given=None, mode=NodeMode.ENV)
+    assert faults(users=used, given=None) == {(K.UNRESERVED_USE, "GPU-a", None)}
+    assert (K.UNRESERVED_USE, "GPU-a", "train-0") in faults(
+        users=used, given=None, mode=NodeMode.ENV
+    )
 
 
 def test_processes_of_unknown_pods_and_of_none() -> None:
     found = faults(users={"GPU-a": {"uid-x", None}}, pods=())
-    assert found == {(K.OFF_BOOK, "GPU-a", "uid-x"), (K.OFF_BOOK, "GPU-a", None)}
+    assert found == {(K.UNRESERVED_USE, "GPU-a", "uid-x"), (K.UNRESERVED_USE, "GPU-a", None)}
 
 
 def test_unreadable_processes_show_nothing() -> None:
@@ -160,7 +162,7 @@ def test_a_process_of_a_mig_device_shows_on_the_whole_gpu() -> None:
     assert faults(users=used, records=(held("MIG-1"),)) == set()
     assert faults(users=used, records=(held("GPU-a"),)) == {(K.OTHER_GPU, "GPU-b", "train-0")}
     given = device(gpu="MIG-1")
-    assert faults(given, users=used) == {(K.OFF_BOOK, "MIG-1", "train-0")}
+    assert faults(given, users=used) == {(K.UNRESERVED_USE, "MIG-1", "train-0")}
 
 
 @pytest.mark.parametrize(
@@ -168,15 +170,15 @@ def test_a_process_of_a_mig_device_shows_on_the_whole_gpu() -> None:
     [
         (bound(), (), NodeMode.ENV, True),
         (bound(needs=RequirementsInvalid(())), (), NodeMode.ENV, True),
-        (bound(needs=replace(GUARDED, count=0)), (), NodeMode.ENV, False),
+        (bound(needs=replace(MANAGED, count=0)), (), NodeMode.ENV, False),
         (bound(needs=Requirements()), (), NodeMode.ENV, False),
         (bound(needs=None), (), NodeMode.ENV, False),
         (bound(node="gpu-2"), (), NodeMode.ENV, False),
-        (bound(), (held(origin=Origin.GATE),), NodeMode.ENV, False),
+        (bound(), (held(origin=Origin.BINDING_WEBHOOK),), NodeMode.ENV, False),
         (bound(), (), NodeMode.PLUGIN, False),
     ],
 )
-def test_a_guarded_pod_of_an_env_node_without_a_reservation(
+def test_a_managed_pod_of_an_env_node_without_a_reservation(
     pod: BoundPod, records: tuple[GpuRecord, ...], mode: NodeMode, is_told: bool
 ) -> None:
     found = faults(pods=(pod,), records=records, mode=mode)
@@ -185,9 +187,9 @@ def test_a_guarded_pod_of_an_env_node_without_a_reservation(
 
 # --- A disagreement is told when it has come to stand, and when it is over
 
-ONE = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-a", ref())
+ONE = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-a", ref())
 TWO = UseFault(UseFaultKind.OTHER_GPU, NODE, "GPU-b", ref())
-NOBODY = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-b", None)
+NOBODY = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-b", None)
 
 
 def test_one_report_alone_is_nothing_yet() -> None:
@@ -204,7 +206,7 @@ def test_it_is_told_once_however_many_reports_show_it() -> None:
     assert watch.reported(NODE, [ONE, TWO]).begun == (ONE,)
     third = watch.reported(NODE, [ONE, TWO, NOBODY])
     assert (third.begun, third.ended) == ((TWO,), ())
-    assert watch.counts() == {UseFaultKind.OFF_BOOK: 1, UseFaultKind.OTHER_GPU: 1}
+    assert watch.counts() == {UseFaultKind.UNRESERVED_USE: 1, UseFaultKind.OTHER_GPU: 1}
     assert set(watch.standing()) == {ONE, TWO}
 
 
@@ -237,7 +239,7 @@ def test_nodes_have_nothing_to_do_with_each_other() -> None:
 
 def test_of_one_node_not_all_is_remembered() -> None:
     watch = FaultWatch()
-    many = [UseFault(UseFaultKind.OFF_BOOK, NODE, f"GPU-{n}", None) for n in range(1000)]
+    many = [UseFault(UseFaultKind.UNRESERVED_USE, NODE, f"GPU-{n}", None) for n in range(1000)]
     watch.reported(NODE, many)
     assert len(watch.reported(NODE, many).begun) == MAX_PER_NODE
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.binding.use import FaultChanges, UseFaultKind, UseReports
-from controller.binding.use_reconciler import UseKeeper, UsePorts
+from controller.binding.use_reconciler import UsePorts, UseReconciler
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import HolderState, PodRef, ReservationSubject
 from controller.ledger.release import GivenGpu
@@ -70,7 +70,7 @@ class World:
 
     def replica(
         self, store: LedgerStore | None = None, *, keys: bool = True
-    ) -> tuple[UseKeeper, Sink]:
+    ) -> tuple[UseReconciler, Sink]:
         sink = Sink()
         reports = UseReports(lambda: self.fleet)
         ports = UsePorts(
@@ -88,7 +88,7 @@ class World:
             boottime_ns=self.clock.boottime_ns,
             draw_call=lambda: CALL,
         )
-        return UseKeeper(ports), sink
+        return UseReconciler(ports), sink
 
     def says(
         self,
@@ -106,10 +106,10 @@ class World:
     def show(self, *nodes: NodeView) -> None:
         self.fleet = fleet(*nodes)
 
-    async def rounds(self, keeper: UseKeeper, *devices: str, count: int = 2) -> None:
+    async def rounds(self, use_reconciler: UseReconciler, *devices: str, count: int = 2) -> None:
         for _ in range(count):
             self.says(*devices)
-            await keeper.round()
+            await use_reconciler.round()
 
     def held(self) -> dict[str, list[str | None]]:
         entries = self.store.snapshot().entries.values()
@@ -118,10 +118,10 @@ class World:
 
 async def test_what_kubelet_gave_is_what_the_ledger_says() -> None:
     world = World()
-    keeper, sink = world.replica()
-    await world.rounds(keeper, "GPU-b", "GPU-a", count=1)
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-b", "GPU-a", count=1)
     assert world.held() == {}
-    await world.rounds(keeper, "GPU-b", "GPU-a")
+    await world.rounds(use_reconciler, "GPU-b", "GPU-a")
     assert world.held() == {"GPU-a": ["uid-train-0"], "GPU-b": ["uid-train-0"]}
     assert sink.settled_ == [GivenGpu(ref(), NODE, x) for x in ("GPU-a", "GPU-b")]
     assert sink.writes == ["written", "written"]
@@ -132,19 +132,19 @@ async def test_what_kubelet_gave_is_what_the_ledger_says() -> None:
 
 async def test_the_same_evidence_is_looked_at_once() -> None:
     world = World()
-    keeper, _ = world.replica()
+    use_reconciler, _ = world.replica()
     world.says("GPU-a")
     for _ in range(3):
-        await keeper.round()
+        await use_reconciler.round()
     assert world.held() == {}
 
 
 async def test_a_report_that_says_more_only_adds() -> None:
     world = World()
-    keeper, _ = world.replica()
-    await world.rounds(keeper, "GPU-a")
-    await world.rounds(keeper, "GPU-a", "GPU-b")
-    await world.rounds(keeper, "GPU-b")
+    use_reconciler, _ = world.replica()
+    await world.rounds(use_reconciler, "GPU-a")
+    await world.rounds(use_reconciler, "GPU-a", "GPU-b")
+    await world.rounds(use_reconciler, "GPU-b")
     assert world.held() == {"GPU-a": ["uid-train-0"], "GPU-b": ["uid-train-0"]}
 
 
@@ -168,11 +168,11 @@ class Overtaken(MemoryLedgerStore):
         return await super().compare_and_set(old, new)  # type: ignore[arg-type] # handed on
 
 
-async def test_who_is_overtaken_decides_anew() -> None:
+async def test_who_is_overtaken_decides_again() -> None:
     world = World()
     world.store = Overtaken()
-    keeper, sink = world.replica()
-    await world.rounds(keeper, "GPU-a")
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a")
     assert sink.writes == ["overtaken", "written"]
     assert world.held() == {"GPU-a": ["uid-1", "uid-train-0"]}
     for entry in world.store.snapshot().entries.values():
@@ -181,138 +181,138 @@ async def test_who_is_overtaken_decides_anew() -> None:
 
 async def test_a_store_that_is_away_is_no_fault_of_the_node() -> None:
     world = World()
-    keeper, sink = world.replica(FaultyLedgerStore(world.store, *["before"] * 3))
-    await world.rounds(keeper, "GPU-a", count=4)
+    use_reconciler, sink = world.replica(FaultyLedgerStore(world.store, *["before"] * 3))
+    await world.rounds(use_reconciler, "GPU-a", count=4)
     assert sink.writes == ["failed"] * 3
     assert (world.held(), sink.begun) == ({}, [])
-    await world.rounds(keeper, "GPU-a", count=1)
+    await world.rounds(use_reconciler, "GPU-a", count=1)
     assert world.held() == {"GPU-a": ["uid-train-0"]}
 
 
 async def test_a_lost_answer_writes_no_second_record() -> None:
     world = World()
-    keeper, sink = world.replica(FaultyLedgerStore(world.store, "after"))
-    await world.rounds(keeper, "GPU-a", count=3)
+    use_reconciler, sink = world.replica(FaultyLedgerStore(world.store, "after"))
+    await world.rounds(use_reconciler, "GPU-a", count=3)
     assert world.held() == {"GPU-a": ["uid-train-0"]}
     assert sink.writes == ["failed"]
 
 
 async def test_without_keys_nothing_is_settled_and_it_is_told() -> None:
     world = World()
-    keeper, sink = world.replica(keys=False)
-    await world.rounds(keeper, "GPU-a", count=3)
+    use_reconciler, sink = world.replica(keys=False)
+    await world.rounds(use_reconciler, "GPU-a", count=3)
     assert world.held() == {}
-    assert sink.begun == ["off_book GPU-a"]
+    assert sink.begun == ["unreserved_use GPU-a"]
 
 
 async def test_nothing_is_done_before_ledger_and_pods_were_read() -> None:
     world = World()
     world.firm = False
-    keeper, sink = world.replica()
-    await world.rounds(keeper, "GPU-a", count=4)
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a", count=4)
     assert (world.held(), sink.begun) == ({}, [])
 
 
 async def test_evidence_that_is_too_old_says_nothing() -> None:
     world = World()
-    keeper, _ = world.replica()
-    await world.rounds(keeper, "GPU-a", count=1)
+    use_reconciler, _ = world.replica()
+    await world.rounds(use_reconciler, "GPU-a", count=1)
     world.says("GPU-a")
     world.clock.advance(90)
-    await keeper.round()
+    await use_reconciler.round()
     assert world.held() == {}
 
 
 async def test_on_an_env_node_nothing_is_settled() -> None:
     world = World()
-    keeper, sink = world.replica()
+    use_reconciler, sink = world.replica()
     for _ in range(3):
         world.says("GPU-a", mode=NodeMode.ENV)
-        await keeper.round()
+        await use_reconciler.round()
     assert world.held() == {}
-    assert sorted(sink.begun) == ["off_book GPU-a", "unreserved "]
+    assert sorted(sink.begun) == ["unreserved ", "unreserved_use GPU-a"]
 
 
 async def test_a_disagreement_is_told_once_and_its_end_too() -> None:
     world = World()
     world.pods.pods.clear()
-    keeper, sink = world.replica()
-    await world.rounds(keeper, "GPU-a", count=5)
-    assert sink.begun == ["off_book GPU-a"]
-    assert sink.counts == {UseFaultKind.OFF_BOOK: 1}
-    await world.rounds(keeper, count=4)
-    assert (sink.ended, sink.counts) == (["off_book GPU-a"], {})
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a", count=5)
+    assert sink.begun == ["unreserved_use GPU-a"]
+    assert sink.counts == {UseFaultKind.UNRESERVED_USE: 1}
+    await world.rounds(use_reconciler, count=4)
+    assert (sink.ended, sink.counts) == (["unreserved_use GPU-a"], {})
 
 
 async def test_a_node_that_is_gone_ends_what_stood() -> None:
     world = World()
     world.pods.pods.clear()
-    keeper, sink = world.replica()
-    await world.rounds(keeper, "GPU-a")
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a")
     world.show()
-    await keeper.round()
-    assert sink.ended == ["off_book GPU-a"]
+    await use_reconciler.round()
+    assert sink.ended == ["unreserved_use GPU-a"]
 
 
 async def test_a_pod_with_a_gpu_that_it_must_not_have_is_evicted_where_the_policy_says_so() -> None:
     world = World()
     world.fits = world.evicts = False
     world.evictor.errors = ["a disruption budget is against it"]
-    keeper, sink = world.replica()
-    await world.rounds(keeper, "GPU-a", count=4)
+    use_reconciler, sink = world.replica()
+    await world.rounds(use_reconciler, "GPU-a", count=4)
     assert sink.begun == ["unfit_gpu GPU-a"]
     assert world.evictor.asked == []
     world.evicts = True
-    await keeper.round()
-    await keeper.round()
+    await use_reconciler.round()
+    await use_reconciler.round()
     assert sink.evictions == ["train-0: a disruption budget is against it"]
-    await world.rounds(keeper, "GPU-a", count=6)
+    await world.rounds(use_reconciler, "GPU-a", count=6)
     assert sink.evictions[1:] == ["train-0: evicted"]
     assert world.evictor.asked == [ref(), ref()]
 
 
-async def test_pods_are_tried_anew_where_what_had_no_record_has_ended() -> None:
+async def test_pods_are_tried_again_where_what_had_no_record_has_ended() -> None:
     world = World()
-    keeper, _ = world.replica()
+    use_reconciler, _ = world.replica()
     world.says(users={"GPU-a": {"uid-x"}}, mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     world.says(users={"GPU-a": {"uid-x"}, "GPU-b": {"uid-x"}}, mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     assert world.woken == []
     world.says(users={"GPU-b": {"uid-x"}}, mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     assert world.woken == [NODE]
     world.says("GPU-b", mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     assert world.woken == [NODE]
     world.says(mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     assert world.woken == [NODE, NODE]
 
 
 async def test_what_had_a_record_or_was_kubelets_to_count_wakes_nobody() -> None:
     world = World()
-    keeper, _ = world.replica()
+    use_reconciler, _ = world.replica()
     part = record(holder("GPU-a"), gpu="GPU-a")
     assert await world.store.compare_and_set(None, part)
     world.says(users={"GPU-a": {"uid-0"}}, mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     world.says(mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     world.says(users={"GPU-b": {"uid-x"}})
-    await keeper.round()
+    await use_reconciler.round()
     world.says()
-    await keeper.round()
+    await use_reconciler.round()
     assert world.woken == []
 
 
 async def test_of_a_node_that_is_gone_nothing_is_remembered() -> None:
     world = World()
-    keeper, _ = world.replica()
+    use_reconciler, _ = world.replica()
     world.says(users={"GPU-a": {"uid-x"}}, mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     world.show()
-    await keeper.round()
+    await use_reconciler.round()
     world.says(mode=NodeMode.ENV)
-    await keeper.round()
+    await use_reconciler.round()
     assert world.woken == []

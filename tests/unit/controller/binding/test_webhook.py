@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.admission.review import Verdict
-from controller.binding.webhook import GatePorts
+from controller.binding.webhook import BindingWebhookPorts
 from controller.ledger.claim import Claim, Claimant, open_attempt
 from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject
 from controller.ledger.store import LedgerSnapshot
@@ -18,7 +18,7 @@ from tests.fakes.eventually import eventually
 from tests.fakes.json_patch import applied
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
-# --- The gate's shell: which questions it asks, what it leaves behind, how it ends
+# --- The binding webhook's shell: which questions it asks, what it leaves behind, how it ends
 
 GPUS = tuple(f"GPU-{NODE}-{index}" for index in range(8))
 UNSURE = Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are being read")
@@ -26,7 +26,7 @@ UNSURE = Refusal(ReasonCode.CONTROLLER_NOT_READY, "the ledger and the pods are b
 
 def foreign(gpu: str, uid: str = "somebody") -> Claim:
     pod = PodRef("team-b", "other", uid)
-    return Claim(f"v1.k.{uid}", pod, NODE, (gpu,), Origin.GATE, "abcdef0123456789")
+    return Claim(f"v1.k.{uid}", pod, NODE, (gpu,), Origin.BINDING_WEBHOOK, "abcdef0123456789")
 
 
 async def test_a_pod_is_bound_together_with_its_gpu() -> None:
@@ -44,7 +44,7 @@ async def test_a_pod_is_bound_together_with_its_gpu() -> None:
     assert record.refs["gpus"] == [GPUS[0]]
     (decision,) = me.sink.decisions
     assert (decision.word, decision.gpus, decision.uid) == ("allowed", (GPUS[0],), "uid-train-0")
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Confirmed"]}
 
 
@@ -84,7 +84,7 @@ async def test_pods_that_ask_for_nothing_leave_nothing_behind() -> None:
     assert me.sink.decisions == []
     world.pods.stored["plain"]["spec"]["hostPID"] = True
     verdict = await me.bind("plain")
-    assert [x.code for x in verdict.refusals] == [ReasonCode.DOOR_HOST_PID]
+    assert [x.code for x in verdict.refusals] == [ReasonCode.BYPASS_HOST_PID]
     assert len(me.denials) == 0
 
 
@@ -97,20 +97,20 @@ async def test_a_binding_without_a_uid_holds_for_the_pod_that_was_judged_alone()
     world.pod("train-0")
     world.pods.copy = lagging
     by_hand = review_request(binding("train-0", uid=None))
-    verdict = await me.gate.decide(by_hand)
+    verdict = await me.binding_webhook.decide(by_hand)
     told = [{"op": "add", "path": "/metadata/uid", "value": "uid-plain"}]
     assert (verdict.result, documents(verdict.patch)) == ("untouched", told)
     me.changes = {"report": True}
-    assert (await me.gate.decide(by_hand)).patch == ()
+    assert (await me.binding_webhook.decide(by_hand)).patch == ()
 
 
 async def test_what_is_no_binding_is_refused() -> None:
     me = await BindingWorld().replica()
     request = review_request(binding(), operation="UPDATE")
-    verdict = await me.gate.decide(request)
+    verdict = await me.binding_webhook.decide(request)
     assert [x.code for x in verdict.refusals] == [ReasonCode.REQ_INVALID]
     me.changes = {"report": True}
-    verdict = await me.gate.decide(request)
+    verdict = await me.binding_webhook.decide(request)
     assert (verdict.refusals, verdict.result) == ((), "reported")
     assert "REQ_INVALID" in verdict.warnings[0]
 
@@ -119,7 +119,7 @@ async def test_forged_bindings_need_no_look_at_the_pod() -> None:
     world = BindingWorld()
     me = await world.replica()
     forged = review_request(binding("nobody", annotations={"gpuwarden.dev/node": "gpu-1"}))
-    verdict = await me.gate.decide(forged)
+    verdict = await me.binding_webhook.decide(forged)
     assert [x.code for x in verdict.refusals] == [ReasonCode.BINDING_FORGED]
     assert world.pods.reads == []
     assert [x.word for x in me.sink.decisions] == ["refused"]
@@ -154,7 +154,7 @@ async def test_a_copy_that_lags_is_not_relied_on() -> None:
     assert world.lands(name, verdict)
 
 
-async def test_a_retry_finds_its_own_claim_and_looks_anew() -> None:
+async def test_a_retry_finds_its_own_claim_and_looks_again() -> None:
     world = BindingWorld()
     me = await world.replica()
     name = world.pod("train-0")
@@ -306,11 +306,11 @@ async def test_the_api_server_s_word_about_the_namespace_counts() -> None:
     me = await world.replica()
     plain = env_pod({}, name="plain", uid="uid-plain", enforced=False)
     world.pods.put(plain)
-    ports: GatePorts = replace(me.ports, is_enforced=lambda _namespace: False)
-    gate = type(me.gate)
-    assert (await gate(ports).decide(me.asked("plain"))).result == "untouched"
-    verdict = await gate(ports, marked=True).decide(me.asked("plain"))
-    assert [x.code for x in verdict.refusals] == [ReasonCode.DOOR_UNINJECTED]
+    ports: BindingWebhookPorts = replace(me.ports, is_enforced=lambda _namespace: False)
+    binding_webhook = type(me.binding_webhook)
+    assert (await binding_webhook(ports).decide(me.asked("plain"))).result == "untouched"
+    verdict = await binding_webhook(ports, marked=True).decide(me.asked("plain"))
+    assert [x.code for x in verdict.refusals] == [ReasonCode.BYPASS_UNINJECTED]
 
 
 async def test_a_new_replica_grants_nothing_before_it_knows() -> None:
@@ -361,7 +361,7 @@ async def end_of(world: BindingWorld, me: Replica, name: str) -> None:
     del world.pods.stored[name]
     world.pods.catch_up()
     for _ in range(5):
-        await me.follower.round()
+        await me.reconciler.round()
         world.report()
     assert world.states() == {}
 
@@ -400,7 +400,7 @@ async def test_what_a_pod_was_started_with_is_kept_though_its_id_is_for_another(
     stored = world.pods.stored[POD]["metadata"]["annotations"][RESERVATION]
     assert IDS.is_authentic(stored, subject)
     for _ in range(5):  # idle containers: no report shows them
-        await me.follower.round()
+        await me.reconciler.round()
         world.report()
     assert world.states() == {shown: ["Confirmed"], used: ["Releasing"]}
     world.pod("next")

@@ -1,4 +1,4 @@
-"""Reservation at a pod's creation: webhooks, ledger, gate and follower as a whole."""
+"""Reservation at a pod's creation: webhooks, ledger, binding webhook and reconciler as a whole."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ async def test_from_creation_to_its_node() -> None:
     assert world.assigned() == {"train-0": (GPUS[0],)}
     assert told(world.pods.stored["train-0"], RESERVATION) == told(pod, RESERVATION)
     assert world.states() == {GPUS[0]: ["Proposed"]}
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Confirmed"]}
 
 
@@ -100,13 +100,13 @@ async def test_what_a_user_wrote_stays() -> None:
 
 async def test_a_pod_that_names_its_node_is_admitted_with_a_gpu_of_just_that_node() -> None:
     world, me, api = await stage(1, 1)
-    wish = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
-    made = await api.create(early_pod(wish, nodeName="gpu-2"), "train-0")
+    requirement = {"gpuwarden.dev/gpu-selector": "memory>=1Gi"}
+    made = await api.create(early_pod(requirement, nodeName="gpu-2"), "train-0")
     assert told(made) == "GPU-gpu-2-0"
     assert made is not None
     assert "affinity" not in made["spec"]
     assert world.states() == {"GPU-gpu-2-0": ["Proposed"]}
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {"GPU-gpu-2-0": ["Confirmed"]}
 
 
@@ -116,7 +116,7 @@ async def test_another_node_name_than_the_reserved_one_is_refused() -> None:
     assert made is not None
     made["spec"]["nodeName"] = "gpu-2"
     assert await api.stored(made, "train-0") is None
-    assert api.refusals == ["DOOR_NODE_NAME"]
+    assert api.refusals == ["BYPASS_NODE_NAME"]
 
 
 async def test_without_a_free_gpu_on_the_node_that_it_names_a_pod_is_refused() -> None:
@@ -130,8 +130,8 @@ async def test_without_a_free_gpu_on_the_node_that_it_names_a_pod_is_refused() -
     ("pod", "code"),
     [
         (early_pod(nodeName="gpu-9"), "NODE_NO_EVIDENCE"),
-        (new_pod(container(gpus=1), annotations={}, nodeName=NODE), "DOOR_NODE_NAME"),
-        (early_pod({"gpuwarden.dev/min-level": "L0"}, nodeName=NODE), "DOOR_NODE_NAME"),
+        (new_pod(container(gpus=1), annotations={}, nodeName=NODE), "BYPASS_NODE_NAME"),
+        (early_pod({"gpuwarden.dev/min-level": "L0"}, nodeName=NODE), "BYPASS_NODE_NAME"),
     ],
     ids=["unknown", "kubelet chooses", "about the node alone"],
 )
@@ -243,19 +243,19 @@ async def test_what_was_reserved_is_kept_while_the_pod_may_come_and_then_let_go(
     world, me, api = await stage()
     pod = owned(early_pod(), OWNER)
     await api.create(pod, "train-0", over_quota=True)
-    await me.follower.round()
+    await me.reconciler.round()
     world.report(after_s=119)
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Proposed"]}
     assert world.pods.reads == []
     world.report(after_s=2)
     for _ in range(3):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Releasing"]}
-    await me.follower.round()
+    await me.reconciler.round()
     for _ in range(2):
         world.report()
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.states() == {}
     assert await api.create(pod, "train-1")
 
@@ -322,7 +322,7 @@ async def test_keys_without_an_id_of_ours_are_refused() -> None:
     forged = {ASSIGNED: GPUS[0], "gpuwarden.dev/node": NODE, RESERVATION: "v1.k1." + "0" * 64}
     for extra in (forged, {ASSIGNED: GPUS[0]}, {"fudo.org/gpu.uuid": GPUS[0]}):
         assert await api.create(early_pod(EARLY | extra), "train-0") is None
-        assert set(api.refusals) == {"DOOR_ANNOTATION"}
+        assert set(api.refusals) == {"BYPASS_ANNOTATION"}
     assert world.states() == {}
 
 
@@ -333,14 +333,17 @@ def with_entries(number: int) -> Document:
 
 
 REFUSED = {
-    "door": (early_pod(hostPID=True), "DOOR_HOST_PID"),
-    "door, on the node that it names": (early_pod(hostPID=True, nodeName=NODE), "DOOR_HOST_PID"),
-    "runtime's key": (early_pod(EARLY | {"cdi.k8s.io/gpu-assignment": "x"}), "DOOR_CDI"),
+    "bypass": (early_pod(hostPID=True), "BYPASS_HOST_PID"),
+    "bypass, on the node that it names": (
+        early_pod(hostPID=True, nodeName=NODE),
+        "BYPASS_HOST_PID",
+    ),
+    "runtime's key": (early_pod(EARLY | {"cdi.k8s.io/gpu-assignment": "x"}), "BYPASS_CDI"),
     "ephemeral container": (
         early_pod(ephemeralContainers=[container("debug")]),
-        "DOOR_UNINJECTED",
+        "BYPASS_UNINJECTED",
     ),
-    "too much to put right": (with_entries(66), "DOOR_UNINJECTED"),
+    "too much to put right": (with_entries(66), "BYPASS_UNINJECTED"),
     "no room": (early_pod(volumes=[{"name": f"v{x}"} for x in range(9_980)]), "REQ_INVALID"),
 }
 
@@ -376,11 +379,11 @@ SEEDS_POD = early_pod({}, labels={"fudo.org/gpu.assign": "true"})
 @pytest.mark.parametrize(
     ("pod", "key", "value", "code"),
     [
-        (early_pod(), ASSIGNED, GPUS[1], "DOOR_ANNOTATION"),
-        (early_pod(), "gpuwarden.dev/node", "gpu-2", "DOOR_ANNOTATION"),
-        (SEEDS_POD, "fudo.org/gpu.uuid", GPUS[1], "DOOR_ANNOTATION"),
-        (SEEDS_POD, "cdi.k8s.io/gpu-assignment", f"nvidia.com/gpu={GPUS[1]}", "DOOR_ANNOTATION"),
-        (SEEDS_POD, "cdi.k8s.io/other", f"nvidia.com/gpu={GPUS[0]}", "DOOR_CDI"),
+        (early_pod(), ASSIGNED, GPUS[1], "BYPASS_ANNOTATION"),
+        (early_pod(), "gpuwarden.dev/node", "gpu-2", "BYPASS_ANNOTATION"),
+        (SEEDS_POD, "fudo.org/gpu.uuid", GPUS[1], "BYPASS_ANNOTATION"),
+        (SEEDS_POD, "cdi.k8s.io/gpu-assignment", f"nvidia.com/gpu={GPUS[1]}", "BYPASS_ANNOTATION"),
+        (SEEDS_POD, "cdi.k8s.io/other", f"nvidia.com/gpu={GPUS[0]}", "BYPASS_CDI"),
     ],
 )
 async def test_what_is_changed_behind_our_back_is_refused(
@@ -413,7 +416,7 @@ async def test_a_copy_on_a_pod_that_does_not_ask_for_it_is_refused() -> None:
     assert made is not None
     del made["metadata"]["annotations"]["gpuwarden.dev/reserve"]
     assert await api.stored(made, "train-0") is None
-    assert set(api.refusals) == {"DOOR_ANNOTATION"}
+    assert set(api.refusals) == {"BYPASS_ANNOTATION"}
 
 
 async def test_a_pod_that_the_mutating_webhook_missed_is_refused() -> None:
@@ -426,7 +429,7 @@ async def test_a_pod_that_the_mutating_webhook_missed_is_refused() -> None:
         made["metadata"]["annotations"].pop(key, None)
     made["metadata"]["annotations"].pop("gpuwarden.dev/guarantee-limit", None)
     assert await api.stored(made, "train-0") is None
-    assert api.refusals == ["DOOR_UNINJECTED"]
+    assert api.refusals == ["BYPASS_UNINJECTED"]
 
 
 async def test_a_dry_run_is_answered_alike_and_leaves_nothing() -> None:
@@ -440,7 +443,7 @@ async def test_a_dry_run_is_answered_alike_and_leaves_nothing() -> None:
     again = await api.ask(MUTATE, me, made, dry_run=True)
     assert (again.refusals, again.patch) == ((), ())
     assert await api.stored(made, "train-0") is None
-    assert set(api.refusals) == {"DOOR_ANNOTATION"}
+    assert set(api.refusals) == {"BYPASS_ANNOTATION"}
 
 
 async def test_report_only_mode_says_what_it_would_come_to() -> None:
@@ -528,7 +531,7 @@ async def test_a_protected_node_is_for_pods_of_enforced_namespaces() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "code"),
-    [({}, "NODE_NO_EVIDENCE"), ({"nodeName": NODE}, "DOOR_NODE_NAME")],
+    [({}, "NODE_NO_EVIDENCE"), ({"nodeName": NODE}, "BYPASS_NODE_NAME")],
     ids=["any", "named"],
 )
 async def test_outside_enforced_namespaces_nothing_is_reserved_on_a_protected_node(
@@ -564,7 +567,7 @@ async def test_a_pod_that_names_its_node_gets_what_kubelet_lets_it_use(
     world.nodes[NODE] = KnownNode("u", taints=(Taint("maintenance", "", effect),))
     made = await api.create(early_pod(nodeName=NODE), "train-0")
     assert (made is not None) is taken
-    assert api.refusals == ([] if taken else ["DOOR_NODE_NAME"])
+    assert api.refusals == ([] if taken else ["BYPASS_NODE_NAME"])
 
 
 async def test_the_tightest_node_comes_first() -> None:
@@ -587,7 +590,7 @@ async def test_where_kubelet_chooses_there_is_nothing_to_reserve() -> None:
     assert world.states() == {}
 
 
-async def test_the_gate_refuses_every_other_node() -> None:
+async def test_the_binding_webhook_refuses_every_other_node() -> None:
     world, me, api = await stage(1, 1)
     made = await api.create(early_pod(), "train-0")
     other = {"gpu-1": "gpu-2", "gpu-2": "gpu-1"}[told(made, "gpuwarden.dev/node")]
@@ -598,7 +601,7 @@ async def test_the_gate_refuses_every_other_node() -> None:
     assert len(world.states()) == 1
 
 
-async def test_what_is_over_is_reserved_anew_at_the_gate() -> None:
+async def test_what_is_over_is_reserved_again_at_the_binding_webhook() -> None:
     world, me, api = await stage()
     made = await api.create(early_pod(), "train-0")
     await expire(world, me)
@@ -607,7 +610,7 @@ async def test_what_is_over_is_reserved_anew_at_the_gate() -> None:
     assert world.lands("train-0", verdict)
     after = world.pods.stored["train-0"]
     assert told(after, RESERVATION) != told(made, RESERVATION)
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {told(after): ["Confirmed"]}
 
 
@@ -635,18 +638,18 @@ async def test_a_gpu_that_was_lost_meanwhile_is_not_given() -> None:
 async def test_a_waiting_pod_keeps_what_it_has_until_max_pending() -> None:
     world, me, api = await stage()
     await api.create(early_pod(), "train-0")
-    await me.follower.round()
+    await me.reconciler.round()
     world.report(after_s=590)
-    await me.follower.round()
+    await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Proposed"]}
     assert world.pods.touches == []
 
 
 async def expire(world: BindingWorld, me: Replica) -> None:
-    await me.follower.round()
+    await me.reconciler.round()
     world.report(after_s=601)
     for _ in range(3):
-        await me.follower.round()
+        await me.reconciler.round()
     assert world.pods.touches == ["train-0"]
 
 

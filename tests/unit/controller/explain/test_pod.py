@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from controller.audit.reading import Recent
-from controller.explain.pod import Account, Name, State, Station, read_pod
+from controller.explain.pod import AllocationTrace, Name, Stage, State, read_pod
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.placement.pod import PodDecodeError
 from controller.policy import NodeMode
@@ -19,11 +19,11 @@ from tests.builders.accounts import (
     NODE,
     OTHER_GPU,
     OTHER_UID,
+    REQUIREMENT,
     SCHEDULED,
     STARTED,
     TOLD,
     UID,
-    WISH,
     account,
     given,
     held,
@@ -51,7 +51,7 @@ def test_a_pod_that_is_gone_and_still_holds() -> None:
     found = account(None, held(HolderState.RELEASING), node=node_of(process()))
     assert found is not None
     assert (found.case.uid, found.case.pod, found.given) == (UID, None, "")
-    assert [x.state for x in found.stations] == [
+    assert [x.state for x in found.stages] == [
         State.OVER,
         State.REACHED,
         State.OVER,
@@ -64,7 +64,7 @@ def test_a_pod_that_is_gone_for_good_lives_in_the_log() -> None:
     found = account(None, recent=recent(OTHER_UID, UID, ""))
     assert found is not None
     assert found.case.uid == UID
-    assert [x.state for x in found.stations][:3] == [State.OVER] * 3
+    assert [x.state for x in found.stages][:3] == [State.OVER] * 3
 
 
 def test_of_a_pod_that_nobody_knows_there_is_no_account() -> None:
@@ -106,7 +106,7 @@ def answer(seq: int, decision: str = "allowed", **refs: str) -> LogRecord:
     return decode_record(made.removesuffix(b"\n"))
 
 
-def test_the_gate_s_answer_says_by_which_evidence_it_was_bound() -> None:
+def test_the_binding_webhook_s_answer_says_by_which_evidence_it_was_bound() -> None:
     records = (
         answer(1),
         answer(2),
@@ -116,11 +116,11 @@ def test_the_gate_s_answer_says_by_which_evidence_it_was_bound() -> None:
     )
     found = account(pod_document(), held(), recent=Recent(records, "2026-03-01T12:00:00.000Z"))
     assert found is not None
-    bound = found.stations[2]
+    bound = found.stages[2]
     assert bound.evidence == "2" * 64
     assert bound.findings[1] == (
-        "the gate allowed it at 2026-03-01T12:00:00.000Z, by the evidence named here:"
-        " audit record 2"
+        "the binding webhook allowed it at 2026-03-01T12:00:00.000Z, by the evidence shown here:"
+        " record 2"
     )
 
 
@@ -152,30 +152,30 @@ def test_the_first_start_counts() -> None:
     assert found.case.pod.started_at == "2026-11-27T20:00:05Z"
 
 
-# --- What each station says, and where two of them do not agree
+# --- What each stage says, and where two of them do not agree
 
-FIVE = [Name.WISHED, Name.RESERVED, Name.BOUND, Name.KUBELET, Name.NVML]
+FIVE = [Name.REQUIRED, Name.RESERVED, Name.BOUND, Name.KUBELET, Name.NVML]
 EMPTY_ERA = "1970-01-01T00:00:00.000Z"
 """When the builders' evidence was accepted."""
 
 
-def told(*args: Any, **more: Any) -> Account:
+def told(*args: Any, **more: Any) -> AllocationTrace:
     found = account(*args, **more)
     assert found is not None
     return found
 
 
-def station(name: Name, *args: Any, **more: Any) -> Station:
-    return next(x for x in told(*args, **more).stations if x.name is name)
+def stage(name: Name, *args: Any, **more: Any) -> Stage:
+    return next(x for x in told(*args, **more).stages if x.name is name)
 
 
-def states(found: Account) -> list[State]:
-    return [x.state for x in found.stations]
+def states(found: AllocationTrace) -> list[State]:
+    return [x.state for x in found.stages]
 
 
 def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
     found = told(pod_document(), held(), node=node_of(process()))
-    assert [x.name for x in found.stations] == FIVE
+    assert [x.name for x in found.stages] == FIVE
     assert states(found) == [
         State.REACHED,
         State.REACHED,
@@ -183,40 +183,40 @@ def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
         State.UNNEEDED,
         State.REACHED,
     ]
-    assert [x.at for x in found.stations] == [CREATED, MADE, SCHEDULED, EMPTY_ERA, EMPTY_ERA]
-    assert [x.evidence for x in found.stations] == ["", "", "", "e" * 64, "e" * 64]
-    assert [x.gpus for x in found.stations] == [(), (GPU,), (GPU,), (), (GPU,)]
-    assert found.stations[0].findings == ("GPU selector: memory>=1Gi", "number of GPUs: 1")
-    assert found.stations[1].findings == (
-        "Confirmed on gpu-1, by the gate",
+    assert [x.at for x in found.stages] == [CREATED, MADE, SCHEDULED, EMPTY_ERA, EMPTY_ERA]
+    assert [x.evidence for x in found.stages] == ["", "", "", "e" * 64, "e" * 64]
+    assert [x.gpus for x in found.stages] == [(), (GPU,), (GPU,), (), (GPU,)]
+    assert found.stages[0].findings == ("GPU selector: memory>=1Gi", "number of GPUs: 1")
+    assert found.stages[1].findings == (
+        "Confirmed on gpu-1, by the binding webhook",
         f"reservation {ID}",
     )
-    assert found.stations[2].findings == (
+    assert found.stages[2].findings == (
         "node gpu-1",
         "its reservation id is ours, for this pod, node and GPUs",
     )
-    assert f"a container started {STARTED}, says kubelet" in found.stations[3].findings
-    assert found.stations[4].findings == ("processes of it: 1",)
+    assert f"a container started {STARTED}, says kubelet" in found.stages[3].findings
+    assert found.stages[4].findings == ("processes of it: 1",)
     assert (found.given, found.is_wrong, found.case.uid) == ("node", False, UID)
 
 
 def test_a_pod_that_waits() -> None:
     found = told(waiting_document())
     assert states(found) == [State.REACHED, *[State.WAITING] * 4]
-    bound = found.stations[2]
+    bound = found.stages[2]
     assert bound.findings == ("scheduler: Unschedulable: 0/3 nodes are available",)
     assert bound.at == SCHEDULED
     assert (found.given, found.is_wrong) == ("", False)
 
 
 def test_a_scheduler_s_long_story_is_cut() -> None:
-    (line,) = station(Name.BOUND, waiting_document("x" * 5000)).findings
+    (line,) = stage(Name.BOUND, waiting_document("x" * 5000)).findings
     assert len(line) < 500
 
 
 def test_a_pod_that_nobody_has_looked_at() -> None:
-    document = pod_document(WISH, node="", phase="Pending", conditions=None)
-    assert station(Name.BOUND, document).findings == ("no scheduler has said anything yet",)
+    document = pod_document(REQUIREMENT, node="", phase="Pending", conditions=None)
+    assert stage(Name.BOUND, document).findings == ("no scheduler has said anything yet",)
 
 
 def test_a_pod_that_asks_for_nothing_of_ours() -> None:
@@ -230,14 +230,14 @@ def test_a_pod_that_asks_for_nothing_of_ours() -> None:
     ]
 
 
-def test_a_wish_that_cannot_be_read() -> None:
-    wished = station(Name.WISHED, pod_document({"gpuwarden.dev/min-level": "L9"}, node=""))
-    assert wished.state is State.MISMATCH
-    assert "cannot be read: gpuwarden.dev/min-level" in wished.findings[0]
+def test_a_requirement_that_cannot_be_read() -> None:
+    required = stage(Name.REQUIRED, pod_document({"gpuwarden.dev/min-level": "L9"}, node=""))
+    assert required.state is State.MISMATCH
+    assert "cannot be read: gpuwarden.dev/min-level" in required.findings[0]
 
 
-def test_a_guarded_pod_without_a_gpu_needs_no_reservation() -> None:
-    found = station(Name.RESERVED, pod_document({"gpuwarden.dev/min-level": "L0"}))
+def test_a_managed_pod_without_a_gpu_needs_no_reservation() -> None:
+    found = stage(Name.RESERVED, pod_document({"gpuwarden.dev/min-level": "L0"}))
     assert (found.state, found.findings) == (
         State.UNNEEDED,
         ("it asks for no GPU, so nothing is reserved",),
@@ -247,22 +247,22 @@ def test_a_guarded_pod_without_a_gpu_needs_no_reservation() -> None:
 @pytest.mark.parametrize(
     ("annotations", "mode", "state"),
     [
-        (WISH | TOLD, NodeMode.ENV, State.MISSING),
-        (WISH, NodeMode.ENV, State.MISSING),
-        (WISH | TOLD, NodeMode.PLUGIN, State.MISSING),
-        (WISH, NodeMode.PLUGIN, State.UNNEEDED),
+        (REQUIREMENT | TOLD, NodeMode.ENV, State.MISSING),
+        (REQUIREMENT, NodeMode.ENV, State.MISSING),
+        (REQUIREMENT | TOLD, NodeMode.PLUGIN, State.MISSING),
+        (REQUIREMENT, NodeMode.PLUGIN, State.UNNEEDED),
     ],
 )
 def test_a_bound_pod_that_the_ledger_does_not_know(
     annotations: dict[str, str], mode: NodeMode, state: State
 ) -> None:
     document = pod_document(annotations)
-    assert station(Name.RESERVED, document, node=node_of(mode=mode)).state is state
+    assert stage(Name.RESERVED, document, node=node_of(mode=mode)).state is state
 
 
 def test_a_reservation_that_lacks_a_gpu() -> None:
     one = replace(held(), holders=(replace(held().holders[0], gpus=(GPU, OTHER_GPU)),))
-    found = station(Name.RESERVED, pod_document(), one)
+    found = stage(Name.RESERVED, pod_document(), one)
     assert found.state is State.MISSING
     assert f"no records of {OTHER_GPU.lower()}" in found.findings
 
@@ -270,7 +270,7 @@ def test_a_reservation_that_lacks_a_gpu() -> None:
 def test_what_is_special_about_a_reservation_is_said() -> None:
     mine = replace(held().holders[0], adopted=True)
     shared = replace(held(), holders=(mine, holder(GPU)), share=SHARE)
-    lines = station(Name.RESERVED, pod_document(), shared).findings
+    lines = stage(Name.RESERVED, pod_document(), shared).findings
     assert "shared with 1 others under gpu-1:0" in lines
     assert any(x.startswith("the ledger had lost it") for x in lines)
 
@@ -280,7 +280,7 @@ def test_a_ledger_that_is_not_known() -> None:
         ({"ledger": None}, "this controller reserves nothing: it has no admission.tls"),
         ({"now_ns": 2**63}, "the ledger was not read lately"),
     ):
-        found = station(Name.RESERVED, pod_document(), held(), **changes)
+        found = stage(Name.RESERVED, pod_document(), held(), **changes)
         assert (found.state, found.findings) == (State.UNKNOWN, (text,))
 
 
@@ -298,21 +298,23 @@ def test_a_ledger_that_is_not_known() -> None:
     ],
 )
 def test_a_pod_that_was_told_something_else(changes: dict[str, str], text: str) -> None:
-    found = station(Name.BOUND, pod_document(WISH | TOLD | changes), held())
+    found = stage(Name.BOUND, pod_document(REQUIREMENT | TOLD | changes), held())
     assert found.state is State.MISMATCH
     assert text in found.findings
 
 
 def test_a_pod_that_was_bound_past_us() -> None:
-    found = station(Name.BOUND, pod_document(WISH), held())
+    found = stage(Name.BOUND, pod_document(REQUIREMENT), held())
     assert "it is bound without the reservation id" in found.findings
     elsewhere = replace(held(), node="gpu-2")
-    assert "it is reserved on gpu-2" in station(Name.BOUND, pod_document(), elsewhere).findings
+    assert "it is reserved on gpu-2" in stage(Name.BOUND, pod_document(), elsewhere).findings
 
 
 def test_a_class_that_has_changed_since() -> None:
-    document = pod_document(WISH | TOLD | {"gpuwarden.dev/attestation-hash": "v1:sha256:old"})
-    found = station(Name.BOUND, document, held())
+    document = pod_document(
+        REQUIREMENT | TOLD | {"gpuwarden.dev/attestation-hash": "v1:sha256:old"}
+    )
+    found = stage(Name.BOUND, document, held())
     assert found.state is State.REACHED
     assert any(x.startswith("the node's class was v1:sha256:old, it is") for x in found.findings)
 
@@ -335,7 +337,7 @@ def test_what_kubelet_gave(
     node = node_of(
         mode=mode, allocations=tuple(map(_real, allocations)) if allocations else allocations
     )
-    found = station(Name.KUBELET, pod_document(), held(gpu=_uuid(GPU)), node=node)
+    found = stage(Name.KUBELET, pod_document(), held(gpu=_uuid(GPU)), node=node)
     assert found.state is state
     assert found.evidence == "e" * 64
     assert text is None or any(text in x for x in found.findings)
@@ -344,7 +346,7 @@ def test_what_kubelet_gave(
 def test_another_pod_s_devices_are_not_its_own() -> None:
     foreign = Allocation("team-b", "train-0", "main", "nvidia.com/gpu", _uuid(GPU))
     node = node_of(mode=NodeMode.PLUGIN, allocations=(foreign,))
-    assert station(Name.KUBELET, pod_document(WISH), node=node).state is State.WAITING
+    assert stage(Name.KUBELET, pod_document(REQUIREMENT), node=node).state is State.WAITING
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_another_pod_s_devices_are_not_its_own() -> None:
     ],
 )
 def test_what_runs_on_its_gpus(processes: tuple[Any, ...], state: State, text: str) -> None:
-    found = station(Name.NVML, pod_document(), held(), node=node_of(*processes))
+    found = stage(Name.NVML, pod_document(), held(), node=node_of(*processes))
     assert (found.state, found.findings) == (state, (text,))
 
 
@@ -377,12 +379,12 @@ def beside(uid: str = OTHER_UID) -> GpuRecord:
     return GpuRecord(BESIDE, NODE, (holder(BESIDE, pod=ref, reservation="v1.k1.b"),))
 
 
-def on_its_part(*processes: GpuProcess, others: tuple[GpuRecord, ...] = (), **more: Any) -> Station:
+def on_its_part(*processes: GpuProcess, others: tuple[GpuRecord, ...] = (), **more: Any) -> Stage:
     """Where the pod has one of two parts of a GPU; the driver names the GPU for both."""
     changes = {"now_ns": more.pop("now_ns")} if "now_ns" in more else {}
-    told = WISH | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": PART}
+    told = REQUIREMENT | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": PART}
     node = node_of(*processes, split=(PART, BESIDE), **more)
-    return station(Name.NVML, pod_document(told), held(gpu=PART), *others, node=node, **changes)
+    return stage(Name.NVML, pod_document(told), held(gpu=PART), *others, node=node, **changes)
 
 
 def test_a_process_on_a_part_is_named_on_the_whole_gpu() -> None:
@@ -447,18 +449,18 @@ def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict
 def test_a_pod_that_has_another_gpu_is_a_stranger_on_this_one() -> None:
     elsewhere = held(gpu=OTHER_GPU, uid=OTHER_UID, reservation="v1.k1.b")
     found = told(pod_document(), held(), elsewhere, node=node_of(process(uid=OTHER_UID)))
-    assert found.stations[4].state is State.MISMATCH
+    assert found.stages[4].state is State.MISMATCH
 
 
 def test_pods_of_its_share_group_are_no_strangers() -> None:
     other = holder(GPU, reservation="v1.k1.z", pod=replace(held().holders[0].pod, uid=OTHER_UID))
     shared = replace(held(), holders=(held().holders[0], other), share=SHARE)
     node = node_of(process(), process(uid=OTHER_UID))
-    assert station(Name.NVML, pod_document(), shared, node=node).state is State.REACHED
+    assert stage(Name.NVML, pod_document(), shared, node=node).state is State.REACHED
 
 
 def test_a_driver_that_does_not_list_processes() -> None:
-    assert station(Name.NVML, pod_document(), held(), node=node_of(read=False)).state is (
+    assert stage(Name.NVML, pod_document(), held(), node=node_of(read=False)).state is (
         State.UNKNOWN
     )
 
@@ -466,9 +468,9 @@ def test_a_driver_that_does_not_list_processes() -> None:
 def test_a_node_without_evidence_or_standing_says_so() -> None:
     silent = replace(node_of(), acceptance=None)
     for name in (Name.KUBELET, Name.NVML):
-        assert station(name, pod_document(), held(), node=silent).state is State.UNKNOWN
+        assert stage(name, pod_document(), held(), node=silent).state is State.UNKNOWN
     banned = replace(node_of(process()), blocked=past(ReasonCode.NODE_DENIED))
-    found = station(Name.NVML, pod_document(), held(), node=banned)
+    found = stage(Name.NVML, pod_document(), held(), node=banned)
     assert found.state is State.REACHED
     assert "the node is revoked: this is the last that it proved" in found.findings
 
@@ -476,8 +478,8 @@ def test_a_node_without_evidence_or_standing_says_so() -> None:
 def test_a_pod_that_has_ended_and_still_runs() -> None:
     ended = pod_document(phase="Failed")
     found = told(ended, held(HolderState.RELEASING), node=node_of(process()))
-    assert found.stations[1].findings[0] == "Releasing on gpu-1, by the gate"
-    assert "something of it still runs" in found.stations[4].findings[1]
+    assert found.stages[1].findings[0] == "Releasing on gpu-1, by the binding webhook"
+    assert "something of it still runs" in found.stages[4].findings[1]
     assert not found.is_wrong
 
 

@@ -6,17 +6,17 @@ import pytest
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentUnavailableError,
     MemoryEnrollmentStore,
-    PinnedGpu,
+    QuarantineEntry,
 )
 from controller.fleet.quarantine import (
     Change,
-    Denials,
     PinChange,
+    QuarantineEntries,
     Shown,
     accepted,
     pin_changes,
@@ -31,9 +31,9 @@ from tests.builders.node_views import acceptance, gpu_view, node_view, past_refu
 
 # --- A denial is written, or kept until it can be; the first one stands
 
-FIRST = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 1)
-SECOND = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
-PINNED = EnrollmentRecord("gpu-1", gpus=(PinnedGpu("GPU-a"),))
+FIRST = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, 1)
+SECOND = QuarantineEntry("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
+PINNED = EnrollmentRecord("gpu-1", gpus=(EnrolledGpu("GPU-a"),))
 
 
 class Store(MemoryEnrollmentStore):
@@ -57,7 +57,7 @@ class Store(MemoryEnrollmentStore):
 
 async def test_pins_stay_and_a_node_without_record_gets_one() -> None:
     store = Store([PINNED])
-    denials = Denials(store)
+    denials = QuarantineEntries(store)
     assert await denials.deny("gpu-1", FIRST)
     assert await denials.deny("gpu-2", SECOND)
     assert store.snapshot().records["gpu-1"] == replace(PINNED, denial=FIRST)
@@ -67,7 +67,7 @@ async def test_pins_stay_and_a_node_without_record_gets_one() -> None:
 
 async def test_the_first_denial_stands() -> None:
     store = Store([replace(PINNED, denial=FIRST)])
-    denials = Denials(store)
+    denials = QuarantineEntries(store)
     assert await denials.deny("gpu-1", SECOND)
     assert store.snapshot().records["gpu-1"].denial == FIRST
 
@@ -88,17 +88,17 @@ async def test_a_denial_that_was_lifted_elsewhere_does_not_stand_in_for_a_new_on
     denied = replace(PINNED, denial=FIRST)
     before = EnrollmentSnapshot.of([denied])
     store = Stale([PINNED])
-    assert await Denials(store).deny("gpu-1", SECOND)
+    assert await QuarantineEntries(store).deny("gpu-1", SECOND)
     assert store.snapshot().records["gpu-1"].denial == SECOND
 
 
 async def test_races_are_lost_a_few_times_only() -> None:
     store = Store([PINNED])
-    denials = Denials(store)
+    denials = QuarantineEntries(store)
     store.losses = 7
     assert await denials.deny("gpu-1", FIRST)
     store = Store([PINNED])
-    denials = Denials(store)
+    denials = QuarantineEntries(store)
     store.losses = 8
     assert not await denials.deny("gpu-1", FIRST)
     assert dict(denials.unwritten) == {"gpu-1": FIRST}
@@ -106,7 +106,7 @@ async def test_races_are_lost_a_few_times_only() -> None:
 
 async def test_what_could_not_be_written_is_tried_again() -> None:
     store = Store([PINNED])
-    denials = Denials(store)
+    denials = QuarantineEntries(store)
     store.gone = True
     assert not await denials.deny("gpu-1", FIRST)
     assert not await denials.deny("gpu-1", SECOND)
@@ -120,7 +120,7 @@ async def test_what_could_not_be_written_is_tried_again() -> None:
 
 async def test_what_an_operator_decided_meanwhile_is_not_undone() -> None:
     store = Store([PINNED])
-    denials = Denials(store)
+    denials = QuarantineEntries(store)
     store.gone = True
     await denials.deny("gpu-1", FIRST)
     denials.forget("gpu-1", SECOND)
@@ -133,9 +133,13 @@ async def test_what_an_operator_decided_meanwhile_is_not_undone() -> None:
 
 # --- What operators are shown, and that an act counts for exactly that and nothing else
 
-OLD, NEW, SAME = PinnedGpu("GPU-old", "1"), PinnedGpu("GPU-new", "2"), PinnedGpu("GPU-same", "3")
+OLD, NEW, SAME = (
+    EnrolledGpu("GPU-old", "1"),
+    EnrolledGpu("GPU-new", "2"),
+    EnrolledGpu("GPU-same", "3"),
+)
 CANDIDATE = Candidate("INVENTORY_CHANGED", "uid-1", None, (NEW, SAME), "e" * 64)
-DENIAL = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 7, CANDIDATE)
+DENIAL = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, 7, CANDIDATE)
 RECORD = EnrollmentRecord(
     "gpu-1", node_uid="uid-1", gpus=(OLD, SAME), instance="a" * 32, denial=DENIAL
 )
@@ -175,7 +179,7 @@ class TestCandidates:
     def test_a_gpu_that_is_lost_for_good_can_be_left_out(self) -> None:
         gone = LostGpu(gpu_view(0).uuid, 0, "", "GPU_IS_LOST")
         cards = (gpu_view(0, lost=gone), gpu_view(1))
-        pins = tuple(PinnedGpu(x.uuid, x.serial) for x in cards)
+        pins = tuple(EnrolledGpu(x.uuid, x.serial) for x in cards)
         record = EnrollmentRecord("gpu-1", node_uid="u", spire_agent="s", gpus=pins)
         view = node_view(acceptance=acceptance(gpus=cards))
         assert shown(record, view).candidate == Candidate("GPU_LOST", "u", "s", pins[1:], "e" * 64)
@@ -192,7 +196,7 @@ class TestCandidates:
     def test_otherwise_there_is_none(self, changes: dict[str, Any]) -> None:
         gone = LostGpu(gpu_view(0).uuid, 0, "", "GPU_IS_LOST")
         lost = acceptance(gpus=(gpu_view(0, lost=gone),))
-        pins = (PinnedGpu(gpu_view(0).uuid), PinnedGpu(gpu_view(1).uuid))
+        pins = (EnrolledGpu(gpu_view(0).uuid), EnrolledGpu(gpu_view(1).uuid))
         fields = changes or {"acceptance": acceptance()}
         if fields.get("acceptance") and changes:
             fields = {"acceptance": replace(fields["acceptance"], gpus=lost.gpus)}
@@ -202,7 +206,7 @@ class TestCandidates:
     def test_no_gpu_left_is_no_hardware(self) -> None:
         gone = LostGpu(gpu_view(0).uuid, 0, "", "GPU_IS_LOST")
         view = node_view(acceptance=acceptance(gpus=(gpu_view(0, lost=gone),)))
-        record = EnrollmentRecord("gpu-1", gpus=(PinnedGpu(gpu_view(0).uuid),))
+        record = EnrollmentRecord("gpu-1", gpus=(EnrolledGpu(gpu_view(0).uuid),))
         assert shown(record, view).candidate is None
 
 
@@ -257,16 +261,16 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("pinned", "offered", "change"),
         [
-            (PinnedGpu("G", "1"), PinnedGpu("G", "2"), Change.CHANGED),
-            (PinnedGpu("G", "1"), PinnedGpu("G", None), Change.CHANGED),
-            (PinnedGpu("G", complete=False), PinnedGpu("G", "2"), Change.KEPT),
-            (PinnedGpu("G", "1", "k"), PinnedGpu("G", "1"), Change.KEPT),
-            (PinnedGpu("G", "1"), PinnedGpu("G", "1", "k"), Change.KEPT),
-            (PinnedGpu("G", "1", "k"), PinnedGpu("G", "1", "l"), Change.CHANGED),
+            (EnrolledGpu("G", "1"), EnrolledGpu("G", "2"), Change.CHANGED),
+            (EnrolledGpu("G", "1"), EnrolledGpu("G", None), Change.CHANGED),
+            (EnrolledGpu("G", complete=False), EnrolledGpu("G", "2"), Change.KEPT),
+            (EnrolledGpu("G", "1", "k"), EnrolledGpu("G", "1"), Change.KEPT),
+            (EnrolledGpu("G", "1"), EnrolledGpu("G", "1", "k"), Change.KEPT),
+            (EnrolledGpu("G", "1", "k"), EnrolledGpu("G", "1", "l"), Change.CHANGED),
         ],
     )
     def test_when_a_gpu_is_the_same(
-        self, pinned: PinnedGpu, offered: PinnedGpu, change: Change
+        self, pinned: EnrolledGpu, offered: EnrolledGpu, change: Change
     ) -> None:
         denial = replace(DENIAL, candidate=replace(CANDIDATE, gpus=(offered,)))
         lines = pin_changes(shown(replace(RECORD, gpus=(pinned,), denial=denial)))
@@ -340,4 +344,4 @@ class TestReleasing:
 
     def test_who_is_not_denied_cannot_be_released(self) -> None:
         free = shown(replace(RECORD, denial=None))
-        assert code(released(free, free.version)) is ReasonCode.DENIAL_UNKNOWN
+        assert code(released(free, free.version)) is ReasonCode.QUARANTINE_UNKNOWN

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, refused
+from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted, Refused, refused
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import ContestedClaim
 from controller.fleet.registry import FleetRegistry
@@ -147,17 +147,17 @@ def test_names_that_nobody_confirmed_are_not_remembered(good: dict[str, Accepted
 def test_bad_news_are_said_in_words(good: dict[str, Accepted]) -> None:
     registry = FleetRegistry()
     accept(registry, good["gpu-1"])
-    scene = Scene(ca=CA, bad_news=True, evidence={"gpu": gpu_uuid(1), "detail": "fell\noff"})
+    scene = Scene(ca=CA, failure_notice=True, evidence={"gpu": gpu_uuid(1), "detail": "fell\noff"})
     news = scene.run()
-    assert isinstance(news, BadNewsAccepted)
-    changes = registry.bad_news(news, now_ns=1, wall_ns=1)
+    assert isinstance(news, FailureNoticeAccepted)
+    changes = registry.failure_notice(news, now_ns=1, wall_ns=1)
     assert [(x.kind, x.detail, x.gpu) for x in changes] == [
         (K.GPU_UNHEALTHY, "xid 79: fell\\noff", gpu_uuid(1))
     ]
     scene.evidence = {"kind": "driver-reload", "xid": None, "detail": ""}
     reload = scene.run()
-    assert isinstance(reload, BadNewsAccepted)
-    changes = registry.bad_news(reload, now_ns=2, wall_ns=2)
+    assert isinstance(reload, FailureNoticeAccepted)
+    changes = registry.failure_notice(reload, now_ns=2, wall_ns=2)
     assert [(x.kind, x.detail) for x in changes] == [(K.REVOKED, "driver-reload")]
 
 
@@ -206,7 +206,7 @@ def test_a_blocked_node_has_no_lease_to_end(good: dict[str, Accepted]) -> None:
     assert registry.tick(good["gpu-1"].fresh_until_ns) == ()
 
 
-def test_a_forgotten_node_starts_anew(good: dict[str, Accepted]) -> None:
+def test_a_forgotten_node_starts_again(good: dict[str, Accepted]) -> None:
     registry = FleetRegistry()
     accept(registry, good["gpu-1"])
     registry.forget("gpu-1")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.enrollment import Candidate, PinnedGpu
+from controller.fleet.enrollment import Candidate, EnrolledGpu
 from controller.fleet.trust import (
     MAX_REFUSALS,
     ChangeKind,
@@ -284,7 +284,7 @@ def test_only_new_trust_needs_a_durable_record() -> None:
 class TestCandidates:
     """What the last judged evidence showed waits for an operator, and nothing older does."""
 
-    OFFERED = Candidate("INVENTORY_NOT_ENROLLED", None, None, (PinnedGpu("GPU-new"),), "e" * 64)
+    OFFERED = Candidate("INVENTORY_NOT_ENROLLED", None, None, (EnrolledGpu("GPU-new"),), "e" * 64)
 
     def refused(
         self, record: NodeRecord, code: ReasonCode, offered: Candidate | None

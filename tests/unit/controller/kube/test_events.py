@@ -110,7 +110,7 @@ def test_another_code_or_object_is_another_event(series: EventSeries) -> None:
         assert series.add(notice(about, code), "x", NOW, WALL) == "queued"
 
 
-def test_a_kind_that_was_silent_begins_anew(series: EventSeries) -> None:
+def test_a_kind_that_was_silent_begins_again(series: EventSeries) -> None:
     series.add(notice(), "x", NOW, WALL)
     written(series)
     assert series.add(notice(), "y", NOW + FORGET_NS, WALL) == "queued"
@@ -158,7 +158,7 @@ def test_a_failed_write_is_tried_again_three_times(series: EventSeries) -> None:
     assert not series.failed(writing.key, is_gone=False)
 
 
-def test_an_event_that_expired_is_written_anew(series: EventSeries) -> None:
+def test_an_event_that_expired_is_written_again(series: EventSeries) -> None:
     series.add(notice(), "x", NOW, WALL)
     written(series)
     series.add(notice(), "x", NOW, WALL)
@@ -197,7 +197,7 @@ def none(_node: str) -> Iterable[KnownPod]:
     return ()
 
 
-def test_a_quarantine_is_told_on_the_node_and_its_guarded_pods() -> None:
+def test_a_quarantine_is_told_on_the_node_and_its_managed_pods() -> None:
     change = TrustChange("gpu-1", ChangeKind.QUARANTINED, ReasonCode.DUPLICATE_AGENT, "two of them")
     node, on_pod = trust_notices([change], NODES, lambda _node: [pod()])
     assert node.regarding == Regarding("Node", "gpu-1", "uid-1")
@@ -249,18 +249,18 @@ class TestPodsByNode:
         pods = PodsByNode(lambda _namespace: False)
         unbound, bound = entry(pod(node="")), entry(pod())
         pods.observe((Change("team/p", None, unbound),), None)
-        assert list(pods.guarded("")) == [unbound.value]
+        assert list(pods.managed("")) == [unbound.value]
         assert pods.any_waits()
         pods.observe((Change("team/p", unbound, bound),), None)
         assert not pods.any_waits()
-        assert list(pods.guarded("gpu-1")) == [bound.value]
+        assert list(pods.managed("gpu-1")) == [bound.value]
         ended = entry(pod(has_ended=True))
         pods.observe((Change("team/p", bound, ended),), None)
-        assert list(pods.guarded("gpu-1")) == []
+        assert list(pods.managed("gpu-1")) == []
         pods.observe((Change("team/p", ended, None),), None)
         pods.observe((Change("team/p", None, bound),), None)
         pods.observe((Change("team/p", bound, None),), None)
-        assert list(pods.guarded("gpu-1")) == []
+        assert list(pods.managed("gpu-1")) == []
         assert pods._pods == {}
 
     def test_enforced_namespaces_guard_every_gpu_pod(self) -> None:
@@ -269,9 +269,9 @@ class TestPodsByNode:
         plain = pod("a", asks=False)
         cpu_only = pod("b", asks=False, uses_gpus=False)
         pods.observe(tuple(Change(x.name, None, entry(x)) for x in (plain, cpu_only)), None)
-        assert list(pods.guarded("gpu-1")) == []
+        assert list(pods.managed("gpu-1")) == []
         enforced.add("team")
-        assert list(pods.guarded("gpu-1")) == [plain]
+        assert list(pods.managed("gpu-1")) == [plain]
 
 
 # --- Which disagreement is told on which object, and in what words
@@ -318,9 +318,9 @@ def told(
             "the pod was bound without a reservation and sees no GPU",
         ),
         (
-            UseFaultKind.OFF_BOOK,
+            UseFaultKind.UNRESERVED_USE,
             ON_NODE,
-            "GpuOffBook",
+            "GpuUnreservedUse",
             "GPU-a is used by pod team-a/train-0, and no reservation explains it",
         ),
     ],
@@ -331,14 +331,14 @@ def test_about_whom(kind: UseFaultKind, about: Regarding, reason: str, note: str
 
 
 def test_users_that_are_not_known() -> None:
-    (unknown,) = told(UseFaultKind.OFF_BOOK, None, "uid-9")
+    (unknown,) = told(UseFaultKind.UNRESERVED_USE, None, "uid-9")
     assert "by a pod with UID uid-9" in unknown.note
-    (nobody,) = told(UseFaultKind.OFF_BOOK, None)
+    (nobody,) = told(UseFaultKind.UNRESERVED_USE, None)
     assert "by a process of no pod" in nobody.note
 
 
 def test_nothing_about_what_the_cluster_does_not_have() -> None:
-    assert told(UseFaultKind.OFF_BOOK, node="gpu-9") == []
+    assert told(UseFaultKind.UNRESERVED_USE, node="gpu-9") == []
     assert told(UseFaultKind.OTHER_GPU, None) == []
 
 

@@ -65,7 +65,7 @@ def test_another_holder_is_waited_for_by_our_own_clock(me: Candidate) -> None:
     assert decided.spec["acquireTime"] != "a1"
 
 
-def test_a_renewal_begins_the_wait_anew_and_a_wrong_clock_does_not_matter(me: Candidate) -> None:
+def test_a_renewal_begins_the_wait_again_and_a_wrong_clock_does_not_matter(me: Candidate) -> None:
     """Not even one that stands still and renews with the same time."""
     assert me.decide(lease("you", renewed="1970"), NOW, WALL) is None
     renewed = lease("you", renewed="1970", version="v2")

@@ -7,49 +7,49 @@ from controller.admission.mutation import hint
 from controller.admission.pod_view import AdmittedPod
 from controller.fleet.directory import KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.kube.node_hints import BURST, MOST_WISHES, HintPlan, LabelChange, WakeupQueue
+from controller.kube.node_hints import BURST, MOST_REQUIREMENTS, HintPlan, LabelChange, WakeupQueue
 from controller.kube.node_hints import KEPT_NODE_NS as WAKEUP_KEPT_NS
-from controller.kube.node_hints import KEPT_WISH_NS as KEPT_NS
-from controller.placement.texts import WishRules
+from controller.kube.node_hints import KEPT_REQUIREMENT_NS as KEPT_NS
+from controller.placement.texts import RequirementRules
 from tests.builders.admitted_pods import admitted, new_pod
 
 # --- Which hint labels nodes should have, and what is changed for that
 
 NONE: frozenset[str] = frozenset()
-RULES = WishRules()
+RULES = RequirementRules()
 
 
-def wishing(wish: str, namespace: str = "team-a") -> Any:
-    document = new_pod(annotations={"gpuwarden.dev/gpu-selector": f"model={wish}"})
+def requiring(requirement: str, namespace: str = "team-a") -> Any:
+    document = new_pod(annotations={"gpuwarden.dev/gpu-selector": f"model={requirement}"})
     document["metadata"]["namespace"] = namespace
     return document
 
 
-def key(wish: str) -> str:
-    return hint(admitted(wishing(wish)), RULES).key
+def key(requirement: str) -> str:
+    return hint(admitted(requiring(requirement)), RULES).key
 
 
-def waiting(wish: str, namespace: str = "team-a") -> AdmittedPod:
-    expression: Any = {"key": key(wish), "operator": "In", "values": ["fits"]}
+def waiting(requirement: str, namespace: str = "team-a") -> AdmittedPod:
+    expression: Any = {"key": key(requirement), "operator": "In", "values": ["fits"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-    pod = wishing(wish, namespace)
+    pod = requiring(requirement, namespace)
     pod["spec"]["affinity"] = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
     }
     return admitted(pod)
 
 
-def keys(*wishes: str) -> frozenset[str]:
-    return frozenset(map(key, wishes))
+def keys(*requirements: str) -> frozenset[str]:
+    return frozenset(map(key, requirements))
 
 
-def node(*wishes: str) -> KnownNode:
-    return KnownNode("u", hints=keys(*wishes))
+def node(*requirements: str) -> KnownNode:
+    return KnownNode("u", hints=keys(*requirements))
 
 
-def plan(*wishes: str) -> HintPlan:
+def plan(*requirements: str) -> HintPlan:
     made = HintPlan(RULES)
-    made.follow(map(waiting, wishes), 0)
+    made.follow(map(waiting, requirements), 0)
     return made
 
 
@@ -79,7 +79,7 @@ def test_a_node_that_is_not_there_is_left_alone() -> None:
     assert plan("x").changes({}, everywhere) == []
 
 
-def test_each_wish_is_judged_by_a_pod_that_has_it() -> None:
+def test_each_requirement_is_judged_by_a_pod_that_has_it() -> None:
     def where(pod: AdmittedPod) -> Iterable[str]:
         affinity = pod.spec.affinity
         assert affinity is not None
@@ -92,7 +92,7 @@ def test_each_wish_is_judged_by_a_pod_that_has_it() -> None:
     ]
 
 
-def test_a_wish_is_followed_for_a_while_after_its_last_pod() -> None:
+def test_a_requirement_is_followed_for_a_while_after_its_last_pod() -> None:
     made = plan("x")
     made.follow((), KEPT_NS - 1)
     assert made.changes({"a": node()}, everywhere) == [LabelChange("a", keys("x"), NONE)]
@@ -107,23 +107,23 @@ def test_pods_that_were_told_of_no_label_do_not_count() -> None:
 
 
 def test_there_is_room_for_so_many_and_those_that_are_followed_stay() -> None:
-    made = plan(*(f"w{number}" for number in range(MOST_WISHES)))
+    made = plan(*(f"w{number}" for number in range(MOST_REQUIREMENTS)))
     made.follow([waiting("late"), waiting("w0")], KEPT_NS - 1)
-    assert len(made) == MOST_WISHES
+    assert len(made) == MOST_REQUIREMENTS
     made.follow([waiting("late")], KEPT_NS)
     made.follow([waiting("late")], KEPT_NS)
     assert len(made) == 2
 
 
-def test_a_namespace_with_very_many_wishes_leaves_room_for_others() -> None:
-    made = plan(*(f"w{number}" for number in range(MOST_WISHES)))
+def test_a_namespace_with_very_many_requirements_leaves_room_for_others() -> None:
+    made = plan(*(f"w{number}" for number in range(MOST_REQUIREMENTS)))
     few = [waiting(f"b{number}", "team-b") for number in range(3)]
-    many = [waiting(f"w{number}") for number in range(MOST_WISHES)]
+    many = [waiting(f"w{number}") for number in range(MOST_REQUIREMENTS)]
     for now_ns in range(3):
         made.follow([*many, *few], now_ns)
         (change,) = made.changes({"a": node()}, everywhere)
         assert keys("b0", "b1", "b2") <= change.add
-        assert len(change.add) == MOST_WISHES
+        assert len(change.add) == MOST_REQUIREMENTS
 
 
 # --- Which nodes are touched, when, and how often
@@ -160,7 +160,7 @@ def test_a_node_is_due_until_it_was_touched_and_then_no_more() -> None:
     assert made.due(0, pods_wait=True) is None
 
 
-def test_who_comes_again_waits_anew() -> None:
+def test_who_comes_again_waits_again() -> None:
     made = queue("a", "b")
     made.add([TrustChange("a", ChangeKind.GPU_BACK)], 1)
     assert made.due(1, pods_wait=True) == "b"

@@ -8,10 +8,10 @@ from controller.kube.cache import Cache, Change
 from controller.kube.pods import REINDEX_NS, ClusterBoundPods, KnownPod, PodsByNode, pod_kind
 from controller.ledger.record import PodRef
 from controller.placement.requirements import Requirements
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from tests.fakes.clock import FakeClock
 
-KIND = pod_kind(WishRules())
+KIND = pod_kind(RequirementRules())
 
 
 def document(
@@ -58,7 +58,7 @@ def test_a_bound_pod_with_what_it_asks_for() -> None:
     assert found is not None
     assert (found.pod, found.node) == (PodRef("team-a", "a", "uid-a"), "gpu-1")
     assert isinstance(found.needs, Requirements)
-    assert (found.needs.count, found.needs.guarded) == (2, True)
+    assert (found.needs.count, found.needs.managed) == (2, True)
 
 
 def test_what_waits_or_has_ended_is_not_there() -> None:
@@ -66,23 +66,23 @@ def test_what_waits_or_has_ended_is_not_there() -> None:
     for name in ("waits", "over", "unknown"):
         assert copy.pods.named("team-a", name) is None
         assert copy.pods.with_uid(f"uid-{name}") is None
-    assert list(copy.pods.guarded("gpu-1")) == []
-    assert list(copy.pods.guarded("")) == []
+    assert list(copy.pods.managed("gpu-1")) == []
+    assert list(copy.pods.managed("")) == []
 
 
-def test_a_pod_without_a_wish_asks_for_something_where_its_namespace_is_enforced() -> None:
+def test_a_pod_without_a_requirement_asks_for_something_where_its_namespace_is_enforced() -> None:
     plain = document("a", annotations={})
     for enforced in (False, True):
         pods = Copy(plain, enforced=enforced).pods
         found = pods.named("team-a", "a")
         assert found is not None
         assert (found.needs is not None) == enforced
-        assert [name_of(x) for x in pods.guarded("gpu-1")] == (["a"] if enforced else [])
+        assert [name_of(x) for x in pods.managed("gpu-1")] == (["a"] if enforced else [])
 
 
-def test_guarded_pods_of_a_node() -> None:
+def test_managed_pods_of_a_node() -> None:
     copy = Copy(document("a"), document("b", node="gpu-2"), document("c", annotations={}))
-    assert [name_of(x) for x in copy.pods.guarded("gpu-1")] == ["a"]
+    assert [name_of(x) for x in copy.pods.managed("gpu-1")] == ["a"]
 
 
 def test_by_uid_the_index_is_not_made_for_every_question() -> None:

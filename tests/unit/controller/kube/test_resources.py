@@ -27,7 +27,7 @@ from controller.kube.resources import (
 )
 from controller.ledger.claim import LivePod
 from controller.ledger.record import PodRef
-from controller.placement.texts import WishRules
+from controller.placement.texts import RequirementRules
 from tests.builders.ledger import record
 from tests.contracts.enrollment_store import FULL
 
@@ -74,7 +74,10 @@ def test_a_pod(phase: str, *, has_ended: bool) -> None:
         "status": {"phase": phase, "conditions": None},
     }
     pod = KnownPod("ns", "n", "u", "gpu-1", has_ended, asks=False, uses_gpus=False)
-    assert pod_kind(WishRules()).entry(json.dumps(body).encode()) == ("ns/n", Entry("v", "u", pod))
+    assert pod_kind(RequirementRules()).entry(json.dumps(body).encode()) == (
+        "ns/n",
+        Entry("v", "u", pod),
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,14 +89,14 @@ def test_a_pod(phase: str, *, has_ended: bool) -> None:
         ({"gpuwarden.dev/min-level": "none of them"}, {}, True, True),
     ],
 )
-def test_the_wishes_of_a_pod(
+def test_the_requirements_of_a_pod(
     annotations: dict[str, str], limits: dict[str, str], *, asks: bool, uses_gpus: bool
 ) -> None:
     body = {
         "metadata": {**METADATA, "annotations": annotations},
         "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
     }
-    _, entry = pod_kind(WishRules()).entry(json.dumps(body).encode())
+    _, entry = pod_kind(RequirementRules()).entry(json.dumps(body).encode())
     assert (entry.value.asks, entry.value.uses_gpus) == (asks, uses_gpus)
 
 
@@ -108,7 +111,7 @@ def pod_of(annotations: dict[str, str], **more: Any) -> KnownPod:
     }
     status = {"phase": "Failed" if more.get("ended") else "Pending"}
     body = json.dumps({"metadata": metadata, "spec": spec, "status": status})
-    return pod_kind(WishRules()).entry(body.encode())[1].value
+    return pod_kind(RequirementRules()).entry(body.encode())[1].value
 
 
 def test_a_pod_that_waits_is_kept_whole() -> None:
@@ -220,7 +223,7 @@ GIVEN = {"uid": "uid-1", "resourceVersion": "7"}
 """By the API server, as is `managedFields`."""
 PLAIN, BULKY = 1, 200_000
 """Characters in each unused field; the API server takes objects of up to 1.5 MB."""
-POD_KIND = pod_kind(WishRules())
+POD_KIND = pod_kind(RequirementRules())
 
 
 def bulk(characters: int, *extra: str) -> Document:
@@ -248,7 +251,7 @@ def namespace(characters: int) -> Document:
 
 
 def waiting_pod(characters: int) -> Document:
-    """Kept for the gate, which judges annotations, variables and devices, and nothing else."""
+    """Kept for the binding webhook, which judges annotations, variables and devices only."""
     text = "x" * characters
     container = {
         "name": "main",

@@ -20,7 +20,7 @@ from controller.ledger.claim import (
     Wait,
     Write,
     adopted_on,
-    after_touch,
+    after_requeue,
     attempt_step,
     bound_to_pod,
     claim_on,
@@ -111,14 +111,14 @@ class TestPatience:
 
 def test_a_touch_from_before_its_time_was_over_does_not_count() -> None:
     """A pod that the copy lacked at first is touched then, and once more at its own end."""
-    watch = after_touch(AttemptWatch((EARLY,), NOW), UNBOUND, NOW + 121 * S)
+    watch = after_requeue(AttemptWatch((EARLY,), NOW), UNBOUND, NOW + 121 * S)
 
     def at(age_s: int) -> Step:
         return attempt_step(watch, "gpu-1", UNBOUND, NOW + age_s * S, DEFAULT_LIMITS)
 
     assert [at(121), at(599)] == [Wait(NOW + 600 * S)] * 2
     assert at(600) == Touch()
-    watch = after_touch(watch, UNBOUND, NOW + 600 * S)
+    watch = after_requeue(watch, UNBOUND, NOW + 600 * S)
     assert at(601) == Move(HolderState.EXPIRED, "it was never bound")
 
 
@@ -127,8 +127,8 @@ def test_an_unborn_pods_expires_without_anybody_to_touch() -> None:
     assert step(UNBORN, None, 120) == Move(HolderState.EXPIRED, "its pod never came")
 
 
-def test_any_change_of_an_attempt_begins_the_watch_anew() -> None:
-    watch = after_touch(watch_attempt(None, (holder(),), NOW), UNBOUND, NOW + 3)
+def test_any_change_of_an_attempt_begins_the_watch_again() -> None:
+    watch = after_requeue(watch_attempt(None, (holder(),), NOW), UNBOUND, NOW + 3)
     assert watch == AttemptWatch((holder(),), NOW, UNBOUND, NOW + 3)
     assert watch_attempt(watch, (holder(),), NOW + 5) is watch
     again = watch_attempt(watch, (holder(answers=2),), NOW + 5)

@@ -8,11 +8,11 @@ from controller.ledger.claim import LivePod, Taken, Write, claim_on
 from controller.ledger.occupancy import (
     CardUse,
     Elsewhere,
-    Footing,
     Holders,
     Known,
     LoggedGrant,
     Occupancy,
+    ReconciliationState,
     Users,
     grant_refusal,
     granted_to,
@@ -191,16 +191,16 @@ class TestTheNextOne:
     @given_by(
         st.lists(st.tuples(st.sampled_from([A, B, SHARED, MIXED, EARLY, *GIVEN]), st.booleans()))
     )
-    def test_it_is_what_would_be_made_anew(self, changes: list[tuple[GpuRecord, bool]]) -> None:
+    def test_it_is_what_would_be_made_again(self, changes: list[tuple[GpuRecord, bool]]) -> None:
         found = occupancy()
         for number, (changed, is_there) in enumerate(changes):
             entry = Entry(changed, str(number)) if is_there else None
             found = found.then(found.snapshot.with_entry(changed.key, entry))
-            anew = Occupancy(found.snapshot)
-            assert found.busy() == anew.busy()
-            assert found.claimed() == anew.claimed()
+            again = Occupancy(found.snapshot)
+            assert found.busy() == again.busy()
+            assert found.claimed() == again.claimed()
             for pod in ("uid-0", "uid-9", None):
-                assert found.busy_for(pod, SHARE) == anew.busy_for(pod, SHARE)
+                assert found.busy_for(pod, SHARE) == again.busy_for(pod, SHARE)
 
     def test_a_change_of_state_alone_gives_the_very_same_answer(self) -> None:
         before = occupancy(A, B)
@@ -223,7 +223,7 @@ class TestTheNextOne:
         assert passed.busy() is fewer.busy()
 
 
-FIRM = Footing(100, ledger_read_ns=110, pods_read_ns=120)
+FIRM = ReconciliationState(100, ledger_read_ns=110, pods_read_ns=120)
 REPORT = UseReport("boot", 130, {}, frozenset())
 
 
@@ -231,9 +231,11 @@ def snapshot(*records: GpuRecord) -> LedgerSnapshot:
     return LedgerSnapshot.of(Entry(x, "1") for x in records)
 
 
-def code(footing: Footing, report: UseReport | None, *records: GpuRecord) -> ReasonCode | None:
+def code(
+    reconciliation: ReconciliationState, report: UseReport | None, *records: GpuRecord
+) -> ReasonCode | None:
     known = Known(snapshot(*records), report, 200)
-    found = grant_refusal(footing, "gpu-1", ("GPU-a", "GPU-b"), known)
+    found = grant_refusal(reconciliation, "gpu-1", ("GPU-a", "GPU-b"), known)
     return None if found is None else found.code
 
 
@@ -245,9 +247,9 @@ def test_a_firm_one_grants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("footing", "report"),
+    ("reconciliation", "report"),
     [
-        (replace(FIRM, recalled=False), REPORT),
+        (replace(FIRM, log_replayed=False), REPORT),
         (replace(FIRM, ledger_read_ns=None), REPORT),
         (replace(FIRM, ledger_read_ns=99), REPORT),
         (replace(FIRM, pods_read_ns=None), REPORT),
@@ -260,9 +262,9 @@ def test_a_firm_one_grants() -> None:
     ],
 )
 def test_before_everything_was_read_nothing_is_granted(
-    footing: Footing, report: UseReport | None
+    reconciliation: ReconciliationState, report: UseReport | None
 ) -> None:
-    assert code(footing, report) is ReasonCode.CONTROLLER_NOT_READY
+    assert code(reconciliation, report) is ReasonCode.CONTROLLER_NOT_READY
 
 
 def test_a_gpu_that_a_pod_uses_is_not_granted() -> None:
@@ -302,24 +304,26 @@ class TestHistory:
         assert went_back(older, newer) == frozenset()
         assert went_back(newer, newer) == frozenset()
 
-    def test_a_record_made_anew_is_no_older_one(self) -> None:
-        anew = snapshot(record(holder(pod=OTHER_POD, call="f" * 16)))
-        assert went_back(snapshot(replace(record(), version=2)), anew) == frozenset()
+    def test_a_record_made_again_is_no_older_one(self) -> None:
+        again = snapshot(record(holder(pod=OTHER_POD, call="f" * 16)))
+        assert went_back(snapshot(replace(record(), version=2)), again) == frozenset()
         assert went_back(snapshot(record()), LedgerSnapshot()) == frozenset()
 
 
 @pytest.mark.parametrize(
-    ("footing", "says"),
+    ("reconciliation", "says"),
     [
         (FIRM, None),
-        (replace(FIRM, recalled=False), "audit log"),
+        (replace(FIRM, log_replayed=False), "audit log"),
         (replace(FIRM, ledger_read_ns=99), "being read"),
         (replace(FIRM, pods_read_ns=None), "being read"),
         (replace(FIRM, unrecorded=frozenset({"a", "b"})), "2 nodes wait"),
     ],
 )
-def test_people_are_told_what_grants_wait_for(footing: Footing, says: str | None) -> None:
-    told = uncertainty(footing)
+def test_people_are_told_what_grants_wait_for(
+    reconciliation: ReconciliationState, says: str | None
+) -> None:
+    told = uncertainty(reconciliation)
     assert (told is None) == (says is None)
     assert says is None or (told is not None and says in told)
 

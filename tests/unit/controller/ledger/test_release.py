@@ -92,7 +92,9 @@ class TestReports:
             {"given": None},
         ],
     )
-    def test_use_and_what_cannot_be_read_begin_the_count_anew(self, use: dict[str, object]) -> None:
+    def test_use_and_what_cannot_be_read_begin_the_count_again(
+        self, use: dict[str, object]
+    ) -> None:
         assert decided(report(1), report(2, **use), report(3)) is None
         assert decided(report(1), report(2, **use), report(3), report(4)) == FREE
         assert decided(report(1, **use), report(2, **use)) is None
@@ -401,7 +403,7 @@ def test_what_kubelet_says_of_a_name_is_said_of_the_pod_that_has_it_now() -> Non
         part(replace(AGAIN, name="train-1")),
         part(replace(AGAIN, namespace="team-b")),
         part(AGAIN, HolderState.RELEASING),
-        replace(part(AGAIN), origin=Origin.GATE),
+        replace(part(AGAIN), origin=Origin.BINDING_WEBHOOK),
     ],
 )
 def test_others_are_no_successors(later: Holder) -> None:

@@ -22,16 +22,16 @@ def entries(draw: st.DrawFn) -> Entry:
 
 
 @given(st.lists(st.tuples(entries(), st.booleans())))
-def test_a_changed_copy_is_what_would_be_made_anew(changes: list[tuple[Entry, bool]]) -> None:
+def test_a_changed_copy_is_what_would_be_made_again(changes: list[tuple[Entry, bool]]) -> None:
     snapshot, by_key = LedgerSnapshot(), dict[str, Entry]()
     for entry, is_there in changes:
         snapshot = snapshot.with_entry(entry.record.key, entry if is_there else None)
         by_key.pop(entry.record.key, None)
         if is_there:
             by_key[entry.record.key] = entry
-    anew = LedgerSnapshot.of(by_key.values())
+    again = LedgerSnapshot.of(by_key.values())
     for name in ("entries", "by_reservation", "by_pod", "mig_on"):
-        assert dict(getattr(snapshot, name)) == dict(getattr(anew, name))
+        assert dict(getattr(snapshot, name)) == dict(getattr(again, name))
 
 
 def test_it_answers_by_gpu_by_reservation_and_by_pod() -> None:

@@ -7,27 +7,27 @@ import pytest
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
     EnrollmentSnapshot,
     EnrollmentUnavailableError,
     MemoryEnrollmentStore,
-    PinnedGpu,
+    QuarantineEntry,
     write,
 )
-from controller.fleet.quarantine import Change, DenialFate, Denials
+from controller.fleet.quarantine import Change, QuarantineEntries, QuarantineFate
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import NodeState, NodeView
 from controller.operations.fleet import (
     Act,
     Changes,
-    DenialFollower,
-    DeskPorts,
     Done,
-    OperatorDesk,
+    LogReplayer,
+    OperatorService,
+    OperatorServicePorts,
     Order,
-    Recall,
+    QuarantineReconciler,
     code_of,
     reason_of,
 )
@@ -41,8 +41,8 @@ from tests.fakes.recording_audit import RecordingAudit
 
 # --- What the store says about denials is what the fleet does, and only that lets a node try agai
 
-SWAPPED = Denial("INVENTORY_CHANGED", "a card was swapped", AUTOMATIC, 1)
-OPERATORS = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
+SWAPPED = QuarantineEntry("INVENTORY_CHANGED", "a card was swapped", AUTOMATIC, 1)
+OPERATORS = QuarantineEntry("NODE_DENIED", "smells", "spiffe://x/operator/o", 2)
 
 
 class Store(MemoryEnrollmentStore):
@@ -74,40 +74,42 @@ class Store(MemoryEnrollmentStore):
 @dataclass
 class Told:
     kinds: list[ChangeKind] = field(default_factory=list)
-    fates: list[tuple[str, Denial, DenialFate]] = field(default_factory=list)
+    fates: list[tuple[str, QuarantineEntry, QuarantineFate]] = field(default_factory=list)
 
     def changed(self, changes: Changes, actor: str) -> None:
         assert actor == AUTOMATIC
         self.kinds.extend(x.kind for x in changes)
 
-    def denial(self, node: str, denial: Denial, fate: DenialFate) -> None:
+    def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
         self.fates.append((node, denial, fate))
 
 
 class World:
-    def __init__(self, *records: EnrollmentRecord, recall: Recall | None = None) -> None:
+    def __init__(self, *records: EnrollmentRecord, log_replay: LogReplayer | None = None) -> None:
         self.store = Store(records)
-        self.noted: list[tuple[str, Denial]] = []
-        self.denials = Denials(self.store, lambda node, denial: self.noted.append((node, denial)))
+        self.noted: list[tuple[str, QuarantineEntry]] = []
+        self.denials = QuarantineEntries(
+            self.store, lambda node, denial: self.noted.append((node, denial))
+        )
         self.fleet = FleetRegistry()
         self.told = Told()
         self.clock = FakeClock()
         self.instruments = Instruments(Process.CONTROLLER, "0")
-        self.follower = self.followed(recall)
+        self.reconciler = self.followed(log_replay)
 
-    def followed(self, recall: Recall | None) -> DenialFollower:
-        """A follower."""
-        return DenialFollower(
+    def followed(self, log_replay: LogReplayer | None) -> QuarantineReconciler:
+        """A reconciler."""
+        return QuarantineReconciler(
             self.store,
             self.denials,
             self.fleet,
             clock=self.clock,
             observer=self.told,
             instruments=self.instruments,
-            recall=recall,
+            log_replay=log_replay,
         )
 
-    async def stands(self, node: str, denial: Denial) -> None:
+    async def stands(self, node: str, denial: QuarantineEntry) -> None:
         """Another replica denies."""
         old = self.store.snapshot().records.get(node)
         assert await write(self.store, old, (old or EnrollmentRecord(node)).denied(denial))
@@ -117,7 +119,7 @@ class World:
         old = self.store.snapshot().records[node]
         assert await write(self.store, old, old.lifted(old.denial))
 
-    def now(self, node: str = "gpu-1") -> Denial | None:
+    def now(self, node: str = "gpu-1") -> QuarantineEntry | None:
         """What the store says."""
         return self.store.snapshot().records[node].denial
 
@@ -140,13 +142,13 @@ class World:
 
 async def test_a_denial_from_before_the_start_quarantines_with_its_cause() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED), EnrollmentRecord("gpu-2"))
-    await world.follower.begin()
+    await world.reconciler.begin()
     assert world.state() is NodeState.QUARANTINED
     blocked = world.view().blocked
     assert blocked is not None
     assert (blocked.code, blocked.detail) == (ReasonCode.INVENTORY_CHANGED, "a card was swapped")
     assert "gpu-2" not in world.fleet.snapshot().nodes
-    assert world.gauge(names.NODES_DENIED) == 1
+    assert world.gauge(names.NODES_QUARANTINED) == 1
     assert world.gauge(names.STORE_AVAILABLE) == 1
 
 
@@ -154,15 +156,15 @@ async def test_a_store_that_cannot_be_read_at_the_start_is_an_error() -> None:
     world = World()
     world.store.gone = True
     with pytest.raises(EnrollmentUnavailableError):
-        await world.follower.begin()
+        await world.reconciler.begin()
 
 
 async def test_a_denial_of_another_replica_takes_out_once() -> None:
     world = World()
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.stands("gpu-1", OPERATORS)
-    await world.follower.look()
-    await world.follower.look()
+    await world.reconciler.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.told.kinds == [ChangeKind.QUARANTINED]
     blocked = world.view().blocked
@@ -172,56 +174,58 @@ async def test_a_denial_of_another_replica_takes_out_once() -> None:
 
 async def test_a_denial_that_is_gone_lets_it_try_again() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.lifted()
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.REFUSED
     assert world.told.kinds[-1] is ChangeKind.RELEASED
 
 
 async def test_a_quarantine_of_our_own_is_not_lifted_for_lack_of_a_denial() -> None:
     world = World(EnrollmentRecord("gpu-1"))
-    await world.follower.begin()
+    await world.reconciler.begin()
     world.fleet.quarantine(
         "gpu-1", code=ReasonCode.DUPLICATE_AGENT, reason="two", now_ns=1, wall_ns=1
     )
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
 
 
 async def test_a_denial_of_ours_that_another_replica_lifts_between_two_looks_lets_it_try() -> None:
     world = World(EnrollmentRecord("gpu-1"))
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.we_deny()
     await world.lifted()
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.REFUSED
     assert world.told.kinds == [ChangeKind.RELEASED]
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.told.kinds == [ChangeKind.RELEASED]
 
 
 @pytest.mark.parametrize("before", [None, SWAPPED])
-async def test_an_answer_from_before_our_denial_lifts_nothing(before: Denial | None) -> None:
+async def test_an_answer_from_before_our_denial_lifts_nothing(
+    before: QuarantineEntry | None,
+) -> None:
     world = World(EnrollmentRecord("gpu-1", denial=before))
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.lifted()
     world.store.between = world.we_deny
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     await world.lifted()
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.REFUSED
 
 
 async def test_a_newer_denial_that_could_not_be_written_keeps_it_out() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.lifted()
     world.denials._unwritten["gpu-1"] = OPERATORS
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.store.snapshot().records["gpu-1"].denial == OPERATORS
 
@@ -239,59 +243,59 @@ async def test_a_denial_that_nobody_lifted_was_lost_and_is_written_again(
     older: EnrollmentRecord,
 ) -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
-    await world.follower.begin()
+    await world.reconciler.begin()
     world.store.restore([older])
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == SWAPPED
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.told.kinds == [ChangeKind.QUARANTINED]
-    assert [x for _, _, x in world.told.fates] == [DenialFate.STANDS, DenialFate.LOST]
+    assert [x for _, _, x in world.told.fates] == [QuarantineFate.STANDS, QuarantineFate.LOST]
     await world.lifted()
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.REFUSED
-    assert world.told.fates[-1] == ("gpu-1", SWAPPED, DenialFate.LIFTED)
+    assert world.told.fates[-1] == ("gpu-1", SWAPPED, QuarantineFate.LIFTED)
 
 
 async def test_a_denial_of_ours_that_is_lost_before_it_was_seen_is_written_again() -> None:
     world = World(EnrollmentRecord("gpu-1"))
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.we_deny()
     world.store.restore([EnrollmentRecord("gpu-1")])
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == SWAPPED
 
 
 async def test_a_lost_denial_that_cannot_be_written_keeps_the_node_out() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
-    await world.follower.begin()
+    await world.reconciler.begin()
     world.store.restore([])
     world.store.refuses = True
     for _ in range(3):
-        await world.follower.look()
+        await world.reconciler.look()
     assert dict(world.store.snapshot().records) == {}
     assert world.state() is NodeState.QUARANTINED
     world.store.refuses = False
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.now() == SWAPPED
 
 
 async def test_a_denial_of_ours_is_noted_at_once_and_once() -> None:
     world = World()
-    await world.follower.begin()
+    await world.reconciler.begin()
     world.store.gone = True
     assert not await world.denials.deny("gpu-1", OPERATORS)
     assert world.noted == [("gpu-1", OPERATORS)]
     world.store.gone = False
-    await world.follower.look()
+    await world.reconciler.look()
     assert await world.denials.deny("gpu-1", SWAPPED)
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.now() == OPERATORS
     assert world.noted == [("gpu-1", OPERATORS)]
     assert world.told.fates == []
     await world.lifted()
-    await world.follower.look()
+    await world.reconciler.look()
     assert await world.denials.deny("gpu-1", SWAPPED)
     assert world.noted[1:] == [("gpu-1", replace(SWAPPED, wall_ns=OPERATORS.wall_ns + 1))]
 
@@ -303,12 +307,12 @@ async def test_of_two_denials_the_one_that_stands_is_noted() -> None:
 
 
 async def test_the_log_knows_of_a_denial_that_the_store_has_lost() -> None:
-    async def recall() -> Mapping[str, Denial]:
+    async def log_replay() -> Mapping[str, QuarantineEntry]:
         return {"gpu-1": OPERATORS, "gpu-2": SWAPPED}
 
     lifted = EnrollmentRecord("gpu-2", lifted_ns=SWAPPED.wall_ns)
-    world = World(EnrollmentRecord("gpu-1"), lifted, recall=recall)
-    await world.follower.begin()
+    world = World(EnrollmentRecord("gpu-1"), lifted, log_replay=log_replay)
+    await world.reconciler.begin()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == OPERATORS
     assert world.now("gpu-2") is None
@@ -316,54 +320,54 @@ async def test_the_log_knows_of_a_denial_that_the_store_has_lost() -> None:
 
 
 async def test_a_log_that_can_be_read_only_later_is_asked_again() -> None:
-    answers: list[Mapping[str, Denial] | OSError] = [OSError("away"), {"gpu-1": OPERATORS}]
+    answers: list[Mapping[str, QuarantineEntry] | OSError] = [OSError("away"), {"gpu-1": OPERATORS}]
 
-    async def recall() -> Mapping[str, Denial]:
+    async def log_replay() -> Mapping[str, QuarantineEntry]:
         answer = answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
         return answer
 
     world = World(EnrollmentRecord("gpu-1"), EnrollmentRecord("gpu-2", denial=SWAPPED))
-    world.follower = world.followed(recall)
-    await world.follower.begin()
+    world.reconciler = world.followed(log_replay)
+    await world.reconciler.begin()
     assert world.state("gpu-2") is NodeState.QUARANTINED
     assert "gpu-1" not in world.fleet.snapshot().nodes
     for _ in range(2):
-        await world.follower.look()
+        await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == OPERATORS
 
 
 async def test_denials_of_a_node_have_an_order_whatever_the_clock_says() -> None:
     world = World(EnrollmentRecord("gpu-1", lifted_ns=100))
-    await world.follower.begin()
+    await world.reconciler.begin()
     await world.stands("gpu-1", SWAPPED)
-    await world.follower.look()
+    await world.reconciler.look()
     world.store.restore([EnrollmentRecord("gpu-1", lifted_ns=100)])
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == replace(SWAPPED, wall_ns=101)
 
 
 async def test_a_node_that_was_forgotten_is_taken_out_again() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
-    await world.follower.begin()
+    await world.reconciler.begin()
     world.fleet.forget("gpu-1")
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
 
 
 async def test_an_unreadable_store_changes_nothing_and_is_told_once_each_way() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
-    await world.follower.begin()
+    await world.reconciler.begin()
     world.store.gone = True
-    await world.follower.look()
-    await world.follower.look()
+    await world.reconciler.look()
+    await world.reconciler.look()
     assert world.state() is NodeState.QUARANTINED
     assert world.gauge(names.STORE_AVAILABLE) == 0
     world.store.gone = False
-    await world.follower.look()
+    await world.reconciler.look()
     assert world.gauge(names.STORE_AVAILABLE) == 1
 
 
@@ -372,16 +376,16 @@ async def test_what_could_not_be_written_is_written_later() -> None:
     world.store.gone = True
     assert not await world.denials.deny("gpu-1", SWAPPED)
     world.store.gone = False
-    await world.follower.look()
-    await world.follower.look()
+    await world.reconciler.look()
+    await world.reconciler.look()
     assert world.store.snapshot().records["gpu-1"].denial == SWAPPED
     assert world.state() is NodeState.QUARANTINED
 
 
 async def test_it_looks_for_ever() -> None:
     world = World()
-    await world.follower.begin()
-    task = asyncio.create_task(world.follower.follow(0.001))
+    await world.reconciler.begin()
+    task = asyncio.create_task(world.reconciler.follow(0.001))
     await world.stands("gpu-1", SWAPPED)
     async with asyncio.timeout(10):
         while "gpu-1" not in world.fleet.snapshot().nodes:  # noqa: ASYNC110 - the task looks
@@ -395,13 +399,13 @@ def test_a_code_that_is_none_of_ours_is_shown_as_a_denial() -> None:
     assert reason_of(SWAPPED) == "a card was swapped"
 
 
-# --- The desk: audit before trust, trust away before audit, and what races make of an act
+# --- The workbench: audit before trust, trust away before audit, and what races make of an act
 
 WHO = "spiffe://example.org/gpuwarden/operator/ann"
 ORDER = Order("gpu-1", "card replaced, ticket 7", WHO)
-OLD, NEW = PinnedGpu("GPU-old", "1"), PinnedGpu("GPU-new", "2")
+OLD, NEW = EnrolledGpu("GPU-old", "1"), EnrolledGpu("GPU-new", "2")
 CANDIDATE = Candidate("INVENTORY_CHANGED", None, None, (NEW,), "e" * 64)
-DENIAL = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, 7, CANDIDATE)
+DENIAL = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, 7, CANDIDATE)
 RECORD = EnrollmentRecord("gpu-1", gpus=(OLD,), instance="a" * 32, denial=DENIAL)
 
 
@@ -447,13 +451,13 @@ class Observed:
 class OperatorWorld:
     def __init__(self, *records: EnrollmentRecord) -> None:
         self.store = RacingStore(records)
-        self.denials = Denials(self.store)
+        self.denials = QuarantineEntries(self.store)
         self.fleet = FleetRegistry()
         self.audit = RecordingAudit()
         self.clock = FakeClock()
         self.observed = Observed()
-        self.desk = OperatorDesk(
-            DeskPorts(
+        self.workbench = OperatorService(
+            OperatorServicePorts(
                 store=self.store,
                 denials=self.denials,
                 fleet=self.fleet,
@@ -474,7 +478,7 @@ class OperatorWorld:
 
     @property
     def version(self) -> str:
-        return self.desk.shown("gpu-1").version
+        return self.workbench.shown("gpu-1").version
 
     @property
     def record(self) -> EnrollmentRecord:
@@ -497,7 +501,7 @@ def refused(result: Done | Refusal) -> ReasonCode:
 class TestAccept:
     async def test_pins_change_and_the_node_waits_for_evidence(self) -> None:
         world = OperatorWorld(RECORD)
-        result = done(await world.desk.accept(ORDER, world.version))
+        result = done(await world.workbench.accept(ORDER, world.version))
         assert world.record == replace(
             RECORD, gpus=(replace(NEW, enrolled=True),), denial=None, lifted_ns=DENIAL.wall_ns
         )
@@ -512,7 +516,7 @@ class TestAccept:
 
     async def test_the_record_says_who_what_and_why(self) -> None:
         world = OperatorWorld(RECORD)
-        await world.desk.accept(ORDER, world.version)
+        await world.workbench.accept(ORDER, world.version)
         [record] = world.audit.granted
         assert (record.kind, record.actor, record.subject, record.decision) == (
             RecordKind.NODE_OPERATOR,
@@ -530,7 +534,7 @@ class TestAccept:
     async def test_nothing_happens_before_the_record_is_durable(self) -> None:
         world = OperatorWorld(RECORD)
         world.audit.held = asyncio.Event()
-        acting = asyncio.create_task(world.desk.accept(ORDER, world.version))
+        acting = asyncio.create_task(world.workbench.accept(ORDER, world.version))
         await world.audit.asked.wait()
         assert world.record == RECORD
         assert world.state() is NodeState.QUARANTINED
@@ -540,7 +544,7 @@ class TestAccept:
     async def test_a_log_that_cannot_keep_it_refuses_it(self) -> None:
         world = OperatorWorld(RECORD)
         world.audit.broken = True
-        assert refused(await world.desk.accept(ORDER, world.version)) is (
+        assert refused(await world.workbench.accept(ORDER, world.version)) is (
             ReasonCode.AUDIT_UNAVAILABLE
         )
         assert world.record == RECORD
@@ -549,7 +553,7 @@ class TestAccept:
     async def test_a_caller_that_leaves_does_not_stop_it_half_way(self) -> None:
         world = OperatorWorld(RECORD)
         world.audit.held = asyncio.Event()
-        acting = asyncio.create_task(world.desk.accept(ORDER, world.version))
+        acting = asyncio.create_task(world.workbench.accept(ORDER, world.version))
         await world.audit.asked.wait()
         acting.cancel()
         await asyncio.wait({acting})
@@ -562,7 +566,7 @@ class TestAccept:
 
     async def test_another_version_is_a_conflict_and_noted(self) -> None:
         world = OperatorWorld(RECORD)
-        assert refused(await world.desk.accept(ORDER, "x")) is ReasonCode.ENROLLMENT_CONFLICT
+        assert refused(await world.workbench.accept(ORDER, "x")) is ReasonCode.ENROLLMENT_CONFLICT
         assert world.record == RECORD
         [note] = world.audit.noted
         assert (note.kind, note.decision, note.codes) == (
@@ -576,7 +580,7 @@ class TestAccept:
     async def test_what_changed_while_the_record_was_written_is_a_conflict(self) -> None:
         world = OperatorWorld(RECORD)
         world.store.first = replace(RECORD, denial=replace(DENIAL, reason="investigating"))
-        assert refused(await world.desk.accept(ORDER, world.version)) is (
+        assert refused(await world.workbench.accept(ORDER, world.version)) is (
             ReasonCode.ENROLLMENT_CONFLICT
         )
         assert world.record.denial is not None
@@ -586,33 +590,33 @@ class TestAccept:
     async def test_a_new_agent_process_meanwhile_is_no_conflict(self) -> None:
         world = OperatorWorld(RECORD)
         world.store.first = replace(RECORD, instance="b" * 32, superseded=("a" * 32,))
-        done(await world.desk.accept(ORDER, world.version))
+        done(await world.workbench.accept(ORDER, world.version))
         assert world.record.instance == "b" * 32
         assert world.record.denial is None
 
     async def test_races_without_end_are_given_up(self) -> None:
         world = OperatorWorld(RECORD)
         world.store.losses = 100
-        assert refused(await world.desk.accept(ORDER, world.version)) is (
+        assert refused(await world.workbench.accept(ORDER, world.version)) is (
             ReasonCode.ENROLLMENT_CONFLICT
         )
 
     async def test_a_store_that_is_gone_refuses_it(self) -> None:
         world = OperatorWorld(RECORD)
         version, world.store.gone = world.version, True
-        assert refused(await world.desk.accept(ORDER, version)) is ReasonCode.ENROLLMENT_STALE
+        assert refused(await world.workbench.accept(ORDER, version)) is ReasonCode.ENROLLMENT_STALE
 
     async def test_a_node_that_never_was_accepted_gets_its_first_pins(self) -> None:
         world = OperatorWorld()
         world.quarantined("gpu-1")
         await world.denials.deny("gpu-1", DENIAL)
-        done(await world.desk.accept(ORDER, world.version))
+        done(await world.workbench.accept(ORDER, world.version))
         assert world.record.gpus == (replace(NEW, enrolled=True),)
 
     async def test_a_later_denial_is_not_lifted_with_the_accepted_one(self) -> None:
         """It comes in the moment in which the store has taken the act."""
         world = OperatorWorld(RECORD)
-        later = Denial("DUPLICATE_AGENT", "two", AUTOMATIC, 9)
+        later = QuarantineEntry("DUPLICATE_AGENT", "two", AUTOMATIC, 9)
 
         class Late(RacingStore):
             async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
@@ -621,7 +625,7 @@ class TestAccept:
                 return written
 
         world.store.__class__ = Late
-        result = done(await world.desk.accept(ORDER, world.version))
+        result = done(await world.workbench.accept(ORDER, world.version))
         assert result.shown.denial == later
         assert world.state() is NodeState.QUARANTINED
 
@@ -629,7 +633,7 @@ class TestAccept:
 class TestRelease:
     async def test_the_pins_stay(self) -> None:
         world = OperatorWorld(RECORD)
-        result = done(await world.desk.release(ORDER, world.version))
+        result = done(await world.workbench.release(ORDER, world.version))
         assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
         assert result.changes == ()
         assert world.state() is NodeState.REFUSED
@@ -643,24 +647,27 @@ class TestRelease:
         world.store.gone = True
         assert not await world.denials.deny("gpu-1", DENIAL)
         world.store.gone = False
-        done(await world.desk.release(ORDER, world.version))
+        done(await world.workbench.release(ORDER, world.version))
         assert world.denials.unwritten == {}
         assert world.record.denial is None
         assert world.state() is NodeState.REFUSED
 
     async def test_who_is_not_denied_is_told_so(self) -> None:
         world = OperatorWorld(replace(RECORD, denial=None))
-        assert refused(await world.desk.release(ORDER, world.version)) is ReasonCode.DENIAL_UNKNOWN
+        assert (
+            refused(await world.workbench.release(ORDER, world.version))
+            is ReasonCode.QUARANTINE_UNKNOWN
+        )
 
 
 class TestQuarantine:
     async def test_it_is_out_at_once_and_then_recorded(self) -> None:
         world = OperatorWorld(replace(RECORD, denial=None))
         world.audit.held = asyncio.Event()
-        acting = asyncio.create_task(world.desk.quarantine(ORDER))
+        acting = asyncio.create_task(world.workbench.quarantine(ORDER))
         await world.audit.asked.wait()
         assert world.state() is NodeState.QUARANTINED
-        assert world.record.denial == Denial(
+        assert world.record.denial == QuarantineEntry(
             "NODE_DENIED", ORDER.reason, WHO, world.clock.wall_ns()
         )
         world.audit.held.set()
@@ -671,7 +678,7 @@ class TestQuarantine:
     async def test_neither_store_nor_log_can_prevent_it(self) -> None:
         world = OperatorWorld(replace(RECORD, denial=None))
         world.store.gone = world.audit.broken = True
-        result = done(await world.desk.quarantine(ORDER))
+        result = done(await world.workbench.quarantine(ORDER))
         assert world.state() is NodeState.QUARANTINED
         assert [x.split(" ")[1] for x in result.warnings] == ["denial", "audit"]
         assert result.shown.denial is not None
@@ -680,7 +687,7 @@ class TestQuarantine:
 
     async def test_the_first_denial_stands(self) -> None:
         world = OperatorWorld(RECORD)
-        result = done(await world.desk.quarantine(ORDER))
+        result = done(await world.workbench.quarantine(ORDER))
         assert world.record.denial == DENIAL
         assert "denied before, by controller" in result.warnings[0]
         assert world.observed.changes == []
@@ -688,13 +695,13 @@ class TestQuarantine:
 
     async def test_a_node_that_nothing_was_heard_of_can_be_shut_out(self) -> None:
         world = OperatorWorld()
-        done(await world.desk.quarantine(replace(ORDER, node="silent")))
+        done(await world.workbench.quarantine(replace(ORDER, node="silent")))
         assert world.state("silent") is NodeState.QUARANTINED
 
     @pytest.mark.parametrize("act", ["accept", "release", "quarantine"])
     async def test_a_node_that_nobody_knows_is_an_error(self, act: str) -> None:
         world = OperatorWorld()
-        method = getattr(world.desk, act)
+        method = getattr(world.workbench, act)
         expected = () if act == "quarantine" else (world.version,)
         assert refused(await method(ORDER, *expected)) is ReasonCode.NODE_UNKNOWN
         assert world.audit.granted == []

@@ -14,13 +14,13 @@ from controller.binding.records import (
     reservation_record,
 )
 from controller.binding.use import settled_record
-from controller.fleet.enrollment import AUTOMATIC, Candidate, Denial
-from controller.fleet.quarantine import DenialFate
+from controller.fleet.enrollment import AUTOMATIC, Candidate, QuarantineEntry
+from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.claim import LivePod
 from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import GivenGpu
-from controller.operations.logged import denial_record, open_grants, standing_denials
+from controller.operations.logged import denial_record, open_grants, quarantine_entries
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.record import LogRecord, RecordKind, decode_record
@@ -29,34 +29,36 @@ from tests.builders.logged import logged as logged_grants
 # --- What one log says about denials is what its replica saw last
 
 SEALER = Sealer(LogIdentity("lab/a", "boot", "instance"))
-FIRST = Denial("NODE_DENIED", "smells", "spiffe://x/operator/o", 1_700_000_000_123_456_789)
-SECOND = Denial("INVENTORY_CHANGED", "swapped", AUTOMATIC, FIRST.wall_ns + 1)
-STANDS, LIFTED, LOST = DenialFate
+FIRST = QuarantineEntry("NODE_DENIED", "smells", "spiffe://x/operator/o", 1_700_000_000_123_456_789)
+SECOND = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, FIRST.wall_ns + 1)
+STANDS, LIFTED, LOST = QuarantineFate
 
 
-def logged(node: str, denial: Denial, fate: DenialFate) -> LogRecord:
+def logged(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> LogRecord:
     """As it comes back from the log."""
     return decode_record(SEALER.seal(denial_record(node, denial, fate), 0, BEFORE_FIRST).line)
 
 
 def test_what_stands_comes_back_as_it_was() -> None:
-    found = standing_denials([logged("gpu-1", FIRST, STANDS), logged("gpu-2", SECOND, LOST)])
+    found = quarantine_entries([logged("gpu-1", FIRST, STANDS), logged("gpu-2", SECOND, LOST)])
     assert found == {"gpu-1": FIRST, "gpu-2": SECOND}
 
 
 def test_only_what_was_lifted_is_gone() -> None:
     both = [logged("gpu-1", FIRST, STANDS), logged("gpu-2", FIRST, STANDS)]
-    assert standing_denials([*both, logged("gpu-1", FIRST, LIFTED)]) == {"gpu-2": FIRST}
-    assert standing_denials([*both, logged("gpu-1", SECOND, LIFTED)]) == {"gpu-2": FIRST}
+    assert quarantine_entries([*both, logged("gpu-1", FIRST, LIFTED)]) == {"gpu-2": FIRST}
+    assert quarantine_entries([*both, logged("gpu-1", SECOND, LIFTED)]) == {"gpu-2": FIRST}
     newer = [*both, logged("gpu-1", SECOND, STANDS), logged("gpu-1", FIRST, LIFTED)]
-    assert standing_denials(newer) == {"gpu-1": SECOND, "gpu-2": FIRST}
-    assert standing_denials([logged("gpu-1", FIRST, LIFTED)]) == {}
+    assert quarantine_entries(newer) == {"gpu-1": SECOND, "gpu-2": FIRST}
+    assert quarantine_entries([logged("gpu-1", FIRST, LIFTED)]) == {}
 
 
 def test_the_longest_denial_fits_into_a_record() -> None:
     shown = Candidate("INVENTORY_CHANGED", None, None, (), "e" * 64)
-    longest = Denial("A" * 63, "\N{SNOWMAN}" * 4096, "spiffe://" + "x" * 2039, 10**18, shown)
-    found = standing_denials([logged("n" * 253, longest, STANDS)])
+    longest = QuarantineEntry(
+        "A" * 63, "\N{SNOWMAN}" * 4096, "spiffe://" + "x" * 2039, 10**18, shown
+    )
+    found = quarantine_entries([logged("n" * 253, longest, STANDS)])
     assert [x.wall_ns for x in found.values()] == [10**18]
 
 
@@ -64,7 +66,7 @@ def test_the_longest_denial_fits_into_a_record() -> None:
 class Odd:
     """Has the fields of a record that are looked at."""
 
-    kind: str = "node.denial"
+    kind: str = "node.quarantine"
     subject: str = "node/gpu-1"
     origin: str = "lab/a"
     codes: tuple[str, ...] = ("X",)
@@ -80,7 +82,7 @@ def test_what_is_not_ours_is_skipped(key: str, value: Any) -> None:
     odd = Odd()
     odd.refs[key] = value
     record: Any = odd
-    found = standing_denials([record])
+    found = quarantine_entries([record])
     assert len(found) == (key != "time" or _is_number(value))
 
 
@@ -90,7 +92,7 @@ def _is_number(value: Any) -> bool:
 
 def test_other_records_are_none_of_it() -> None:
     odds: list[Any] = [Odd(kind="node.state"), Odd(subject="gpu-1"), Odd(codes=()), Odd(refs={})]
-    assert standing_denials(odds) == {}
+    assert quarantine_entries(odds) == {}
 
 
 # --- A log says which reservations have no end; what is no record of ours holds nothing

@@ -11,7 +11,7 @@ from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.devices import (
     DevicePool,
-    is_wished_for,
+    is_required,
     taken_without_record,
     used_by_holders_alone,
 )
@@ -49,8 +49,8 @@ def verdict(
     return None if refusal is None else refusal.code
 
 
-def env(count: int = 1, **wish: object) -> Requirements:
-    return Requirements(guarded=True, count=count, **wish)  # type: ignore[arg-type] # fields by name
+def env(count: int = 1, **requirement: object) -> Requirements:
+    return Requirements(managed=True, count=count, **requirement)  # type: ignore[arg-type] # fields by name
 
 
 def at(*devices: int | str) -> Requirements:
@@ -160,8 +160,8 @@ def test_a_process_on_the_parent_counts_for_each_part() -> None:
     assert verdict([SPLIT], at("MIG-a"), processes={"MIG-a": 1}) is BUSY
 
 
-def plugin(count: int = 1, resource: str = "nvidia.com/gpu", **wish: object) -> Requirements:
-    return env(count, requests=((resource, count),), **wish)
+def plugin(count: int = 1, resource: str = "nvidia.com/gpu", **requirement: object) -> Requirements:
+    return env(count, requests=((resource, count),), **requirement)
 
 
 def on_plugin(
@@ -352,11 +352,11 @@ def where(
     return replace(made, holders=held(*records), own=frozenset(own))
 
 
-WHOLE = Requirements(guarded=True, count=1, selector=parse_selector("mig=false"))
+WHOLE = Requirements(managed=True, count=1, selector=parse_selector("mig=false"))
 
 
-def asks(count: int = 1, **wish: Any) -> Requirements:
-    return Requirements(guarded=True, count=count, **wish)
+def asks(count: int = 1, **requirement: Any) -> Requirements:
+    return Requirements(managed=True, count=count, **requirement)
 
 
 @pytest.mark.parametrize("policy", [Policy(), NO_PROCESSES])
@@ -443,9 +443,9 @@ def test_what_was_read_of_the_same_accounts_is_not_read_again() -> None:
         replace(again, processes=(GpuProcess("GPU-1", 7, "uid-0"),)),
         replace(again, gpus=again.gpus[1:]),
     ):
-        anew = memory.pool("n", changed).pod_uses
-        assert anew == DevicePool(changed).pod_uses
-        assert anew is not before
+        made = memory.pool("n", changed).pod_uses
+        assert made == DevicePool(changed).pod_uses
+        assert made is not before
         assert memory.pool("n", again).pod_uses == before
 
 
@@ -458,9 +458,9 @@ def assigned(
     *,
     busy: tuple[str, ...] = (),
     preferred: tuple[str, ...] = (),
-    **wish: object,
+    **requirement: object,
 ) -> list[str]:
-    needs = Requirements(guarded=True, count=count, **wish)  # type: ignore[arg-type] # fields by name
+    needs = Requirements(managed=True, count=count, **requirement)  # type: ignore[arg-type] # fields by name
     view = node("n", acceptance(gpus=gpus), mode=NodeMode.ENV)
     judge = Judge(needs, scene(view, busy=busy))
     return [device.uuid for device in judge.assigned("n", preferred)]
@@ -518,7 +518,7 @@ def test_what_was_asked_for_before() -> None:
 
 
 def test_nothing_on_a_node_without_evidence() -> None:
-    needs = Requirements(guarded=True, count=1)
+    needs = Requirements(managed=True, count=1)
     assert Judge(needs, scene(node("n"))).assigned("n") == ()
     assert Judge(needs, scene()).assigned("n") == ()
 
@@ -537,7 +537,7 @@ POOL = DevicePool(
         ],
     )
 )
-ANY = Requirements(guarded=True, count=1)
+ANY = Requirements(managed=True, count=1)
 BIG_GPU = replace(ANY, selector=parse_selector("memory>=40Gi"))
 
 
@@ -563,7 +563,7 @@ BIG_GPU = replace(ANY, selector=parse_selector("memory>=40Gi"))
         (RequirementsInvalid(()), "GPU-big", False),
     ],
 )
-def test_what_the_wish_admits(
+def test_what_the_requirement_admits(
     needs: Requirements | RequirementsInvalid, uuid: str, is_fine: bool
 ) -> None:
-    assert is_wished_for(needs, POOL, uuid, LABELS) == is_fine
+    assert is_required(needs, POOL, uuid, LABELS) == is_fine

@@ -31,7 +31,7 @@ from tests.builders.fleet_views import (
     mig_slice,
     node,
 )
-from tests.builders.pods import wishes
+from tests.builders.pods import parsed_requirements
 from tests.builders.scenes import scene
 
 # --- One node, one pod: the code against it, in the order of the checks
@@ -46,8 +46,8 @@ def code(
     return None if refusal is None else refusal.code
 
 
-def wants(**wish: object) -> Requirements:
-    return Requirements(guarded=True, **wish)  # type: ignore[arg-type] # fields by name
+def wants(**requirement: object) -> Requirements:
+    return Requirements(managed=True, **requirement)  # type: ignore[arg-type] # fields by name
 
 
 def of_class(name: str = "prod") -> Requirements:
@@ -145,8 +145,8 @@ def test_unknown_class_refuses_every_node_whatever_it_is() -> None:
     assert {code(of_class("nope"), where, name) for name in "nmx"} == {ReasonCode.CLASS_UNKNOWN}
 
 
-def test_invalid_wishes_refuse_every_node() -> None:
-    invalid = wishes({"gpuwarden.dev/min-level": "L9"})
+def test_invalid_requirements_refuse_every_node() -> None:
+    invalid = parsed_requirements({"gpuwarden.dev/min-level": "L9"})
     judge = Judge(invalid, scene(healthy("n")))
     refusal = judge.refusal("n")
     assert refusal is not None
@@ -179,7 +179,7 @@ def test_the_map_comes_before_the_nodes_standing() -> None:
 @pytest.mark.parametrize(
     ("mode", "fits"),
     [
-        (NodeMode.ENV, {"node", "wish"}),
+        (NodeMode.ENV, {"node", "requirement"}),
         (NodeMode.PLUGIN, {"node", "request", "both"}),
         (NodeMode.PER_GPU, set()),
         (NodeMode.DRA, set()),
@@ -189,7 +189,7 @@ def test_a_pods_own_way_of_getting_a_gpu_must_be_the_nodes(mode: NodeMode, fits:
     request = (("nvidia.com/gpu", 1),)
     ways = {
         "node": wants(),
-        "wish": wants(count=1),
+        "requirement": wants(count=1),
         "request": wants(count=1, requests=request),
         "claim": wants(count=1, claims=True),
         "both": wants(count=1, claims=True, requests=request),
@@ -330,7 +330,7 @@ def test_texts_are_constant_and_of_one_line() -> None:
 
 NAME = "gpu-1"
 HONOURS = Policy(pools=(NodePool("gpu-*", honours_variable=True),))
-ONE = Requirements(guarded=True, count=1)
+ONE = Requirements(managed=True, count=1)
 
 
 def place(

@@ -13,7 +13,7 @@ from controller.placement.pod import (
     parse_gpu_map,
     pod_ordinal,
 )
-from controller.placement.texts import WishTextError
+from controller.placement.texts import RequirementTextError
 from gpuwarden.finding import Finding
 from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
 
@@ -72,7 +72,7 @@ def test_each_managed_resource_counts_for_itself() -> None:
 
 @pytest.mark.parametrize("amount", ["-1", "500m", "many", "", "1e99", "1" * 40])
 def test_a_request_that_is_no_count_is_an_error(amount: str) -> None:
-    with pytest.raises(WishTextError):
+    with pytest.raises(RequirementTextError):
         device_requests(as_pod(pod_json(containers=[container(amount)])), GPU)
 
 

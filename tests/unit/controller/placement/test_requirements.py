@@ -1,4 +1,4 @@
-"""A pod's wishes, each in every spelling, and what is wrong with the wrong ones."""
+"""A pod's parsed_requirements, each in every spelling, and what is wrong with the wrong ones."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from controller.placement.pod import Place
 from controller.placement.requirements import (
-    UNGUARDED,
+    UNMANAGED,
     Requirements,
     RequirementsInvalid,
     Reserve,
@@ -15,33 +15,33 @@ from controller.placement.requirements import (
 )
 from controller.placement.texts import (
     HINT_ANNOTATIONS,
+    REQUIREMENT_ANNOTATIONS,
     RESULT_ANNOTATIONS,
     SEED_REQUIRED_HASH,
-    WISH_ANNOTATIONS,
     Guarantee,
-    WishRules,
+    RequirementRules,
 )
 from controller.policy import Level
 from tests.builders.fleet_views import hash_of
-from tests.builders.pods import as_pod, faults, pod_json, requirements, wishes
+from tests.builders.pods import as_pod, faults, parsed_requirements, pod_json, requirements
 
 A, B = hash_of("a"), hash_of("b")
 HASH = "gpuwarden.dev/required-hash"
-OPAQUE = WishRules(opaque_hashes=True)
+OPAQUE = RequirementRules(opaque_hashes=True)
 
 
 @pytest.mark.parametrize("key", [HASH, SEED_REQUIRED_HASH])
 def test_required_hash_in_both_spellings(key: str) -> None:
     needs = requirements({key: f" {A} ,{B},{A}"})
-    assert needs.guarded
+    assert needs.managed
     assert needs.hashes == frozenset({A, B})
     assert needs.count == 0
 
 
 def test_configured_key_replaces_the_spellings() -> None:
-    rules = WishRules(hash_keys=("example.org/hash",))
+    rules = RequirementRules(hash_keys=("example.org/hash",))
     assert requirements({"example.org/hash": A}, rules).hashes == frozenset({A})
-    assert wishes({SEED_REQUIRED_HASH: A}, rules) == UNGUARDED
+    assert parsed_requirements({SEED_REQUIRED_HASH: A}, rules) == UNMANAGED
     assert "a known key" in faults({HASH: A}, rules)
 
 
@@ -95,7 +95,7 @@ def test_class_level_guarantee_reserve() -> None:
         }
     )
     assert needs == Requirements(
-        guarded=True,
+        managed=True,
         attestation_class="prod-h100",
         min_level=Level.L1,
         accepts=Guarantee.NODE,
@@ -120,7 +120,7 @@ RESERVE = {"gpuwarden.dev/reserve": "admission"}
 )
 def test_an_early_reservation_is_one_of_gpus(pod: dict[str, Any]) -> None:
     annotations = {**pod.get("annotations", {}), **RESERVE}
-    expected = "gpuwarden.dev/reserve: got admission; expected a wish for GPUs beside it"
+    expected = "gpuwarden.dev/reserve: got admission; expected a ask for GPUs beside it"
     assert expected in faults(**{**pod, "annotations": annotations})
 
 
@@ -170,13 +170,15 @@ def test_whatever_asks_for_gpus_can_be_reserved_early(pod: dict[str, Any]) -> No
         ("gpu.big", "true", "a label"),
     ],
 )
-def test_wrong_wishes_name_key_text_and_expectation(key: str, text: str, expected: str) -> None:
+def test_wrong_requirements_name_key_text_and_expectation(
+    key: str, text: str, expected: str
+) -> None:
     found = faults({f"gpuwarden.dev/{key}": text})
     assert f"gpuwarden.dev/{key}" in found
     assert expected in found
 
 
-def test_a_wish_among_the_labels_is_not_ignored() -> None:
+def test_a_requirement_among_the_labels_is_not_ignored() -> None:
     assert "an annotation, not a label" in faults(labels={"gpuwarden.dev/min-level": "L1"})
 
 
@@ -199,14 +201,14 @@ def test_a_misplaced_or_misspelled_key_is_never_skipped(
 
 
 def test_a_configured_hash_key_is_one_wherever_it_stands() -> None:
-    rules = WishRules(hash_keys=("fudo.org/gpu.class", "gpuwarden.dev/of-ours"))
+    rules = RequirementRules(hash_keys=("fudo.org/gpu.class", "gpuwarden.dev/of-ours"))
     for key in rules.hash_keys:
         assert requirements({key: A}, rules).hashes == frozenset({A})
         assert "an annotation, not a label" in faults(labels={key: A}, rules=rules)
 
 
 def test_all_faults_at_once() -> None:
-    found = wishes(
+    found = parsed_requirements(
         {"gpuwarden.dev/min-level": "L9", HASH: "abc", "gpu-scheduling-map": "x\ny"},
         labels={"fudo.org/gpu.big": "yes"},
     )
@@ -216,13 +218,13 @@ def test_all_faults_at_once() -> None:
 
 
 def test_hostile_text_is_cut_and_escaped() -> None:
-    found = wishes({"gpuwarden.dev/min-level": "L1\x1b[31m" + "x" * 10_000})
+    found = parsed_requirements({"gpuwarden.dev/min-level": "L1\x1b[31m" + "x" * 10_000})
     assert isinstance(found, RequirementsInvalid)
     assert found.detail().isprintable()
     assert len(found.detail()) < 500
 
 
-def test_gpu_wishes() -> None:
+def test_gpu_requirements() -> None:
     needs = requirements(
         {"gpuwarden.dev/gpu-uuids": "GPU-a, GPU-b", "gpuwarden.dev/gpu-selector": "memory>=1Gi"},
         labels={"gpuwarden.dev/gpu.big": "", "fudo.org/gpu.fast": "true", "fudo.org/gpu.x": "0"},
@@ -248,7 +250,7 @@ def test_assign_asks_for_any_gpu_early(text: str) -> None:
 @pytest.mark.parametrize("text", ["false", "0"])
 def test_labels_that_are_not_asked_for_guard_nothing(text: str) -> None:
     labels = {"fudo.org/gpu.assign": text, "gpuwarden.dev/gpu.big": text}
-    assert wishes(labels=labels, gpus=1) == UNGUARDED
+    assert parsed_requirements(labels=labels, gpus=1) == UNMANAGED
 
 
 @pytest.mark.parametrize("labels", [{"fudo.org/gpu.a": "1"}, {"fudo.org/gpu.": "true"}])
@@ -309,30 +311,30 @@ def test_numbers_that_contradict_each_other(
     assert "as many as" in faults(**{**pod, "annotations": annotations})
 
 
-def test_a_request_that_is_no_number_is_a_fault_of_guarded_pods_only() -> None:
+def test_a_request_that_is_no_number_is_a_fault_of_managed_pods_only() -> None:
     assert "nvidia.com/gpu" in faults({HASH: A}, gpus="1.5")
-    assert wishes(gpus="1.5") == UNGUARDED
+    assert parsed_requirements(gpus="1.5") == UNMANAGED
 
 
 def test_pods_that_are_none_of_our_business() -> None:
     hints = dict.fromkeys([*HINT_ANNOTATIONS, "gpu.mem.gi", "app.kubernetes.io/job-type"], "nan")
     results = dict.fromkeys(RESULT_ANNOTATIONS, "x")
-    assert wishes({"example.org/other": "1", **hints, **results}, gpus=8) == UNGUARDED
-    assert wishes(None, claims=True) == UNGUARDED
-    assert describe(UNGUARDED) == ()
+    assert parsed_requirements({"example.org/other": "1", **hints, **results}, gpus=8) == UNMANAGED
+    assert parsed_requirements(None, claims=True) == UNMANAGED
+    assert describe(UNMANAGED) == ()
 
 
-def test_every_wish_annotation_guards() -> None:
-    for key in [*WISH_ANNOTATIONS, HASH, SEED_REQUIRED_HASH]:
-        assert wishes({key: "?"}) != UNGUARDED
+def test_every_requirement_annotation_guards() -> None:
+    for key in [*REQUIREMENT_ANNOTATIONS, HASH, SEED_REQUIRED_HASH]:
+        assert parsed_requirements({key: "?"}) != UNMANAGED
 
 
 def test_enforced_namespaces_guard_gpu_pods_and_no_others() -> None:
-    assert wishes(enforced=True) == UNGUARDED
-    needs = wishes(enforced=True, gpus=2)
-    assert needs == Requirements(guarded=True, count=2, requests=(("nvidia.com/gpu", 2),))
-    claims = wishes(enforced=True, claims=True)
-    assert claims == Requirements(guarded=True, claims=True)
+    assert parsed_requirements(enforced=True) == UNMANAGED
+    needs = parsed_requirements(enforced=True, gpus=2)
+    assert needs == Requirements(managed=True, count=2, requests=(("nvidia.com/gpu", 2),))
+    claims = parsed_requirements(enforced=True, claims=True)
+    assert claims == Requirements(managed=True, claims=True)
 
 
 @pytest.mark.parametrize(
@@ -352,14 +354,14 @@ def test_enforced_namespaces_guard_gpu_pods_and_no_others() -> None:
 def test_requirements_that_are_parsed_once_hold_for_both_kinds_of_namespace(
     pod: dict[str, Any],
 ) -> None:
-    read = read_requirements(as_pod(pod_json(**pod)), WishRules())
+    read = read_requirements(as_pod(pod_json(**pod)), RequirementRules())
     for enforced in (False, True):
-        assert read.counting(enforced=enforced) == wishes(**pod, enforced=enforced)
-    assert read.asks == (wishes(**pod) != UNGUARDED)
-    assert read.may_count == (wishes(**pod, enforced=True) != UNGUARDED)
+        assert read.counting(enforced=enforced) == parsed_requirements(**pod, enforced=enforced)
+    assert read.asks == (parsed_requirements(**pod) != UNMANAGED)
+    assert read.may_count == (parsed_requirements(**pod, enforced=True) != UNMANAGED)
 
 
-def test_description_has_a_line_per_wish() -> None:
+def test_description_has_a_line_per_requirement() -> None:
     needs = requirements(
         {
             HASH: f"{B},{A}",

@@ -15,7 +15,7 @@ from controller.placement.selector import (
     model_label,
     parse_selector,
 )
-from controller.placement.texts import WishTextError
+from controller.placement.texts import RequirementTextError
 from tests.builders.fleet_views import acceptance, gpu, mig_slice
 
 
@@ -145,7 +145,7 @@ def test_a_mig_device_has_its_own_memory_and_its_parents_facts() -> None:
     ],
 )
 def test_wrong_selectors_say_what_was_expected(text: str, expected: str) -> None:
-    with pytest.raises(WishTextError) as error:
+    with pytest.raises(RequirementTextError) as error:
         parse_selector(text)
     assert expected in str(error.value)
 

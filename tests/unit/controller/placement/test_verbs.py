@@ -16,12 +16,12 @@ from controller.placement.verbs import (
     EXAMPLES,
     MAX_REASONS,
     NodeFit,
+    bin_packing,
     explain_bound,
     explain_fit,
     explain_waiting,
     filter_nodes,
     prioritize_nodes,
-    tightness,
 )
 from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode
@@ -36,13 +36,13 @@ from tests.builders.fleet_views import (
     node,
     past,
 )
-from tests.builders.pods import requirements, wishes
+from tests.builders.pods import parsed_requirements, requirements
 from tests.builders.scenes import scene
 
 # --- Filter, prioritize and fit over small fleets
 
-A = Requirements(guarded=True, hashes=frozenset({hash_of("a")}), count=1)
-ONE = Requirements(guarded=True, count=1)
+A = Requirements(managed=True, hashes=frozenset({hash_of("a")}), count=1)
+ONE = Requirements(managed=True, count=1)
 
 
 def test_passed_is_a_subset_in_input_order() -> None:
@@ -102,13 +102,13 @@ def test_map_and_policy_narrow_the_candidates() -> None:
 
 def test_static_names_are_candidates() -> None:
     static = InsecureStaticHashes({"s1": "abc", "s2": "abd"})
-    needs = Requirements(guarded=True, hashes=frozenset({"abc", hash_of("a")}))
+    needs = Requirements(managed=True, hashes=frozenset({"abc", hash_of("a")}))
     where = scene(healthy("n1"), static=static)
     assert filter_nodes(["s1", "s2", "n1"], needs, where).passed == ["s1", "n1"]
 
 
-def test_invalid_wishes_pass_nowhere() -> None:
-    invalid = wishes({"gpu-scheduling-map": "nonsense"})
+def test_invalid_requirements_pass_nowhere() -> None:
+    invalid = parsed_requirements({"gpu-scheduling-map": "nonsense"})
     outcome = filter_nodes(["n1"], invalid, scene(healthy("n1")))
     assert outcome.passed == []
     assert outcome.reasons["n1"].code is ReasonCode.REQ_INVALID
@@ -168,8 +168,8 @@ def test_a_question_that_nobody_repeats_lets_go_of_the_fleets_old_evidence() -> 
 @pytest.mark.parametrize(
     ("left", "expected"), [(0, 4), (1, 3), (2, 2), (3, 2), (4, 1), (100, 1), (-1, 4)]
 )
-def test_tightness(left: int, expected: int) -> None:
-    assert tightness(left) == expected
+def test_bin_packing(left: int, expected: int) -> None:
+    assert bin_packing(left) == expected
 
 
 def test_scores_are_integers_for_each_host_once_and_monotone_in_fit() -> None:
@@ -201,7 +201,7 @@ def test_higher_level_than_asked_comes_last_then_freshness() -> None:
 
 
 def test_a_static_node_scores_nothing() -> None:
-    needs = Requirements(guarded=True, hashes=frozenset({"abc"}))
+    needs = Requirements(managed=True, hashes=frozenset({"abc"}))
     where = scene(static=InsecureStaticHashes({"s": "abc"}))
     assert prioritize_nodes(["s"], needs, where) == {"s": 0}
 
@@ -282,10 +282,12 @@ def test_fit_explains_every_node() -> None:
 
 
 def test_fit_of_an_invalid_pod_and_of_a_static_node() -> None:
-    report = explain_fit(wishes({"gpuwarden.dev/min-level": "x"}), scene(healthy("n1")))
+    report = explain_fit(
+        parsed_requirements({"gpuwarden.dev/min-level": "x"}), scene(healthy("n1"))
+    )
     assert report.pod_refusal is not None
     assert report.totals == {ReasonCode.REQ_INVALID: 1}
-    needs = Requirements(guarded=True, hashes=frozenset({"abc"}))
+    needs = Requirements(managed=True, hashes=frozenset({"abc"}))
     where = scene(static=InsecureStaticHashes({"s": "abc"}))
     assert explain_fit(needs, where).fits == (NodeFit("s", None, 0, Promise(Guarantee.NODE)),)
 
@@ -341,7 +343,7 @@ def test_texts_are_there_beyond_what_filter_answers_with() -> None:
     assert all(x.detail for x in found.rejections)
 
 
-def test_what_the_gate_has_just_denied_counts_as_rejected() -> None:
+def test_what_the_binding_webhook_has_just_denied_counts_as_rejected() -> None:
     here = scene(healthy("gpu-1"), healthy("gpu-2"))
     found = explain_waiting(NEEDS, here, frozenset({"gpu-2"}))
     assert (found.passing, found.examples) == (1, ("gpu-1",))
@@ -351,7 +353,9 @@ def test_what_the_gate_has_just_denied_counts_as_rejected() -> None:
 
 
 def test_a_pod_that_no_node_can_help() -> None:
-    found = explain_waiting(wishes({"gpuwarden.dev/min-level": "L9"}), scene(healthy("a")), NOBODY)
+    found = explain_waiting(
+        parsed_requirements({"gpuwarden.dev/min-level": "L9"}), scene(healthy("a")), NOBODY
+    )
     assert found.refusal is not None
     assert found.refusal.code is ReasonCode.REQ_INVALID
     assert (found.passing, found.promise) == (0, None)
@@ -368,7 +372,10 @@ def test_the_best_promise_of_those_that_pass() -> None:
     assert explain_waiting(NEEDS, here, NOBODY).promise == Promise(Guarantee.EXACT)
     assert explain_bound(NEEDS, here, "a-1").promise == Promise(Guarantee.NODE, Limit.RUNTIME)
     assert explain_bound(NEEDS, here, "gpu-1").promise == Promise(Guarantee.EXACT)
-    assert explain_bound(wishes({"gpuwarden.dev/min-level": "L9"}), here, "a-1").promise is None
+    assert (
+        explain_bound(parsed_requirements({"gpuwarden.dev/min-level": "L9"}), here, "a-1").promise
+        is None
+    )
 
 
 def test_nodes_with_static_hashes_alone_are_known_too() -> None:

@@ -12,7 +12,7 @@ from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import DriftKind, GivenGpu
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.recorders.binding import BindingJournal, UseJournal
+from controller.recorders.binding import BindingRecorder, UseRecorder
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
@@ -21,7 +21,7 @@ from tests.builders.ledger import in_state
 from tests.builders.node_use import NODE, ref
 from tests.fakes.recording_audit import RecordingAudit
 
-# --- What the gate and its reservations leave in metrics and audit log
+# --- What the binding webhook and its reservations leave in metrics and audit log
 
 POD = PodRef("team-a", "train-0", "uid-0")
 REFUSED = (Refusal(ReasonCode.GPU_BUSY, "none free"), Refusal(ReasonCode.GPU_BUSY, "none"))
@@ -32,7 +32,7 @@ class Told:
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.audit = RecordingAudit()
         self.heard: list[BindDecision] = []
-        self.journal = BindingJournal(self.instruments, self.audit, self.heard.append)
+        self.recorder = BindingRecorder(self.instruments, self.audit, self.heard.append)
 
     def metric(self, name: str, **labels: str) -> float | None:
         for family in text_string_to_metric_families(self.instruments.render().decode()):
@@ -61,9 +61,9 @@ def decision(*refusals: Refusal, reported: bool = False) -> BindDecision:
 
 def test_reservations_at_creation() -> None:
     told = Told()
-    told.journal.reserved_early(ReasonCode.ACCEPTED, anew=True)
-    told.journal.reserved_early(ReasonCode.ACCEPTED, anew=False)
-    told.journal.reserved_early(ReasonCode.GPU_BUSY, anew=False)
+    told.recorder.reserved_early(ReasonCode.ACCEPTED, again=True)
+    told.recorder.reserved_early(ReasonCode.ACCEPTED, again=False)
+    told.recorder.reserved_early(ReasonCode.GPU_BUSY, again=False)
     assert told.metric("early_reservations_total", code="ACCEPTED") == 2
     assert told.metric("early_reservations_total", code="GPU_BUSY") == 1
     assert told.metric("reservation_changes_total", state="Proposed") == 1
@@ -71,15 +71,15 @@ def test_reservations_at_creation() -> None:
 
 def test_a_long_name_of_who_binds_is_cut() -> None:
     told = Told()
-    told.journal.bound(replace(decision(), user="u" * 5000))
+    told.recorder.bound(replace(decision(), user="u" * 5000))
     assert [x.actor for x in told.audit.noted] == ["u" * 253]
 
 
 def test_answers() -> None:
     told = Told()
-    told.journal.bound(decision())
-    told.journal.bound(decision(*REFUSED))
-    told.journal.bound(decision(*REFUSED, reported=True))
+    told.recorder.bound(decision())
+    told.recorder.bound(decision(*REFUSED))
+    told.recorder.bound(decision(*REFUSED, reported=True))
     allowed, refused, reported = told.audit.noted
     assert [x.word for x in told.heard] == ["allowed", "refused", "reported"]
     assert allowed.kind is RecordKind.BIND_DECISION
@@ -102,7 +102,7 @@ def test_answers() -> None:
 def test_every_state_has_its_record() -> None:
     told = Told()
     for state in HolderState:
-        told.journal.changed(ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), state, "why"))
+        told.recorder.changed(ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), state, "why"))
         assert told.metric("reservation_changes_total", state=state.value) == 1
     assert [(x.kind.value, x.decision) for x in told.audit.noted] == [
         ("reservation.reserved", "proposed"),
@@ -117,22 +117,22 @@ def test_every_state_has_its_record() -> None:
 
 def test_an_adoption() -> None:
     told = Told()
-    told.journal.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
+    told.recorder.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
     (record,) = told.audit.noted
-    assert (record.kind, record.refs["gpus"]) == (RecordKind.RESERVATION_ADOPTED, ["GPU-b"])
+    assert (record.kind, record.refs["gpus"]) == (RecordKind.RESERVATION_RESTORED, ["GPU-b"])
     assert told.metric("reservation_changes_total", state="Adopted") == 1
 
 
 def test_what_is_held_and_what_does_not_agree() -> None:
     told = Told()
-    told.journal.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]))
+    told.recorder.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]))
     assert told.metric("reservations", state="Confirmed") == 1
     assert told.metric("reservations", state="Proposed") == 0
-    told.journal.drifts({DriftKind.TORN: 2})
+    told.recorder.drifts({DriftKind.TORN: 2})
     assert told.metric("reservation_drift", kind="torn") == 2
-    told.journal.drifts({})
+    told.recorder.drifts({})
     assert told.metric("reservation_drift", kind="torn") == 0
-    told.journal.history_went_back(frozenset({"GPU-b", "GPU-a"}))
+    told.recorder.history_went_back(frozenset({"GPU-b", "GPU-a"}))
     (record,) = told.audit.noted
     assert (record.kind, record.decision) == (RecordKind.LEDGER_STATE, "rewound")
     assert record.refs == {"count": 2, "gpus": ["GPU-a", "GPU-b"]}
@@ -146,19 +146,19 @@ OTHER = replace(GRANT, reservation="v1.k.y")
 def begun(told: Told, how: str) -> None:
     match how:
         case "reserved":
-            told.journal.bound(decision())
+            told.recorder.bound(decision())
         case "confirmed":
-            told.journal.changed(
+            told.recorder.changed(
                 ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.CONFIRMED, "why")
             )
         case "adopted":
-            told.journal.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
+            told.recorder.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
         case "held":
-            told.journal.held(GRANT)
+            told.recorder.held(GRANT)
         case "settled":
-            told.journal.logged("GPU-a", "v1.k.x")
+            told.recorder.logged("GPU-a", "v1.k.x")
         case _:
-            told.journal.recalled({("gpu-a", "v1.k.x"): GRANT})
+            told.recorder.log_replayed({("gpu-a", "v1.k.x"): GRANT})
 
 
 @pytest.mark.parametrize("how", ["reserved", "confirmed", "adopted", "held", "settled", "recalled"])
@@ -168,23 +168,25 @@ def test_what_this_log_has_gets_an_end_there_also_where_another_replica_saw_to_i
     told = Told()
     begun(told, how)
     before = len(told.audit.noted)
-    told.journal.ended_elsewhere((GRANT, OTHER))
+    told.recorder.ended_elsewhere((GRANT, OTHER))
     (record,) = told.audit.noted[before:]
     assert (record.kind, record.decision) == (RecordKind.RESERVATION_ENDED, "ended")
     assert (record.subject, record.refs["reservation"]) == ("pod/team-a/train-0", "v1.k.x")
-    told.journal.ended_elsewhere((GRANT,))
+    told.recorder.ended_elsewhere((GRANT,))
     assert len(told.audit.noted) == before + 1
 
 
 def test_each_gpu_of_a_reservation_gets_its_own_end() -> None:
     """An operator releases one of them, the node shows the other one later."""
     told, both = Told(), ("GPU-a", "GPU-b")
-    told.journal.changed(ReservationChange(POD, "v1.k.x", "gpu-1", both, HolderState.RELEASING, ""))
-    told.journal.changed(
+    told.recorder.changed(
+        ReservationChange(POD, "v1.k.x", "gpu-1", both, HolderState.RELEASING, "")
+    )
+    told.recorder.changed(
         ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.RELEASED, "", "ann")
     )
-    told.journal.ended_elsewhere((replace(GRANT, gpus=both),))
-    told.journal.ended_elsewhere((replace(GRANT, gpu="GPU-b", gpus=both),))
+    told.recorder.ended_elsewhere((replace(GRANT, gpus=both),))
+    told.recorder.ended_elsewhere((replace(GRANT, gpu="GPU-b", gpus=both),))
     assert [(x.decision, x.actor, x.refs["gpus"]) for x in told.audit.noted[1:]] == [
         ("released", "ann", ["GPU-a"]),
         ("ended", "controller", ["GPU-b"]),
@@ -194,8 +196,8 @@ def test_each_gpu_of_a_reservation_gets_its_own_end() -> None:
 def test_an_order_of_an_operator_is_counted() -> None:
     told = Told()
     order = ReleaseOrder("GPU-a", "v1.k.x", "burnt", "ann")
-    told.journal.ordered(order, None)
-    told.journal.ordered(order, Refusal(ReasonCode.RESERVATION_IN_USE, "no"))
+    told.recorder.ordered(order, None)
+    told.recorder.ordered(order, Refusal(ReasonCode.RESERVATION_IN_USE, "no"))
     for code in ("OK", "RESERVATION_IN_USE"):
         assert told.metric("operator_acts_total", act="release-gpu", code=code) == 1
     assert told.audit.noted == []
@@ -204,18 +206,18 @@ def test_an_order_of_an_operator_is_counted() -> None:
 def test_what_this_replica_ended_itself_has_its_end() -> None:
     told = Told()
     begun(told, "confirmed")
-    told.journal.changed(
+    told.recorder.changed(
         ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.REVOKED, "why")
     )
-    told.journal.ended_elsewhere((GRANT,))
+    told.recorder.ended_elsewhere((GRANT,))
     assert [x.decision for x in told.audit.noted] == ["confirmed", "revoked"]
 
 
 def test_what_is_held_on_the_word_of_the_log() -> None:
     told = Told()
-    told.journal.held(GRANT)
+    told.recorder.held(GRANT)
     (record,) = told.audit.noted
-    assert (record.kind, record.decision) == (RecordKind.RESERVATION_ADOPTED, "held")
+    assert (record.kind, record.decision) == (RecordKind.RESERVATION_RESTORED, "held")
     assert record.refs == {
         "uid": "uid-0",
         "node": "gpu-1",
@@ -227,26 +229,26 @@ def test_what_is_held_on_the_word_of_the_log() -> None:
 
 def test_whether_the_ledger_can_be_read() -> None:
     told = Told()
-    told.journal.ledger_read("")
+    told.recorder.ledger_read("")
     assert told.metric("ledger_available") == 1
-    told.journal.ledger_read("away")
-    told.journal.ledger_read("away")
+    told.recorder.ledger_read("away")
+    told.recorder.ledger_read("away")
     assert told.metric("ledger_available") == 0
-    told.journal.ledger_read("")
+    told.recorder.ledger_read("")
     assert [(x.kind, x.decision) for x in told.audit.noted] == [
         (RecordKind.LEDGER_STATE, "unavailable"),
         (RecordKind.LEDGER_STATE, "available"),
     ]
     assert told.audit.noted[0].refs == {"reason": "away"}
-    told.journal.wrote("overtaken")
+    told.recorder.wrote("overtaken")
     assert told.metric("reservation_writes_total", result="overtaken") == 1
 
 
 # --- What comparisons leave in metrics, audit log and Events
 
 ANOTHER_GPU = UseFault(UseFaultKind.OTHER_GPU, NODE, "GPU-a", ref())
-OFF_BOOK = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-b", None, "uid-9")
-NOBODY = UseFault(UseFaultKind.OFF_BOOK, NODE, "GPU-b", None)
+UNRESERVED_USE = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-b", None, "uid-9")
+NOBODY = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-b", None)
 UNRESERVED = UseFault(UseFaultKind.UNRESERVED, NODE, "", ref())
 
 
@@ -256,7 +258,7 @@ class UseTold:
         self.audit = RecordingAudit()
         self.heard: list[UseFault] = []
         self.logged: list[tuple[str, str]] = []
-        self.journal = UseJournal(self.instruments, self.audit, self.hear, self.begun)
+        self.recorder = UseRecorder(self.instruments, self.audit, self.hear, self.begun)
 
     def begun(self, gpu: str, reservation: str) -> None:
         self.logged.append((gpu, reservation))
@@ -274,11 +276,11 @@ class UseTold:
 
 def test_a_settlement() -> None:
     told = UseTold()
-    told.journal.settled(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
-    told.journal.wrote("written")
+    told.recorder.settled(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
+    told.recorder.wrote("written")
     assert told.logged == [("GPU-a", "v1.k.x")]
     (record,) = told.audit.noted
-    assert (record.kind, record.decision) == (RecordKind.RESERVATION_SETTLED, "settled")
+    assert (record.kind, record.decision) == (RecordKind.RESERVATION_ALLOCATED, "settled")
     assert record.subject == "pod/team-a/train-0"
     assert record.refs == {
         "uid": "uid-train-0",
@@ -292,34 +294,34 @@ def test_a_settlement() -> None:
 
 def test_disagreements() -> None:
     told = UseTold()
-    begun = (ANOTHER_GPU, OFF_BOOK, NOBODY, UNRESERVED)
-    told.journal.compared(FaultChanges(begun, ()), {UseFaultKind.OFF_BOOK: 2})
+    begun = (ANOTHER_GPU, UNRESERVED_USE, NOBODY, UNRESERVED)
+    told.recorder.compared(FaultChanges(begun, ()), {UseFaultKind.UNRESERVED_USE: 2})
     found = [
         (x.kind, x.subject, x.decision, x.refs["uid"], x.refs["gpus"]) for x in told.audit.noted
     ]
-    mismatch, off_book = RecordKind.RESERVATION_MISMATCH, RecordKind.RESERVATION_OFF_BOOK
+    mismatch, unreserved_use = RecordKind.RESERVATION_MISMATCH, RecordKind.RESERVATION_UNRESERVED
     assert found == [
         (mismatch, "pod/team-a/train-0", "other_gpu", "uid-train-0", ["GPU-a"]),
-        (off_book, f"node/{NODE}", "off_book", "uid-9", ["GPU-b"]),
-        (off_book, f"node/{NODE}", "off_book", "", ["GPU-b"]),
+        (unreserved_use, f"node/{NODE}", "unreserved_use", "uid-9", ["GPU-b"]),
+        (unreserved_use, f"node/{NODE}", "unreserved_use", "", ["GPU-b"]),
         (mismatch, "pod/team-a/train-0", "unreserved", "uid-train-0", []),
     ]
     assert told.heard == list(begun)
-    assert told.metric("gpu_use_faults", kind="off_book") == 2
+    assert told.metric("gpu_use_faults", kind="unreserved_use") == 2
     assert told.metric("gpu_use_faults", kind="other_gpu") == 0
 
 
 def test_their_end_is_no_record() -> None:
     told = UseTold()
-    told.journal.compared(FaultChanges((), (ANOTHER_GPU,)), {})
+    told.recorder.compared(FaultChanges((), (ANOTHER_GPU,)), {})
     assert (told.audit.noted, told.heard) == ([], [])
     assert told.metric("gpu_use_faults", kind="other_gpu") == 0
 
 
 def test_evictions() -> None:
     told = UseTold()
-    told.journal.evicted(ref(), "")
-    told.journal.evicted(ref(), "a budget is against it")
+    told.recorder.evicted(ref(), "")
+    told.recorder.evicted(ref(), "a budget is against it")
     assert [(x.kind, x.decision, x.refs["cause"]) for x in told.audit.noted] == [
         (RecordKind.RESERVATION_EVICTED, "evicted", ""),
         (RecordKind.RESERVATION_EVICTED, "failed", "a budget is against it"),

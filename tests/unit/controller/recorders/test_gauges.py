@@ -2,7 +2,7 @@
 
 from controller.recorders.gauges import FleetGauges, count_fleet
 from gpuwarden.evidence.model import LostGpu
-from gpuwarden.identity.keeper import KeeperFacts
+from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -43,10 +43,10 @@ def test_gauges_show_the_present_and_counters_only_what_is_new() -> None:
     instruments = Instruments(Process.CONTROLLER, "0")
     gauges = FleetGauges(instruments)
     for facts in (
-        KeeperFacts(0.0, 0, 0, 0, watching=True),
-        KeeperFacts(60.0, 1, 1, 2, watching=True),
-        KeeperFacts(90.0, 3, 2, 2, watching=True),
-        KeeperFacts(80.0, 3, 2, 3, watching=True),
+        SvidFacts(0.0, 0, 0, 0, watching=True),
+        SvidFacts(60.0, 1, 1, 2, watching=True),
+        SvidFacts(90.0, 3, 2, 2, watching=True),
+        SvidFacts(80.0, 3, 2, 3, watching=True),
     ):
         gauges.set_svid(facts)
     value = instruments.registry.get_sample_value

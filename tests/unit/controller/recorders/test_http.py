@@ -3,7 +3,7 @@ from typing import Any
 import structlog
 
 from controller.admission.review import AdmissionDecision
-from controller.recorders.http import AdmissionJournal, ApiJournal
+from controller.recorders.http import AdmissionRecorder, ApiRecorder
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
@@ -14,15 +14,15 @@ from tests.fakes.recording_audit import RecordingAudit
 
 # --- What Prometheus, the log, the audit log and Events are told about admission
 
-ENV = Refusal(ReasonCode.DOOR_ENV, "a")
+ENV = Refusal(ReasonCode.BYPASS_ENV, "a")
 
 
-class Desk:
+class Workbench:
     def __init__(self) -> None:
         self.audit = RecordingAudit()
         self.told: list[AdmissionDecision] = []
         self.instruments = Instruments(Process.CONTROLLER, "0")
-        self.journal = AdmissionJournal(self.instruments, self.audit, self.told.append)
+        self.recorder = AdmissionRecorder(self.instruments, self.audit, self.told.append)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(f"gpuwarden_{name}", labels)
@@ -44,40 +44,40 @@ def decision(*refusals: Refusal, **changes: Any) -> AdmissionDecision:
 
 
 def test_each_code_of_a_decision_counts_once_and_refusals_are_loud() -> None:
-    desk = Desk()
+    workbench = Workbench()
     with structlog.testing.capture_logs() as logs:
-        desk.journal.note(decision(ENV, ENV, Refusal(ReasonCode.DOOR_CDI, "b")))
-        desk.journal.note(decision(ENV, reported=True))
-        desk.journal.note(decision())
+        workbench.recorder.note(decision(ENV, ENV, Refusal(ReasonCode.BYPASS_CDI, "b")))
+        workbench.recorder.note(decision(ENV, reported=True))
+        workbench.recorder.note(decision())
     assert [(x["event"], x["log_level"], x["decision"]) for x in logs] == [
         ("admission.decided", "info", "refused"),
         ("admission.decided", "info", "reported"),
         ("admission.decided", "debug", "admitted"),
     ]
-    assert logs[0]["codes"] == ("DOOR_ENV", "DOOR_CDI")
-    assert desk.value("admission_refusals_total", code="DOOR_ENV", decision="refused") == 1
-    assert desk.value("admission_refusals_total", code="DOOR_CDI", decision="refused") == 1
-    assert desk.value("admission_refusals_total", code="DOOR_ENV", decision="reported") == 1
-    assert [x.decision for x in desk.audit.noted] == ["refused", "reported", "admitted"]
-    assert desk.audit.noted[0].actor == "unknown"
-    assert len(desk.told) == 3
+    assert logs[0]["codes"] == ("BYPASS_ENV", "BYPASS_CDI")
+    assert workbench.value("admission_refusals_total", code="BYPASS_ENV", decision="refused") == 1
+    assert workbench.value("admission_refusals_total", code="BYPASS_CDI", decision="refused") == 1
+    assert workbench.value("admission_refusals_total", code="BYPASS_ENV", decision="reported") == 1
+    assert [x.decision for x in workbench.audit.noted] == ["refused", "reported", "admitted"]
+    assert workbench.audit.noted[0].actor == "unknown"
+    assert len(workbench.told) == 3
 
 
 def test_a_long_name_of_who_creates_is_cut() -> None:
-    desk = Desk()
-    desk.journal.note(decision(user="u" * 5000))
-    assert [x.actor for x in desk.audit.noted] == ["u" * 253]
+    workbench = Workbench()
+    workbench.recorder.note(decision(user="u" * 5000))
+    assert [x.actor for x in workbench.audit.noted] == ["u" * 253]
 
 
 def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
-    desk = Desk()
+    workbench = Workbench()
     with structlog.testing.capture_logs() as logs:
-        desk.journal.answered("/mutate", "patched", 0.01)
-        desk.journal.answered("/mutate", "bad", 0.01)
-        desk.journal.failed("/mutate", None)
-        desk.journal.failed("/mutate", RuntimeError("x"))
-        desk.journal.certificate_changed(None)
-        desk.journal.certificate_changed("torn")
+        workbench.recorder.answered("/mutate", "patched", 0.01)
+        workbench.recorder.answered("/mutate", "bad", 0.01)
+        workbench.recorder.failed("/mutate", None)
+        workbench.recorder.failed("/mutate", RuntimeError("x"))
+        workbench.recorder.certificate_changed(None)
+        workbench.recorder.certificate_changed("torn")
     assert [x["event"] for x in logs] == [
         "admission.request.bad",
         "admission.failed",
@@ -85,9 +85,9 @@ def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
         "listener.open",
         "tls.material.refused",
     ]
-    assert desk.value("admission_requests_total", path="/mutate", result="patched") == 1
-    assert desk.value("admission_request_seconds_count", path="/mutate") == 2
-    assert desk.value("tls_material_refused_total", listener="admission") == 1
+    assert workbench.value("admission_requests_total", path="/mutate", result="patched") == 1
+    assert workbench.value("admission_request_seconds_count", path="/mutate") == 2
+    assert workbench.value("tls_material_refused_total", listener="admission") == 1
 
 
 # --- What calls of the HTTP API leave behind
@@ -95,13 +95,13 @@ def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
 REQUEST = FinalizeRequest("team-a", "train-0", "uid-0", "v1.k.x", "GPU-1")
 
 
-def journal() -> tuple[ApiJournal, RecordingAudit, Any]:
+def recorder() -> tuple[ApiRecorder, RecordingAudit, Any]:
     instruments, notes = Instruments(Process.CONTROLLER, "0"), RecordingAudit()
-    return ApiJournal(instruments, notes), notes, lambda: instruments.render().decode()
+    return ApiRecorder(instruments, notes), notes, lambda: instruments.render().decode()
 
 
 def test_a_call_of_finalize_is_a_record_with_who_called() -> None:
-    told, notes, _ = journal()
+    told, notes, _ = recorder()
     told.finalized("jane", REQUEST, None)
     told.finalized("jane", REQUEST, Refusal(ReasonCode.RESERVATION_UNKNOWN, "no such reservation"))
     good, bad = notes.noted
@@ -121,7 +121,7 @@ def test_a_call_of_finalize_is_a_record_with_who_called() -> None:
 
 
 def test_answers_and_reviews_are_counted() -> None:
-    told, _, rendered = journal()
+    told, _, rendered = recorder()
     told.answered(Operation.NODES, 200, 0.001)
     told.reviewed("kept")
     told.failed(Operation.NODES, ValueError("x"))
@@ -131,7 +131,7 @@ def test_answers_and_reviews_are_counted() -> None:
 
 
 def test_certificates_that_are_refused_are_counted() -> None:
-    told, _, rendered = journal()
+    told, _, rendered = recorder()
     told.certificate_changed(None)
     told.certificate_changed("no such file")
     assert 'gpuwarden_tls_material_refused_total{listener="api"} 1.0' in rendered()

@@ -10,15 +10,15 @@ from structlog.typing import EventDict
 
 from controller.access import Caller, CallerKind
 from controller.explain.node import RecentRefusals
-from controller.fleet.attestation_result import BadNewsAccepted, refused
+from controller.fleet.attestation_result import FailureNoticeAccepted, refused
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.recorders.http import ExtenderJournal
+from controller.recorders.http import ExtenderRecorder
 from controller.recorders.trust import (
     MAX_LISTED,
     MAX_LOGS,
     MAX_RECORDS,
-    SpireJournal,
-    TrustJournal,
+    SpireRecorder,
+    TrustRecorder,
     WitnessAlarms,
 )
 from controller.spire.client import SpireFailure
@@ -35,14 +35,14 @@ from tests.fakes.recording_audit import RecordingAudit
 # --- What people, Prometheus and the audit log are told about attestation
 
 
-class Desk:
+class Workbench:
     def __init__(self) -> None:
         self.audit = RecordingAudit()
         self.refusals = RecentRefusals(lambda: 7)
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.told: list[object] = []
-        self.journal = TrustJournal(self.instruments, self.audit, self.refusals, self.told.append)
-        self.extender = ExtenderJournal(self.instruments)
+        self.recorder = TrustRecorder(self.instruments, self.audit, self.refusals, self.told.append)
+        self.extender = ExtenderRecorder(self.instruments)
 
     def value(self, name: str, **labels: str) -> float | None:
         registry: CollectorRegistry = self.instruments.registry
@@ -50,41 +50,41 @@ class Desk:
 
 
 def test_evidence_is_counted_by_code_and_only_grants_and_refusals_are_logged() -> None:
-    desk, scene = Desk(), Scene()
+    workbench, scene = Workbench(), Scene()
     accepted = scene.accepted()
     with structlog.testing.capture_logs() as logs:
-        desk.journal.appraised(accepted, grant=True, seconds=0.001)
-        desk.journal.appraised(accepted, grant=False, seconds=0.001)
+        workbench.recorder.appraised(accepted, grant=True, seconds=0.001)
+        workbench.recorder.appraised(accepted, grant=False, seconds=0.001)
         refusal = refused(Refusal(ReasonCode.SIG_INVALID, "no"), NODE)
-        desk.journal.appraised(refusal, grant=False, seconds=0.0)
+        workbench.recorder.appraised(refusal, grant=False, seconds=0.0)
     assert [line["event"] for line in logs] == ["evidence.accepted", "evidence.refused"]
     assert logs[0]["attestation_hash"] == accepted.attestation_hash
     assert (logs[1]["code"], logs[1]["step"], logs[1]["effect"]) == ("SIG_INVALID", 13, "revoke")
-    assert desk.value("evidence_total", code="ACCEPTED") == 2
-    assert desk.value("evidence_total", code="SIG_INVALID") == 1
-    assert desk.value("evidence_verification_seconds_count") == 3
-    assert desk.value("audit_grants_total") == 1
-    assert desk.value("audit_grants_refused_total") == 0
+    assert workbench.value("evidence_total", code="ACCEPTED") == 2
+    assert workbench.value("evidence_total", code="SIG_INVALID") == 1
+    assert workbench.value("evidence_verification_seconds_count") == 3
+    assert workbench.value("audit_grants_total") == 1
+    assert workbench.value("audit_grants_refused_total") == 0
 
 
 def test_a_grant_that_the_log_could_not_keep_is_counted() -> None:
-    desk = Desk()
+    workbench = Workbench()
     refusal = refused(Refusal(ReasonCode.AUDIT_UNAVAILABLE, "disk full"), NODE)
-    desk.journal.appraised(refusal, grant=True, seconds=0.001)
-    assert desk.value("audit_grants_refused_total") == 1
-    assert desk.value("audit_grants_total") == 0
+    workbench.recorder.appraised(refusal, grant=True, seconds=0.001)
+    assert workbench.value("audit_grants_refused_total") == 1
+    assert workbench.value("audit_grants_total") == 0
 
 
 def test_bad_news_counts_as_authentic() -> None:
-    desk, scene = Desk(), Scene(bad_news=True)
+    workbench, scene = Workbench(), Scene(failure_notice=True)
     news = scene.run()
-    assert isinstance(news, BadNewsAccepted)
-    desk.journal.appraised(news, grant=False, seconds=0.0)
-    assert desk.value("evidence_total", code="ACCEPTED") == 1
+    assert isinstance(news, FailureNoticeAccepted)
+    workbench.recorder.appraised(news, grant=False, seconds=0.0)
+    assert workbench.value("evidence_total", code="ACCEPTED") == 1
 
 
 def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded() -> None:
-    desk = Desk()
+    workbench = Workbench()
     change = TrustChange(NODE, ChangeKind.RENEWED)
     changes = (
         change,
@@ -93,9 +93,9 @@ def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded
         replace(change, kind=ChangeKind.GPU_LOST, gpu="GPU-1", detail="x" * 1000),
     )
     with structlog.testing.capture_logs() as logs:
-        desk.journal.changed(changes, "controller")
+        workbench.recorder.changed(changes, "controller")
     assert [line["change"] for line in logs] == ["first-accepted", "lease-ended", "gpu-lost"]
-    ended, lost = desk.audit.noted
+    ended, lost = workbench.audit.noted
     assert (ended.kind, ended.decision, ended.codes) == (
         RecordKind.NODE_STATE,
         "lease-ended",
@@ -103,67 +103,67 @@ def test_changes_are_logged_and_those_without_a_record_of_their_own_are_recorded
     )
     assert lost.refs["gpu"] == "GPU-1"
     assert len(str(lost.refs["detail"])) == 300
-    assert desk.told == [changes]
+    assert workbench.told == [changes]
 
 
 def test_streams_and_challenges_are_counted() -> None:
-    desk, scene = Desk(), Scene()
-    desk.journal.opened(scene.opened())
-    desk.journal.challenged("first")
-    desk.journal.ended("spiffe://x/y", NODE, "peer", "")
-    desk.journal.ended("spiffe://x/y", None, "LIMIT_RATE", "")
-    assert desk.value("streams") == 0
-    assert desk.value("streams_opened_total") == 1
-    assert desk.value("challenges_total", cause="first") == 1
-    assert desk.value("stream_ends_total", cause="LIMIT_RATE") == 1
+    workbench, scene = Workbench(), Scene()
+    workbench.recorder.opened(scene.opened())
+    workbench.recorder.challenged("first")
+    workbench.recorder.ended("spiffe://x/y", NODE, "peer", "")
+    workbench.recorder.ended("spiffe://x/y", None, "LIMIT_RATE", "")
+    assert workbench.value("streams") == 0
+    assert workbench.value("streams_opened_total") == 1
+    assert workbench.value("challenges_total", cause="first") == 1
+    assert workbench.value("stream_ends_total", cause="LIMIT_RATE") == 1
 
 
 def test_calls_are_counted_by_known_method_and_denials_logged() -> None:
-    desk = Desk()
+    workbench = Workbench()
     method = "/gpuwarden.wire.v1.FleetService/GetNode"
     caller = Caller(CallerKind.AGENT, "spiffe://example.org/gpuwarden/agent/a", None)
     with structlog.testing.capture_logs() as logs:
-        desk.journal.called(method, caller, None)
-        desk.journal.called(method, caller, Refusal(ReasonCode.ROLE_DENIED, "no"))
-        desk.journal.called("/made.up/Name", None, Refusal(ReasonCode.CHAIN_INVALID, "no"))
-    assert desk.value("rpc_calls_total", method=method, code="OK") == 1
-    assert desk.value("rpc_calls_total", method=method, code="ROLE_DENIED") == 1
-    assert desk.value("rpc_calls_total", method="unknown", code="CHAIN_INVALID") == 1
+        workbench.recorder.called(method, caller, None)
+        workbench.recorder.called(method, caller, Refusal(ReasonCode.ROLE_DENIED, "no"))
+        workbench.recorder.called("/made.up/Name", None, Refusal(ReasonCode.CHAIN_INVALID, "no"))
+    assert workbench.value("rpc_calls_total", method=method, code="OK") == 1
+    assert workbench.value("rpc_calls_total", method=method, code="ROLE_DENIED") == 1
+    assert workbench.value("rpc_calls_total", method="unknown", code="CHAIN_INVALID") == 1
     denied: list[Any] = [line["caller"] for line in logs]
     assert denied == [caller.name, None]
 
 
 def test_the_extenders_answers_are_counted_and_bad_requests_logged() -> None:
-    desk = Desk()
+    workbench = Workbench()
     with structlog.testing.capture_logs() as logs:
-        desk.extender.answered("filter", "passed", 0.01)
-        desk.extender.answered("filter", "too_large", 0.01)
-        desk.extender.certificate_changed(None)
-        desk.extender.certificate_changed("torn")
-        desk.extender.count_nodes({ReasonCode.ACCEPTED: 2, ReasonCode.GPU_BUSY: 0})
+        workbench.extender.answered("filter", "passed", 0.01)
+        workbench.extender.answered("filter", "too_large", 0.01)
+        workbench.extender.certificate_changed(None)
+        workbench.extender.certificate_changed("torn")
+        workbench.extender.count_nodes({ReasonCode.ACCEPTED: 2, ReasonCode.GPU_BUSY: 0})
     assert [line["event"] for line in logs] == [
         "filter.decided",
         "extender.request.bad",
         "listener.open",
         "tls.material.refused",
     ]
-    assert desk.value("extender_requests_total", verb="filter", result="passed") == 1
-    assert desk.value("extender_nodes_total", code="ACCEPTED") == 2
-    assert desk.value("extender_nodes_total", code="GPU_BUSY") is None
-    assert desk.value("extender_request_seconds_count", verb="filter") == 2
-    assert desk.value("tls_material_refused_total", listener="extender") == 1
+    assert workbench.value("extender_requests_total", verb="filter", result="passed") == 1
+    assert workbench.value("extender_nodes_total", code="ACCEPTED") == 2
+    assert workbench.value("extender_nodes_total", code="GPU_BUSY") is None
+    assert workbench.value("extender_request_seconds_count", verb="filter") == 2
+    assert workbench.value("tls_material_refused_total", listener="extender") == 1
 
 
 def test_refusals_are_remembered_by_code_without_their_text() -> None:
-    desk = Desk()
+    workbench = Workbench()
     refusal = refused(Refusal(ReasonCode.SIG_INVALID, "what somebody wrote"), NODE)
-    desk.journal.appraised(refusal, grant=False, seconds=0.0)
+    workbench.recorder.appraised(refusal, grant=False, seconds=0.0)
     denied = Refusal(ReasonCode.ROLE_DENIED, "what somebody wrote")
     caller = Caller(CallerKind.INSPECTOR, "spiffe://example.org/x", None)
-    desk.journal.called("/gpuwarden.wire.v1.OperatorService/AcceptNode", caller, denied)
-    desk.journal.called("/what/somebody wrote", None, denied)
-    desk.journal.called("/gpuwarden.wire.v1.FleetService/ListNodes", caller, None)
-    assert [(x.what, x.subject, x.code, x.step) for x in desk.refusals.newest_first()] == [
+    workbench.recorder.called("/gpuwarden.wire.v1.OperatorService/AcceptNode", caller, denied)
+    workbench.recorder.called("/what/somebody wrote", None, denied)
+    workbench.recorder.called("/gpuwarden.wire.v1.FleetService/ListNodes", caller, None)
+    assert [(x.what, x.subject, x.code, x.step) for x in workbench.refusals.newest_first()] == [
         ("unknown", None, ReasonCode.ROLE_DENIED, None),
         (
             "/gpuwarden.wire.v1.OperatorService/AcceptNode",
@@ -229,13 +229,13 @@ def test_what_nodes_say_fills_no_log() -> None:
     assert all(len(str(dict(record.refs))) < 4096 for record in bench.audit.noted)
 
 
-def test_accepted_evidence_tells_the_journal() -> None:
+def test_accepted_evidence_tells_the_recorder() -> None:
     audit = RecordingAudit()
-    journal = TrustJournal(
+    recorder = TrustRecorder(
         Instruments(Process.CONTROLLER, "0"), audit, RecentRefusals(lambda: 0), _nobody
     )
     accepted = Scene(evidence={"log_alarms": (alarm(),)}).accepted()
-    journal.appraised(accepted, grant=False, seconds=0.0)
+    recorder.appraised(accepted, grant=False, seconds=0.0)
     (record,) = audit.noted
     assert record.refs["node"] == NODE
 
@@ -252,7 +252,7 @@ class Bench:
         self.logs = logs
         self.audit = RecordingAudit()
         self.instruments = Instruments(Process.CONTROLLER, "test")
-        self.journal = SpireJournal(self.instruments, self.audit)
+        self.recorder = SpireRecorder(self.instruments, self.audit)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(f"gpuwarden_{name}", labels)
@@ -270,8 +270,8 @@ def bench() -> Iterator[Bench]:
 
 def test_polls_are_counted_and_availability_is_told_once(bench: Bench) -> None:
     snapshot = spire_snapshot(spire_agent(), spire_agent(f"{PARENT}-2", banned=True))
-    bench.journal.taken(None, snapshot, 0.01)
-    bench.journal.taken(snapshot, snapshot, 0.01)
+    bench.recorder.taken(None, snapshot, 0.01)
+    bench.recorder.taken(snapshot, snapshot, 0.01)
     assert bench.metric("spire_polls_total", result="taken") == 2
     assert bench.metric("spire_available") == 1
     assert bench.metric("spire_agents", state="attested") == 1
@@ -282,9 +282,9 @@ def test_polls_are_counted_and_availability_is_told_once(bench: Bench) -> None:
 
 def test_each_cause_of_failure_is_told_once_and_recovery_again(bench: Bench) -> None:
     for _ in range(3):
-        bench.journal.failed(SpireFailure.UNREACHABLE, "unreachable: refused")
-    bench.journal.failed(SpireFailure.DENIED, "denied: no")
-    bench.journal.taken(None, spire_snapshot(), 0.01)
+        bench.recorder.failed(SpireFailure.UNREACHABLE, "unreachable: refused")
+    bench.recorder.failed(SpireFailure.DENIED, "denied: no")
+    bench.recorder.taken(None, spire_snapshot(), 0.01)
     assert bench.metric("spire_polls_total", result="unreachable") == 3
     assert bench.metric("spire_polls_total", result="denied") == 1
     assert bench.events == ["spire.unavailable", "spire.unavailable", "spire.available"]
@@ -292,8 +292,8 @@ def test_each_cause_of_failure_is_told_once_and_recovery_again(bench: Bench) -> 
 
 
 def test_availability_falls_with_the_first_failure(bench: Bench) -> None:
-    bench.journal.taken(None, spire_snapshot(), 0.01)
-    bench.journal.failed(SpireFailure.SLOW, "slow")
+    bench.recorder.taken(None, spire_snapshot(), 0.01)
+    bench.recorder.failed(SpireFailure.SLOW, "slow")
     assert bench.metric("spire_available") == 0
 
 
@@ -301,7 +301,7 @@ def test_changed_agents_are_one_line_and_one_record_per_kind(bench: Bench) -> No
     ids = [f"spiffe://{TD}/spire/agent/x509pop/{number}" for number in range(MAX_LISTED + 3)]
     before = spire_snapshot(*map(spire_agent, ids), spire_agent())
     after = spire_snapshot(*(spire_agent(x, banned=True) for x in ids))
-    bench.journal.taken(before, after, 0.01)
+    bench.recorder.taken(before, after, 0.01)
     assert [(x.kind, x.subject, x.decision, dict(x.refs)) for x in bench.audit.noted] == [
         (
             RecordKind.SPIRE_STATUS,
@@ -316,6 +316,6 @@ def test_changed_agents_are_one_line_and_one_record_per_kind(bench: Bench) -> No
 
 
 def test_too_many_rights_are_a_warning(bench: Bench) -> None:
-    bench.journal.excessive()
+    bench.recorder.excessive()
     assert bench.logs[0]["log_level"] == "warning"
     assert bench.logs[0]["warning"] == ADMIN_WARNING

@@ -8,7 +8,7 @@ import pytest
 
 from controller.access import PeerUsage, Rate
 from controller.fleet.enrollment import MemoryEnrollmentStore
-from controller.fleet.quarantine import Denials
+from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
 from controller.rpc.attestation import AttestationService, AttestSession, SessionTiming, StreamTable
 from controller.rpc.challenges import Challenger
@@ -96,7 +96,7 @@ class Bench:
         intake = EvidenceIntake(
             verifier=self.scene.verifier,
             store=store,
-            denials=Denials(store),
+            denials=QuarantineEntries(store),
             registry=FleetRegistry(),
             audit=RecordingAudit(),
             known=lambda: self.scene.known,

@@ -162,7 +162,7 @@ async def test_who_stops_waiting_leaves_nothing_that_rings() -> None:
         (ReasonCode.NODE_NAME_INVALID, grpc.StatusCode.PERMISSION_DENIED),
         (ReasonCode.ROLE_DENIED, grpc.StatusCode.PERMISSION_DENIED),
         (ReasonCode.NODE_DENIED, grpc.StatusCode.FAILED_PRECONDITION),
-        (ReasonCode.DOOR_ENV, grpc.StatusCode.FAILED_PRECONDITION),
+        (ReasonCode.BYPASS_ENV, grpc.StatusCode.FAILED_PRECONDITION),
         (ReasonCode.AUDIT_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
     ],
 )

@@ -180,6 +180,6 @@ def test_what_an_agent_knows_is_what_it_last_signed() -> None:
     known = WitnessedCheckpoint(origin=ORIGIN, checkpoint=LOG.note(9))
     accepted = Scene(evidence={"checkpoints": (known,)}).accepted()
     assert accepted.stream.witnessed == (known,)
-    news = Scene(bad_news=True, hello={"checkpoints": (known,)}).run()
+    news = Scene(failure_notice=True, hello={"checkpoints": (known,)}).run()
     assert news.stream is not None
     assert news.stream.witnessed == (known,)

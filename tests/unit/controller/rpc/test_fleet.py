@@ -34,7 +34,7 @@ def test_nodes_of_the_directory_that_nothing_was_heard_of_are_unknown_and_no_mor
     assert known.nodes_by_hash[HASH_A] == {"a", "left-the-directory"}
 
 
-def test_it_is_made_anew_only_when_a_source_changed_and_keeps_what_says_the_same() -> None:
+def test_it_is_made_again_only_when_a_source_changed_and_keeps_what_says_the_same() -> None:
     fleet, directory = FakeFleet(), Directory(_names("a", "b"))
     policies = [DEFAULT_POLICY]
     known = KnownFleet(fleet, directory, lambda: policies[0])

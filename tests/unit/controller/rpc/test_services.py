@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from controller.explain.pod import Account
+from controller.explain.pod import AllocationTrace
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.rpc import services as support_service
-from controller.rpc.services import AT_ONCE, PlacementService, SupportService
+from controller.rpc.services import AT_ONCE, PlacementServicer, SupportServicer
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.support.part import Part, missing
 from gpuwarden.wire.v1 import placement_pb2 as pb
@@ -35,7 +35,7 @@ async def listed(
 ) -> pb.ListReservationsResponse:
     clock = FakeClock(boottime=now_ns)
     source = None if ledger is None else (lambda: ledger)
-    service = PlacementService(source, clock)
+    service = PlacementServicer(source, clock)
     context: Any = Context()
     return await service.ListReservations(pb.ListReservationsRequest(**fields), context)
 
@@ -70,17 +70,19 @@ async def test_questions_that_make_no_sense_are_refused(fields: Any, text: str) 
 
 
 async def explained(
-    found: Account | Refusal | None = None, namespace: str = "team-a", name: str = "train-0"
+    found: AllocationTrace | Refusal | None = None, namespace: str = "team-a", name: str = "train-0"
 ) -> pb.ExplainPodResponse:
     asked: list[tuple[str, str]] = []
 
-    async def about(*pod: str) -> Account | Refusal:
+    async def about(*pod: str) -> AllocationTrace | Refusal:
         asked.append(pod)  # type: ignore[arg-type] # two names
         assert found is not None
         return found
 
-    source: Callable[[str, str], Awaitable[Account | Refusal]] | None = about if found else None
-    service = PlacementService(None, FakeClock(), about=source)
+    source: Callable[[str, str], Awaitable[AllocationTrace | Refusal]] | None = (
+        about if found else None
+    )
+    service = PlacementServicer(None, FakeClock(), about=source)
     context: Any = Context()
     answer = await service.ExplainPod(pb.ExplainPodRequest(namespace=namespace, name=name), context)
     assert asked == [(namespace, name)]
@@ -89,7 +91,7 @@ async def explained(
 
 async def test_a_pod_is_explained() -> None:
     answer = await explained(account(pod_document(), held()))
-    assert [x.name for x in answer.stations] == ["wished", "reserved", "bound", "kubelet", "nvml"]
+    assert [x.name for x in answer.stations] == ["required", "reserved", "bound", "kubelet", "nvml"]
 
 
 async def test_pods_that_cannot_be_explained() -> None:
@@ -113,7 +115,7 @@ async def test_few_answers_are_made_at_a_time() -> None:
         running -= 1
         return Refusal(ReasonCode.POD_UNKNOWN, "none")
 
-    service = PlacementService(None, FakeClock(), about=about)
+    service = PlacementServicer(None, FakeClock(), about=about)
     context: Any = Context()
     request = pb.ExplainPodRequest(namespace="a", name="b")
     calls = [asyncio.create_task(service.ExplainPod(request, context)) for _ in range(9)]
@@ -137,7 +139,7 @@ class SupportContext:
         pass
 
 
-async def collected(service: SupportService) -> list[support_pb.CollectResponse]:
+async def collected(service: SupportServicer) -> list[support_pb.CollectResponse]:
     context: Any = SupportContext()
     return [one async for one in service.Collect(support_pb.CollectRequest(), context)]
 
@@ -150,7 +152,7 @@ async def test_a_large_part_is_joined_from_chunks(monkeypatch: pytest.MonkeyPatc
         yield missing("b", "why")
         yield Part("c", b"")
 
-    messages = await collected(SupportService(parts))
+    messages = await collected(SupportServicer(parts))
     assert [(one.part, one.content) for one in messages] == [
         ("a", b"0123"),
         ("a", b"4567"),
@@ -169,7 +171,7 @@ async def test_a_further_bundle_waits_for_no_room() -> None:
         await release.wait()
         yield Part("a", b"x")
 
-    service = SupportService(parts)
+    service = SupportServicer(parts)
     running = [asyncio.create_task(collected(service)) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
     with pytest.raises(AbortedError, match="LIMIT_STREAMS"):

@@ -189,7 +189,7 @@ class TestAgent:
         assert code(snapshot) is R.SPIRE_NODE_MISMATCH
 
     def test_the_directory_has_another_uid(self) -> None:
-        """The Node object was deleted and made anew; its SPIRE agent is still the old one."""
+        """The Node object was deleted and made again; its SPIRE agent is still the old one."""
         assert code(spire_snapshot(), uid="uid-2") is R.SPIRE_NODE_MISMATCH
 
     def test_a_directory_without_uids_leaves_the_name(self) -> None:

@@ -196,7 +196,7 @@ async def test_entries_are_listed_within_five_minutes_however_long_it_takes() ->
         (SpireServerError(SpireFailure.UNREACHABLE, "gone"), SpireFailure.UNREACHABLE),
     ],
 )
-async def test_a_failure_keeps_the_last_snapshot_and_dials_anew(
+async def test_a_failure_keeps_the_last_snapshot_and_dials_again(
     error: SpireServerError, failure: SpireFailure
 ) -> None:
     bench = Bench()

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from controller.fleet.enrollment import (
-    Denial,
     EnrollmentRecord,
     EnrollmentStore,
     EnrollmentUnavailableError,
+    QuarantineEntry,
 )
 from controller.store import sqlite as file_thread
 from controller.store.enrollments import SqliteEnrollmentStore, Write
@@ -67,7 +67,7 @@ class TestSeveralStores:
         here, there = opened(), opened()
         await here.create_if_absent(FULL)
         await there.load()
-        denied = replace(FULL, denial=Denial("X", "why", "who", 1))
+        denied = replace(FULL, denial=QuarantineEntry("X", "why", "who", 1))
         assert await here.compare_and_set(FULL, denied)
         assert not await there.compare_and_set(FULL, RELEASED)
         assert there.snapshot().records["gpu-1"] == denied

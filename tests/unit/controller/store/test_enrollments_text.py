@@ -4,16 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet.enrollment import Candidate, Denial, EnrollmentRecord, PinnedGpu
+from controller.fleet.enrollment import Candidate, EnrolledGpu, EnrollmentRecord, QuarantineEntry
 from controller.store.enrollments import VERSION, RecordInvalidError, decode_record, encode_record
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MAYBE = st.none() | TEXT
 PINS = st.lists(
-    st.builds(PinnedGpu, TEXT, MAYBE, MAYBE, MAYBE, st.booleans(), st.booleans()), max_size=3
+    st.builds(EnrolledGpu, TEXT, MAYBE, MAYBE, MAYBE, st.booleans(), st.booleans()), max_size=3
 ).map(tuple)
 CANDIDATES = st.builds(Candidate, TEXT, MAYBE, MAYBE, PINS, TEXT)
-DENIALS = st.builds(Denial, TEXT, TEXT, TEXT, st.integers(0, 2**63 - 1), st.none() | CANDIDATES)
+QUARANTINE_ENTRIES = st.builds(
+    QuarantineEntry, TEXT, TEXT, TEXT, st.integers(0, 2**63 - 1), st.none() | CANDIDATES
+)
 RECORDS = st.builds(
     EnrollmentRecord,
     TEXT,
@@ -22,7 +24,7 @@ RECORDS = st.builds(
     PINS,
     MAYBE,
     st.lists(TEXT, max_size=3).map(tuple),
-    st.none() | DENIALS,
+    st.none() | QUARANTINE_ENTRIES,
     st.none() | st.integers(0, 2**63 - 1),
 )
 
@@ -39,7 +41,7 @@ def test_equal_records_and_only_those_have_equal_texts(
 def test_this_is_version_one() -> None:
     """A change here is another version: what is stored must be migrated."""
     assert VERSION == 1
-    assert encode_record(EnrollmentRecord("n", denial=Denial("C", "r", "a", 1))) == (
+    assert encode_record(EnrollmentRecord("n", denial=QuarantineEntry("C", "r", "a", 1))) == (
         '{"node":"n","node_uid":null,"spire_agent":null,"gpus":[],"instance":null,'
         '"superseded":[],"denial":{"code":"C","reason":"r","actor":"a","wall_ns":1,'
         '"candidate":null}}'
@@ -47,7 +49,7 @@ def test_this_is_version_one() -> None:
     assert encode_record(EnrollmentRecord("n", lifted_ns=1)).endswith(
         ',"denial":null,"lifted_ns":1}'
     )
-    pin = PinnedGpu("GPU-1")
+    pin = EnrolledGpu("GPU-1")
     assert encode_record(EnrollmentRecord("n", gpus=(pin,))).count(
         '{"uuid":"GPU-1","serial":null,"identity_key":null,"pci_bus_id":null,'
         '"enrolled":false,"complete":true}'

@@ -73,5 +73,5 @@ def test_a_file_system_without_wal_is_refused(
 
 
 def test_a_file_in_memory_has_no_wal() -> None:
-    with pytest.raises(sqlite3.OperationalError, match="journal mode is memory"):
+    with pytest.raises(sqlite3.OperationalError, match="recorder mode is memory"):
         sqlite_file._prepare(sqlite3.connect(":memory:"))

@@ -11,7 +11,7 @@ from controller.verifier.challenge import (
 )
 from controller.verifier.context import ReceivedMessage
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
-from gpuwarden.evidence.model import TYPE_BAD_NEWS, Challenge
+from gpuwarden.evidence.model import TYPE_FAILURE_NOTICE, Challenge
 from gpuwarden.evidence.strict_json import decode
 from gpuwarden.moment import Moment, wall_ns
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -29,7 +29,7 @@ def issued(number: int = 1, at: int = BOOTTIME_NS) -> IssuedChallenge:
 
 
 def answer(challenge: IssuedChallenge, *, spare: bool = False) -> ReceivedMessage:
-    scene = Scene(ca=CA, bad_news=spare)
+    scene = Scene(ca=CA, failure_notice=spare)
     return scene.signed(STREAM, challenge)
 
 
@@ -176,4 +176,4 @@ def test_a_type_that_nobody_knows_is_no_way_to_try_a_nonce_twice() -> None:
     strange = replace(answer(challenge), payload_type="x")
     store, _ = ChallengeStore().issue(challenge).pop(strange, BOOTTIME_NS)
     assert code_of(store.pop(answer(challenge), BOOTTIME_NS)[1]) is ReasonCode.NONCE_REUSED
-    assert strange.payload_type != TYPE_BAD_NEWS
+    assert strange.payload_type != TYPE_FAILURE_NOTICE

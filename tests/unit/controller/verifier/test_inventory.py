@@ -7,9 +7,9 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.enrollment import (
     Candidate,
     ContestedClaim,
-    Denial,
+    EnrolledGpu,
     EnrollmentRecord,
-    PinnedGpu,
+    QuarantineEntry,
 )
 from controller.fleet.quarantine import accepted, show
 from controller.policy import Level, NodePool, Policy
@@ -44,13 +44,13 @@ def refused(scene: Scene) -> Refused:
     return result
 
 
-def other(*pins: PinnedGpu, denial: Denial | None = None) -> EnrollmentRecord:
+def other(*pins: EnrolledGpu, denial: QuarantineEntry | None = None) -> EnrollmentRecord:
     return EnrollmentRecord(OTHER, gpus=pins, denial=denial)
 
 
 def test_evidence_changes_nothing_of_a_record_but_what_it_shows() -> None:
     """Whatever else a record holds, such as which denial was lifted, the next one holds."""
-    denial = Denial("NODE_DENIED", "why", "someone", 7)
+    denial = QuarantineEntry("NODE_DENIED", "why", "someone", 7)
     before = EnrollmentRecord(NODE, "uid-0", "spiffe://a", (), "0" * 32, (), denial, lifted_ns=6)
     after = next_record(
         before,
@@ -58,10 +58,10 @@ def test_evidence_changes_nothing_of_a_record_but_what_it_shows() -> None:
         node_uid="uid-1",
         instance="1" * 32,
         standing=Standing(Level.L0),
-        gpus=(PinnedGpu("GPU-a"),),
+        gpus=(EnrolledGpu("GPU-a"),),
     )
     assert after == EnrollmentRecord(
-        NODE, "uid-1", None, (PinnedGpu("GPU-a"),), "1" * 32, ("0" * 32,), denial, lifted_ns=6
+        NODE, "uid-1", None, (EnrolledGpu("GPU-a"),), "1" * 32, ("0" * 32,), denial, lifted_ns=6
     )
 
 
@@ -73,8 +73,8 @@ class TestFirstUse:
         assert change.old is None
         assert change.new.node_uid == "uid-1"
         assert change.new.gpus == (
-            PinnedGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id),
-            PinnedGpu(gpu_uuid(2), None, pci_bus_id=gpu(1).pci_bus_id),
+            EnrolledGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id),
+            EnrolledGpu(gpu_uuid(2), None, pci_bus_id=gpu(1).pci_bus_id),
         )
 
     def test_the_same_serial_on_two_gpus_is_a_board(self) -> None:
@@ -88,7 +88,7 @@ class TestFirstUse:
         scene.remember(first)
         back = shows(scene, gpu(0), gpu(1)).accepted()
         assert back.enrollment is not None
-        assert back.enrollment.new.pin(gpu_uuid(2)) == PinnedGpu(
+        assert back.enrollment.new.pin(gpu_uuid(2)) == EnrolledGpu(
             gpu_uuid(2), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id
         )
 
@@ -110,7 +110,7 @@ class TestLostGpus:
 
     def test_a_gpu_that_is_absent_may_have_no_known_place(self) -> None:
         scene = Scene(ca=CA)
-        pins = (PinnedGpu(gpu_uuid(1), gpu(0).serial), PinnedGpu(gpu_uuid(2)))
+        pins = (EnrolledGpu(gpu_uuid(1), gpu(0).serial), EnrolledGpu(gpu_uuid(2)))
         scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, "uid-1", gpus=pins))
         result = shows(scene, gpu(0)).accepted()
         assert result.lost == (LostGpu(gpu_uuid(2), -1, "", "VANISHED"),)
@@ -169,8 +169,8 @@ class TestCandidates:
             "uid-1",
             None,
             (
-                PinnedGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id),
-                PinnedGpu(gpu_uuid(9), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id),
+                EnrolledGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id),
+                EnrolledGpu(gpu_uuid(9), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id),
             ),
             result.evidence_digest,
         )
@@ -202,10 +202,10 @@ class TestCandidates:
     def test_what_is_worse_than_other_hardware_is_not(self, worse: str) -> None:
         scene = shows(two_gpus(), gpu(0), gpu(7))
         if worse == "claimed":
-            scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(8))))
+            scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(8))))
         elif worse == "denied":
-            denial = Denial("X", "thief", "operator", 0)
-            record = other(PinnedGpu(gpu_uuid(8)), denial=denial)
+            denial = QuarantineEntry("X", "thief", "operator", 0)
+            record = other(EnrolledGpu(gpu_uuid(8)), denial=denial)
             scene.enrollment = scene.enrollment.with_record(record)
         elif worse == "policy":
             scene.policy = Policy(denied_keys=frozenset({gpu_uuid(8)}))
@@ -227,49 +227,49 @@ class TestClaims:
 
     def test_a_lost_gpu_of_another_node_cannot_be_claimed_at_first_use(self) -> None:
         scene = Scene(ca=CA)
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(2))))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(2))))
         assert (
             refused(shows(scene, gpu(0), lost=(lost_gpu(1),))).code is ReasonCode.GPU_CLAIMED_TWICE
         )
 
     def test_a_gpu_reported_lost_that_was_never_pinned_is_not_claimed(self) -> None:
         scene = two_gpus()
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(6))))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(6))))
         shows(scene, gpu(0), gpu(1), lost=(lost_gpu(5),)).accepted()
 
     def test_a_pinned_gpu_that_is_reported_lost_is_still_claimed(self) -> None:
         scene = two_gpus()
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(2))))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(2))))
         result = refused(shows(scene, gpu(0), lost=(lost_gpu(1),)))
         assert result.contested == (ContestedClaim(gpu_uuid(2), NODE, OTHER),)
 
     def test_two_nodes_that_pinned_the_same_gpu_have_it_neither(self) -> None:
         scene = two_gpus()
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(1))))
         assert refused(scene).code is ReasonCode.GPU_CLAIMED_TWICE
 
     def test_an_enrolled_gpu_beats_first_use_on_both_sides(self) -> None:
-        pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        pin = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
         owner = Scene(ca=CA)
         owner.enrollment = owner.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
-        owner.enrollment = owner.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
+        owner.enrollment = owner.enrollment.with_record(other(EnrolledGpu(gpu_uuid(1))))
         owner.accepted()
         loser = two_gpus()
         loser.enrollment = loser.enrollment.with_record(other(replace(pin)))
         assert refused(loser).code is ReasonCode.GPU_CLAIMED_TWICE
 
     def test_what_was_enrolled_stays_enrolled_when_it_is_completed(self) -> None:
-        pin = PinnedGpu(gpu_uuid(1), None, enrolled=True, complete=False)
+        pin = EnrolledGpu(gpu_uuid(1), None, enrolled=True, complete=False)
         scene = Scene(ca=CA)
         scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
         change = scene.accepted().enrollment
         assert change is not None
         assert change.new.gpus == (
-            PinnedGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id, enrolled=True),
+            EnrolledGpu(gpu_uuid(1), gpu(0).serial, pci_bus_id=gpu(0).pci_bus_id, enrolled=True),
         )
 
     def test_what_was_not_enrolled_is_not_by_being_listed_later(self) -> None:
-        pin = PinnedGpu(gpu_uuid(1), None, complete=False)
+        pin = EnrolledGpu(gpu_uuid(1), None, complete=False)
         pools = (NodePool("gpu-1", uuids=frozenset({gpu_uuid(1)})),)
         scene = Scene(ca=CA, policy=Policy(pools=pools))
         scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
@@ -278,7 +278,7 @@ class TestClaims:
         assert not change.new.gpus[0].enrolled
 
     def test_enrolled_for_two_nodes_is_nobodys(self) -> None:
-        pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        pin = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
         scene = Scene(ca=CA)
         for record in (EnrollmentRecord(NODE, gpus=(pin,)), other(pin)):
             scene.enrollment = scene.enrollment.with_record(record)
@@ -297,7 +297,7 @@ class TestClaims:
     def test_the_pool_itself_beats_a_first_use_elsewhere(self) -> None:
         pools = (NodePool("gpu-1", uuids=frozenset({gpu_uuid(1)})), NodePool("x*"))
         scene = Scene(ca=CA, policy=Policy(pools=pools))
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1))))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(1))))
         change = scene.accepted().enrollment
         assert change is not None
         assert change.new.gpus[0].enrolled
@@ -310,20 +310,20 @@ class TestClaims:
 
     def test_a_listed_serial_is_no_weapon_against_another_nodes_uuid(self) -> None:
         scene = self.by_serial("1650000000001")
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1), "777")))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(1), "777")))
         result = refused(scene)
         assert result.code is ReasonCode.GPU_CLAIMED_TWICE
         assert result.contested == (ContestedClaim(gpu_uuid(1), NODE, OTHER),)
 
     def test_a_listed_serial_beats_a_first_use_of_the_same_board(self) -> None:
         scene = self.by_serial("777")
-        scene.enrollment = scene.enrollment.with_record(other(PinnedGpu(gpu_uuid(1), "777")))
+        scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(1), "777")))
         scene.accepted()
 
     def test_a_pin_of_its_own_without_a_serial_does_not_stand_against_a_listed_serial(self) -> None:
         scene = self.by_serial("777")
-        mine = EnrollmentRecord(NODE, gpus=(PinnedGpu(gpu_uuid(1), None, complete=False),))
-        for record in (mine, other(PinnedGpu(gpu_uuid(1), "777"))):
+        mine = EnrollmentRecord(NODE, gpus=(EnrolledGpu(gpu_uuid(1), None, complete=False),))
+        for record in (mine, other(EnrolledGpu(gpu_uuid(1), "777"))):
             scene.enrollment = scene.enrollment.with_record(record)
         scene.accepted()
 
@@ -340,10 +340,10 @@ class TestClaims:
 
 class TestDenials:
     def test_a_denial_follows_the_hardware_to_another_node(self) -> None:
-        denial = Denial("INVENTORY_CHANGED", "swapped", "controller", 0)
+        denial = QuarantineEntry("INVENTORY_CHANGED", "swapped", "controller", 0)
         scene = Scene(ca=CA)
         scene.enrollment = scene.enrollment.with_record(
-            other(PinnedGpu(gpu_uuid(1)), denial=denial)
+            other(EnrolledGpu(gpu_uuid(1)), denial=denial)
         )
         result = refused(scene)
         assert result.code is ReasonCode.GPU_DENIED
@@ -353,18 +353,18 @@ class TestDenials:
         ]
 
     def test_denying_a_thief_does_not_deny_its_victim(self) -> None:
-        pin = PinnedGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
-        denial = Denial("OPERATOR", "thief", "operator", 0)
+        pin = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        denial = QuarantineEntry("OPERATOR", "thief", "operator", 0)
         scene = Scene(ca=CA)
         scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
         scene.enrollment = scene.enrollment.with_record(
-            other(PinnedGpu(gpu_uuid(1)), denial=denial)
+            other(EnrolledGpu(gpu_uuid(1)), denial=denial)
         )
         scene.accepted()
 
 
 class TestRequiredEnrollment:
-    def required(self, policy: Policy, *pins: PinnedGpu) -> Scene:
+    def required(self, policy: Policy, *pins: EnrolledGpu) -> Scene:
         scene = Scene(ca=CA, policy=policy)
         scene.settings = replace(scene.settings, enrollment_required=True)
         if pins:
@@ -384,21 +384,21 @@ class TestRequiredEnrollment:
         assert change.new.gpus[0].enrolled
 
     def test_an_operators_pin_admits_and_is_completed(self) -> None:
-        scene = self.required(Policy(), PinnedGpu(gpu_uuid(1), enrolled=True, complete=False))
+        scene = self.required(Policy(), EnrolledGpu(gpu_uuid(1), enrolled=True, complete=False))
         change = scene.accepted().enrollment
         assert change is not None
         assert change.new.gpus == (
-            PinnedGpu(
+            EnrolledGpu(
                 gpu_uuid(1), gpu().serial, pci_bus_id=gpu().pci_bus_id, enrolled=True, complete=True
             ),
         )
 
     def test_a_pin_from_first_use_is_not_enough(self) -> None:
-        scene = self.required(Policy(), PinnedGpu(gpu_uuid(1), gpu().serial))
+        scene = self.required(Policy(), EnrolledGpu(gpu_uuid(1), gpu().serial))
         assert refused(scene).code is ReasonCode.INVENTORY_NOT_ENROLLED
 
     def test_a_new_gpu_on_an_enrolled_node_is_a_change(self) -> None:
-        scene = self.required(Policy(), PinnedGpu(gpu_uuid(1), gpu().serial, enrolled=True))
+        scene = self.required(Policy(), EnrolledGpu(gpu_uuid(1), gpu().serial, enrolled=True))
         assert refused(shows(scene, gpu(0), gpu(1))).code is ReasonCode.INVENTORY_CHANGED
 
     def test_without_enrollment_a_pool_without_lists_demands_nothing(self) -> None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 
 from controller.fleet.attestation_result import Refused, StreamState
-from controller.fleet.enrollment import Denial, EnrollmentRecord
+from controller.fleet.enrollment import EnrollmentRecord, QuarantineEntry
 from controller.verifier.context import Limits, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import ZERO_DIGEST
@@ -175,7 +175,7 @@ def test_a_superseded_process_may_say_hello_and_is_remembered_as_such() -> None:
 @pytest.mark.parametrize(("actor", "who"), [("controller", "the controller"), ("op\n", "op\\n")])
 def test_a_denial_says_who_and_why(actor: str, who: str) -> None:
     scene = Scene(ca=CA)
-    record = EnrollmentRecord(NODE, denial=Denial("X", "why " + "y" * 300, actor, 0))
+    record = EnrollmentRecord(NODE, denial=QuarantineEntry("X", "why " + "y" * 300, actor, 0))
     scene.enrollment = scene.enrollment.with_record(record)
     refused = refusal_of(scene)
     assert refused.code is ReasonCode.NODE_DENIED

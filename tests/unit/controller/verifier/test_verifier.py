@@ -8,14 +8,24 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from controller.fleet.attestation_result import Accepted, BadNewsAccepted, Refused, StreamState
-from controller.fleet.enrollment import Denial, EnrollmentRecord
+from controller.fleet.attestation_result import (
+    Accepted,
+    FailureNoticeAccepted,
+    Refused,
+    StreamState,
+)
+from controller.fleet.enrollment import EnrollmentRecord, QuarantineEntry
 from controller.verifier import verifier
 from controller.verifier.session import check_chain
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
 from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest
-from gpuwarden.evidence.model import TYPE_BAD_NEWS, TYPE_EVIDENCE, FailedRead, WitnessedCheckpoint
+from gpuwarden.evidence.model import (
+    TYPE_EVIDENCE,
+    TYPE_FAILURE_NOTICE,
+    FailedRead,
+    WitnessedCheckpoint,
+)
 from gpuwarden.evidence.node_identity import decode_node_identity
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode
@@ -320,7 +330,7 @@ class TestProcesses:
         scene.remember(first)
         superseded(scene)
         record = scene.enrollment.records[NODE]
-        denied = replace(record, denial=Denial("X", "thief", "operator", 0))
+        denied = replace(record, denial=QuarantineEntry("X", "thief", "operator", 0))
         scene.enrollment = scene.enrollment.with_record(denied)
         assert refused(scene.answer(first.stream, 2)).code is ReasonCode.NODE_DENIED
 
@@ -360,33 +370,33 @@ class TestBadNews:
     def test_it_takes_its_place_in_the_sequence_and_no_lease(self) -> None:
         scene = Scene(ca=CA)
         first = scene.accepted()
-        scene.bad_news = True
+        scene.failure_notice = True
         news = scene.answer(first.stream, 2)
-        assert isinstance(news, BadNewsAccepted)
+        assert isinstance(news, FailureNoticeAccepted)
         assert (news.node, news.news.kind, news.news.xid) == (NODE, "xid", 79)
         assert (news.stream.seq, news.stream.prev) == (2, news.evidence_digest)
         assert not hasattr(news, "fresh_until_ns")
-        scene.bad_news = False
+        scene.failure_notice = False
         assert isinstance(scene.answer(news.stream, 3), Accepted)
 
     @pytest.mark.parametrize("kind", ["xid", "gpu-lost", "driver-reload", "nvml-unavailable"])
     def test_each_kind_is_heard(self, kind: str) -> None:
-        result = Scene(ca=CA, bad_news=True, evidence={"kind": kind}).run()
-        assert isinstance(result, BadNewsAccepted)
+        result = Scene(ca=CA, failure_notice=True, evidence={"kind": kind}).run()
+        assert isinstance(result, FailureNoticeAccepted)
         assert result.news.kind == kind
 
     def test_the_payload_type_is_under_the_signature(self) -> None:
-        scene = Scene(ca=CA, bad_news=True)
+        scene = Scene(ca=CA, failure_notice=True)
         stream = scene.opened()
         issued = scene.challenge(stream)
         news = scene.signed(stream, issued)
         as_evidence = replace(news, payload_type=TYPE_EVIDENCE, nonce=bytes.fromhex(issued.nonce))
         assert refused(scene.appraise(stream, as_evidence, issued)).code is ReasonCode.SIG_INVALID
-        assert news.payload_type == TYPE_BAD_NEWS
+        assert news.payload_type == TYPE_FAILURE_NOTICE
 
     @pytest.mark.parametrize("changes", [{"kind": "good"}, {"xid": "79"}, {"extra": 1}])
     def test_news_that_nobody_knows_are_malformed(self, changes: dict[str, object]) -> None:
-        scene = Scene(ca=CA, bad_news=True)
+        scene = Scene(ca=CA, failure_notice=True)
         stream = scene.opened()
         scene.payload = with_fields(_payload(scene, stream), changes)
         result = refused(scene.answer(stream))
@@ -402,16 +412,16 @@ class TestBadNews:
         ],
     )
     def test_it_passes_the_same_binding(self, code: ReasonCode, field: str, value: object) -> None:
-        scene = Scene(ca=CA, bad_news=True, evidence={field: value})
+        scene = Scene(ca=CA, failure_notice=True, evidence={field: value})
         assert refused(scene.run()).code is code
 
     def test_stale_stores_do_not_hold_it_back(self) -> None:
-        scene = Scene(ca=CA, bad_news=True)
+        scene = Scene(ca=CA, failure_notice=True)
         scene.between.append(_stale_stores)
-        assert isinstance(scene.run(), BadNewsAccepted)
+        assert isinstance(scene.run(), FailureNoticeAccepted)
 
     def test_a_denied_node_is_not_heard(self) -> None:
-        scene = Scene(ca=CA, bad_news=True)
+        scene = Scene(ca=CA, failure_notice=True)
         scene.between.append(_denied)
         assert refused(scene.run()).code is ReasonCode.NODE_DENIED
 
@@ -422,7 +432,7 @@ def _stale_stores(scene: Scene) -> None:
 
 
 def _denied(scene: Scene) -> None:
-    record = EnrollmentRecord(NODE, denial=Denial("X", "why", "who", 0))
+    record = EnrollmentRecord(NODE, denial=QuarantineEntry("X", "why", "who", 0))
     scene.enrollment = scene.enrollment.with_record(record)
 
 
@@ -431,9 +441,9 @@ def test_a_stream_remembers_the_checkpoints_that_were_last_named_and_news_name_n
     scene = Scene(ca=CA, evidence={"checkpoints": seen})
     stream = accepted(scene.run()).stream
     assert stream.witnessed == seen
-    scene.bad_news, scene.evidence = True, {}
+    scene.failure_notice, scene.evidence = True, {}
     news = scene.answer(stream, 2)
-    assert isinstance(news, BadNewsAccepted)
+    assert isinstance(news, FailureNoticeAccepted)
     assert news.stream.witnessed == seen
 
 
@@ -444,7 +454,7 @@ def test_the_proof_of_a_chain_is_the_answer_to_the_same_question_again() -> None
 
 
 def test_evidence_is_read_from_the_verified_bytes_only() -> None:
-    """White space and key order are the sender's: verified as received, never made anew."""
+    """White space and key order are the sender's: verified as received, never made again."""
     scene = Scene(ca=CA)
     stream = scene.opened()
     issued = scene.challenge(stream)

@@ -44,11 +44,11 @@ async def test_answers_of_both_kinds_are_kept_for_a_while() -> None:
 
 async def test_time_is_counted_from_the_question_not_from_the_answer() -> None:
     world = World()
-    world.reviewer.gate = asyncio.Event()
+    world.reviewer.binding_webhook = asyncio.Event()
     asking = asyncio.create_task(world.reviews.review("good", HERE))
     await world.reviewer.was_asked.wait()
     world.clock.advance(10)
-    world.reviewer.gate.set()
+    world.reviewer.binding_webhook.set()
     assert await asking == POD
     await world.all("good")
     assert world.reviewer.asked == ["good", "good"]
@@ -71,14 +71,14 @@ async def test_invented_tokens_push_no_good_one_out() -> None:
 
 async def test_one_address_does_not_take_what_others_need() -> None:
     world = World(at_once=3, at_once_from_one_address=2)
-    world.reviewer.gate = asyncio.Event()
+    world.reviewer.binding_webhook = asyncio.Event()
     flood = [asyncio.create_task(world.reviews.review(x, HERE)) for x in ("bad-1", "bad-2")]
     await asyncio.sleep(0)
     with pytest.raises(TokenReviewUnavailableError, match="too many"):
         await world.reviews.review("bad-3", HERE)
     other = asyncio.create_task(world.reviews.review("good", "192.0.2.2"))
     await asyncio.sleep(0)
-    world.reviewer.gate.set()
+    world.reviewer.binding_webhook.set()
     assert await asyncio.gather(*flood, other) == [None, None, POD]
     assert await world.all("bad-3") == [None]
     assert not world.reviews._asking
@@ -86,12 +86,12 @@ async def test_one_address_does_not_take_what_others_need() -> None:
 
 async def test_the_same_token_is_asked_about_once_at_a_time() -> None:
     world = World(at_once=1)
-    world.reviewer.gate = asyncio.Event()
+    world.reviewer.binding_webhook = asyncio.Event()
     asking = [asyncio.create_task(world.reviews.review("good", HERE)) for _ in range(5)]
     await asyncio.sleep(0)
     with pytest.raises(TokenReviewUnavailableError, match="too many"):
         await world.reviews.review("other", "192.0.2.9")
-    world.reviewer.gate.set()
+    world.reviewer.binding_webhook.set()
     assert await asyncio.gather(*asking) == [POD] * 5
     assert world.reviewer.asked == ["good"]
     assert world.told == ["busy", "accepted"]
@@ -109,11 +109,11 @@ async def test_a_failure_is_not_kept() -> None:
 
 async def test_who_asked_may_go_and_the_answer_is_kept() -> None:
     world = World()
-    world.reviewer.gate = asyncio.Event()
+    world.reviewer.binding_webhook = asyncio.Event()
     asking = asyncio.create_task(world.reviews.review("good", HERE))
     await asyncio.sleep(0)
     asking.cancel()
-    world.reviewer.gate.set()
+    world.reviewer.binding_webhook.set()
     await asyncio.sleep(0.01)
     assert await world.all("good") == [POD]
     assert world.reviewer.asked == ["good"]

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from controller.placement.pod import find_pod
-from controller.placement.requirements import UNGUARDED, Requirements, RequirementsInvalid, describe
+from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid, describe
 from controller.placement.snapshot import DeviceUse, InsecureStaticHashes
 from controller.placement.verbs import NotedDecisions
 from controller.policy import NodeMode, Policy
@@ -27,7 +27,7 @@ from tests.fakes.placement import Log, World, args
 
 # --- The verbs from bytes to bytes, without HTTP
 
-GUARDED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
+MANAGED = pod_json({"gpuwarden.dev/required-hash": hash_of("a")})
 PLAIN = pod_json(gpus=1)
 
 
@@ -58,7 +58,7 @@ def test_every_rejection_is_unresolvable() -> None:
     }
 
 
-def test_unguarded_pods_pass_untouched_with_an_empty_fleet_and_while_not_ready() -> None:
+def test_unmanaged_pods_pass_untouched_with_an_empty_fleet_and_while_not_ready() -> None:
     verbs = World(not_ready="first round").verbs()
     answer = verbs.filter(json.dumps(args(PLAIN, "n1", "n2")).encode())
     assert json.loads(answer.body)["NodeNames"] == ["n1", "n2"]
@@ -66,18 +66,18 @@ def test_unguarded_pods_pass_untouched_with_an_empty_fleet_and_while_not_ready()
     assert scores(verbs, PLAIN, "n1", "n1") == {"n1": 0}
 
 
-def test_guarded_pods_get_an_error_until_ready() -> None:
+def test_managed_pods_get_an_error_until_ready() -> None:
     world = World(fleet(healthy("n1")), not_ready="first round: 12 ms left")
-    found = call(world.verbs(), GUARDED, "n1")
+    found = call(world.verbs(), MANAGED, "n1")
     assert found["Error"] == "gpuwarden: CONTROLLER_NOT_READY first round: 12 ms left"
     assert found["NodeNames"] is None
-    assert scores(world.verbs(), GUARDED, "n1") == {"n1": 0}
+    assert scores(world.verbs(), MANAGED, "n1") == {"n1": 0}
     world.not_ready = None
-    assert call(world.verbs(), GUARDED, "n1")["Error"] == ""
-    assert scores(world.verbs(), GUARDED, "n1")["n1"] > 0
+    assert call(world.verbs(), MANAGED, "n1")["Error"] == ""
+    assert scores(world.verbs(), MANAGED, "n1")["n1"] > 0
 
 
-def test_invalid_wishes_fail_every_node_and_say_why() -> None:
+def test_invalid_requirements_fail_every_node_and_say_why() -> None:
     verbs = World(fleet(healthy("n1"))).verbs()
     found = call(verbs, pod_json({"gpuwarden.dev/required-hash": ""}), "n1", "n2")
     assert found["NodeNames"] == []
@@ -97,15 +97,15 @@ def test_bad_requests() -> None:
 def test_fleet_policy_and_time_are_read_at_each_request() -> None:
     world = World(fleet(healthy("n1")))
     verbs = world.verbs()
-    assert call(verbs, GUARDED, "n1")["NodeNames"] == ["n1"]
+    assert call(verbs, MANAGED, "n1")["NodeNames"] == ["n1"]
     world.policy = Policy(allowed_hashes=frozenset())
-    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    assert call(verbs, MANAGED, "n1")["NodeNames"] == []
     world.policy = Policy()
     world.now_ns += LEASE_NS
-    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    assert call(verbs, MANAGED, "n1")["NodeNames"] == []
     world.fleet = fleet()
     world.now_ns -= LEASE_NS
-    assert call(verbs, GUARDED, "n1")["NodeNames"] == []
+    assert call(verbs, MANAGED, "n1")["NodeNames"] == []
 
 
 def test_enforced_namespace() -> None:
@@ -140,7 +140,7 @@ def test_report_only_offers_every_node_and_decides_all_the_same() -> None:
     world = World(fleet(healthy("n1"), healthy("n2", "b")))
     verbs = world.verbs(report=True)
     nowhere = pod_json({"gpuwarden.dev/required-hash": hash_of("c")})
-    for pod, result, word in ((GUARDED, "passed", "passed"), (nowhere, "reported", "reported")):
+    for pod, result, word in ((MANAGED, "passed", "passed"), (nowhere, "reported", "reported")):
         answer = verbs.filter(json.dumps(args(pod, "n1", "n2", "n3")).encode())
         found = json.loads(answer.body)
         assert found["NodeNames"] == ["n1", "n2", "n3"]
@@ -157,7 +157,7 @@ def test_report_only_offers_every_node_and_decides_all_the_same() -> None:
 
 def test_report_only_holds_nobody_back_while_not_ready() -> None:
     verbs = World(not_ready="first round").verbs(report=True)
-    answer = verbs.filter(json.dumps(args(GUARDED, "n1")).encode())
+    answer = verbs.filter(json.dumps(args(MANAGED, "n1")).encode())
     assert json.loads(answer.body)["NodeNames"] == ["n1"]
     assert json.loads(answer.body)["Error"] == ""
     assert (answer.result, answer.decision) == ("not_ready", None)
@@ -165,7 +165,7 @@ def test_report_only_holds_nobody_back_while_not_ready() -> None:
 
 def test_who_is_to_tell_hears_of_every_decision() -> None:
     heard: list[tuple[str, int]] = []
-    answer = World(fleet(healthy("n1"))).verbs().filter(json.dumps(args(GUARDED, "n1")).encode())
+    answer = World(fleet(healthy("n1"))).verbs().filter(json.dumps(args(MANAGED, "n1")).encode())
     assert answer.decision is not None
     NotedDecisions(
         Log(), lambda _: None, lambda told, totals: heard.append((told.pod, totals.passed))
@@ -200,7 +200,7 @@ def test_a_decision_leaves_a_bounded_record() -> None:
 
 def test_a_rejection_is_recorded_and_says_what_it_rests_on() -> None:
     verbs = World().verbs(static=STATIC)
-    record, _ = decided(verbs.filter(json.dumps(args(GUARDED, "n1")).encode()))
+    record, _ = decided(verbs.filter(json.dumps(args(MANAGED, "n1")).encode()))
     assert record.decision == "rejected"
     assert record.refs["insecure"] == ["static-hashes"]
     nameless = pod_json({"gpuwarden.dev/required-hash": hash_of("a")}, name=None)
@@ -211,12 +211,12 @@ def test_a_rejection_is_recorded_and_says_what_it_rests_on() -> None:
 
 def test_fit() -> None:
     verbs = World(fleet(healthy("n1")), enforced=frozenset({"team-b"})).verbs()
-    needs, report = verbs.fit(json.dumps(GUARDED).encode())
+    needs, report = verbs.fit(json.dumps(MANAGED).encode())
     assert isinstance(needs, Requirements)
     assert describe(needs)[0] == f"attestation hash: {hash_of('a')}"
     assert report is not None
     assert report.fits[0].refusal is None
-    assert verbs.fit(json.dumps(PLAIN).encode()) == (UNGUARDED, None)
+    assert verbs.fit(json.dumps(PLAIN).encode()) == (UNMANAGED, None)
     del PLAIN["metadata"]["namespace"]
     needs, report = verbs.fit(json.dumps(PLAIN).encode(), "team-b")
     assert report is not None
@@ -230,26 +230,26 @@ def test_nothing_is_busy_without_reservations() -> None:
     assert NoGpuUse().use("uid", None) == DeviceUse()
 
 
-WISH = pod_json({"gpuwarden.dev/gpu-selector": "memory>=1Gi"})
-UID = WISH["metadata"]["uid"]
+REQUIREMENT = pod_json({"gpuwarden.dev/gpu-selector": "memory>=1Gi"})
+UID = REQUIREMENT["metadata"]["uid"]
 
 
 def test_what_the_ledger_holds_is_busy_but_for_its_own_pod() -> None:
     world = World(fleet=fleet(healthy("n1", gpus=1), healthy("n2", gpus=1)))
-    assert call(world.verbs(), WISH, "n1", "n2")["NodeNames"] == ["n1", "n2"]
+    assert call(world.verbs(), REQUIREMENT, "n1", "n2")["NodeNames"] == ["n1", "n2"]
     world.held = {"GPU-n1-0": "another", "GPU-n2-0": UID}
-    found = call(world.verbs(), WISH, "n1", "n2")
+    found = call(world.verbs(), REQUIREMENT, "n1", "n2")
     assert found["NodeNames"] == ["n2"]
     assert found["FailedAndUnresolvableNodes"]["n1"].startswith("gpuwarden: GPU_BUSY ")
-    points = scores(world.verbs(), WISH, "n1", "n2")
+    points = scores(world.verbs(), REQUIREMENT, "n1", "n2")
     assert points["n1"] == 0 < points["n2"]
 
 
-def test_what_the_gate_has_just_denied_is_left_out() -> None:
+def test_what_the_binding_webhook_has_just_denied_is_left_out() -> None:
     world = World(fleet=fleet(healthy("n1"), healthy("n2"), healthy("n3")))
     world.denied = {UID: frozenset({"n2", "n9"})}
     names = ("n1", "n2", "n3", "n4")
-    answer = world.verbs().filter(json.dumps(args(WISH, *names)).encode())
+    answer = world.verbs().filter(json.dumps(args(REQUIREMENT, *names)).encode())
     found = json.loads(answer.body)
     assert found["NodeNames"] == ["n1", "n3"]
     assert list(found["FailedAndUnresolvableNodes"]) == ["n2", "n4"]
@@ -263,14 +263,14 @@ def test_what_the_gate_has_just_denied_is_left_out() -> None:
         ReasonCode.NODE_NO_EVIDENCE: 1,
     }
     world.denied = {"another": frozenset({"n2"})}
-    assert call(world.verbs(), WISH, *names)["NodeNames"] == ["n1", "n2", "n3"]
+    assert call(world.verbs(), REQUIREMENT, *names)["NodeNames"] == ["n1", "n2", "n3"]
 
 
 def test_the_denied_come_first_among_many_reasons() -> None:
     nodes = [healthy("late")]
     names = [f"unknown-{number}" for number in range(200)] + ["late"]
     world = World(fleet=fleet(*nodes), denied={UID: frozenset({"late"})})
-    found = call(world.verbs(), WISH, *names)
+    found = call(world.verbs(), REQUIREMENT, *names)
     assert found["NodeNames"] == []
     assert len(found["FailedAndUnresolvableNodes"]) == 100
     assert "late" in found["FailedAndUnresolvableNodes"]
@@ -279,10 +279,10 @@ def test_the_denied_come_first_among_many_reasons() -> None:
 def test_where_a_waiting_pod_would_pass() -> None:
     world = World(fleet(healthy("n1"), healthy("n2"), node("n3")))
     verbs = world.verbs()
-    wishing = find_pod(json.dumps(pod_json({"gpuwarden.dev/gpu-count": "8"})).encode())
-    assert verbs.passing(wishing) == ["n1", "n2"]
+    requiring = find_pod(json.dumps(pod_json({"gpuwarden.dev/gpu-count": "8"})).encode())
+    assert verbs.passing(requiring) == ["n1", "n2"]
     world.held = {"GPU-n1-0": "somebody"}
-    assert verbs.passing(wishing) == ["n2"]
+    assert verbs.passing(requiring) == ["n2"]
     assert verbs.passing(find_pod(json.dumps(pod_json({})).encode())) == []
     wrong = pod_json({"gpuwarden.dev/gpu-count": "x"})
     assert verbs.passing(find_pod(json.dumps(wrong).encode())) == []

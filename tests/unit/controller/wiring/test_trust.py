@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from controller.operations.conditions import ClockAnchor
-from controller.recorders.trust import SpireJournal
+from controller.recorders.trust import SpireRecorder
 from controller.settings import ControllerSettings
 from controller.spire.judgement import NO_SPIRE_SERVER
 from controller.spire.poller import LiveSpireFacts
@@ -34,8 +34,8 @@ def settings(**changes: str) -> ControllerSettings:
 def parts(**changes: Any) -> SpireParts:
     clock = FakeClock()
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), S)
-    journal = SpireJournal(Instruments(Process.CONTROLLER, "test"), RecordingAudit())
-    return spire_parts(settings(**changes), FakeSvidSource(), clock, anchor, journal)
+    recorder = SpireRecorder(Instruments(Process.CONTROLLER, "test"), RecordingAudit())
+    return spire_parts(settings(**changes), FakeSvidSource(), clock, anchor, recorder)
 
 
 async def test_without_a_server_nothing_is_asked() -> None:

@@ -57,7 +57,7 @@ def test_a_log_without_checkpoints_has_a_root_only() -> None:
 @settings(max_examples=200)
 @given(data=st.data())
 def test_a_log_that_was_rewritten_as_a_whole_is_found(data: st.DataObject) -> None:
-    """Flip, delete, repeat, insert or move a record and chain all anew: a checkpoint says so."""
+    """Flip, delete, repeat, insert or move a record and chain all again: a checkpoint says so."""
     lines = whole().lines
     at = data.draw(st.integers(0, 12))
     other = data.draw(st.integers(0, 12).filter(lambda x: x != at))

@@ -22,13 +22,13 @@ from gpuwarden.evidence.errors import (
 )
 from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import (
-    TYPE_BAD_NEWS,
     TYPE_CHALLENGE,
     TYPE_EVIDENCE,
+    TYPE_FAILURE_NOTICE,
     ZERO_DIGEST,
-    BadNews,
     Challenge,
     Evidence,
+    FailureNotice,
     Hello,
     Inventory,
 )
@@ -136,10 +136,10 @@ def test_refused_envelopes(vector: dict[str, Any]) -> None:
         verify_vector(vector)
 
 
-TYPES: dict[str, type[Challenge | Evidence | BadNews]] = {
+TYPES: dict[str, type[Challenge | Evidence | FailureNotice]] = {
     TYPE_CHALLENGE: Challenge,
     TYPE_EVIDENCE: Evidence,
-    TYPE_BAD_NEWS: BadNews,
+    TYPE_FAILURE_NOTICE: FailureNotice,
 }
 
 
@@ -165,8 +165,8 @@ def test_the_transcript_holds_together() -> None:
             assert challenge_sha256 == sha256_hex(payload)
             continue
         assert challenge is not None
-        assert isinstance(document, Evidence | BadNews)
-        spare = isinstance(document, BadNews)
+        assert isinstance(document, Evidence | FailureNotice)
+        spare = isinstance(document, FailureNotice)
         assert document.nonce == (challenge.spare_nonce if spare else challenge.nonce)
         assert document.challenge_id == challenge.challenge_id
         assert document.challenge_sha256 == challenge_sha256

@@ -75,7 +75,7 @@ def test_the_inventory_may_hold_any_text() -> None:
     ],
     ids=["fewer", "driver", "ecc", "order"],
 )
-def test_another_inventory_is_read_anew(other: Inventory) -> None:
+def test_another_inventory_is_read_again(other: Inventory) -> None:
     assert evidence_showing(KNOWN, canonical_json(evidence(inventory=other))) is None
 
 

@@ -76,7 +76,7 @@ def test_a_change_waits_until_handshakes_that_have_passed_are_under_way() -> Non
         ),
     ],
 )
-def test_without_a_good_svid_the_answer_is_the_closed_door(svid: Svid | None, told: str) -> None:
+def test_without_a_good_svid_the_answer_is_the_closed_bypass(svid: Svid | None, told: str) -> None:
     errors: list[str] = []
     source = FakeSvidSource(GOOD)
     fetcher = fetcher_of(source, errors)
@@ -108,7 +108,7 @@ def test_who_counts_handshakes_cannot_break_one() -> None:
     assert errors == []
 
 
-def test_an_svid_that_has_expired_meanwhile_closes_the_door_again() -> None:
+def test_an_svid_that_has_expired_meanwhile_closes_the_bypass_again() -> None:
     now = _utc_now()
     fetcher = fetcher_of(FakeSvidSource(GOOD), [], lambda: now)
     assert fetcher() is not fetcher.closed

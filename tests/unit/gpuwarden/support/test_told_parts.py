@@ -1,4 +1,4 @@
-"""What came over the wire is written anew, in ASCII, or it is missing."""
+"""What came over the wire is written again, in ASCII, or it is missing."""
 
 import pytest
 

@@ -112,7 +112,7 @@ def test_what_it_said_before_it_ended_is_in_the_error(site: Site) -> None:
         Fails(site, "fails", usual_port=1).start()
 
 
-def test_a_port_that_was_lost_is_chosen_anew(tmp_path: Path) -> None:
+def test_a_port_that_was_lost_is_chosen_again(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         taken = other.getsockname()[1]

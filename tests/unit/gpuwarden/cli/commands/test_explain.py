@@ -62,16 +62,16 @@ def test_an_explanation_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
     )
 
 
-STATIONS = ("wished", "reserved", "bound", "kubelet", "nvml")
+STAGES = ("required", "reserved", "bound", "kubelet", "nvml")
 AT = "2026-11-27T20:00:00.000Z"
 
 
 def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
-    stations = [
+    stages = [
         placement_pb2.Station(
             name=name, state=state, at=AT, source="ledger", findings=[f"of {name}"]
         )
-        for name, state in zip(STATIONS, states or ["reached"] * 5, strict=True)
+        for name, state in zip(STAGES, states or ["reached"] * 5, strict=True)
     ]
     fields: dict[str, Any] = {
         "namespace": "team-a",
@@ -79,7 +79,7 @@ def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
         "uid": "uid-0",
         "phase": "Running",
         "guarded": True,
-        "stations": stations,
+        "stages": stages,
         "records_since": AT,
     }
     return placement_pb2.ExplainPodResponse(**(fields | changes))
@@ -108,7 +108,7 @@ def test_a_pod_that_has_its_gpu(ask: Cli, fleet: FakeFleetServer) -> None:
     ]
     rows = [line.split() for line in ran.lines]
     assert ["nvml", "reached", AT, "GPU-a", "ledger", "abababababababab"] in rows
-    assert ["wished:", "of", "wished"] in rows
+    assert ["required:", "of", "required"] in rows
     assert f"In this replica's audit log since {AT}:" in ran.lines
     assert [AT, "7", "bind.decision", "allowed", "-", "gpu-1", "-"] in rows
     assert "Rejected" not in ran.out
@@ -149,7 +149,7 @@ def test_a_pod_that_is_none_of_ours_waits_for_others(ask: Cli, fleet: FakeFleetS
     assert "/filter" not in ran.out
 
 
-def test_stations_that_do_not_agree_are_a_finding(ask: Cli, fleet: FakeFleetServer) -> None:
+def test_stages_that_do_not_agree_are_a_finding(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.accounts["team-a/train-0"] = account(*["reached"] * 4, "mismatch", wrong=True)
     assert ask("explain", "pod", "team-a/train-0").code == 3
 
@@ -177,7 +177,7 @@ def test_names_that_are_none(ask: Cli, fleet: FakeFleetServer, name: str) -> Non
 def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.accounts["team-a/train-0"] = account(*WAITING, rejections=[BUSY], code="REQ_INVALID")
     found = json.loads(ask("explain", "pod", "team-a/train-0", "-o", "json").out)
-    assert [x["name"] for x in found["stations"]] == list(STATIONS)
+    assert [x["name"] for x in found["stages"]] == list(STAGES)
     assert found["rejections"][0]["nodes"] == ["gpu-1", "gpu-2"]
     names = ask("explain", "pod", "team-a/train-0", "-o", "name").out
     assert names == "REQ_INVALID\nGPU_BUSY\n"

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gpuwarden.audit.exhibit import Exhibit
+from gpuwarden.audit.archived_evidence import ArchivedEvidence
 from gpuwarden.audit.files import file_name
 from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.moment import rfc3339
+from tests.builders.archived_evidence import archived_evidence
 from tests.builders.audit_log import GENESIS, digest, line
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import Scene, agent_uri
-from tests.builders.exhibits import exhibit
 from tests.unit.gpuwarden.cli.conftest import Cli
 
 SCENE = Scene()
-EVIDENCE = exhibit(SCENE)
+EVIDENCE = archived_evidence(SCENE)
 DIGEST = EVIDENCE.digest
 
 
@@ -28,7 +28,7 @@ def found(cli: Cli, digest: str, store: Path) -> Any:
     return json.loads(ran.out)
 
 
-def keep(store: Path, one: Exhibit, **refs: object) -> None:
+def keep(store: Path, one: ArchivedEvidence, **refs: object) -> None:
     """Evidence in a store, with a record about it where `refs` are given."""
     place = store / "evidence" / "20260505"
     place.mkdir(parents=True)

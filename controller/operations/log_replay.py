@@ -1,0 +1,45 @@
+"""Reads what this replica's audit log has from before its start, off the event loop."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from controller.audit.reading import recent_records
+from controller.fleet.enrollment import QuarantineEntry
+from controller.ledger.occupancy import Grants
+from controller.operations.logged import open_grants, quarantine_entries
+from gpuwarden.audit.record import LogRecord, RecordKind
+from gpuwarden.telemetry.logs import logger
+from gpuwarden.telemetry.names import Event
+
+_DENIALS: Final = (RecordKind.NODE_QUARANTINE.value,)
+_RESERVATIONS: Final = ("reservation.",)
+
+T = TypeVar("T")
+
+
+class LogReplay:
+    """One per process. What cannot be read is an OSError, which is told once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = logger("audit")
+        self._told = ""
+
+    async def denials(self) -> Mapping[str, QuarantineEntry]:
+        """Denials that stood, by node."""
+        return await self._read(_DENIALS, quarantine_entries)
+
+    async def grants(self) -> Grants:
+        """Reservations without an end."""
+        return await self._read(_RESERVATIONS, open_grants)
+
+    async def _read(self, prefixes: tuple[str, ...], fold: Callable[[Iterable[LogRecord]], T]) -> T:
+        try:
+            return await asyncio.to_thread(lambda: fold(recent_records(self._folder, prefixes)))
+        except OSError as error:
+            if str(error) != self._told:
+                self._log.error(Event.AUDIT_REPLAY_FAILED, reason=str(error))
+            self._told = str(error)
+            raise

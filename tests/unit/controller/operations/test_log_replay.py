@@ -1,0 +1,55 @@
+"""Both memories come from one log on disk; what cannot be read is told once."""
+
+from pathlib import Path
+
+import pytest
+import structlog
+
+from controller.audit.sealing import LogIdentity, Sealer
+from controller.binding.records import held_record
+from controller.fleet.enrollment import QuarantineEntry
+from controller.fleet.quarantine import QuarantineFate
+from controller.ledger.occupancy import LoggedGrant
+from controller.ledger.record import PodRef
+from controller.operations.log_replay import LogReplay
+from controller.operations.logged import denial_record
+from controller.record import Record
+from gpuwarden.audit.chain import BEFORE_FIRST
+from gpuwarden.audit.files import file_name
+from gpuwarden.audit.record import RecordKind
+
+DENIAL = QuarantineEntry("NODE_DENIED", "smells", "me", 7)
+GRANT = LoggedGrant(
+    "GPU-a", "gpu-1", "v1.k.x", PodRef("team-a", "a", "uid-a"), ("GPU-a",), bound=True
+)
+
+
+async def test_denials_and_reservations(tmp_path: Path) -> None:
+    sealer, head, lines = Sealer(LogIdentity("lab/a", "boot", "me")), BEFORE_FIRST, []
+    for record in (
+        denial_record("gpu-1", DENIAL, QuarantineFate.STANDS),
+        Record(RecordKind.LOG_START, "me", "log", "started"),
+        held_record(GRANT),
+    ):
+        sealed = sealer.seal(record, 0, head)
+        head = sealed.head
+        lines.append(sealed.line + b"\n")
+    (tmp_path / file_name(1)).write_bytes(b"".join(lines))
+    log_replay = LogReplay(tmp_path)
+    assert await log_replay.denials() == {"gpu-1": DENIAL}
+    assert await log_replay.grants() == {("gpu-a", "v1.k.x"): GRANT}
+
+
+async def test_a_new_log_knows_nothing(tmp_path: Path) -> None:
+    log_replay = LogReplay(tmp_path / "none")
+    assert (await log_replay.denials(), await log_replay.grants()) == ({}, {})
+
+
+async def test_what_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / file_name(1)).mkdir()
+    with structlog.testing.capture_logs() as told:
+        log_replay = LogReplay(tmp_path)
+        for _ in range(2):
+            with pytest.raises(OSError, match="directory"):
+                await log_replay.grants()
+    assert [x["event"] for x in told] == ["audit.replay.failed"]
