@@ -79,7 +79,7 @@ def account(*states: str, **changes: Any) -> placement_pb2.ExplainPodResponse:
         "uid": "uid-0",
         "phase": "Running",
         "guarded": True,
-        "stages": stages,
+        "stations": stages,
         "records_since": AT,
     }
     return placement_pb2.ExplainPodResponse(**(fields | changes))
@@ -177,7 +177,7 @@ def test_names_that_are_none(ask: Cli, fleet: FakeFleetServer, name: str) -> Non
 def test_for_programs(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.accounts["team-a/train-0"] = account(*WAITING, rejections=[BUSY], code="REQ_INVALID")
     found = json.loads(ask("explain", "pod", "team-a/train-0", "-o", "json").out)
-    assert [x["name"] for x in found["stages"]] == list(STAGES)
+    assert [x["name"] for x in found["stations"]] == list(STAGES)
     assert found["rejections"][0]["nodes"] == ["gpu-1", "gpu-2"]
     names = ask("explain", "pod", "team-a/train-0", "-o", "name").out
     assert names == "REQ_INVALID\nGPU_BUSY\n"
