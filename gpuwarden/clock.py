@@ -8,6 +8,8 @@ Wall time is recorded and compared, never believed.
 import time
 from typing import Protocol
 
+from gpuwarden.moment import Moment
+
 
 class Clock(Protocol):
     """Reads time for a shell; pure code takes `now` as an argument instead."""
@@ -17,6 +19,11 @@ class Clock(Protocol):
 
     def wall_ns(self) -> int:
         """Nanoseconds since the Unix epoch (CLOCK_REALTIME)."""
+
+
+def moment_of(clock: Clock) -> Moment:
+    """Both clocks now."""
+    return Moment(clock.boottime_ns(), clock.wall_ns())
 
 
 class SystemClock:

@@ -16,7 +16,7 @@ from controller.policy import Policy
 from controller.settings import AttestationSettings
 from controller.spire.judgement import NO_SPIRE_SERVER, SpireConditions
 from controller.verifier.context import Snapshots
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, moment_of
 from gpuwarden.identity.svid import SvidSource
 from gpuwarden.moment import NS_PER_MS, Moment
 
@@ -179,7 +179,7 @@ class Conditions:
 
     def now(self) -> Moment:
         """This moment on both clocks."""
-        return Moment(self.clock.boottime_ns(), self.clock.wall_ns())
+        return moment_of(self.clock)
 
     def policy(self) -> Policy:
         """The policy in force."""

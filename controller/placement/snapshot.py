@@ -21,7 +21,6 @@ from controller.placement.devices import DevicePool
 from controller.placement.selector import Selector, compile_labels
 from controller.placement.texts import is_attestation_hash, is_opaque_hash
 from controller.policy import Level, Policy
-from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
 from gpuwarden.moment import NS_PER_S, Moment
 from gpuwarden.reasons import ReasonCode
@@ -400,7 +399,7 @@ class Scenes:
         self,
         fleet: FleetSource,
         policy: Callable[[], Policy],
-        clock: Clock,
+        moment: Callable[[], Moment],
         static: InsecureStaticHashes = NO_STATIC_HASHES,
         *,
         nodes: Callable[[], DirectorySnapshot] = _no_nodes,
@@ -408,7 +407,7 @@ class Scenes:
     ) -> None:
         self._fleet = fleet
         self._policy = policy
-        self._clock = clock
+        self._moment = moment
         self._static = static
         self._nodes = nodes
         self._protected = protected
@@ -423,7 +422,7 @@ class Scenes:
         return Scene(
             fleet=self._fleet.snapshot(),
             policy=self._compiled,
-            now=Moment(self._clock.boottime_ns(), self._clock.wall_ns()),
+            now=self._moment(),
             busy=use.busy,
             shared=use.shared,
             claimed=use.claimed,

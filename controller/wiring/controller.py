@@ -154,7 +154,7 @@ def assemble(
     scenes = Scenes(
         registry,
         conditions.policy,
-        clock,
+        conditions.now,
         InsecureStaticHashes(settings.static_hashes),
         nodes=directory.snapshot,
         protected=settings.protection is Protection.CLUSTER,

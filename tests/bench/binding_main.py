@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from controller.recorders.http import AdmissionRecorder
 from controller.web.server import HttpServer, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden import __version__
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import SystemClock, moment_of
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.settings.shared import LogFormat, LogLevel
@@ -151,7 +152,7 @@ async def serve(options: argparse.Namespace) -> int:
     store = MemoryLedgerStore()
     registry, _, _ = registry_of(options.nodes)
     registry.set_policy(POLICY)
-    scenes = Scenes(registry, lambda: POLICY, clock)
+    scenes = Scenes(registry, lambda: POLICY, partial(moment_of, clock))
     ids = ReservationIds("bench", (ReservationKey("k1", b"k" * 32),))
     writes = Writes()
 

@@ -10,8 +10,7 @@ from controller.placement.requirements import Requirements
 from controller.placement.snapshot import PlacementMemory, Scene, placement_policy
 from controller.placement.verbs import filter_nodes
 from controller.policy import DEFAULT_POLICY
-from gpuwarden.clock import SystemClock
-from gpuwarden.moment import Moment
+from gpuwarden.clock import SystemClock, moment_of
 from tests.bench.fleet_of import node_name, registry_of
 from tests.bench.results import Bound, Goal, Row
 
@@ -75,7 +74,7 @@ class _Core:
         scene = Scene(
             fleet=self._snapshot,
             policy=_POLICY,
-            now=Moment(clock.boottime_ns(), clock.wall_ns()),
+            now=moment_of(clock),
             memory=self._memory,
         )
         return filter_nodes(names, self._needs, scene).passed

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -24,7 +25,7 @@ from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.server import TlsFiles
 from controller.web.verbs import ExtenderVerbs, NoGpuUse
 from gpuwarden import __version__
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import SystemClock, moment_of
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.settings.shared import LogFormat, LogLevel
 from gpuwarden.settings.values import Address
@@ -57,7 +58,7 @@ async def serve(options: argparse.Namespace) -> None:
     clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
     recorder = ExtenderRecorder(instruments)
     verbs = ExtenderVerbs(
-        scenes=Scenes(registry, lambda: DEFAULT_POLICY, clock),
+        scenes=Scenes(registry, lambda: DEFAULT_POLICY, partial(moment_of, clock)),
         not_ready=lambda: None,
         use=NoGpuUse(),
         rules=RequirementRules(

@@ -13,7 +13,7 @@ from controller.spire.client import (
     SpireServerError,
     connected,
 )
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import SystemClock, moment_of
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.moment import Moment
@@ -22,7 +22,7 @@ from gpuwarden.settings.values import Address
 
 def moment() -> Moment:
     clock = SystemClock()
-    return Moment(clock.boottime_ns(), clock.wall_ns())
+    return moment_of(clock)
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ class Replica:
         self._name = name
         self._calls = 0
         self.reports = UseReports(lambda: world.fleet)
-        self.scenes = Scenes(world, lambda: world.policy, world.clock)
+        self.scenes = Scenes(world, lambda: world.policy, world.clock.now)
         self.use = LedgerUse(store.snapshot)
         self.reconciliation = StartupReconciler(
             StartupReconcilerPorts(

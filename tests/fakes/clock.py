@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from gpuwarden.clock import moment_of
+from gpuwarden.moment import Moment
+
 
 @dataclass
 class FakeClock:
@@ -13,6 +16,9 @@ class FakeClock:
 
     def wall_ns(self) -> int:
         return self.wall
+
+    def now(self) -> Moment:
+        return moment_of(self)
 
     def advance(self, seconds: float) -> None:
         step = int(seconds * 1_000_000_000)

@@ -13,6 +13,7 @@ from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
 from controller.web.verbs import ExtenderVerbs
+from gpuwarden.clock import moment_of
 from tests.builders.fleet_views import NOW_NS
 from tests.builders.scenes import WALL
 
@@ -52,7 +53,7 @@ class World:
         report: bool = False,
     ) -> ExtenderVerbs:
         return ExtenderVerbs(
-            scenes=Scenes(self, lambda: self.policy, self, static),
+            scenes=Scenes(self, lambda: self.policy, lambda: moment_of(self), static),
             not_ready=lambda: self.not_ready,
             use=self,
             rules=rules or RequirementRules(opaque_hashes=bool(static)),

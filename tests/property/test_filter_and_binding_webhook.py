@@ -117,7 +117,7 @@ class NowClock(FakeClock):
 def view_of(here: NodeView, records: tuple[GpuRecord, ...], policy: Policy) -> BindingView:
     """As the controller makes it."""
     made = binding_view(here, records=records)
-    scenes = Scenes(Fleet(here), lambda: policy, NowClock())
+    scenes = Scenes(Fleet(here), lambda: policy, NowClock().now)
     reports = UseReports(lambda: fleet(here))
 
     def refusal(name: str, gpus: tuple[str, ...]) -> Refusal | None:
@@ -132,7 +132,7 @@ def by_filter(pod: Document, here: NodeView, view: BindingView, policy: Policy) 
     needs = parse_requirements(admitted, view.rules.requirements, enforced=True)
     assert isinstance(needs, Requirements)
     use = LedgerUse(lambda: view.ledger).use(UID, share_group(admitted, needs))
-    scene = Scenes(Fleet(here), lambda: policy, NowClock()).now(use)
+    scene = Scenes(Fleet(here), lambda: policy, NowClock().now).now(use)
     return filter_nodes([NODE], needs, scene).reasons.get(NODE)
 
 

@@ -130,7 +130,7 @@ class Bench:
             PollPorts(
                 dial=self._dial,
                 svids=self.svids,
-                moment=lambda: Moment(self.clock.boottime_ns(), self.clock.wall_ns()),
+                moment=self.clock.now,
                 jitter=lambda: self.jitter,
                 observer=self.observer,
             ),
