@@ -218,7 +218,7 @@ class _Controller:
         if parts.spire.poller is not None:
             following = parts.spire.poller.follow(parts.revocation.carry_out)
             self._supervisor.watch("spire", following)
-            await parts.spire.await_snapshot(self._tempo.first_svid_s)
+            await parts.spire.poller.await_snapshot(self._tempo.first_svid_s)
 
     async def _await_svid(self) -> None:
         """Wait a little for an SVID, so that the first handshakes succeed, but not forever."""

@@ -14,7 +14,7 @@ from controller.fleet.enrollment import EnrollmentStore
 from controller.policies.in_force import PolicyInForce
 from controller.policy import Policy
 from controller.settings import AttestationSettings
-from controller.spire.judgement import NO_SPIRE_SERVER, SpireConditions
+from controller.spire.facts import SpireCondition, no_spire_server
 from controller.verifier.context import Snapshots
 from gpuwarden.clock import Clock, moment_of
 from gpuwarden.identity.svid import SvidSource
@@ -175,7 +175,8 @@ class Conditions:
     """Warnings about stand-ins that are in use."""
     namespaces: NamespaceCopy | None = None
     """Where namespaces say which pods are managed; None without a cluster."""
-    spire: SpireConditions = NO_SPIRE_SERVER
+    spire: Callable[[int], SpireCondition] = no_spire_server
+    """How the SPIRE server answers at a CLOCK_BOOTTIME."""
 
     def now(self) -> Moment:
         """This moment on both clocks."""
@@ -218,7 +219,7 @@ class Conditions:
         now_ns = self.clock.boottime_ns()
         audit = self.audit.condition
         pins, nodes = self.store.snapshot(), self.directory.snapshot()
-        spire = self.spire.condition(now_ns)
+        spire = self.spire(now_ns)
         return readiness(
             ReadinessFacts(
                 first_round=self.not_ready(),

@@ -34,8 +34,8 @@ from controller.policy import (
     NodePool,
     Policy,
 )
-from controller.spire.judgement import image_digest
 from controller.spire.snapshot import ATTESTORS
+from controller.spire.verification import image_digest
 from gpuwarden.finding import Finding
 from gpuwarden.strict_yaml import YamlError, parse_plain
 

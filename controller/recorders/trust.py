@@ -24,8 +24,8 @@ from controller.operations.logged import denial_record
 from controller.record import AuditLog, Record
 from controller.rpc.intake import Changes, Result
 from controller.spire.client import SpireFailure
-from controller.spire.judgement import ADMIN_WARNING, ChangedAgent, changed_agents
-from controller.spire.snapshot import SpireSnapshot
+from controller.spire.facts import ADMIN_WARNING
+from controller.spire.snapshot import ChangedAgent, SpireSnapshot, changed_agents
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.reasons import ReasonCode, Refusal

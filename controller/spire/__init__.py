@@ -1,5 +1,5 @@
-"""Level L1: what the SPIRE server says about the SPIRE agents and entries behind our nodes.
+"""Level L1: what the SPIRE server reports about the SPIRE agents and entries behind our nodes.
 
-`snapshot` and `judgement` are pure; `listing` decodes, `server_client` calls, `poller`
-keeps the snapshot, `revocation` carries out what a new one takes away, `recorder` tells.
+`snapshot` and `verification` are pure. `client` calls the server, `poller` keeps the snapshot and
+revokes by it, `facts` answers the Verifier and readiness from it.
 """

@@ -1,23 +1,19 @@
-"""Snapshot.
+"""What the SPIRE server reported at one moment, as an immutable value, and how it is decoded.
 
-Holds: snapshot, node names, listing.
+Times are the controller's CLOCK_BOOTTIME: whoever takes the snapshot converts the server's dates,
+so that no step of a wall clock can move what was taken already. Must not decide about a node.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from controller.fleet.directory import FOREVER_NS
 from gpuwarden.moment import Moment
 from gpuwarden.wire.spire import types_pb2 as pb
-
-# --- snapshot
-# What the SPIRE server said at one moment, as an immutable value. Judges nothing.
-#
-# Times are the controller's CLOCK_BOOTTIME: whoever takes the snapshot converts the
-# server's dates, so that no step of a wall clock can move what was taken already.
 
 V = TypeVar("V")
 
@@ -90,12 +86,52 @@ def _merged(known: Mapping[str, V], news: Iterable[tuple[str, V | None]]) -> Map
     return MappingProxyType(after)
 
 
-# --- node names
-# How a SPIRE agent's selectors name its node, per node attestor. Pure.
-#
-# Only attestors whose selectors hold the node's name are known here: any other proves
-# some machine, but not which node it is (a join token proves nothing about the machine).
-# Sources: the SPIRE server's node attestors `k8s_psat` and `x509pop`.
+class AgentChange(StrEnum):
+    """What happened to a SPIRE agent."""
+
+    ATTESTED = "attested"
+    """It was not there before."""
+    BANNED = "banned"
+    UNBANNED = "unbanned"
+    EVICTED = "evicted"
+    """Deleted on the SPIRE server; it may attest again."""
+    REATTESTED = "reattested"
+    """The same ID with other selectors or another attestor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedAgent:
+    """One SPIRE agent and what happened to it."""
+
+    agent_id: str
+    change: AgentChange
+    attestor: str
+
+
+def changed_agents(before: SpireSnapshot, after: SpireSnapshot) -> Iterator[ChangedAgent]:
+    """Every change, in the order of the mappings, renewals of SVIDs left out.
+
+    Each agent renews about twice an hour.
+    """
+    for agent_id, agent in after.agents.items():
+        old = before.agents.get(agent_id)
+        if old is None:
+            change = AgentChange.BANNED if agent.banned else AgentChange.ATTESTED
+            yield ChangedAgent(agent_id, change, agent.attestor)
+        elif old.banned != agent.banned:
+            change = AgentChange.BANNED if agent.banned else AgentChange.UNBANNED
+            yield ChangedAgent(agent_id, change, agent.attestor)
+        elif (old.attestor, old.selectors) != (agent.attestor, agent.selectors):
+            yield ChangedAgent(agent_id, AgentChange.REATTESTED, agent.attestor)
+    for agent_id, agent in before.agents.items():
+        if agent_id not in after.agents:
+            yield ChangedAgent(agent_id, AgentChange.EVICTED, agent.attestor)
+
+
+# --- how a SPIRE agent's selectors name its node
+# Only attestors whose selectors hold the node's name are known here: any other proves some machine,
+# but not which node it is (a join token proves nothing about the machine). Sources: the SPIRE
+# server's node attestors `k8s_psat` and `x509pop`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +180,9 @@ def _shown(values: set[str]) -> str:
     return ", ".join(sorted(values))[:300] or "without a name"
 
 
-# --- listing
-# Decodes what the SPIRE server answers into `snapshot` values; bounded, judges nothing.
-#
-# Only what is looked at later is kept: of an agent the selectors that name its node, of the
-# entries those of our own SPIFFE IDs. IDs stay text: one that is malformed equals no peer's.
+# --- decoding
+# Only what is used later is kept: of an agent the selectors that name its node, of the entries
+# those of our own SPIFFE IDs. IDs stay text: a malformed one equals no peer's.
 
 MAX_SELECTORS: Final = 256
 """Of one record; SPIRE's own attestors make a dozen and one per label."""

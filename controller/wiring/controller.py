@@ -53,13 +53,13 @@ from controller.wiring.pods import (
 from controller.wiring.services import fleet_service, http_api, placement_service
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
 from controller.wiring.trust import (
-    SpireParts,
+    SpireConfirmation,
     attestation_service,
     evidence_intake,
     operator_service,
     quarantine_reconciler,
     revocation,
-    spire_parts,
+    spire_confirmation,
     verifier_settings,
 )
 from gpuwarden import __version__
@@ -94,7 +94,7 @@ class Parts:
     registry: FleetRegistry
     denials: QuarantineReconciler
     recorder: TrustRecorder
-    spire: SpireParts
+    spire: SpireConfirmation
     revocation: Revocation
     cluster: Cluster | None
     """None where the Kubernetes API is not used."""
@@ -132,7 +132,7 @@ def assemble(
         source, audit=audit, instruments=instruments, changed=registry.set_policy
     )
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), settings.clock.warn.ns)
-    spire = spire_parts(settings, svids, clock, anchor, SpireRecorder(instruments, audit))
+    spire = spire_confirmation(settings, svids, clock, anchor, SpireRecorder(instruments, audit))
     conditions = Conditions(
         times=settings.attestation,
         clock=clock,
@@ -144,7 +144,7 @@ def assemble(
         state=ProcessState(anchor),
         insecure=_insecure_warnings(settings, directory),
         namespaces=None if cluster is None else cluster.namespaces,
-        spire=spire.conditions,
+        spire=spire.condition,
     )
     refusals = RecentRefusals(clock.wall_ns)
     recorder = TrustRecorder(instruments, audit, refusals, _tell_of_changes(cluster, conditions))
@@ -331,7 +331,7 @@ def _metrics_page(
     svids: SvidWatcher,
     registry: FleetRegistry,
     conditions: Conditions,
-    spire: SpireParts,
+    spire: SpireConfirmation,
     *,
     cluster: Cluster | None,
     binding: BindingParts | None,
@@ -348,7 +348,9 @@ def _metrics_page(
         if binding is not None:
             binding.set_gauges()
         instruments.gauge(names.READY).set(conditions.readiness().ready)
-        instruments.gauge(names.SPIRE_AGE).set(spire.age_s(now_ns))
+        instruments.gauge(names.SPIRE_AGE).set(
+            0.0 if spire.poller is None else spire.poller.age_s(now_ns)
+        )
         instruments.gauge(names.AUDIT_QUEUE).set(audit.waiting)
         published = audit.published
         instruments.gauge(names.AUDIT_CHECKPOINT).set(published.head.size if published else 0)

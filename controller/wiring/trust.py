@@ -4,9 +4,8 @@ Constructs and connects only. No step of the verification and no right of an ope
 here.
 """
 
-import asyncio
-import contextlib
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,15 +23,16 @@ from controller.rpc.challenges import AuditHeads, Challenger
 from controller.rpc.intake import EvidenceIntake
 from controller.settings import ControllerSettings, Enrollment
 from controller.spire.client import connected
-from controller.spire.judgement import NO_SPIRE_SERVER, SpireConditions, SpireLimits
-from controller.spire.poller import LiveSpireFacts, PollPorts, Revocation, SpirePoller
+from controller.spire.facts import LiveSpireFacts, SpireCondition, no_spire_server
+from controller.spire.poller import Revocation, SpirePoller
+from controller.spire.verification import SpireLimits
 from controller.verifier.context import Limits, NoSpire, SpireFacts, VerifierSettings
 from controller.verifier.verifier import Verifier
 from controller.wiring.binding import BindingParts
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import controller_id
 from gpuwarden.identity.svid import SvidSource
-from gpuwarden.moment import NS_PER_MS, NS_PER_S, Moment
+from gpuwarden.moment import NS_PER_MS, Moment
 from gpuwarden.telemetry.metrics import Instruments
 
 _MINUTE: Final = 60.0
@@ -166,12 +166,12 @@ def revocation(
         trust_domain=settings.trust_domain,
         path_prefix=settings.path_prefix,
         spire=spire,
-        fleet=registry,
+        fleet=registry.snapshot,
         directory=directory,
         policy=conditions.policy,
         boottime_ns=conditions.clock.boottime_ns,
-        refuser=intake,
-        streams=table,
+        refuse=intake.refuse,
+        end_streams=table.end_node,
     )
 
 
@@ -192,53 +192,38 @@ def _peer_usage(settings: ControllerSettings) -> PeerUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class SpireParts:
-    """What level L1 is made of; without a SPIRE server only the answers that say so."""
+class SpireConfirmation:
+    """What confirms nodes at level L1; without a SPIRE server only the answers that say so."""
 
     facts: SpireFacts
-    conditions: SpireConditions
+    condition: Callable[[int], SpireCondition]
     poller: SpirePoller | None
 
-    async def await_snapshot(self, seconds: float) -> None:
-        """Wait a little for the first snapshot, so that agents need not come twice."""
-        if self.poller is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self.poller.answered.wait()
 
-    def age_s(self, now_ns: int) -> float:
-        """Age of the last snapshot, seconds; 0 where there is none."""
-        if self.poller is None or self.poller.snapshot is None:
-            return 0.0
-        return (now_ns - self.poller.snapshot.agents_ns) / NS_PER_S
-
-
-def spire_parts(
+def spire_confirmation(
     settings: ControllerSettings,
     svids: SvidSource,
     clock: Clock,
     anchor: ClockAnchor,
     recorder: SpireRecorder,
-) -> SpireParts:
-    """The parts, not yet started."""
+) -> SpireConfirmation:
+    """The SPIRE part of a controller, not yet started."""
     spire = settings.spire
     if spire.server is None:
-        return SpireParts(NoSpire(), NO_SPIRE_SERVER, None)
+        return SpireConfirmation(NoSpire(), no_spire_server, None)
     limits = SpireLimits(settings.trust_domain, spire.grace.ns, spire.poll.ns * 3 // 2)
     own = controller_id(settings.trust_domain, settings.path_prefix)
     poller = SpirePoller(
-        PollPorts(
-            dial=partial(connected, address=spire.server),
-            svids=svids,
-            moment=partial(believed_moment, clock, anchor),
-            jitter=random.SystemRandom().random,
-            observer=recorder,
-        ),
+        partial(connected, address=spire.server),
+        svids=svids,
+        moment=partial(believed_moment, clock, anchor),
+        jitter=random.SystemRandom().random,
+        observer=recorder,
         beginning=f"spiffe://{settings.trust_domain}{settings.path_prefix}/",
         poll_s=spire.poll.seconds,
     )
     facts = LiveSpireFacts(poller, limits, str(own))
-    return SpireParts(facts, facts, poller)
+    return SpireConfirmation(facts, facts.condition, poller)
 
 
 def believed_moment(clock: Clock, anchor: ClockAnchor) -> Moment:

@@ -4,8 +4,8 @@ from typing import Any
 
 from controller.fleet.directory import KnownNode
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.spire.judgement import SpireLimits
 from controller.spire.snapshot import SpireAgent, SpireEntry, SpireSnapshot
+from controller.spire.verification import SpireLimits
 from controller.verifier.context import SpireQuestion
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 

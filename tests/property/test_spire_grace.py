@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.spire.judgement import SpireLimits, agent_standing, entry_refusal, image_refusal
 from controller.spire.snapshot import SpireSnapshot
+from controller.spire.verification import SpireLimits, agent_standing, entry_refusal, image_refusal
 from controller.verifier.context import Standing
 from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode, Refusal
 from tests.builders.spire import PEER, TD, S, spire_agent, spire_entry, spire_question

@@ -15,7 +15,7 @@ ENTRIES: Final = (
     ),
     one(
         "spire-node",
-        "controller/spire/judgement.py",
+        "controller/spire/verification.py",
         "if text := mismatch(agent, question.node_name, question.node.uid):",
         "if text := '':",
         f"{SPIRE}::test_selectors_that_name_another_node",
@@ -23,14 +23,14 @@ ENTRIES: Final = (
     ),
     one(
         "spire-entries",
-        "controller/spire/judgement.py",
+        "controller/spire/verification.py",
         "            if not _has(entry, wanted):",
         "            if not any(_has(x, wanted) for x in entries):",
         f"{SPIRE}::test_one_weak_entry_is_enough",
     ),
     one(
         "spire-age",
-        "controller/spire/judgement.py",
+        "controller/spire/verification.py",
         "    if agents_ns < limits.age_ns and entries_ns < max(limits.age_ns, ENTRIES_AGE_NS):",
         "    if agents_ns >= 0:",
         f"{SPIRE}::test_the_last_snapshot_counts_for_the_grace_and_no_longer",

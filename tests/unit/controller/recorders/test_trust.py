@@ -22,7 +22,7 @@ from controller.recorders.trust import (
     WitnessAlarms,
 )
 from controller.spire.client import SpireFailure
-from controller.spire.judgement import ADMIN_WARNING
+from controller.spire.facts import ADMIN_WARNING
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.reasons import ReasonCode, Refusal

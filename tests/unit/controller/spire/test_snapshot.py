@@ -3,22 +3,18 @@ from dataclasses import replace
 import pytest
 
 from controller.fleet.directory import FOREVER_NS
-from controller.spire.judgement import (
-    DEFAULT_SELECTORS,
-    AgentChange,
-    ChangedAgent,
-    changed_agents,
-    digests_of,
-    image_digest,
-)
 from controller.spire.snapshot import (
     ATTESTORS,
     MAX_SELECTORS,
     MAX_TEXT,
+    AgentChange,
+    ChangedAgent,
     SpireAgent,
+    changed_agents,
     read_agent,
     read_entries,
 )
+from controller.spire.verification import DEFAULT_SELECTORS, digests_of, image_digest
 from gpuwarden.moment import Moment
 from gpuwarden.wire.spire import types_pb2 as pb
 from tests.builders.spire import (

@@ -6,10 +6,9 @@ from typing import Any
 from controller.operations.conditions import ClockAnchor
 from controller.recorders.trust import SpireRecorder
 from controller.settings import ControllerSettings
-from controller.spire.judgement import NO_SPIRE_SERVER
-from controller.spire.poller import LiveSpireFacts
+from controller.spire.facts import LiveSpireFacts, no_spire_server
 from controller.verifier.context import NoSpire
-from controller.wiring.trust import SpireParts, believed_moment, spire_parts
+from controller.wiring.trust import SpireConfirmation, believed_moment, spire_confirmation
 from gpuwarden.settings.loader import CONTROLLER as CONTROLLER_CONFIG
 from gpuwarden.settings.loader import Inputs, load
 from gpuwarden.telemetry.metrics import Instruments
@@ -31,38 +30,36 @@ def settings(**changes: str) -> ControllerSettings:
     return load(CONTROLLER_CONFIG, Inputs(flags)).settings
 
 
-def parts(**changes: Any) -> SpireParts:
+def parts(**changes: Any) -> SpireConfirmation:
     clock = FakeClock()
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), S)
     recorder = SpireRecorder(Instruments(Process.CONTROLLER, "test"), RecordingAudit())
-    return spire_parts(settings(**changes), FakeSvidSource(), clock, anchor, recorder)
+    return spire_confirmation(settings(**changes), FakeSvidSource(), clock, anchor, recorder)
 
 
 async def test_without_a_server_nothing_is_asked() -> None:
     made = parts()
     assert isinstance(made.facts, NoSpire)
-    assert (made.conditions, made.poller) == (NO_SPIRE_SERVER, None)
-    assert made.age_s(NOW_NS) == 0.0
-    await made.await_snapshot(0.0)
+    assert (made.condition, made.poller) == (no_spire_server, None)
 
 
 async def test_grace_and_poll_come_from_the_settings() -> None:
     made = parts(server="spire:8081", poll="4s", grace="0s")
     assert isinstance(made.facts, LiveSpireFacts)
-    assert made.conditions is made.facts
+    assert made.condition == made.facts.condition
     assert made.poller is not None
-    assert made.age_s(NOW_NS) == 0.0
+    assert made.poller.age_s(NOW_NS) == 0.0
     made.poller.snapshot = spire_snapshot(agents_ns=NOW_NS - 2 * S)
-    assert made.age_s(NOW_NS) == 2.0
-    assert made.conditions.condition(NOW_NS + 4 * S - 1).error is None
-    assert made.conditions.condition(NOW_NS + 4 * S).error is not None
+    assert made.poller.age_s(NOW_NS) == 2.0
+    assert made.condition(NOW_NS + 4 * S - 1).error is None
+    assert made.condition(NOW_NS + 4 * S).error is not None
 
 
 async def test_the_first_snapshot_is_waited_for_but_not_for_ever() -> None:
     made = parts(server="spire:8081")
     assert made.poller is not None
-    await made.await_snapshot(0.01)
-    waiting = asyncio.create_task(made.await_snapshot(10.0))
+    await made.poller.await_snapshot(0.01)
+    waiting = asyncio.create_task(made.poller.await_snapshot(10.0))
     made.poller.answered.set()
     async with asyncio.timeout(5):
         await waiting

@@ -1,13 +1,15 @@
-"""Judgement.
+"""Steps 7, 8 and 9 on one snapshot: who hands out the peer's SVIDs, and whether that is its node.
 
-Holds: images, judgement, changes, condition, own standing.
+An SVID does not say which SPIRE agent handed it out; the registration entries of its SPIFFE ID do:
+their parent. So all of them must name one parent, and each must be strict enough, because any of
+them suffices to get the SVID. These are dictionary look-ups, made for each message of each node.
+
+Absence counts only in a snapshot that still counts: in an older one it proves nothing.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from controller.policy import AttestorRules, Level, Policy
 from controller.spire.snapshot import ATTESTORS, SpireAgent, SpireEntry, SpireSnapshot, mismatch
@@ -16,45 +18,14 @@ from gpuwarden.evidence.strict_json import quote
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- images
-# Container images in selectors and in policy: compared by digest, never by tag. Pure.
-
-IMAGE_SELECTOR: Final = "k8s:container-image:"
-"""What the `k8s` workload attestor says about the container itself (not about its pod)."""
-_IMAGE: Final = re.compile(r"(?:[!-?A-~]{1,255}@)?(sha256:[0-9a-f]{64})")
-
-
-def image_digest(reference: str) -> str | None:
-    """`sha256:<hex>` of a reference by digest; None where it names an image by tag."""
-    match = _IMAGE.fullmatch(reference)
-    return match[1] if match else None
-
-
-def digests_of(entry: SpireEntry) -> frozenset[str]:
-    """The image digests that a workload must have to get an SVID through this entry."""
-    found = (
-        image_digest(x.removeprefix(IMAGE_SELECTOR))
-        for x in entry.selectors
-        if x.startswith(IMAGE_SELECTOR)
-    )
-    return frozenset(x for x in found if x is not None)
-
-
-# --- judgement
-# Steps 7, 8 and 9 on one snapshot: who hands out the peer's SVIDs, and is that its node.
-#
-# An SVID does not say which SPIRE agent handed it out; the registration entries of its
-# SPIFFE ID do: their parent. So all of them must name one parent, and each must be strict
-# enough, because any of them suffices to get the SVID. Pure dictionary look-ups, for each
-# message of each node.
-#
-# Absence counts only in a snapshot that still counts: in an older one it proves nothing.
-
 DEFAULT_SELECTORS: Final = {"k8s_psat": ("k8s:ns", "k8s:sa")}
 """What the entries of our agent must have where policy does not say, by node attestor."""
 NO_RULES: Final = AttestorRules()
 ENTRIES_AGE_NS: Final = 300 * NS_PER_S
 """Entries are asked for less often than agents where there are many."""
+IMAGE_SELECTOR: Final = "k8s:container-image:"
+"""What the `k8s` workload attestor says about the container itself (not about its pod)."""
+_IMAGE: Final = re.compile(r"(?:[!-?A-~]{1,255}@)?(sha256:[0-9a-f]{64})")
 _AGENTS: Final = "/spire/agent/"
 _SHOWN: Final = 300
 _LISTED: Final = 4
@@ -62,7 +33,7 @@ _LISTED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SpireLimits:
-    """What a snapshot is judged by."""
+    """What decides whether a snapshot counts, and which SPIRE agents are in the trust domain."""
 
     trust_domain: str
     grace_ns: int
@@ -230,118 +201,20 @@ def _unbound(agent: SpireAgent, question: SpireQuestion) -> Refusal | None:
     return None
 
 
-# --- changes
-# What differs between two snapshots of SPIRE agents, as people want to be told. Pure.
-#
-# Renewals of SVIDs are routine and left out: each agent renews about twice an hour.
+# --- images: compared by digest, never by tag
 
 
-class AgentChange(StrEnum):
-    """What happened to a SPIRE agent."""
-
-    ATTESTED = "attested"
-    """It was not there before."""
-    BANNED = "banned"
-    UNBANNED = "unbanned"
-    EVICTED = "evicted"
-    """Deleted on the SPIRE server; it may attest again."""
-    REATTESTED = "reattested"
-    """The same ID with other selectors or another attestor."""
+def image_digest(reference: str) -> str | None:
+    """`sha256:<hex>` of a reference by digest; None where it names an image by tag."""
+    match = _IMAGE.fullmatch(reference)
+    return match[1] if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedAgent:
-    """One SPIRE agent and what happened to it."""
-
-    agent_id: str
-    change: AgentChange
-    attestor: str
-
-
-def changed_agents(before: SpireSnapshot, after: SpireSnapshot) -> Iterator[ChangedAgent]:
-    """Every change, in the order of the mappings."""
-    for agent_id, agent in after.agents.items():
-        old = before.agents.get(agent_id)
-        if old is None:
-            change = AgentChange.BANNED if agent.banned else AgentChange.ATTESTED
-            yield ChangedAgent(agent_id, change, agent.attestor)
-        elif old.banned != agent.banned:
-            change = AgentChange.BANNED if agent.banned else AgentChange.UNBANNED
-            yield ChangedAgent(agent_id, change, agent.attestor)
-        elif (old.attestor, old.selectors) != (agent.attestor, agent.selectors):
-            yield ChangedAgent(agent_id, AgentChange.REATTESTED, agent.attestor)
-    for agent_id, agent in before.agents.items():
-        if agent_id not in after.agents:
-            yield ChangedAgent(agent_id, AgentChange.EVICTED, agent.attestor)
-
-
-# --- condition
-# How the SPIRE server answers, as readiness shows it. Pure.
-
-CAPPED: Final = (
-    "spire.server is off: nobody confirms nodes beyond their SVID, every level ends at L0"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SpireCondition:
-    """Lines for people; with an error the controller is not ready."""
-
-    error: str | None = None
-    warnings: tuple[str, ...] = ()
-
-
-class SpireConditions(Protocol):
-    """Says at any time how it stands."""
-
-    def condition(self, now_ns: int, /) -> SpireCondition:
-        """At `now_ns` (CLOCK_BOOTTIME); must not wait."""
-
-
-class NoSpireServer:
-    """None is configured: not an error, but said."""
-
-    def condition(self, now_ns: int, /) -> SpireCondition:  # noqa: ARG002 - the Protocol's
-        """Always the same."""
-        return SpireCondition(warnings=(CAPPED,))
-
-
-NO_SPIRE_SERVER: Final = NoSpireServer()
-
-
-# --- own standing
-# What the SPIRE server says about this controller itself: its own SPIRE agent, its own rights.
-#
-# All replicas share one identity, and an SVID does not say which of several SPIRE agents
-# handed it out. So this controller is unready only when none of them is in force; one that
-# is not is a warning. Pure.
-
-ADMIN_WARNING: Final = (
-    "the SPIRE server lets this controller do more than read (admin: true or admin_ids): whoever"
-    " takes the controller over can issue any SVID; use the policy of deploy/spire instead"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnStanding:
-    """Lines for people."""
-
-    error: str | None = None
-    """Why nobody should rely on this controller."""
-    warnings: tuple[str, ...] = ()
-
-
-def own_standing(
-    snapshot: SpireSnapshot, limits: SpireLimits, now_ns: int, own_id: str
-) -> OwnStanding:
-    """How the controller of SPIFFE ID `own_id` stands."""
-    entries = snapshot.entries.get(own_id, ())
-    if not entries:
-        return OwnStanding(warnings=(f"the SPIRE server has no registration entry of {own_id}",))
-    parents = sorted({x.parent_id for x in entries})
-    found = [agent_in_force(snapshot, limits, now_ns, x) for x in parents]
-    bad = tuple(f"own SPIRE agent: {x.detail}" for x in found if isinstance(x, Refusal))
-    admin = (ADMIN_WARNING,) if any(x.admin for x in entries) else ()
-    if len(bad) == len(parents):
-        return OwnStanding("; ".join(bad), admin)
-    return OwnStanding(None, (*bad, *admin))
+def digests_of(entry: SpireEntry) -> frozenset[str]:
+    """The image digests that a workload must have to get an SVID through this entry."""
+    found = (
+        image_digest(x.removeprefix(IMAGE_SELECTOR))
+        for x in entry.selectors
+        if x.startswith(IMAGE_SELECTOR)
+    )
+    return frozenset(x for x in found if x is not None)
