@@ -1,9 +1,8 @@
 """`python -m controller`: the controller in a cluster.
 
-Reads settings, and takes the nodes from the Kubernetes API. Where that is not used it says
-so and ends, because a controller that knows no nodes could accept nobody, and one that
-believed any name would be a hole. `python -m sandbox.controller_main` runs the same
-controller with a stand-in.
+Reads settings and takes the nodes from the Kubernetes API. Without that API it reports so and ends:
+a controller that knows no nodes could accept nobody, and one that accepted any name would be
+insecure. `python -m sandbox.controller_main` runs the same controller with a list of nodes.
 """
 
 import gc
@@ -25,8 +24,8 @@ from gpuwarden.settings.start import settings_or_exit
 
 PROGRAM: Final = "gpuwarden-controller"
 _COLLECT: Final = (5_000, 10, 10)
-"""Thresholds of Python's collector. The usual ones look through what a round has made before
-the round is over, again and again; a round leaves no cycles behind."""
+"""Thresholds of Python's garbage collector. The default ones search what an attestation has made
+before it is over, several times; an attestation leaves no cycles."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     loaded = settings_or_exit(PROGRAM, CONTROLLER, arguments)
     if not uses_kubernetes(loaded.settings, os.environ):
         sys.stderr.write(
-            f"{PROGRAM}: no node directory: this is no pod with a service account, and"
-            " kubernetes.api names no other way to the Kubernetes API; on a laptop,"
-            " `python -m sandbox.controller_main` runs this controller with a list of nodes\n"
+            f"{PROGRAM}: no node directory: this is not a pod with a service account, and"
+            " kubernetes.api is not `kubeconfig`; set it, or on a laptop run"
+            " `python -m sandbox.controller_main --node NAME`\n"
         )
         return EXIT_FAULT
     from controller.kube.transport import open_transport  # noqa: PLC0415 - brings 20 MiB of client library, needed here only
@@ -47,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def uses_kubernetes(settings: ControllerSettings, environ: Mapping[str, str]) -> bool:
-    """Whether this process has a Kubernetes API to use (KUBERNETES_SERVICE_HOST in a pod)."""
+    """Whether this process uses the Kubernetes API (KUBERNETES_SERVICE_HOST in a pod)."""
     if settings.kubernetes.api is KubernetesUse.AUTO:
         return bool(environ.get("KUBERNETES_SERVICE_HOST"))
     return settings.kubernetes.api is not KubernetesUse.OFF

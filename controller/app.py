@@ -72,7 +72,7 @@ _REFUSED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How often the process looks around, and how long it waits for its first SVID; seconds."""
+    """How often the process polls, and how long it waits for its first SVID; seconds."""
 
     tick_s: float = 0.25
     policy_look_s: float = 2.0
@@ -101,7 +101,7 @@ async def run(
     """Serve until SIGTERM, SIGINT or `stop`; returns the exit status.
 
     The nodes come from `directory`, or from the Kubernetes API behind `exchange`.
-    `announce` is told the addresses once all listeners are open. Raises StartError.
+    `announce` gets the addresses once all listeners are open. Raises StartError.
     """
     settings = loaded.settings
     logs.configure(settings.log.level, settings.log.format, service=SERVICE)
@@ -200,7 +200,7 @@ class _Controller:
         self._log.info(Event.PROCESS_STARTED, version=__version__)
 
     async def _read_store(self) -> None:
-        """Raises StartError unless the store may come later: nothing is accepted until then."""
+        """Raises StartError, unless the store may come later; nothing is accepted until then."""
         denials = self._parts.denials
         if self._parts.store.may_come_later:
             await denials.look()
@@ -221,7 +221,7 @@ class _Controller:
             await parts.spire.poller.await_snapshot(self._tempo.first_svid_s)
 
     async def _await_svid(self) -> None:
-        """Wait a little for an SVID, so that the first handshakes succeed, but not forever."""
+        """Wait up to `first_svid_s` for an SVID, so that the first handshakes succeed."""
         loop, come = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -251,7 +251,10 @@ class _Controller:
         return self._status
 
     def obey_signals(self) -> Callable[[], None]:
-        """From the start to the end, so that a second signal cannot cut the drain short."""
+        """Stop at a signal, until the returned function is called.
+
+        Holds during the drain too, so that a second signal cannot cut it short.
+        """
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
@@ -263,14 +266,14 @@ class _Controller:
         return disobey
 
     async def drain(self) -> None:
-        """See the module; does nothing the second time."""
+        """End everything in the order that the module names; does nothing the second time."""
         if self._drained:
             return
         self._drained = True
         parts = self._parts
         parts.conditions.state.draining = True
         closing = self._listeners.close(_GRACE_SECONDS)
-        await asyncio.sleep(0)  # the listeners are closed before the streams are told to go
+        await asyncio.sleep(0)  # lets the listeners close before the streams end
         parts.fleet.drain()
         parts.streams.end_all()
         await asyncio.gather(*closing, return_exceptions=True)
@@ -287,7 +290,7 @@ class _Controller:
         self._log.info(Event.PROCESS_STOPPED, status=self._status)
 
     def _svid_changed(self) -> None:
-        """Called on the SVID watcher's thread."""
+        """Called on the thread of the SVID watcher."""
         is_there = self._svid_watcher.current() is not None
         event = Event.SVID_UPDATED if is_there else Event.SVID_SOURCE_FAILED
         self._log.info(event, state=self._svid_watcher.state())
@@ -305,7 +308,7 @@ class _Controller:
 # --- what runs by itself
 
 Fault = Callable[[str, BaseException | None], None]
-"""Told which task ended and why; None where it returned although it never should."""
+"""Gets the name of the task that ended and its error; None where it returned."""
 
 
 class Supervisor:

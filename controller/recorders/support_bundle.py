@@ -165,7 +165,7 @@ class ControllerState:
         )
 
     def audit_state(self) -> Content:
-        """`audit.json`: the log's head and condition, and which agents raise an alarm about it."""
+        """`audit.json`: head and condition of the log, and the agents that accuse it."""
         condition, published = self.audit.condition, self.audit.published
         accusing = self.alarms.accusing()
         head = None

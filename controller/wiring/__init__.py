@@ -1,1 +1,1 @@
-"""Wiring of the controller."""
+"""Constructs the parts of a controller and connects them; the one place that knows constructors."""

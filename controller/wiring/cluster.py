@@ -1,8 +1,8 @@
-"""The Kubernetes side of a controller, put together: copies, enrolments, leadership, Events.
+"""The Kubernetes side of a controller: caches, enrollments, reservations, leader election, Events.
 
-Opens nothing by itself: the connection comes in as an `Exchange`, so that a controller
-without a cluster never imports the client library. `tasks` run forever; what they fail at
-is seen by how old the copies are.
+Opens nothing by itself. The connection comes in as an `Exchange`, so that a controller without a
+cluster never imports the client library. The tasks run until they are cancelled; the age of the
+caches shows what they fail at.
 """
 
 import asyncio
@@ -78,13 +78,13 @@ class Cluster:
         pace: Pace = DEFAULT_PACE,
         has_policy: bool = False,
     ) -> None:
-        """`has_policy`: whether the policy is the cluster's."""
+        """`has_policy`: whether the policy is an object of the cluster."""
         self._exchange = exchange
         self._clock = clock
         self._instruments = instruments
         self._rules = rules
         self._pace = pace
-        self._says_events = settings.events
+        self._writes_events = settings.events
         self._api = api = ApiClient(exchange, instruments)
         stale_after_ns = settings.stale_after.ns
         map_names = MapNames()
@@ -139,7 +139,7 @@ class Cluster:
             leads=_always,
             draw_name=lambda: secrets.token_hex(8),
         )
-        """What no other replica knows: the API server asks one of them about each pod."""
+        """For what no other replica knows: the API server asks one replica about each pod."""
         self._requeuer = NodeRequeuer(
             api,
             replica=replica,
@@ -183,7 +183,7 @@ class Cluster:
     def hints(
         self, passing: Callable[[AdmittedPod], Iterable[str]], not_ready: Callable[[], str | None]
     ) -> NodeHints:
-        """What keeps the nodes' hint labels, for schedulers that do not ask the extender.
+        """Keeps the nodes' hint labels, for schedulers that do not ask the extender.
 
         `passing`: the nodes where a waiting pod would pass.
         """
@@ -205,50 +205,50 @@ class Cluster:
                 yield pod.waiting
 
     def token_reviewer(self, audience: str) -> KubeTokenReviewer:
-        """Who says whose tokens for an audience are."""
+        """Asks the API server whose a token for `audience` is."""
         return KubeTokenReviewer(self._api, audience)
 
     def follow_pods(self, observe: Observe[KnownPod]) -> None:
-        """Have further changes of the pods told."""
+        """Report further changes of the pods to `observe`."""
         self._pod_observers.append(observe)
 
-    def tell(self, changes: Iterable[TrustChange]) -> None:
-        """Say in Events what happened to nodes; returns at once."""
-        if self._says_events:
+    def report_trust(self, changes: Iterable[TrustChange]) -> None:
+        """Report in Events what happened to nodes; returns at once."""
+        if self._writes_events:
             notices = trust_notices(changes, self.nodes.snapshot(), self._pods.managed)
             self._events.say(notices)
 
-    def tell_use(self, faults: Iterable[UseFault]) -> None:
-        """Say in Events where nodes and the ledger do not agree; returns at once."""
-        if self._says_events:
+    def report_use(self, faults: Iterable[UseFault]) -> None:
+        """Report in Events where nodes and the ledger do not agree; returns at once."""
+        if self._writes_events:
             self._events.say(use_notices(faults, self.nodes.snapshot()))
 
-    def tell_admission(self, decision: AdmissionDecision) -> None:
-        """Say in an Event what would be denied; returns at once."""
-        self._tell_own(admission_notice(decision))
+    def report_admission(self, decision: AdmissionDecision) -> None:
+        """Report in an Event what would be denied; returns at once."""
+        self._report_own(admission_notice(decision))
 
-    def tell_binding(self, decision: BindDecision) -> None:
-        """Say in an Event what would be denied; returns at once."""
-        self._tell_own(binding_notice(decision))
+    def report_binding(self, decision: BindDecision) -> None:
+        """Report in an Event what would be denied; returns at once."""
+        self._report_own(binding_notice(decision))
 
-    def tell_placement(self, decision: FilterDecision, totals: Totals) -> None:
-        """Say in an Event that a pod would not be placed; returns at once."""
-        self._tell_own(placement_notice(decision, totals))
+    def report_placement(self, decision: FilterDecision, totals: Totals) -> None:
+        """Report in an Event that a pod would not be placed; returns at once."""
+        self._report_own(placement_notice(decision, totals))
 
-    def _tell_own(self, notice: Notice | None) -> None:
-        if notice is not None and self._says_events:
+    def _report_own(self, notice: Notice | None) -> None:
+        if notice is not None and self._writes_events:
             self._own_events.say((notice,))
 
     def wake(self, changes: Iterable[TrustChange]) -> None:
-        """Have the scheduler try pods again that `changes` may help; returns at once."""
+        """Requeue pods that `changes` may help; returns at once."""
         self._requeuer.wake(changes)
 
     def wake_nodes(self, nodes: Iterable[str]) -> None:
-        """Have the scheduler try pods again that these nodes may have room for; returns at once."""
+        """Requeue pods that these nodes may have room for; returns at once."""
         self._requeuer.wake_nodes(nodes)
 
     def set_gauges(self) -> None:
-        """Show how large and how old the copies are."""
+        """Show how large and how old the caches are."""
         objects, age = (
             self._instruments.gauge(names.KUBE_OBJECTS),
             self._instruments.gauge(names.KUBE_AGE),

@@ -147,7 +147,7 @@ def assemble(
         spire=spire.condition,
     )
     refusals = RecentRefusals(clock.wall_ns)
-    recorder = TrustRecorder(instruments, audit, refusals, _tell_of_changes(cluster, conditions))
+    recorder = TrustRecorder(instruments, audit, refusals, _report_changes(cluster, conditions))
     denials = QuarantineEntries(store.store, partial(recorder.denial, fate=QuarantineFate.STANDS))
     streams = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
@@ -276,7 +276,9 @@ def _directory(directory: NodeDirectory | None, cluster: Cluster | None) -> Node
     if directory is not None:
         return directory
     if cluster is None:
-        raise NodesUnknownError("nobody says which nodes exist")
+        raise NodesUnknownError(
+            "no node directory: expected the Kubernetes API, or a list of nodes in the sandbox"
+        )
     return cluster.nodes
 
 
@@ -289,20 +291,20 @@ def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> Pol
     return cluster.policy
 
 
-def _tell_of_changes(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes], None]:
-    """Has changes of trust told in the cluster, and pods tried again that they may help.
+def _report_changes(cluster: Cluster | None, conditions: Conditions) -> Callable[[Changes], None]:
+    """Reports changes of trust in the cluster and requeues the pods that they may help.
 
     Until every agent had its turn nothing is decided, so no pod waits for one of these changes.
     """
 
-    def tell(changes: Changes) -> None:
+    def report(changes: Changes) -> None:
         if cluster is None:
             return
-        cluster.tell(changes)
+        cluster.report_trust(changes)
         if conditions.not_ready() is None:
             cluster.wake(changes)
 
-    return tell
+    return report
 
 
 def _insecure_warnings(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:

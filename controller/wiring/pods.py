@@ -62,7 +62,7 @@ def binding_webhook(
     """None without a cluster or webhooks."""
     if cluster is None or settings.admission.tls.cert is None:
         return None
-    recorder = BindingRecorder(instruments, conditions.audit, cluster.tell_binding)
+    recorder = BindingRecorder(instruments, conditions.audit, cluster.report_binding)
     return binding_parts(
         BindingSources(
             settings=settings,
@@ -73,7 +73,7 @@ def binding_webhook(
             not_ready=conditions.not_ready,
             audit=conditions.audit,
             use_recorder=UseRecorder(
-                instruments, conditions.audit, cluster.tell_use, recorder.logged
+                instruments, conditions.audit, cluster.report_use, recorder.logged
             ),
             recorder=recorder,
             clock=conditions.clock,
@@ -93,11 +93,11 @@ def admission_webhooks(
     def modes() -> frozenset[NodeMode] | None:
         return None if settings.static_hashes else conditions.policy().modes
 
-    def tell(decision: AdmissionDecision) -> None:
+    def report(decision: AdmissionDecision) -> None:
         if cluster is not None:
-            cluster.tell_admission(decision)
+            cluster.report_admission(decision)
 
-    recorder = AdmissionRecorder(instruments, conditions.audit, tell)
+    recorder = AdmissionRecorder(instruments, conditions.audit, report)
     ports = PodPorts(
         admission_rules(settings, requirement_rules(settings)),
         is_enforced=enforced_by(cluster),
@@ -144,12 +144,12 @@ def extender_server(
 ) -> ExtenderServer:
     """The listener for the scheduler; each decision is recorded."""
     recorder = ExtenderRecorder(instruments)
-    tell = None if cluster is None else cluster.tell_placement
+    report = None if cluster is None else cluster.report_placement
     limits = ExtenderLimits(body_bytes=settings.limits.filter_bytes)
     return ExtenderServer(
         Extender(
             verbs,
-            sink=NotedDecisions(audit, recorder.count_nodes, tell),
+            sink=NotedDecisions(audit, recorder.count_nodes, report),
             metrics=recorder,
             limits=limits,
         ),

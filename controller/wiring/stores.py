@@ -17,13 +17,16 @@ MEMORY_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class ChosenStore:
-    """A store, the way to end it, and what the audit log says about it."""
+    """A store, how it is closed, and its facts for the audit log."""
 
     store: EnrollmentStore
     close: Callable[[], Awaitable[None]]
     facts: Callable[[], Mapping[str, str | int | bool]]
     may_come_later: bool = False
-    """Whether to start without it: it is another process's, and nothing is accepted until then."""
+    """Whether to start before it can be read, as where another process keeps it.
+
+    Until it was read nothing is accepted.
+    """
 
 
 class StoreKindError(Exception):
@@ -52,4 +55,4 @@ def choose_store(
 
 
 async def _nothing() -> None:
-    """Memory needs no end, and the API client is closed by whoever opened it."""
+    """Memory needs no close, and whoever opened the API client closes it."""

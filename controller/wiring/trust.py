@@ -41,7 +41,7 @@ _SPARE_MESSAGES: Final = 4.0
 
 
 def verifier_settings(settings: ControllerSettings) -> VerifierSettings:
-    """The part of the settings that the Verifier is judged by."""
+    """The settings that the verifier decides by."""
     times = settings.attestation
     return VerifierSettings(
         trust_domain=settings.trust_domain,
@@ -68,7 +68,7 @@ def evidence_intake(
     registry: FleetRegistry,
     recorder: TrustRecorder,
 ) -> EvidenceIntake:
-    """Takes what the Verifier said of evidence to the registry, the store and the log."""
+    """Takes the verifier's results to the registry, the store and the log."""
     return EvidenceIntake(
         verifier=verifier,
         store=conditions.store,
@@ -91,7 +91,7 @@ def attestation_service(
     table: StreamTable,
     binding: BindingParts | None,
 ) -> AttestationService:
-    """The agents' streams; nodes are asked for their pods where a ledger releases by them."""
+    """The agents' streams; agents report their pods while GPUs of the node are released."""
     return AttestationService(
         verifier=verifier,
         intake=intake,
@@ -116,7 +116,7 @@ def operator_service(
     registry: FleetRegistry,
     recorder: TrustRecorder,
 ) -> OperatorService:
-    """Where acts of operators are carried out."""
+    """Carries out what operators order."""
     return OperatorService(
         OperatorServicePorts(
             store=conditions.store,
@@ -139,7 +139,7 @@ def quarantine_reconciler(
     recorder: TrustRecorder,
     instruments: Instruments,
 ) -> QuarantineReconciler:
-    """Carries out the denials of every replica, and those that the log knows from before."""
+    """Carries out quarantine entries: those of every replica, and older ones in this audit log."""
     return QuarantineReconciler(
         conditions.store,
         denials,
@@ -193,7 +193,7 @@ def _peer_usage(settings: ControllerSettings) -> PeerUsage:
 
 @dataclass(frozen=True, slots=True)
 class SpireConfirmation:
-    """What confirms nodes at level L1; without a SPIRE server only the answers that say so."""
+    """What confirms nodes at level L1; without a SPIRE server it reports only that."""
 
     facts: SpireFacts
     condition: Callable[[int], SpireCondition]
@@ -207,7 +207,7 @@ def spire_confirmation(
     anchor: ClockAnchor,
     recorder: SpireRecorder,
 ) -> SpireConfirmation:
-    """The SPIRE part of a controller, not yet started."""
+    """What confirms nodes at level L1, not yet started."""
     spire = settings.spire
     if spire.server is None:
         return SpireConfirmation(NoSpire(), no_spire_server, None)
