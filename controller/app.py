@@ -193,7 +193,7 @@ class _Controller:
         parts.conditions.state.listening_since_ns = parts.clock.boottime_ns()
         self._supervisor.watch("ticks", Ticks(parts, self._instruments).follow(self._tempo.tick_s))
         self._supervisor.watch("denials", parts.denials.follow(self._tempo.store_look_s))
-        self._supervisor.watch("policy", parts.policy.follow(self._tempo.policy_look_s))
+        self._supervisor.watch("policy", parts.policy.run(self._tempo.policy_look_s))
         for name, watching in self._listeners.tasks().items():
             self._supervisor.watch(name, watching)
         self._listeners.announce(self.addresses)
@@ -242,7 +242,7 @@ class _Controller:
         """Wait until a policy is in force; until then no agent is heard."""
         policy = self._parts.policy
         while policy.unknown is not None and not self._stop.is_set():
-            await policy.look()
+            await policy.reload()
             await asyncio.sleep(self._tempo.tick_s)
 
     async def serve(self) -> int:

@@ -10,22 +10,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from controller.admission.mutation import (
+from controller.admission.early_reservation import Granted
+from controller.admission.gpu_supply import (
     DEVICE_VARIABLES,
-    Granted,
+    NVIDIA,
+    Supply,
     could_open_devices,
     opens_devices,
-)
-from controller.admission.pod_view import (
-    DEFAULT_SCHEDULER,
-    NVIDIA,
-    AdmissionRules,
-    AdmittedContainer,
-    AdmittedPod,
-    Supply,
     supply_of,
     supply_without_request,
 )
+from controller.admission.pod import AdmittedContainer, AdmittedPod
+from controller.admission.rules import DEFAULT_SCHEDULER, AdmissionRules
 from controller.placement.pod import RUNTIME_DEVICE_PREFIXES
 from controller.placement.requirements import Requirements
 from controller.placement.texts import (

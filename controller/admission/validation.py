@@ -9,16 +9,11 @@ from itertools import islice
 from typing import Final
 
 from controller.admission.bypass_checks import BYPASS_CHECKS, Case, ephemeral, results
-from controller.admission.mutation import (
-    Granted,
-    Operation,
-    ephemeral_injection,
-    injection,
-    is_beyond_repair,
-    is_early,
-    unreservable,
-)
-from controller.admission.pod_view import AdmissionRules, AdmittedContainer, AdmittedPod
+from controller.admission.early_reservation import Granted, is_early, unreservable
+from controller.admission.mutation import ephemeral_injection, injection, is_beyond_repair
+from controller.admission.pod import AdmittedContainer, AdmittedPod
+from controller.admission.review import Operation
+from controller.admission.rules import AdmissionRules
 from controller.placement.devices import mode_fits
 from controller.placement.pod import reserved_keys
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements

@@ -8,15 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.admission.mutation import (
-    EarlyAsk,
-    Granted,
-    granted_early,
-    is_kept,
-    our_toleration,
-    suits,
-)
-from controller.admission.pod_view import AdmissionRules, AdmittedPod
+from controller.admission.early_reservation import EarlyAsk, Granted, granted_early
+from controller.admission.node_selection import is_kept, our_toleration, suits
+from controller.admission.pod import AdmittedPod
+from controller.admission.rules import AdmissionRules
 from controller.admission.validation import validated
 from controller.binding.request import (
     BindingRequest,

@@ -9,9 +9,9 @@ from typing import Annotated, Final, Protocol
 
 import msgspec
 
-from controller.admission.mutation import Operation, Value, Verb, cdi_names, pointer
-from controller.admission.pod_view import AdmittedPod
-from controller.admission.review import AdmissionRequest
+from controller.admission.early_reservation import cdi_names
+from controller.admission.pod import AdmittedPod
+from controller.admission.review import AdmissionRequest, Operation, Value, Verb, pointer
 from controller.ledger.record import PodRef
 from controller.placement.node_verdict import Promise
 from controller.placement.pod import RUNTIME_DEVICE_PREFIXES, ReservedKeys

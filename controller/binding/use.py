@@ -356,7 +356,7 @@ class Evictions:
 
 
 class LedgerUse:
-    """Implements GpuUse; the same answer is the same object while the ledger is the same."""
+    """What GpuUse asks for; the same answer is the same object while the ledger is the same."""
 
     def __init__(self, snapshot: Callable[[], LedgerSnapshot]) -> None:
         self._snapshot = snapshot

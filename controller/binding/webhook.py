@@ -9,8 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from controller.admission.mutation import DRY_RUN_ID, EarlyAsk, Given, Granted, granted_early
-from controller.admission.review import AdmissionRequest, Verdict
+from controller.admission.early_reservation import (
+    DRY_RUN_ID,
+    EarlyAsk,
+    Given,
+    Granted,
+    granted_early,
+)
+from controller.admission.review import AdmissionRequest, Verdict, reported
 from controller.binding.decision import (
     BindingView,
     Decision,
@@ -62,7 +68,7 @@ from controller.ledger.record import (
 )
 from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError
 from controller.placement.snapshot import GpuUse
-from controller.placement.texts import RESERVATION_ID, SEED_RESERVATION_ID, message
+from controller.placement.texts import RESERVATION_ID, SEED_RESERVATION_ID
 from controller.record import AuditUnavailableError, Record
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -259,7 +265,7 @@ class BindingWebhook:
         except BindingDecodeError as error:
             refusal = Refusal(ReasonCode.REQ_INVALID, str(error))
             if self._ports.view().report:
-                return _reported((refusal,))
+                return reported((refusal,))
             return Verdict((refusal,), result="refused")
         enforced = self._marked or self._ports.is_enforced(asked.namespace)
         stored, decision = await self._decided(asked, enforced=enforced)
@@ -333,7 +339,7 @@ class BindingWebhook:
         if not asked.dry_run:
             self._note(asked, stored, decision, refusals, report=report)
         if report:
-            return _reported(refusals)
+            return reported(refusals)
         if isinstance(decision, Refused) or stored is None:
             return Verdict(refusals, result="refused")
         annotations = dict(decision.annotations)
@@ -369,11 +375,6 @@ class BindingWebhook:
                 evidence="" if isinstance(decision, Refused) else decision.evidence,
             )
         )
-
-
-def _reported(refusals: tuple[Refusal, ...]) -> Verdict:
-    warnings = tuple(f"would be denied: {message(refusal)}" for refusal in refusals)
-    return Verdict(warnings=warnings, result="reported")
 
 
 # --- early
@@ -498,7 +499,7 @@ class EarlyReservations:
     def _place(self, ask: EarlyAsk, before: Holder | None) -> EarlyPlace | Refusal:
         ports, view = self._ports, self._view()
         if before is None:
-            return choose_early(ask, view, ports.use.use, ports.nodes())
+            return choose_early(ask, view, ports.use, ports.nodes())
         entry = view.ledger.get(before.gpus[0])
         if entry is None or entry.record.holder(before.reservation) is None:
             return _PENDING

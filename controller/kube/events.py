@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, NoReturn
 
-from controller.admission.review import AdmissionDecision
+from controller.admission.pod_webhooks import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault, UseFaultKind
 from controller.fleet.directory import DirectorySnapshot

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from controller.admission.mutation import FITS, hinted
-from controller.admission.pod_view import AdmittedPod
+from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient

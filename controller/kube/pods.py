@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Final
 
 from controller.access import FoundPod
-from controller.admission.pod_view import AdmittedPod, decode_admitted
+from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.binding.request import BoundPod, PodsUnavailableError, StoredPod
 from controller.kube.cache import Cache, Change
 from controller.kube.client import ApiClient

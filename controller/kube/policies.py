@@ -1,8 +1,7 @@
-"""The cluster's policy: followed as custom resources, and told there what became of each.
+"""The policy as custom resources: read from their caches, with the outcome in their status.
 
-Implements PolicySource. The two collections are copied by list and watch; what was right last
-stays in force, whatever happens to the objects and however long the API server is away. Must
-not judge: `policy_objects` does, by the file's parser.
+The last valid policy stays in force, whatever happens to the objects and however long the API
+server is away. Must not judge: `policy_objects` does, by the file's parser.
 """
 
 import asyncio
@@ -16,9 +15,9 @@ from controller.kube.policy_objects import (
     POLICY,
     POLICY_KIND,
     Edition,
-    PartKey,
-    PolicyPart,
-    PolicyParts,
+    ObjectKey,
+    PolicyObject,
+    PolicyObjects,
     status_patch,
     verdict,
 )
@@ -31,11 +30,11 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-LOOK_SECONDS: Final = 1.0
+STATUS_SECONDS: Final = 1.0
 
 
 class ClusterPolicy:
-    """One per process; used from one event loop."""
+    """Implements PolicySource; one for the process, used from one event loop."""
 
     def __init__(
         self,
@@ -48,37 +47,37 @@ class ClusterPolicy:
         pace: Pace = DEFAULT_PACE,
         opaque_hashes: bool = False,
     ) -> None:
-        """`leads`: whether this replica is the one that writes what became of the objects."""
+        """`leads`: whether this replica writes the status of the objects."""
         self._api = api
         self._clock = clock
         self._leads = leads
         self._opaque_hashes = opaque_hashes
         self.current: Policy | None = None
-        """The last one that was right."""
+        """The last valid one."""
         self._policies, self._classes = (
             ListWatch(api, kind, clock=clock, instruments=instruments, jitter=jitter, pace=pace)
             for kind in (POLICY_KIND, CLASS_KIND)
         )
-        self.watchers: Mapping[str, ListWatch[PolicyPart]] = {
+        self.watchers: Mapping[str, ListWatch[PolicyObject]] = {
             ATTESTATION_POLICIES.plural: self._policies,
             ATTESTATION_CLASSES.plural: self._classes,
         }
-        self._seen: Mapping[PartKey, Edition] | None = None
-        self._in_force: Mapping[PartKey, Edition] = {}
+        self._seen: Mapping[ObjectKey, Edition] | None = None
+        self._in_force: Mapping[ObjectKey, Edition] = {}
         self._findings: tuple[Finding, ...] = ()
         self._log = logger("policy")
-        self._told = False
+        self._is_failing = False
 
-    async def look(self) -> PolicyChange | None:
-        """What the objects say since the last look; None before both copies are there."""
+    async def poll(self) -> PolicyChange | None:
+        """What has changed since the last poll; None before both caches are filled."""
         if not all(x.synced.is_set() for x in self.watchers.values()):
             return None
-        parts = self._parts()
-        editions = parts.editions()
+        objects = self._objects()
+        editions = objects.editions()
         if editions == self._seen:
             return None
         try:
-            policy = await asyncio.to_thread(parts.policy, opaque_hashes=self._opaque_hashes)
+            policy = await asyncio.to_thread(objects.policy, opaque_hashes=self._opaque_hashes)
         except PolicyInvalidError as error:
             self._seen, self._findings = editions, error.findings
             return PolicyChange(None, error.findings)
@@ -86,17 +85,17 @@ class ClusterPolicy:
         self.current = policy
         return PolicyChange(policy, ())
 
-    async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
-        """Write what became of the objects, forever; ends by cancellation only."""
+    async def run(self, seconds: float = STATUS_SECONDS) -> NoReturn:
+        """Write the status of the objects again and again; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
-            await self.tell()
+            await self.write_status()
 
-    async def tell(self) -> None:
-        """Write each status that says something else; one failure is enough for a while."""
+    async def write_status(self) -> None:
+        """Write each status that has changed, until a write fails."""
         if self._seen is None or not self._leads():
             return
-        for key, entry in self._parts():
+        for key, entry in self._objects():
             edition = Edition(entry.uid, entry.value.generation)
             if self._seen.get(key) != edition:
                 continue  # not judged yet
@@ -108,22 +107,22 @@ class ClusterPolicy:
                 digest="" if self.current is None else self.current.digest,
             )
             patch = status_patch(wanted, entry.value.said, self._clock.wall_ns())
-            if patch is not None and not await self._wrote(key, patch):
+            if patch is not None and not await self._write(key, patch):
                 return
 
-    async def _wrote(self, key: PartKey, patch: dict[str, object]) -> bool:
+    async def _write(self, key: ObjectKey, patch: dict[str, object]) -> bool:
         resource = ATTESTATION_POLICIES if key.kind == POLICY else ATTESTATION_CLASSES
         try:
             await self._api.patch(resource, key.name, patch, subresource="status")
         except ApiError as error:
             if error.is_not_found:
                 return True
-            if not self._told:
+            if not self._is_failing:
                 self._log.warning(Event.KUBE_STATUS_FAILED, object=str(key), reason=str(error))
-            self._told = True
+            self._is_failing = True
             return False
-        self._told = False
+        self._is_failing = False
         return True
 
-    def _parts(self) -> PolicyParts:
-        return PolicyParts(self._policies.cache.objects, self._classes.cache.objects)
+    def _objects(self) -> PolicyObjects:
+        return PolicyObjects(self._policies.cache.objects, self._classes.cache.objects)

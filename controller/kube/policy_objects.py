@@ -61,7 +61,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyPart:
+class PolicyObject:
     """One of the objects."""
 
     generation: int
@@ -70,7 +70,7 @@ class PolicyPart:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PartKey:
+class ObjectKey:
     """Which object."""
 
     kind: str
@@ -115,10 +115,10 @@ class _Object(msgspec.Struct, gc=False):
 _DECODER: Final = msgspec.json.Decoder(_Object)
 
 
-def _read(body: bytes) -> tuple[Metadata, PolicyPart]:
+def _read(body: bytes) -> tuple[Metadata, PolicyObject]:
     found = _DECODER.decode(body)
     said = next((_said(x, found.status) for x in found.status.conditions if _is_ours(x)), None)
-    return found.metadata, PolicyPart(found.metadata.generation, bytes(found.spec), said)
+    return found.metadata, PolicyObject(found.metadata.generation, bytes(found.spec), said)
 
 
 def _is_ours(condition: _Condition) -> bool:
@@ -140,37 +140,39 @@ POLICY_KIND: Final = Kind(ATTESTATION_POLICIES, _read)
 CLASS_KIND: Final = Kind(ATTESTATION_CLASSES, _read)
 
 
-class PolicyParts:
+class PolicyObjects:
     """All objects at one moment."""
 
     def __init__(
         self,
-        policies: Mapping[str, Entry[PolicyPart]],
-        classes: Mapping[str, Entry[PolicyPart]],
+        policies: Mapping[str, Entry[PolicyObject]],
+        classes: Mapping[str, Entry[PolicyObject]],
     ) -> None:
-        self._parts = {
-            **{PartKey(POLICY, name): x for name, x in policies.items()},
-            **{PartKey(CLASS, name): x for name, x in classes.items()},
+        self._objects = {
+            **{ObjectKey(POLICY, name): x for name, x in policies.items()},
+            **{ObjectKey(CLASS, name): x for name, x in classes.items()},
         }
 
-    def __iter__(self) -> Iterator[tuple[PartKey, Entry[PolicyPart]]]:
-        return iter(self._parts.items())
+    def __iter__(self) -> Iterator[tuple[ObjectKey, Entry[PolicyObject]]]:
+        return iter(self._objects.items())
 
-    def editions(self) -> Mapping[PartKey, Edition]:
+    def editions(self) -> Mapping[ObjectKey, Edition]:
         """What the policy is made of."""
-        return {key: Edition(x.uid, x.value.generation) for key, x in self._parts.items()}
+        return {key: Edition(x.uid, x.value.generation) for key, x in self._objects.items()}
 
     def policy(self, *, opaque_hashes: bool = False) -> Policy:
         """The one policy of all; raises PolicyInvalidError that names the objects."""
-        specs = {key: _decoded(x.value.spec) for key, x in sorted(self._parts.items())}
+        specs = {key: _decoded(x.value.spec) for key, x in sorted(self._objects.items())}
         if findings := tuple(_faults(specs)):
             raise PolicyInvalidError(findings)
         names = [key.name for key in specs if key.kind == CLASS]
         document = {
-            **_mapping(specs[PartKey(POLICY, NAME)]),
+            **_mapping(specs[ObjectKey(POLICY, NAME)]),
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "classes": [{**_mapping(specs[PartKey(CLASS, name)]), "name": name} for name in names],
+            "classes": [
+                {**_mapping(specs[ObjectKey(CLASS, name)]), "name": name} for name in names
+            ],
         }
         text = msgspec.json.encode(document, order="sorted")
         if len(text) > MAX_BYTES:
@@ -186,10 +188,10 @@ class PolicyParts:
 
 
 def verdict(
-    key: PartKey,
+    key: ObjectKey,
     edition: Edition,
     *,
-    in_force: Mapping[PartKey, Edition],
+    in_force: Mapping[ObjectKey, Edition],
     findings: Iterable[Finding],
     digest: str,
 ) -> Said:
@@ -202,7 +204,7 @@ def verdict(
     return Said(is_accepted, reason, message, edition.generation, shown_digest)
 
 
-def _message(key: PartKey, findings: Iterable[Finding]) -> str:
+def _message(key: ObjectKey, findings: Iterable[Finding]) -> str:
     """What is wrong, with the object's own faults first: one of others is enough to refuse all."""
     texts = sorted(map(str, findings), key=lambda x: not x.startswith(f"{key}: "))
     message = "; ".join(texts)
@@ -241,9 +243,9 @@ def _mapping(spec: object) -> dict[str, Any]:
     return spec if isinstance(spec, dict) else {}
 
 
-def _faults(specs: Mapping[PartKey, object]) -> Iterator[Finding]:
+def _faults(specs: Mapping[ObjectKey, object]) -> Iterator[Finding]:
     """What the file's parser cannot see."""
-    if PartKey(POLICY, NAME) not in specs:
+    if ObjectKey(POLICY, NAME) not in specs:
         yield Finding(f"{POLICY}/{NAME}", "nothing", "an AttestationPolicy of that name")
     for key, spec in specs.items():
         if key.kind == POLICY and key.name != NAME:

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import compress, repeat
 from operator import is_not
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
@@ -359,13 +359,6 @@ def acceptable_hashes(
 # Makes the scene of each decision from what stands in memory at that moment.
 
 
-class FleetSource(Protocol):
-    """Where the verified fleet comes from."""
-
-    def snapshot(self) -> FleetSnapshot:
-        """The current snapshot."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """Who has which device, beyond what evidence shows, as one pod sees it."""
@@ -397,7 +390,7 @@ class Scenes:
 
     def __init__(
         self,
-        fleet: FleetSource,
+        fleet: Callable[[], FleetSnapshot],
         policy: Callable[[], Policy],
         moment: Callable[[], Moment],
         static: InsecureStaticHashes = NO_STATIC_HASHES,
@@ -420,7 +413,7 @@ class Scenes:
         if self._compiled is None or self._compiled.policy is not policy:
             self._compiled = placement_policy(policy)
         return Scene(
-            fleet=self._fleet.snapshot(),
+            fleet=self._fleet(),
             policy=self._compiled,
             now=self._moment(),
             busy=use.busy,
@@ -436,8 +429,13 @@ class Scenes:
         )
 
 
-class GpuUse(Protocol):
-    """Who has which device, beyond what evidence shows: reservations, pods of the cluster."""
+GpuUse = Callable[[str | None, ShareGroup | None], DeviceUse]
+"""Who has which device beyond what evidence shows, as the pod of a UID and share group sees it.
 
-    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
-        """As a pod sees it; the same object while nothing has changed."""
+The same object while nothing has changed.
+"""
+
+
+def no_use(_pod_uid: str | None, _share: ShareGroup | None) -> DeviceUse:
+    """For an installation without reservations."""
+    return NO_USE

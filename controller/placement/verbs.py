@@ -5,11 +5,11 @@ Holds: filter, prioritize, decision, explanation, fit.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress, filterfalse, islice
-from typing import Final, Protocol
+from typing import Final
 
 from controller.fleet.view import Acceptance
 from controller.placement.node_verdict import Judge, Promise, promise_to
@@ -232,43 +232,6 @@ class FilterDecision:
     """Codes of all nodes and the digest of the full list; costly, call it once."""
     reported: bool = False
     """Whether all nodes were let through whatever was decided: report-only mode."""
-
-
-class DecisionSink(Protocol):
-    """Takes decisions for the audit log."""
-
-    def note(self, decision: FilterDecision) -> None:
-        """Record the decision; never waits, never raises."""
-
-
-class RecordLog(Protocol):
-    """The part of the audit log that decisions need."""
-
-    def note(self, record: Record) -> None:
-        """Append without waiting."""
-
-
-class NotedDecisions:
-    """Writes each decision into the audit log and counts nodes per code."""
-
-    def __init__(
-        self,
-        log: RecordLog,
-        count_nodes: Callable[[Mapping[ReasonCode, int]], None],
-        tell: Callable[[FilterDecision, Totals], None] | None = None,
-    ) -> None:
-        """`tell` says in Events what should be said."""
-        self._log = log
-        self._count_nodes = count_nodes
-        self._tell = tell
-
-    def note(self, decision: FilterDecision) -> None:
-        """Work out the totals and append the record."""
-        totals = decision.totals()
-        self._log.note(decision_record(decision, totals))
-        self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
-        if self._tell is not None:
-            self._tell(decision, totals)
 
 
 def decision_record(decision: FilterDecision, totals: Totals) -> Record:

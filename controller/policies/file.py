@@ -263,14 +263,14 @@ def policy_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """What a look at the file found: a policy to use from now on, or why the old one stays."""
+    """What a poll found: a policy to use from now on, or why the old one stays."""
 
     policy: Policy | None
     findings: tuple[Finding, ...]
 
 
 class PolicyFile:
-    """One file on disk. Reads it when asked; blocking, a few milliseconds."""
+    """One file on disk, read when asked; blocking, a few milliseconds."""
 
     def __init__(self, path: Path, *, opaque_hashes: bool = False) -> None:
         """Read the file; raises PolicyInvalidError when it is no policy now."""
@@ -281,14 +281,14 @@ class PolicyFile:
         if change is None or change.policy is None:
             raise PolicyInvalidError(change.findings if change else ())
         self.current: Policy = change.policy
-        """The policy in force: of the last file that was right."""
+        """The policy in force: of the last valid file."""
 
-    async def look(self) -> PolicyChange | None:
+    async def poll(self) -> PolicyChange | None:
         """As `refresh`, beside the event loop."""
         return await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> PolicyChange | None:
-        """Look at the file; None when it is as it was at the last look."""
+        """Read the file; None when it is as it was the last time."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)

@@ -1,16 +1,14 @@
 """The policy that decisions use now, and the task that takes a changed one into force.
 
-It comes from a file or from the cluster. A wrong one is refused as a whole and the old policy
-stays; while there was no right one yet, nothing may be decided. Must not judge policies itself;
-`policy_file` does.
+It comes from a file or from the cluster. An invalid one is refused as a whole and the old policy
+stays; before the first valid one nothing may be decided. Must not judge policies: `file` does.
 """
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
-from controller.policies.file import PolicyChange, PolicyFile
+from controller.policies.file import PolicyChange
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import AuditLog, Record
 from gpuwarden.audit.record import RecordKind
@@ -23,18 +21,18 @@ _SHOWN_FINDINGS: Final = 10
 
 
 class PolicySource(Protocol):
-    """Where the policy comes from."""
+    """Where the policy comes from: `PolicyFile` or `ClusterPolicy`."""
 
     @property
     def current(self) -> Policy | None:
-        """The last one that was right; None before the first."""
+        """The last valid one; None before the first."""
 
-    async def look(self) -> PolicyChange | None:
-        """What has changed since the last look, if anything has."""
+    async def poll(self) -> PolicyChange | None:
+        """What has changed since the last poll, if anything has."""
 
 
 class PolicyInForce:
-    """One for the process. Without a source nothing is demanded, forever."""
+    """One for the process. Without a source nothing is ever demanded."""
 
     def __init__(
         self,
@@ -53,27 +51,27 @@ class PolicyInForce:
 
     @property
     def current(self) -> Policy:
-        """What counts now; the same object until it changes. Says nothing while `unknown`."""
+        """What counts now; the same object until it changes. Of no use while `unknown`."""
         found = None if self._source is None else self._source.current
         return DEFAULT_POLICY if found is None else found
 
     @property
     def unknown(self) -> str | None:
-        """Why it is not known yet what counts; None once it is, forever."""
+        """Why it is not known yet what counts; None once it is known."""
         is_known = self._source is None or self._source.current is not None
         return None if is_known else self._fault
 
-    async def follow(self, every_s: float) -> None:
-        """Look again and again, until cancelled."""
+    async def run(self, every_s: float) -> None:
+        """Reload again and again; ends by cancellation only."""
         while True:
             await asyncio.sleep(every_s)
-            await self.look()
+            await self.reload()
 
-    async def look(self) -> None:
-        """Take a changed policy into force, or say what is wrong with it."""
+    async def reload(self) -> None:
+        """Take a changed policy into force, or log what is wrong with it."""
         if self._source is None:
             return
-        change = await self._source.look()
+        change = await self._source.poll()
         if change is not None:
             self._take(change)
 
@@ -88,11 +86,6 @@ class PolicyInForce:
         self._log.info(Event.POLICY_LOADED, digest=change.policy.digest)
         self._audit.note(policy_record(change.policy))
         self._changed(change.policy)
-
-
-def policy_file(path: Path | None, *, opaque_hashes: bool) -> PolicyFile | None:
-    """Read the file at start; raises PolicyInvalidError when it is no policy."""
-    return None if path is None else PolicyFile(path, opaque_hashes=opaque_hashes)
 
 
 def policy_record(policy: Policy) -> Record:

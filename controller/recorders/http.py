@@ -6,7 +6,9 @@ Must not decide anything.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from controller.admission.review import AdmissionDecision, admission_record, codes_of
+from controller.admission.pod_webhooks import AdmissionDecision, admission_record
+from controller.admission.review import codes_of
+from controller.placement.verbs import FilterDecision, Totals, decision_record
 from controller.record import AuditLog, Record
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation
@@ -124,6 +126,29 @@ class ExtenderRecorder(_ListenerRecorder):
         for code, count in totals.items():
             if count:
                 self._nodes.labels(code.value).inc(count)
+
+
+class FilterRecorder:
+    """Records each /filter decision in the audit log and counts its nodes per code."""
+
+    def __init__(
+        self,
+        audit: AuditLog,
+        count_nodes: Callable[[Mapping[ReasonCode, int]], None],
+        tell: Callable[[FilterDecision, Totals], None] | None = None,
+    ) -> None:
+        """`tell` writes Events about it."""
+        self._audit = audit
+        self._count_nodes = count_nodes
+        self._tell = tell
+
+    def note(self, decision: FilterDecision) -> None:
+        """Work out the totals and append the record."""
+        totals = decision.totals()
+        self._audit.note(decision_record(decision, totals))
+        self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
+        if self._tell is not None:
+            self._tell(decision, totals)
 
 
 class ApiRecorder(_ListenerRecorder):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from controller.placement.verbs import DecisionSink
+from controller.placement.verbs import FilterDecision
 from controller.web.server import (
     BodyReceiver,
     BodyRefusedError,
@@ -61,12 +61,13 @@ class Extender:
         self,
         verbs: ExtenderVerbs,
         *,
-        sink: DecisionSink,
+        note: Callable[[FilterDecision], None],
         metrics: ExtenderMetrics,
         limits: ExtenderLimits,
     ) -> None:
+        """`note` records a decision; it never waits and never raises."""
         self._verbs = verbs
-        self._sink = sink
+        self._note = note
         self._metrics = metrics
         self._bodies = BodyReceiver(
             limits.body_bytes, "limits.filterBytes", receive_s=limits.receive_s
@@ -108,7 +109,7 @@ class Extender:
             answer = Answer(refused.status, encode_error(str(refused)), refused.result)
         if answer.decision is not None:
             # After the answer is on its way: totals of all nodes cost more than the answer.
-            loop.call_soon(self._sink.note, answer.decision)
+            loop.call_soon(self._note, answer.decision)
         self._metrics.answered(verb, answer.result, loop.time() - start)
         response = web.Response(
             body=answer.body,

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import msgspec
 
-from controller.ledger.record import ShareGroup
 from controller.placement.pod import Pod, PodDecodeError, decode_pod, find_pod
 from controller.placement.requirements import (
     Requirements,
@@ -22,7 +21,7 @@ from controller.placement.requirements import (
     parse_requirements,
     share_group,
 )
-from controller.placement.snapshot import NO_USE, DeviceUse, GpuUse, Scene, Scenes
+from controller.placement.snapshot import GpuUse, Scene, Scenes
 from controller.placement.texts import RequirementRules, message
 from controller.placement.verbs import (
     FilterDecision,
@@ -186,15 +185,6 @@ INSECURE_STATIC_HASHES = "static-hashes"
 _MARK = " (insecure static hashes)"
 
 
-class NoGpuUse:
-    """For an installation without reservations."""
-
-    def use(self, pod_uid: str | None, share: ShareGroup | None) -> DeviceUse:
-        """Nothing is known to be busy."""
-        del pod_uid, share
-        return NO_USE
-
-
 def _no_nodes(_pod_uid: str) -> frozenset[str]:
     """For an installation without a binding webhook."""
     return frozenset()
@@ -332,7 +322,7 @@ class ExtenderVerbs:
         return parse_requirements(pod, self.rules, enforced=enforced)
 
     def _scene(self, pod: Pod, needs: Requirements | RequirementsInvalid) -> Scene:
-        use = self.use.use(pod.metadata.uid, share_group(pod, needs))
+        use = self.use(pod.metadata.uid, share_group(pod, needs))
         return self.scenes.now(use)
 
     def _text(self, refusal: Refusal) -> str:

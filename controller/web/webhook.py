@@ -133,7 +133,7 @@ class AdmissionWebhooks:
     ) -> Verdict:
         try:
             async with asyncio.timeout(left_s):
-                return await handler.decide(review.request)
+                return await handler(review.request)
         except TimeoutError:
             self._metrics.failed(path, None)
             return self._undecided(_OVERDUE)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from controller.admission.pod_view import AdmissionRules
-from controller.admission.review import ENFORCED, AdmissionHandler, PodPorts, pod_handlers
+from controller.admission.pod_webhooks import ENFORCED
+from controller.admission.review import AdmissionHandler
+from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView, RecentDenials
 from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
@@ -40,7 +41,7 @@ from controller.ledger.record import ReservationIds, ReservationKey
 from controller.ledger.store import LedgerStore
 from controller.operations.log_replay import LogReplay
 from controller.placement.devices import is_required
-from controller.placement.snapshot import Scenes
+from controller.placement.snapshot import GpuUse, Scenes
 from controller.placement.texts import RequirementRules
 from controller.record import AuditLog
 from controller.recorders.binding import BindingRecorder, UseRecorder
@@ -132,21 +133,20 @@ def is_report_only(settings: ControllerSettings) -> bool:
 
 def admission_server(
     settings: ControllerSettings,
-    ports: PodPorts,
+    handlers: Mapping[str, AdmissionHandler],
     *,
     recorder: AdmissionRecorder,
-    others: Mapping[str, AdmissionHandler],
 ) -> HttpServer | None:
     """The listener of all webhooks, or None without `admission.tls`.
 
-    `others`: further handlers by path. Raises TlsFilesError for files that cannot serve.
+    Raises TlsFilesError for files that cannot serve.
     """
     tls = settings.admission.tls
     if tls.cert is None or tls.key is None:
         return None
     limits = AdmissionLimits()
     webhooks = AdmissionWebhooks(
-        {**pod_handlers(ports), **others},
+        handlers,
         metrics=recorder,
         limits=limits,
         report=is_report_only(settings),
@@ -187,7 +187,7 @@ class BindingParts:
     handlers: Mapping[str, AdmissionHandler]
     """By path."""
     early: EarlyReservations
-    use: LedgerUse
+    use: GpuUse
     denials: RecentDenials
     reconciler: ReservationReconciler
     recorder: BindingRecorder
@@ -256,7 +256,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
             draw_call=_draw_call,
         )
     )
-    view, use = _view(sources, ids, reconciliation), LedgerUse(store.snapshot)
+    view, use = _view(sources, ids, reconciliation), LedgerUse(store.snapshot).use
     ports = BindingWebhookPorts(
         pods=cluster.pods,
         view=view,
@@ -279,8 +279,8 @@ def binding_parts(sources: BindingSources) -> BindingParts:
     )
     return BindingParts(
         {
-            BINDING_WEBHOOK: BindingWebhook(ports),
-            BINDING_WEBHOOK + ENFORCED: BindingWebhook(ports, marked=True),
+            BINDING_WEBHOOK: BindingWebhook(ports).decide,
+            BINDING_WEBHOOK + ENFORCED: BindingWebhook(ports, marked=True).decide,
         },
         EarlyReservations(early, ids),
         use,

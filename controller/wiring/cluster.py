@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from controller.admission.pod_view import AdmittedPod
-from controller.admission.review import AdmissionDecision
+from controller.admission.pod import AdmittedPod
+from controller.admission.pod_webhooks import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault
 from controller.fleet.trust import TrustChange
@@ -169,7 +169,7 @@ class Cluster:
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, each once."""
-        policy = {} if self.policy is None else {"kube policy status": self.policy.follow()}
+        policy = {} if self.policy is None else {"kube policy status": self.policy.run()}
         return {
             **{f"kube {name}": watcher.follow() for name, watcher in self._watchers.items()},
             **policy,

@@ -24,8 +24,8 @@ from controller.kube.node_hints import NodeHints
 from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
 from controller.operations.fleet import QuarantineReconciler
 from controller.placement.snapshot import InsecureStaticHashes, Scenes
-from controller.policies.file import PolicyInvalidError
-from controller.policies.in_force import PolicyInForce, PolicySource, policy_file
+from controller.policies.file import PolicyFile, PolicyInvalidError
+from controller.policies.in_force import PolicyInForce, PolicySource
 from controller.policy import DEFAULT_POLICY
 from controller.record import Record
 from controller.recorders.gauges import FleetGauges, count_fleet
@@ -152,7 +152,7 @@ def assemble(
     streams = StreamTable()
     known_fleet = KnownFleet(registry, directory, conditions.policy)
     scenes = Scenes(
-        registry,
+        registry.snapshot,
         conditions.policy,
         conditions.now,
         InsecureStaticHashes(settings.static_hashes),
@@ -284,7 +284,8 @@ def _directory(directory: NodeDirectory | None, cluster: Cluster | None) -> Node
 
 def _policy_source(settings: ControllerSettings, cluster: Cluster | None) -> PolicySource | None:
     if settings.policy.source is PolicyOrigin.FILE:
-        return policy_file(settings.policy.file, opaque_hashes=settings.insecure_static_hashes)
+        path, opaque_hashes = settings.policy.file, settings.insecure_static_hashes
+        return None if path is None else PolicyFile(path, opaque_hashes=opaque_hashes)
     if cluster is None or cluster.policy is None:
         expected = "file, where the Kubernetes API is not used"
         raise PolicyInvalidError((Finding("policy.source", "cluster", expected),))

@@ -5,21 +5,20 @@ Constructs and connects only. `controller.placement`, `admission` and `binding` 
 
 from collections.abc import Callable
 
-from controller.admission.review import AdmissionDecision, PodPorts
+from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.audit.log import DurableLog
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
 from controller.operations.conditions import Conditions
-from controller.placement.snapshot import Scenes
+from controller.placement.snapshot import Scenes, no_use
 from controller.placement.texts import RequirementRules
-from controller.placement.verbs import NotedDecisions
 from controller.policy import NodeMode
 from controller.recorders.binding import BindingRecorder, UseRecorder
-from controller.recorders.http import AdmissionRecorder, ExtenderRecorder
+from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder
 from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.server import HttpServer, TlsFiles
-from controller.web.verbs import ExtenderVerbs, NoGpuUse
+from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import (
     BindingParts,
     BindingSources,
@@ -98,16 +97,16 @@ def admission_webhooks(
             cluster.report_admission(decision)
 
     recorder = AdmissionRecorder(instruments, conditions.audit, report)
-    ports = PodPorts(
+    pods = PodWebhooks(
         admission_rules(settings, requirement_rules(settings)),
         is_enforced=enforced_by(cluster),
-        sink=recorder,
+        note=recorder.note,
         early=None if binding is None else binding.early,
         report=is_report_only(settings),
         modes=modes,
     )
-    others = {} if binding is None else binding.handlers
-    return admission_server(settings, ports, recorder=recorder, others=others)
+    bindings = {} if binding is None else binding.handlers
+    return admission_server(settings, {**pods.handlers(), **bindings}, recorder=recorder)
 
 
 def extender_verbs(
@@ -127,7 +126,7 @@ def extender_verbs(
     return ExtenderVerbs(
         scenes=scenes,
         not_ready=conditions.not_ready,
-        use=NoGpuUse() if binding is None else binding.use,
+        use=no_use if binding is None else binding.use,
         rules=requirement_rules(settings),
         is_enforced=enforced_by(cluster),
         denied=refused,
@@ -149,7 +148,7 @@ def extender_server(
     return ExtenderServer(
         Extender(
             verbs,
-            sink=NotedDecisions(audit, recorder.count_nodes, report),
+            note=FilterRecorder(audit, recorder.count_nodes, report).note,
             metrics=recorder,
             limits=limits,
         ),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from controller.admission.bypass_checks import AS_GOOD_AS
-from controller.admission.pod_view import CUDA, NVIDIA
+from controller.admission.gpu_supply import CUDA, NVIDIA
 from controller.kube.events import BINDING_REASON, PLACEMENT_REASON, REASON
 from gpuwarden.reasons import ReasonCode
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyParts
+from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyObjects
 from controller.placement.pod import parse_gpu_map
 from controller.placement.requirements import Requirements
 from controller.placement.selector import FACTS
@@ -62,7 +62,7 @@ def test_the_example_policy_is_a_policy_and_the_objects_are_the_same() -> None:
         kind = POLICY_KIND if document["kind"] == "AttestationPolicy" else CLASS_KIND
         document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
         parts[kind] |= dict([kind.entry(json.dumps(document).encode())])
-    found = PolicyParts(parts[POLICY_KIND], parts[CLASS_KIND]).policy()
+    found = PolicyObjects(parts[POLICY_KIND], parts[CLASS_KIND]).policy()
     assert replace(found, digest=file.digest) == file
 
 

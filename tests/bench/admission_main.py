@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from controller.__main__ import run_to_end
-from controller.admission.pod_view import AdmissionRules
-from controller.admission.review import AdmissionDecision, PodPorts, pod_handlers
+from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
+from controller.admission.rules import AdmissionRules
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.recorders.http import AdmissionRecorder
@@ -50,9 +50,9 @@ async def serve(options: argparse.Namespace) -> int:
         copies_to=None,
     )
     recorder = AdmissionRecorder(instruments, await log.open(), _forget)
-    ports = PodPorts(AdmissionRules(), is_enforced=lambda _: True, sink=recorder)
+    pods = PodWebhooks(AdmissionRules(), is_enforced=lambda _: True, note=recorder.note)
     limits = AdmissionLimits()
-    webhooks = AdmissionWebhooks(pod_handlers(ports), metrics=recorder, limits=limits, report=False)
+    webhooks = AdmissionWebhooks(pods.handlers(), metrics=recorder, limits=limits, report=False)
     server = HttpServer(
         webhooks.application(),
         address=Address("127.0.0.1", 0),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.__main__ import run_to_end
-from controller.admission.pod_view import AdmissionRules
+from controller.admission.rules import AdmissionRules
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.binding.decision import BindingView, RecentDenials
@@ -152,7 +152,7 @@ async def serve(options: argparse.Namespace) -> int:
     store = MemoryLedgerStore()
     registry, _, _ = registry_of(options.nodes)
     registry.set_policy(POLICY)
-    scenes = Scenes(registry, lambda: POLICY, partial(moment_of, clock))
+    scenes = Scenes(registry.snapshot, lambda: POLICY, partial(moment_of, clock))
     ids = ReservationIds("bench", (ReservationKey("k1", b"k" * 32),))
     writes = Writes()
 
@@ -193,7 +193,7 @@ async def serve(options: argparse.Namespace) -> int:
     recorder = TimedRecorder(instruments, log, writes)
     limits = AdmissionLimits()
     webhooks = AdmissionWebhooks(
-        {BINDING_WEBHOOK: binding_webhook}, metrics=recorder, limits=limits, report=False
+        {BINDING_WEBHOOK: binding_webhook.decide}, metrics=recorder, limits=limits, report=False
     )
     server = HttpServer(
         webhooks.application(),

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +17,14 @@ import uvloop
 
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
-from controller.placement.snapshot import Scenes
+from controller.placement.snapshot import Scenes, no_use
 from controller.placement.texts import RequirementRules
-from controller.placement.verbs import DecisionSink, FilterDecision, NotedDecisions
+from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY
-from controller.recorders.http import ExtenderRecorder
+from controller.recorders.http import ExtenderRecorder, FilterRecorder
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.server import TlsFiles
-from controller.web.verbs import ExtenderVerbs, NoGpuUse
+from controller.web.verbs import ExtenderVerbs
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock, moment_of
 from gpuwarden.settings.controller import AuditSettings
@@ -33,13 +34,6 @@ from gpuwarden.telemetry import logs
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.bench.fleet_of import registry_of
-
-
-class NoSink:
-    """Decisions leave nothing behind."""
-
-    def note(self, decision: FilterDecision) -> None:
-        """Forget it."""
 
 
 def main() -> None:
@@ -58,16 +52,16 @@ async def serve(options: argparse.Namespace) -> None:
     clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
     recorder = ExtenderRecorder(instruments)
     verbs = ExtenderVerbs(
-        scenes=Scenes(registry, lambda: DEFAULT_POLICY, partial(moment_of, clock)),
+        scenes=Scenes(registry.snapshot, lambda: DEFAULT_POLICY, partial(moment_of, clock)),
         not_ready=lambda: None,
-        use=NoGpuUse(),
+        use=no_use,
         rules=RequirementRules(
             hash_keys=("gpuwarden.dev/required-hash",),
             managed_resources=("nvidia.com/gpu",),
             opaque_hashes=False,
         ),
     )
-    sink: DecisionSink = NoSink()
+    note: Callable[[FilterDecision], None] = _forget
     if options.audit is not None:
         log = audit_log(
             AuditSettings(dir=options.audit, reserve=0),
@@ -76,10 +70,10 @@ async def serve(options: argparse.Namespace) -> None:
             instruments,
             copies_to=None,
         )
-        sink = NotedDecisions(await log.open(), recorder.count_nodes)
+        note = FilterRecorder(await log.open(), recorder.count_nodes).note
     limits = ExtenderLimits()
     server = ExtenderServer(
-        Extender(verbs, sink=sink, metrics=recorder, limits=limits),
+        Extender(verbs, note=note, metrics=recorder, limits=limits),
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
         certificate_changed=recorder.certificate_changed,
@@ -91,6 +85,10 @@ async def serve(options: argparse.Namespace) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
+
+
+def _forget(decision: FilterDecision) -> None:
+    del decision
 
 
 if __name__ == "__main__":

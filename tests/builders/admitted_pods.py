@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from controller.admission.mutation import Operation, encode_patch
-from controller.admission.pod_view import AdmissionRules, AdmittedPod, decode_admitted
+from controller.admission.pod import AdmittedPod, decode_admitted
+from controller.admission.review import Operation, encode_patch
+from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged, mutated, validated
 from tests.builders.pods import GPU_RESOURCE
 from tests.fakes.json_patch import applied

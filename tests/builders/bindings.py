@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionRequest
+from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView
 from controller.binding.request import BindingRequest, StoredPod, read_binding
 from controller.fleet.view import NodeView

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.admission.pod_view import asks_condition
-from controller.admission.review import ENFORCED, pod_handlers
+from controller.admission.pod_webhooks import ENFORCED
+from controller.admission.rules import asks_condition
 from controller.binding import webhook as binding_webhook
 from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.texts import RequirementRules
@@ -78,7 +78,7 @@ def test_only_creations_and_ephemeral_containers_are_asked_about(webhook: Object
 
 
 def test_each_path_is_served_and_says_what_the_selector_says() -> None:
-    served = pod_handlers(AdmissionWorld().ports())
+    served = AdmissionWorld().webhooks().handlers()
     for kind, verb in zip(KINDS, ("mutate", "validate"), strict=True):
         (configuration,) = (x for x in PODS if x["kind"] == kind)
         for webhook in configuration["webhooks"]:

@@ -66,7 +66,7 @@ async def policy(lab: Lab, objects: Api, tmp_path: Path) -> AsyncIterator[Cluste
         jitter=lambda: 0.5,
         pace=Pace(pause_factor=0.2),
     )
-    coroutines = [*(x.follow() for x in made.watchers.values()), made.follow(0.1)]
+    coroutines = [*(x.follow() for x in made.watchers.values()), made.run(0.1)]
     tasks = [asyncio.create_task(x) for x in coroutines]
     yield made
     for task in tasks:
@@ -167,7 +167,7 @@ async def test_the_page_s_example_is_the_file_s_policy(objects: Api, policy: Clu
     wanted = decode_policy(file.encode())
 
     async def taken() -> bool | None:
-        await policy.look()
+        await policy.poll()
         found = policy.current
         return (found is not None and set(found.classes) == set(wanted.classes)) or None
 
@@ -235,7 +235,7 @@ def _row(lab: Lab, kind: str) -> dict[str, str]:
 
 
 async def _change(policy: ClusterPolicy) -> PolicyChange:
-    return await eventually(policy.look, "a change")
+    return await eventually(policy.poll, "a change")
 
 
 async def _policy_of(policy: ClusterPolicy) -> Policy:

@@ -1,9 +1,10 @@
 """What the webhooks ask and tell, in memory."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from controller.admission.pod_view import AdmissionRules
-from controller.admission.review import AdmissionDecision, PodPorts
+from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
+from controller.admission.rules import AdmissionRules
 
 
 @dataclass
@@ -13,11 +14,13 @@ class AdmissionWorld:
     enforced: set[str] = field(default_factory=set)
     decisions: list[AdmissionDecision] = field(default_factory=list)
 
-    def note(self, decision: AdmissionDecision) -> None:
-        self.decisions.append(decision)
-
-    def ports(self, *, report: bool = False) -> PodPorts:
-        return PodPorts(AdmissionRules(), self.enforced.__contains__, self, report=report)
+    def webhooks(self, **options: Any) -> PodWebhooks:
+        return PodWebhooks(
+            AdmissionRules(),
+            is_enforced=self.enforced.__contains__,
+            note=self.decisions.append,
+            **options,
+        )
 
 
 @dataclass

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from controller.admission.pod_view import AdmissionRules
 from controller.admission.review import AdmissionRequest, Verdict
+from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView, RecentDenials
 from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
@@ -221,7 +221,7 @@ class Replica:
         self._name = name
         self._calls = 0
         self.reports = UseReports(lambda: world.fleet)
-        self.scenes = Scenes(world, lambda: world.policy, world.clock.now)
+        self.scenes = Scenes(lambda: world.fleet, lambda: world.policy, world.clock.now)
         self.use = LedgerUse(store.snapshot)
         self.reconciliation = StartupReconciler(
             StartupReconcilerPorts(
@@ -279,7 +279,7 @@ class Replica:
         self.early = EarlyReservations(
             EarlyPorts(
                 view=self.view,
-                use=self.use,
+                use=self.use.use,
                 nodes=lambda: world.nodes,
                 pods=world.pods,
                 store=store,

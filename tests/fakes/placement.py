@@ -11,7 +11,6 @@ from controller.placement.snapshot import NO_STATIC_HASHES, DeviceUse, InsecureS
 from controller.placement.texts import RequirementRules
 from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY, Policy
-from controller.record import Record
 from controller.web.verbs import ExtenderVerbs
 from gpuwarden.clock import moment_of
 from tests.builders.fleet_views import NOW_NS
@@ -53,9 +52,9 @@ class World:
         report: bool = False,
     ) -> ExtenderVerbs:
         return ExtenderVerbs(
-            scenes=Scenes(self, lambda: self.policy, lambda: moment_of(self), static),
+            scenes=Scenes(lambda: self.fleet, lambda: self.policy, lambda: moment_of(self), static),
             not_ready=lambda: self.not_ready,
-            use=self,
+            use=self.use,
             rules=rules or RequirementRules(opaque_hashes=bool(static)),
             is_enforced=lambda namespace: namespace in self.enforced,
             denied=lambda uid: self.denied.get(uid, frozenset()),
@@ -71,16 +70,6 @@ class Sink:
 
     def note(self, decision: FilterDecision) -> None:
         self.decisions.append(decision)
-
-
-@dataclass
-class Log:
-    """Remembers records."""
-
-    records: list[Record] = field(default_factory=list)
-
-    def note(self, record: Record) -> None:
-        self.records.append(record)
 
 
 @dataclass

@@ -7,8 +7,9 @@ after all of them. The pods are those of a `BindingWorld`.
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.admission.pod_view import AdmissionRules
-from controller.admission.review import MUTATE, VALIDATE, PodPorts, Verdict, pod_handlers
+from controller.admission.pod_webhooks import MUTATE, VALIDATE, PodWebhooks
+from controller.admission.review import Verdict
+from controller.admission.rules import AdmissionRules
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import Document, documents, new_pod
 from tests.fakes.admission import AdmissionWorld
@@ -47,15 +48,15 @@ class Creation:
 
     async def ask(self, path: str, replica: Replica, pod: Document, **request: Any) -> Verdict:
         self.requests += 1
-        ports = PodPorts(
+        webhooks = PodWebhooks(
             AdmissionRules(),
             is_enforced=lambda _namespace: self.enforced,
-            sink=self.told,
+            note=self.told.decisions.append,
             early=replica.early,
             report=self.report,
         )
         fields = {"uid": f"request-{self.requests}", **request}
-        return await pod_handlers(ports)[path].decide(request_of(review_json(pod, **fields)))
+        return await webhooks.handlers()[path](request_of(review_json(pod, **fields)))
 
     async def mutated(self, pod: Document, **request: Any) -> Document | None:
         """The pod as the mutating webhook leaves it; None where it refuses."""

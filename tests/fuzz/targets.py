@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from controller.admission.mutation import encode_patch
 from controller.admission.review import (
     AdmissionHandler,
     AdmissionRequest,
@@ -21,7 +20,7 @@ from controller.admission.review import (
     Verdict,
     decode_review,
     encode_answer,
-    pod_handlers,
+    encode_patch,
 )
 from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
 from controller.placement.pod import PodDecodeError, find_pod
@@ -60,7 +59,7 @@ _STREAM: Final = _PEER.opened()
 _ISSUED: Final = _PEER.challenge(_STREAM)
 _FLEET: Final = World(fleet(healthy("n1"), healthy("n2", "b")))
 _ENVELOPES: Final = tuple(joined(kind, payload) for kind, payload in sorted(SIGNED))
-_WEBHOOKS: Final = pod_handlers(AdmissionWorld({"team-a"}).ports())
+_WEBHOOKS: Final = AdmissionWorld({"team-a"}).webhooks().handlers()
 _NAMES: Final = frozenset({"n1", "n2"})
 
 
@@ -223,7 +222,7 @@ def admission(data: bytes) -> None:
 def _decided(handler: AdmissionHandler, request: AdmissionRequest) -> Verdict:
     """They await nothing."""
     try:
-        handler.decide(request).send(None)
+        handler(request).send(None)
     except StopIteration as end:
         verdict: Verdict = end.value
         return verdict

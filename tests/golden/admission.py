@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.admission.pod_view import ASSIGNED_PATH
+from controller.admission.gpu_supply import ASSIGNED_PATH
 from tests.builders.admitted_pods import (
     LEVEL,
     UUIDS,

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.admission.review import AdmissionHandler, AdmissionRequest, Verdict, pod_handlers
+from controller.admission.review import AdmissionHandler, AdmissionRequest, Verdict
 from controller.web.server import HttpServer, Reload, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden.settings.values import Address
@@ -67,7 +67,7 @@ async def serving(
         shutil.copy(source, target)
     measurements, bounds = AdmissionMeasurements(), AdmissionLimits(**limits)
     webhooks = AdmissionWebhooks(
-        {**pod_handlers(AdmissionWorld({"team-a"}).ports(report=report)), **(others or {})},
+        {**AdmissionWorld({"team-a"}).webhooks(report=report).handlers(), **(others or {})},
         metrics=measurements,
         limits=bounds,
         report=report,
@@ -227,7 +227,7 @@ class BindingWebhook:
 
 async def test_another_part_answers_its_own_path(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, {BINDING_WEBHOOK: BindingWebhook()}) as here,
+        serving(tmp_path, {BINDING_WEBHOOK: BindingWebhook().decide}) as here,
         here.caller() as client,
     ):
         answer = await posted(client, BINDING_WEBHOOK, review_json(None))
@@ -240,7 +240,7 @@ async def test_what_is_not_decided_in_time_is_refused_before_the_api_server_give
 ) -> None:
     binding_webhook = BindingWebhook(waits=True)
     async with (
-        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook}, spare_s=0.9) as here,
+        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook.decide}, spare_s=0.9) as here,
         here.caller() as client,
     ):
         answer = await posted(client, f"{BINDING_WEBHOOK}?timeout=1s", review_json(None))
@@ -256,7 +256,7 @@ async def test_what_is_not_decided_in_time_is_refused_before_the_api_server_give
 async def test_a_failure_is_a_refusal_that_tells_nothing(tmp_path: Path) -> None:
     binding_webhook = BindingWebhook(RuntimeError("secret"))
     async with (
-        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook}) as here,
+        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook.decide}) as here,
         here.caller() as client,
     ):
         answer = await posted(client, f"{BINDING_WEBHOOK}?timeout=7s", review_json(None))
@@ -268,7 +268,7 @@ async def test_a_failure_is_a_refusal_that_tells_nothing(tmp_path: Path) -> None
 async def test_in_report_only_mode_a_failure_lets_in_and_says_so(tmp_path: Path) -> None:
     binding_webhook = BindingWebhook(RuntimeError("broken"))
     async with (
-        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook}, report=True) as here,
+        serving(tmp_path, {BINDING_WEBHOOK: binding_webhook.decide}, report=True) as here,
         here.caller() as client,
     ):
         answer = await posted(client, BINDING_WEBHOOK, review_json(None))

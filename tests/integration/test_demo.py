@@ -54,8 +54,8 @@ SECURITY_MUTATIONS = (
     SecurityMutation(
         "malformed-requirement",
         "controller/placement/requirements.py",
-        "return RequirementsInvalid(tuple(findings)) if findings else requirements",
-        "return requirements",
+        "return PodRequirements(asks=True, needs=RequirementsInvalid(tuple(findings)))",
+        "return PodRequirements(asks=True, needs=needs)",
     ),
     SecurityMutation(
         "unmanaged",

@@ -37,7 +37,7 @@ class Running:
     def __init__(self, verbs: ExtenderVerbs, limits: ExtenderLimits) -> None:
         self.sink = Sink()
         self.measurements = Measurements()
-        extender = Extender(verbs, sink=self.sink, metrics=self.measurements, limits=limits)
+        extender = Extender(verbs, note=self.sink.note, metrics=self.measurements, limits=limits)
         self.server = ExtenderServer(
             extender,
             address=LOOPBACK,

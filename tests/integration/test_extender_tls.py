@@ -54,7 +54,7 @@ async def tls(tmp_path: Path) -> AsyncIterator[Tls]:
     shutil.copy(first[1], files.private_key)
     limits, measurements = ExtenderLimits(), Measurements()
     extender = Extender(
-        World(fleet(healthy("n1"))).verbs(), sink=Sink(), metrics=measurements, limits=limits
+        World(fleet(healthy("n1"))).verbs(), note=Sink().note, metrics=measurements, limits=limits
     )
     server = ExtenderServer(
         extender,

@@ -49,7 +49,7 @@ class World:
     leads: list[bool] = field(default_factory=lambda: [True])
 
     async def change(self) -> PolicyChange:
-        return await eventually(self.policy.look, "a change of the policy")
+        return await eventually(self.policy.poll, "a change of the policy")
 
     def condition(self, collection: str = POLICIES, name: str = "cluster") -> Object:
         status = self.server.objects.get(collection, name)["status"]
@@ -64,7 +64,7 @@ class World:
         name = "cluster" if collection == POLICIES else "a"
 
         async def there() -> Object | None:
-            await self.policy.tell()
+            await self.policy.write_status()
             if "status" not in self.server.objects.get(collection, name):
                 return None
             found = self.condition(collection, name)
@@ -100,14 +100,14 @@ async def test_nothing_is_known_before_both_copies_are_there(
 ) -> None:
     server.fail_next(503, matching=CLASSES)
     server.create(POLICIES, part({"minLevel": "L1"}))
-    assert await world.policy.look() is None
-    await world.policy.tell()
+    assert await world.policy.poll() is None
+    await world.policy.write_status()
     assert world.patches() == 0
     change = await world.change()
     assert change.policy is not None
     assert change.policy.min_level is Level.L1
     assert world.policy.current is change.policy
-    assert await world.policy.look() is None
+    assert await world.policy.poll() is None
 
 
 async def test_one_copy_is_not_enough(server: FakeApiServer, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_one_copy_is_not_enough(server: FakeApiServer, tmp_path: Path) -> 
     for collection in (POLICIES, CLASSES):
         policy = _policy(api, [True])
         policy.watchers[collection].synced.set()
-        assert await policy.look() is None
+        assert await policy.poll() is None
     await transport.close()
 
 
@@ -124,7 +124,7 @@ async def test_a_missing_policy_is_refused_and_not_taken_for_an_empty_one(world:
     assert change.policy is None
     assert world.policy.current is None
     (fault,) = change.findings
-    assert str(fault).startswith("AttestationPolicy/cluster: missing")
+    assert str(fault).startswith("AttestationPolicy/cluster: got nothing")
 
 
 async def test_classes_and_policy_are_one_and_a_wrong_change_leaves_the_last(
@@ -148,12 +148,12 @@ async def test_classes_and_policy_are_one_and_a_wrong_change_leaves_the_last(
     assert world.policy.current is good
     said = await world.told("Refused", 2)
     assert (said["status"], said["digest"]) == ("False", good.digest)
-    assert said["message"].startswith("AttestationPolicy/cluster: spec.labels.big: 'huh'")
+    assert said["message"].startswith("AttestationPolicy/cluster: spec.labels.big: got 'huh'")
     assert world.condition(CLASSES, "a")["reason"] == "InForce"
 
     server.delete(POLICIES, "cluster")
     change = await world.change()
-    assert "missing" in str(change.findings[0])
+    assert "got nothing" in str(change.findings[0])
     assert world.policy.current is good
 
     server.create(POLICIES, part({"minLevel": "L2"}))
@@ -188,7 +188,7 @@ async def test_the_last_policy_outlives_an_outage_and_a_deleted_definition(
         return server.open_watches[POLICIES] == 1 or None
 
     await eventually(watched, "it is followed again")
-    assert await world.policy.look() is None
+    assert await world.policy.poll() is None
     assert world.policy.current is good
 
 
@@ -198,14 +198,14 @@ async def test_a_status_is_written_once_and_by_the_leader_alone(
     server.create(POLICIES, part({}))
     world.leads[0] = False
     await world.change()
-    await world.policy.tell()
+    await world.policy.write_status()
     assert world.patches() == 0
     world.leads[0] = True
     await world.told("InForce", 1)
 
     async def copied() -> bool | None:
         before = world.patches()
-        await world.policy.tell()
+        await world.policy.write_status()
         return world.patches() == before or None
 
     await eventually(copied, "the copy has the status")
@@ -217,7 +217,7 @@ async def test_a_status_that_was_not_taken_is_written_at_the_next_look(
     server.create(POLICIES, part({}))
     await world.change()
     server.fail_next(503, matching="status")
-    task = asyncio.create_task(world.policy.follow(0.01))
+    task = asyncio.create_task(world.policy.run(0.01))
 
     async def there() -> bool | None:
         return "status" in server.objects.get(POLICIES, "cluster") or None
@@ -234,5 +234,5 @@ async def test_an_object_that_is_gone_is_told_nothing(server: FakeApiServer, wor
     while (await world.change()).policy is None:
         pass
     server.fail_next(404, matching=f"{POLICIES}/cluster/status")
-    await world.policy.tell()
+    await world.policy.write_status()
     await world.told("InForce", 1, CLASSES)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.admission.mutation import hint
-from controller.admission.pod_view import AdmittedPod
+from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.client import ApiClient
 from controller.kube.node_hints import MOST_PER_LOOK, NodeHints

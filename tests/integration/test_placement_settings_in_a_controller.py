@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.admission.mutation import encode_patch
-from controller.admission.pod_view import AdmissionRules
+from controller.admission.review import encode_patch
+from controller.admission.rules import AdmissionRules
 from controller.admission.validation import mutated
 from controller.placement.texts import HINT_LABEL_PREFIX
 from sandbox.spiffe.workload_api import InsecureWorkloadApi

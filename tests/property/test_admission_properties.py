@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.admission.pod_view import CUDA, NVIDIA
+from controller.admission.gpu_supply import CUDA, NVIDIA
 from controller.placement.requirements import RequirementsInvalid, parse_requirements
 from controller.placement.texts import REQUIREMENT_ANNOTATIONS, RequirementRules
 from gpuwarden.reasons import ReasonCode

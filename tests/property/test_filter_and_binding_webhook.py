@@ -4,8 +4,7 @@ Whatever a node shows of its GPUs and of their use, and whatever the ledger hold
 sent to a node and turned away there, again and again.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -97,16 +96,6 @@ def evidence(draw: st.DrawFn) -> Acceptance:
     )
 
 
-@dataclass
-class Fleet:
-    """Implements FleetSource."""
-
-    view: NodeView
-
-    def snapshot(self) -> Any:
-        return fleet(self.view)
-
-
 class NowClock(FakeClock):
     """Stands where the builders' evidence is fresh."""
 
@@ -117,7 +106,7 @@ class NowClock(FakeClock):
 def view_of(here: NodeView, records: tuple[GpuRecord, ...], policy: Policy) -> BindingView:
     """As the controller makes it."""
     made = binding_view(here, records=records)
-    scenes = Scenes(Fleet(here), lambda: policy, NowClock().now)
+    scenes = Scenes(lambda: fleet(here), lambda: policy, NowClock().now)
     reports = UseReports(lambda: fleet(here))
 
     def refusal(name: str, gpus: tuple[str, ...]) -> Refusal | None:
@@ -132,7 +121,7 @@ def by_filter(pod: Document, here: NodeView, view: BindingView, policy: Policy) 
     needs = parse_requirements(admitted, view.rules.requirements, enforced=True)
     assert isinstance(needs, Requirements)
     use = LedgerUse(lambda: view.ledger).use(UID, share_group(admitted, needs))
-    scene = Scenes(Fleet(here), lambda: policy, NowClock().now).now(use)
+    scene = Scenes(lambda: fleet(here), lambda: policy, NowClock().now).now(use)
     return filter_nodes([NODE], needs, scene).reasons.get(NODE)
 
 

@@ -73,7 +73,7 @@ ENTRIES: Final = (
     ),
     one(
         "early-keys-are-ours",
-        "controller/admission/mutation.py",
+        "controller/admission/early_reservation.py",
         "    return ids.is_authentic(found.reservation, subject)",
         "    return True",
         f"{EARLY}::test_what_is_changed_behind_our_back_is_refused",
@@ -94,21 +94,21 @@ ENTRIES: Final = (
     ),
     one(
         "early-on-protected-nodes",
-        "controller/admission/mutation.py",
+        "controller/admission/node_selection.py",
         "        if ours is OurToleration.INJECTED and taint.effect == MANAGED_EFFECT:",
         "        if True:",
         f"{EARLY}::test_outside_enforced_namespaces_nothing_is_reserved_on_a_protected_node",
     ),
     one(
         "early-with-a-toleration-that-is-refused",
-        "controller/admission/mutation.py",
+        "controller/admission/node_selection.py",
         "    return OurToleration.REFUSED if protected else OurToleration.AS_GIVEN",
         "    return OurToleration.AS_GIVEN",
         f"{EARLY}::test_a_toleration_of_its_own_counts_where_no_policy_refuses_it",
     ),
     one(
         "early-uninjected",
-        "controller/admission/review.py",
+        "controller/admission/pod_webhooks.py",
         '            return Refusal(ReasonCode.BYPASS_UNINJECTED, "no GPU was reserved for it")',
         "            return None",
         f"{EARLY}::test_a_pod_that_the_mutating_webhook_missed_is_refused",
@@ -165,7 +165,7 @@ ENTRIES: Final = (
     ),
     one(
         "void",
-        "controller/admission/pod_view.py",
+        "controller/admission/gpu_supply.py",
         "return Supply.NONE if enforced else Supply.UNTOUCHED",
         "return Supply.UNTOUCHED",
         "tests/property/test_admission_properties.py"
@@ -173,9 +173,9 @@ ENTRIES: Final = (
     ),
     one(
         "namespace-seen-by-the-api-server",
-        "controller/admission/review.py",
-        "marked or ports.is_enforced(request.namespace)",
-        "ports.is_enforced(request.namespace)",
+        "controller/admission/pod_webhooks.py",
+        "marked or self._is_enforced(request.namespace)",
+        "self._is_enforced(request.namespace)",
         f"{WEBHOOKS}::test_what_the_api_server_says_about_a_namespace_is_enough",
     ),
     one(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.admission.bypass_checks import is_device_list
-from controller.admission.pod_view import AdmissionRules
+from controller.admission.rules import AdmissionRules
 from controller.admission.validation import validated, validated_ephemeral
 from controller.placement.texts import RequirementRules
 from controller.wiring.binding import admission_rules

@@ -3,22 +3,19 @@ from typing import Any
 
 import pytest
 
-from controller.admission.mutation import (
+from controller.admission.mutation import hint, hinted
+from controller.admission.node_selection import (
     NodeDemand,
-    Operation,
     OurToleration,
-    Verb,
     demanding,
-    encode_patch,
-    hint,
-    hinted,
     is_kept,
     on_node,
     our_toleration,
-    pointer,
     suits,
 )
-from controller.admission.pod_view import AdmissionRules, AdmittedPod, decode_admitted
+from controller.admission.pod import AdmittedPod, decode_admitted
+from controller.admission.review import Operation, Verb, encode_patch, pointer
+from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged, mutated, mutated_ephemeral, validated
 from controller.fleet.directory import KnownNode, Taint
 from controller.placement.texts import HINT_LABEL_PREFIX, RequirementRules

@@ -4,15 +4,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.admission.mutation import Operation, Verb
+from controller.admission.pod_webhooks import Owner, admission_record
 from controller.admission.review import (
-    Owner,
+    Operation,
     ReviewError,
+    Verb,
     Verdict,
-    admission_record,
     decode_review,
     encode_answer,
-    pod_handlers,
 )
 from controller.kube.events import Regarding, admission_notice
 from gpuwarden.audit.record import RecordKind
@@ -169,8 +168,8 @@ async def ask(
     report: bool = False,
     **request: Any,
 ) -> Verdict:
-    handler = pod_handlers(world.ports(report=report))[path]
-    return await handler.decide(request_of(review_json(pod, **request)))
+    handler = world.webhooks(report=report).handlers()[path]
+    return await handler(request_of(review_json(pod, **request)))
 
 
 def codes(verdict: Verdict) -> list[str]:

@@ -1,10 +1,9 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from controller.admission.pod_view import AdmissionRules
-from controller.admission.review import VALIDATE, Verdict, pod_handlers
+from controller.admission.review import Verdict
+from controller.admission.rules import AdmissionRules
 from controller.admission.validation import (
     CONTAINER_PARTS,
     MOST_OF_A_CHECK,
@@ -123,12 +122,8 @@ async def ask(
     pod: Document, policy: Policy | None, *, namespace: str = "team-a", report: bool = False
 ) -> Verdict:
     world = AdmissionWorld({"team-a"})
-    ports = replace(
-        world.ports(report=report), modes=lambda: None if policy is None else policy.modes
-    )
-    return await pod_handlers(ports)[VALIDATE].decide(
-        request_of(review_json(pod, namespace=namespace))
-    )
+    webhooks = world.webhooks(report=report, modes=lambda: None if policy is None else policy.modes)
+    return await webhooks.validate(request_of(review_json(pod, namespace=namespace)))
 
 
 async def test_is_told_how_to_ask_instead() -> None:

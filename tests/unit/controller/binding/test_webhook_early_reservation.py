@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller.admission.pod_view import AdmissionRules
-from controller.admission.review import MUTATE, VALIDATE, PodPorts, encode_answer, pod_handlers
+from controller.admission.pod_webhooks import MUTATE, VALIDATE
+from controller.admission.review import encode_answer
 from controller.fleet.directory import KnownNode, Taint
 from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind
@@ -783,8 +783,8 @@ async def test_a_pod_that_is_not_like_the_one_before_waits_for_it() -> None:
 
 async def test_without_a_ledger_nothing_is_reserved() -> None:
     world, me, _ = await stage()
-    ports = PodPorts(AdmissionRules(), lambda _namespace: True, AdmissionWorld())
-    found = await pod_handlers(ports)[MUTATE].decide(request_of(review_json(early_pod())))
+    webhooks = AdmissionWorld({"team-a"}).webhooks()
+    found = await webhooks.mutate(request_of(review_json(early_pod())))
     assert [x.code for x in found.refusals] == [ReasonCode.LEDGER_UNAVAILABLE]
     unnamed = await Creation(world, me, me).mutated(early_pod())
     assert unnamed is not None

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from controller.admission.mutation import hint
-from controller.admission.pod_view import AdmittedPod
+from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.node_hints import BURST, MOST_REQUIREMENTS, HintPlan, LabelChange, WakeupQueue

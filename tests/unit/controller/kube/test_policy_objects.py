@@ -13,8 +13,8 @@ from controller.kube.policy_objects import (
     POLICY,
     POLICY_KIND,
     Edition,
-    PartKey,
-    PolicyParts,
+    ObjectKey,
+    PolicyObjects,
     Said,
     status_patch,
     verdict,
@@ -24,7 +24,7 @@ from controller.policies.file import MAX_BYTES, PolicyInvalidError, decode_polic
 from gpuwarden.finding import Finding
 
 HASH = "v1:sha256:" + "a" * 64
-MINE = PartKey(POLICY, NAME)
+MINE = ObjectKey(POLICY, NAME)
 GOOD = Edition("u", 2)
 
 
@@ -37,13 +37,13 @@ def raw(name: str, spec: Any, *, generation: int = 1, **rest: Any) -> bytes:
 
 def parts(
     policy: Any = None, classes: dict[str, Any] | None = None, *, name: str = NAME
-) -> PolicyParts:
+) -> PolicyObjects:
     policies = [] if policy is None else [POLICY_KIND.entry(raw(name, policy))]
     found = [CLASS_KIND.entry(raw(key, x)) for key, x in (classes or {}).items()]
-    return PolicyParts(dict(policies), dict(found))
+    return PolicyObjects(dict(policies), dict(found))
 
 
-def faults(found: PolicyParts) -> list[str]:
+def faults(found: PolicyObjects) -> list[str]:
     with pytest.raises(PolicyInvalidError) as error:
         found.policy()
     return [str(x) for x in error.value.findings]
@@ -103,7 +103,7 @@ def test_the_digest_is_of_what_they_say_and_not_of_how() -> None:
         (parts({}, {"a": None}), f"{CLASS}/a: spec: got None; expected a mapping"),
     ],
 )
-def test_a_fault_names_the_object_and_its_field(found: PolicyParts, expected: str) -> None:
+def test_a_fault_names_the_object_and_its_field(found: PolicyObjects, expected: str) -> None:
     assert any(x.startswith(expected) for x in faults(found)), faults(found)
 
 
@@ -126,13 +126,13 @@ def test_opaque_hashes_only_where_the_installation_says_so() -> None:
 
 def test_editions_are_told_apart_by_object_and_generation() -> None:
     found = dict([POLICY_KIND.entry(raw(NAME, {}, generation=3))])
-    assert PolicyParts(found, {}).editions() == {MINE: Edition("uid-cluster", 3)}
+    assert PolicyObjects(found, {}).editions() == {MINE: Edition("uid-cluster", 3)}
 
 
 def test_what_nests_too_deeply_is_no_mapping() -> None:
     deep = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
     entry = Entry("1", "u", replace(POLICY_KIND.entry(raw(NAME, {}))[1].value, spec=deep))
-    assert faults(PolicyParts({NAME: entry}, {})) == [
+    assert faults(PolicyObjects({NAME: entry}, {})) == [
         f"{POLICY}/cluster: spec: got None; expected a mapping"
     ]
 
@@ -148,7 +148,7 @@ class TestVerdict:
         assert said == Said(True, "InForce", "in force", 2, "d")
 
     def test_what_did_not_change_stays_in_force_while_others_are_refused(self) -> None:
-        key = PartKey(CLASS, "a")
+        key = ObjectKey(CLASS, "a")
         fault = Finding(f"{POLICY}/cluster: spec.x", "1", "2")
         said = verdict(key, GOOD, in_force={key: GOOD}, findings=(fault,), digest="d")
         assert (said.is_accepted, said.digest) == (True, "")

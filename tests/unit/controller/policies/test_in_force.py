@@ -25,7 +25,7 @@ class Source:
     current: Policy | None = None
     changes: list[PolicyChange] = field(default_factory=list)
 
-    async def look(self) -> PolicyChange | None:
+    async def poll(self) -> PolicyChange | None:
         if not self.changes:
             return None
         change = self.changes.pop(0)
@@ -45,7 +45,7 @@ def in_force(source: Source | None, audit: RecordingAudit, taken: list[Policy]) 
 
 async def test_without_a_source_nothing_is_demanded_and_all_is_known(audit: RecordingAudit) -> None:
     policy = in_force(None, audit, [])
-    await policy.look()
+    await policy.reload()
     assert policy.current is DEFAULT_POLICY
     assert policy.unknown is None
 
@@ -57,7 +57,7 @@ async def test_it_is_unknown_until_the_source_has_a_right_one(audit: RecordingAu
     policy = in_force(source, audit, taken)
     states = [policy.unknown]
     for _ in range(3):
-        await policy.look()
+        await policy.reload()
         states.append(policy.unknown)
     missing = "AttestationPolicy/cluster: got nothing; expected one"
     assert states == ["not read yet", missing, None, None]

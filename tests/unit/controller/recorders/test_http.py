@@ -2,7 +2,7 @@ from typing import Any
 
 import structlog
 
-from controller.admission.review import AdmissionDecision
+from controller.admission.pod_webhooks import AdmissionDecision
 from controller.recorders.http import AdmissionRecorder, ApiRecorder
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation

@@ -5,15 +5,14 @@ import pytest
 
 from controller.placement.pod import find_pod
 from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid, describe
-from controller.placement.snapshot import DeviceUse, InsecureStaticHashes
-from controller.placement.verbs import NotedDecisions
+from controller.placement.snapshot import DeviceUse, InsecureStaticHashes, no_use
 from controller.policy import NodeMode, Policy
 from controller.record import Record
+from controller.recorders.http import FilterRecorder
 from controller.web.verbs import (
     Answer,
     ArgsError,
     ExtenderVerbs,
-    NoGpuUse,
     decode_args,
     encode_error,
     encode_filter_result,
@@ -23,7 +22,8 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
 from tests.builders.pods import pod_json
-from tests.fakes.placement import Log, World, args
+from tests.fakes.placement import World, args
+from tests.fakes.recording_audit import RecordingAudit
 
 # --- The verbs from bytes to bytes, without HTTP
 
@@ -129,11 +129,11 @@ def test_static_hashes_are_marked_in_every_reason() -> None:
 
 
 def decided(answer: Answer) -> tuple[Record, dict[ReasonCode, int]]:
-    log = Log()
+    audit = RecordingAudit()
     counts: dict[ReasonCode, int] = {}
     assert answer.decision is not None
-    NotedDecisions(log, counts.update).note(answer.decision)
-    return log.records[0], counts
+    FilterRecorder(audit, counts.update).note(answer.decision)
+    return audit.noted[0], counts
 
 
 def test_report_only_offers_every_node_and_decides_all_the_same() -> None:
@@ -167,8 +167,10 @@ def test_who_is_to_tell_hears_of_every_decision() -> None:
     heard: list[tuple[str, int]] = []
     answer = World(fleet(healthy("n1"))).verbs().filter(json.dumps(args(MANAGED, "n1")).encode())
     assert answer.decision is not None
-    NotedDecisions(
-        Log(), lambda _: None, lambda told, totals: heard.append((told.pod, totals.passed))
+    FilterRecorder(
+        RecordingAudit(),
+        lambda _: None,
+        lambda told, totals: heard.append((told.pod, totals.passed)),
     ).note(answer.decision)
     assert heard == [(answer.decision.pod, 1)]
 
@@ -227,7 +229,7 @@ def test_fit() -> None:
 
 
 def test_nothing_is_busy_without_reservations() -> None:
-    assert NoGpuUse().use("uid", None) == DeviceUse()
+    assert no_use("uid", None) == DeviceUse()
 
 
 REQUIREMENT = pod_json({"gpuwarden.dev/gpu-selector": "memory>=1Gi"})
