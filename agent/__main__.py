@@ -15,7 +15,7 @@ from gpuwarden import __version__
 from gpuwarden.settings.loader import AGENT
 from gpuwarden.settings.report import effective
 from gpuwarden.settings.start import settings_or_exit
-from gpuwarden.telemetry import logs, tracing
+from gpuwarden.telemetry import logs, trace_export
 from gpuwarden.telemetry.names import Event
 
 PROGRAM = "gpuwarden-agent"
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = loaded.settings
     logs.configure(settings.log.level, settings.log.format, service=PROGRAM)
     logs.logger("agent").info(Event.CONFIG_EFFECTIVE, config=effective(loaded))
-    end_tracing = tracing.configure(
+    end_tracing = trace_export.start(
         settings.telemetry.otlp,
         service=PROGRAM,
         version=__version__,

@@ -16,9 +16,9 @@ from typing import Final
 from gpuwarden.settings.loader import AGENT
 from gpuwarden.settings.start import settings_or_exit
 from gpuwarden.settings.values import Address
-from gpuwarden.support.archive import keep, packed
-from gpuwarden.support.local_parts import ops_parts, reachable, settings_parts, versions_part
-from gpuwarden.support.part import Part, missing
+from gpuwarden.support.archive import pack, write_new
+from gpuwarden.support.disclosure import Part, missing
+from gpuwarden.support.local import ops_parts, reachable, settings_parts, versions_part
 
 _PROGRAM: Final = "gpuwarden-agent support-bundle"
 _STDOUT: Final = "-"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     loaded = settings_or_exit(_PROGRAM, AGENT, rest, os.environ)
     ops = own.ops or reachable(loaded.settings.listen.ops)
     parts = [versions_part(), *settings_parts(loaded), *_of_listener(ops)]
-    bundle = packed({"local": parts}, datetime.now(UTC))
+    bundle = pack({"local": parts}, datetime.now(UTC))
     for path, why in bundle.gaps:
         sys.stderr.write(f"{_PROGRAM}: missing in the bundle: {path}: {why}\n")
     if own.output == _STDOUT:
@@ -55,7 +55,7 @@ def _of_listener(ops: Address | None) -> list[Part]:
 
 def _kept(data: bytes, path: Path) -> int:
     try:
-        keep(data, path)
+        write_new(data, path)
     except OSError as error:
         sys.stderr.write(f"{_PROGRAM}: --output: cannot write the file: {error.strerror}\n")
         return _EXIT_ERROR

@@ -46,7 +46,7 @@ from gpuwarden.identity.spiffe_id import controller_id
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.moment import NS_PER_MS
 from gpuwarden.settings.loader import Loaded
-from gpuwarden.telemetry import logs, names, tracing
+from gpuwarden.telemetry import logs, names, trace_export
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event, Process
 
@@ -105,7 +105,7 @@ async def run(
     """
     settings = loaded.settings
     logs.configure(settings.log.level, settings.log.format, service=SERVICE)
-    end_tracing = tracing.configure(
+    end_tracing = trace_export.start(
         settings.telemetry.otlp,
         service="gpuwarden-controller",
         version=__version__,

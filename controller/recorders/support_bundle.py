@@ -23,12 +23,19 @@ from controller.rpc.attestation import StreamTable
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import Loaded
-from gpuwarden.support.disclosed_settings import disclosed_settings
-from gpuwarden.support.exposition import metrics_part
-from gpuwarden.support.known_answers import told_reasons
-from gpuwarden.support.known_words import known_words
-from gpuwarden.support.part import MAX_PART_BYTES, Content, Part, json_line, json_part, missing
-from gpuwarden.support.versions import versions
+from gpuwarden.support.disclosure import (
+    MAX_PART_BYTES,
+    Content,
+    Part,
+    disclosed_reasons,
+    disclosed_settings,
+    json_line,
+    json_part,
+    known_words,
+    metrics_part,
+    missing,
+)
+from gpuwarden.support.local import versions
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event
 
@@ -84,7 +91,7 @@ class ControllerState:
             {
                 "at": rfc3339(clock.wall_ns()),
                 "ready": now.ready,
-                "reasons": told_reasons(list(now.reasons)),
+                "reasons": disclosed_reasons(list(now.reasons)),
                 "draining": state.draining,
                 "clockSuspect": state.clock_suspect,
                 "insecureStandIns": len(conditions.insecure),

@@ -1,6 +1,6 @@
 """Packs parts into one gzipped tar with a manifest, and puts it where it is wanted. Bounded.
 
-`packed` is pure; `keep` writes a file that only its owner can read and that was not there.
+`pack` is pure; `write_new` writes a file that only its owner can read and that was not there.
 """
 
 import io
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwarden import __version__
-from gpuwarden.support.part import Part, json_bytes, missing
+from gpuwarden.support.disclosure import Part, json_bytes, missing
 
 FORMAT: Final = "gpuwarden.dev/support-bundle/v1"
 MAX_BYTES: Final = 32 << 20
@@ -41,7 +41,7 @@ class Bundle:
     """Name and why, for each part that is missing."""
 
 
-def packed(sections: Mapping[str, Iterable[Part]], now: datetime) -> Bundle:
+def pack(sections: Mapping[str, Iterable[Part]], now: datetime) -> Bundle:
     """One archive of all parts; `sections` are folders: who told them."""
     parts = _within(
         [(f"{section}/{part.name}", part) for section, made in sections.items() for part in made]
@@ -59,7 +59,7 @@ def packed(sections: Mapping[str, Iterable[Part]], now: datetime) -> Bundle:
     return Bundle(f"{stem}.tar.gz", out.getvalue(), gaps)
 
 
-def keep(data: bytes, path: Path) -> None:
+def write_new(data: bytes, path: Path) -> None:
     """Write a new file of mode 0600; raises OSError, FileExistsError where there is one."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,5 +1,5 @@
-"""Logs, metrics and traces: what both processes say about themselves.
+"""Logs, metrics and spans of both processes.
 
-`names` lists every metric and log event once; `logs`, `metrics` and `tracing` are the
-rims that write them. No module here decides anything.
+`names` lists every metric, log event and span once; `logs`, `metrics` and `tracing` write them.
+No module here decides anything.
 """

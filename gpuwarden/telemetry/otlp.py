@@ -1,8 +1,8 @@
 """Spans through OpenTelemetry to an OTLP/HTTP collector; the only module that imports it.
 
-Imported only where an endpoint is set. Spans wait in a bounded queue that a daemon
-thread empties; when the collector is slow or down they are dropped, and nothing that
-opens or ends a span ever waits.
+`trace_export` imports it, and only where an endpoint is set. Spans wait in a bounded queue that a
+daemon thread empties. When the collector is slow or down they are dropped: nothing that opens or
+ends a span ever waits.
 """
 
 import threading

@@ -4,13 +4,13 @@ A round of evidence (challenge, reading, evidence, verdict) is one trace over bo
 processes without anything being carried between them: both derive its trace id and
 the id of its first span from the id of the challenge, which both know anyway.
 
-`otlp` holds the implementation and is imported by `configure` alone, and only with an
-endpoint: the agent must not pay for OpenTelemetry in memory. Spans carry no secrets,
-and no text of exceptions.
+The implementation is `otlp`, and `trace_export` turns it on: the agent must not pay for
+OpenTelemetry in memory where nothing is sent, so this module does not import it. Spans carry no
+secrets, and no text of exceptions.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -177,26 +177,9 @@ class Rounds:
             self.end(challenge_id, outcome)
 
 
-def configure(
-    endpoint: str | None, *, service: str, version: str, headers: Mapping[str, str] | None = None
-) -> Callable[[], None]:
-    """Turn tracing on if there is an endpoint (OTLP/HTTP base URL); returns what flushes and ends.
-
-    That waits for half a second at most, whatever the collector does. `OTEL_*` variables
-    for sampling, batching and resources are honoured by the SDK.
-    """
-    if endpoint is None:
-        return lambda: None
-    from gpuwarden.telemetry import otlp  # noqa: PLC0415 -- only when tracing is on
-
-    tracer = otlp.OtlpTracer(endpoint, service=service, version=version, headers=headers or {})
+def use(tracer: Tracer | None) -> None:
+    """Give all further spans to `tracer`; None turns tracing off."""
     _tracing.tracer = tracer
-
-    def end() -> None:
-        _tracing.tracer = None
-        tracer.close()
-
-    return end
 
 
 def _round(

@@ -29,10 +29,9 @@ from agent import support_bundle as agent_bundle
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
 from gpuwarden.settings.values import Address
-from gpuwarden.support.archive import packed
-from gpuwarden.support.local_parts import ops_parts, settings_parts, versions_part
-from gpuwarden.support.part import CONTROLLER_PARTS
-from gpuwarden.support.told_parts import told_part
+from gpuwarden.support.archive import pack
+from gpuwarden.support.disclosure import CONTROLLER_PARTS, received_part
+from gpuwarden.support.local import ops_parts, settings_parts, versions_part
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.support_scene import ID, SupportScene
 from tests.builders.svids import new_svid
@@ -109,7 +108,7 @@ async def test_what_a_controller_tells_holds_nothing_that_others_wrote(text: str
     search.add_key("key of the SVID", der)
     scene.refusals.note("evidence", "bad", ReasonCode.SIG_INVALID, 13)
     parts = (await scene.parts()).values()
-    bundle = packed({"controller": parts}, datetime.now(UTC))
+    bundle = pack({"controller": parts}, datetime.now(UTC))
     files = assert_clean(search, bundle.data)
     assert bundle.gaps == ()
     names = {name.rpartition("/")[2] for name in files}
@@ -117,7 +116,7 @@ async def test_what_a_controller_tells_holds_nothing_that_others_wrote(text: str
     everything = b"".join(files.values())
     for seen in (b"INVENTORY_CHANGED", b"ENOSPC", b"SIG_INVALID", ID.encode(), b'"bad"'):
         assert seen in everything
-    again = packed({"controller": map(told_part, parts)}, datetime.now(UTC))
+    again = pack({"controller": map(received_part, parts)}, datetime.now(UTC))
     assert_clean(search, again.data)
 
 
@@ -130,7 +129,7 @@ async def test_a_part_that_fails_says_nothing_of_the_error_s_text() -> None:
     parts = await scene.parts(replace(scene.state(), metrics=fails))
     assert parts["metrics.prom"].content is None
     assert parts["metrics.prom"].missing == "OSError ENOSPC; the controller's log has more"
-    assert_clean(search_for(), packed({"controller": parts.values()}, datetime.now(UTC)).data)
+    assert_clean(search_for(), pack({"controller": parts.values()}, datetime.now(UTC)).data)
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -212,7 +211,7 @@ def test_what_is_told_of_a_process_from_outside_holds_nothing_either(
     (tmp_path / TOKEN / "agent-state.json").write_text(PEM)
     with listener(text) as ops:
         parts = [versions_part(), *settings_parts(of_process(kind, tmp_path)), *ops_parts(ops)]
-    bundle = packed({"local": parts}, datetime.now(UTC))
+    bundle = pack({"local": parts}, datetime.now(UTC))
     files = assert_clean(search_for(), bundle.data)
     assert bundle.gaps == ()
     [readyz] = [json.loads(x) for name, x in files.items() if name.endswith("readyz.json")]

@@ -20,11 +20,9 @@ from gpuwarden.cli.terminal import shown
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, SettingsError, load
 from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
 from gpuwarden.settings.values import Address
-from gpuwarden.support.archive import Bundle, keep, packed
-from gpuwarden.support.known_words import known_words
-from gpuwarden.support.local_parts import ops_parts, reachable, settings_parts, versions_part
-from gpuwarden.support.part import CONTROLLER_PARTS, Part, missing
-from gpuwarden.support.told_parts import told_part
+from gpuwarden.support.archive import Bundle, pack, write_new
+from gpuwarden.support.disclosure import CONTROLLER_PARTS, Part, known_words, missing, received_part
+from gpuwarden.support.local import ops_parts, reachable, settings_parts, versions_part
 
 Process = Literal["agent", "controller"]
 File = Annotated[str, Parameter(name=["--config", "-f"], env_var=CONFIG_VARIABLE)]
@@ -70,7 +68,7 @@ def support_bundle(
     if process == "controller":
         sections["controller"] = _asked(connection)
     sections["local"] = _local(process, config, address)
-    bundle = packed(sections, datetime.now(UTC))
+    bundle = pack(sections, datetime.now(UTC))
     written = _written(bundle, output)
     for path, why in bundle.gaps:
         sys.stderr.write(f"gpuwarden: missing in the bundle: {path}: {why}\n")
@@ -87,7 +85,7 @@ def _asked(connection: Connection) -> list[Part]:
         words = " ".join([MEANING[error.code], *known_words(str(error))])
         return [missing(name, words) for name in CONTROLLER_PARTS]
     return [
-        told_part(told.get(name, missing(name, "the controller did not send it")))
+        received_part(told.get(name, missing(name, "the controller did not send it")))
         for name in CONTROLLER_PARTS
     ]
 
@@ -136,7 +134,7 @@ def _written(bundle: Bundle, output: str) -> str:
         return ""
     path = Path(output or bundle.name)
     try:
-        keep(bundle.data, path)
+        write_new(bundle.data, path)
     except OSError as error:
         text = f"--output: cannot write {shown(str(path))}: {error.strerror}"
         raise CliError(ExitCode.ERROR, text) from None

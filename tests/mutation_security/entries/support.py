@@ -8,7 +8,7 @@ from tests.mutation_security.shown_by import FROM_OUTSIDE, TOLD
 ENTRIES: Final = (
     one(
         "bundle-settings",
-        "gpuwarden/support/disclosed_settings.py",
+        "gpuwarden/support/disclosure.py",
         "    return key.spec.kind.closed or source == _DEFAULT",
         "    return True",
         TOLD,
@@ -16,16 +16,16 @@ ENTRIES: Final = (
     ),
     one(
         "bundle-texts",
-        "gpuwarden/support/known_words.py",
-        "    return sorted(found)[:_MOST]",
-        "    return [*sorted(found)[:_MOST], text]",
+        "gpuwarden/support/disclosure.py",
+        "    return sorted(found)[:_MAX_WORDS]",
+        "    return [*sorted(found)[:_MAX_WORDS], text]",
         TOLD,
         FROM_OUTSIDE,
     ),
     one(
         "bundle-metrics",
-        "gpuwarden/support/exposition.py",
-        "        if _may_leave(line):",
+        "gpuwarden/support/disclosure.py",
+        "        if _is_declared(line):",
         "        if line:",
         TOLD,
         FROM_OUTSIDE,
@@ -39,7 +39,7 @@ ENTRIES: Final = (
     ),
     one(
         "bundle-answers",
-        "gpuwarden/support/known_answers.py",
+        "gpuwarden/support/disclosure.py",
         "    return text if isinstance(text, str) and text in known else None",
         "    return text if isinstance(text, str) else None",
         FROM_OUTSIDE,

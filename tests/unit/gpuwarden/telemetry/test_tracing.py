@@ -9,12 +9,12 @@ from hashlib import sha256
 
 import pytest
 
+from gpuwarden.telemetry import trace_export
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import (
     NO_ROUND,
     UNANSWERED,
     Rounds,
-    configure,
     join_round,
     open_round,
     span,
@@ -49,7 +49,7 @@ def collector() -> Iterator[OtlpCollector]:
 
 
 def _on(endpoint: str) -> Callable[[], None]:
-    return configure(f"{endpoint}/", service="agent", version="1", headers={"x-key": "k"})
+    return trace_export.start(f"{endpoint}/", service="agent", version="1", headers={"x-key": "k"})
 
 
 def _named(spans: list[CollectedSpan]) -> dict[str, CollectedSpan]:
@@ -58,7 +58,7 @@ def _named(spans: list[CollectedSpan]) -> dict[str, CollectedSpan]:
 
 
 def test_without_an_endpoint_spans_cost_nothing() -> None:
-    end = configure(None, service="agent", version="1")
+    end = trace_export.start(None, service="agent", version="1")
 
     with span(Span.EVIDENCE, node="n1") as active:
         active.set_attribute("code", "ACCEPTED")
@@ -252,10 +252,11 @@ SPANS_FOR_EACH = """
 import sys
 import time
 from gpuwarden.telemetry.names import Span
-from gpuwarden.telemetry.tracing import configure, open_round, span
+from gpuwarden.telemetry import trace_export
+from gpuwarden.telemetry.tracing import open_round, span
 
 for endpoint in sys.argv[1:]:
-    end = configure(endpoint, service="a", version="1")
+    end = trace_export.start(endpoint, service="a", version="1")
     begin = time.monotonic()
     for number in range(1100):  # more than the queue takes
         with span(Span.VERIFY):
@@ -285,8 +286,8 @@ def test_a_collector_that_is_down_or_slow_holds_up_nothing_not_even_the_end(
 
 def test_opentelemetry_is_not_imported_without_an_endpoint() -> None:
     code = (
-        "import sys; from gpuwarden.telemetry import logs, metrics, tracing;"
-        "tracing.configure(None, service='a', version='1')();"
+        "import sys; from gpuwarden.telemetry import logs, metrics, trace_export;"
+        "trace_export.start(None, service='a', version='1')();"
         "sys.exit(any(m.startswith('opentelemetry') for m in sys.modules))"
     )
 

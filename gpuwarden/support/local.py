@@ -1,24 +1,98 @@
-"""What can be told of a process from its own machine, without asking it through gRPC.
+"""Parts of a support bundle that can be made on the machine of a process, without gRPC.
 
-Its settings as it would read them, the state of the folders that they name, and what its
-ops listener answers. Reads only; a part that cannot be made says why and stops no other.
+Versions, the settings as the process would read them, the state of the folders that they name,
+and what its ops listener answers. It reads only. A part that cannot be made says why and stops
+no other.
 """
 
 import http.client
 import os
+import platform
+import resource
+import ssl
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from gpuwarden import __version__
+from gpuwarden.evidence.model import PROTOCOL
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.values import Address
-from gpuwarden.support.disclosed_settings import disclosed_settings
-from gpuwarden.support.exposition import metrics_part
-from gpuwarden.support.known_answers import told_readiness
-from gpuwarden.support.known_words import known_words
-from gpuwarden.support.part import Content, Part, json_part, missing
-from gpuwarden.support.versions import versions
+from gpuwarden.support.disclosure import (
+    Content,
+    Part,
+    disclosed_readiness,
+    disclosed_settings,
+    json_part,
+    known_words,
+    metrics_part,
+    missing,
+)
+
+# --- versions
+
+LIBRARIES: Final = (
+    "aiohttp",
+    "cryptography",
+    "cyclopts",
+    "grpcio",
+    "kubernetes",
+    "msgspec",
+    "nvidia-ml-py",
+    "opentelemetry-sdk",
+    "prometheus-client",
+    "protobuf",
+    "PyYAML",
+    "spiffe",
+    "structlog",
+    "uvloop",
+)
+_OS_RELEASE: Final = Path("/etc/os-release")
+_OS_KEYS: Final = ("ID", "VERSION_ID")
+
+
+def versions() -> Content:
+    """For `versions.json`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kernel = platform.uname()
+    return Content(
+        {
+            "gpuwarden": __version__,
+            "protocol": PROTOCOL,
+            "python": platform.python_version(),
+            "openssl": ssl.OPENSSL_VERSION,
+            "libraries": {name: _installed(name) for name in LIBRARIES},
+            "kernel": {
+                "system": kernel.system,
+                "release": kernel.release,
+                "machine": kernel.machine,
+            },
+            "os": _os(),
+            "cpus": os.cpu_count(),
+            "openFiles": {"soft": soft, "hard": hard},
+        }
+    )
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _os() -> dict[str, str]:
+    try:
+        lines = _OS_RELEASE.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in lines)
+    return {key: text.strip('"')[:64] for key, _, text in pairs if key in _OS_KEYS}
+
+
+# --- settings, files, ops listener
 
 PATHS: Final = ("agent.stateDir", "audit.dir", "store.path", "listen.local")
 """Keys whose files are looked at: there or not, size, mode, room; never what they hold."""
@@ -52,7 +126,7 @@ def reachable(ops: Address) -> Address | None:
 
 
 def _ready(body: bytes) -> Part:
-    return json_part("readyz.json", told_readiness(body))
+    return json_part("readyz.json", disclosed_readiness(body))
 
 
 def _made(name: str, make: Callable[[], Content]) -> Part:

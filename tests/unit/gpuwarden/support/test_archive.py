@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.support import archive
-from gpuwarden.support.archive import keep, packed
-from gpuwarden.support.part import Part, missing
+from gpuwarden.support.archive import pack, write_new
+from gpuwarden.support.disclosure import Part, missing
 
 NOW = datetime(2026, 11, 28, 3, 4, 5, tzinfo=UTC)
 STEM = "gpuwarden-support-20261128T030405Z"
@@ -29,7 +29,7 @@ def files_of(data: bytes) -> dict[str, bytes]:
 
 
 def test_the_manifest_says_what_is_there_and_what_is_not() -> None:
-    bundle = packed(
+    bundle = pack(
         {
             "controller": [
                 Part("a.json", b"{}\n", withheld=("detail",), left_out=3),
@@ -58,7 +58,7 @@ def test_the_manifest_says_what_is_there_and_what_is_not() -> None:
 def test_it_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_BYTES", 10)
     parts = [Part("a", b"x" * 8), Part("b", b"x" * 3), Part("c", b"xx")]
-    bundle = packed({"local": parts}, NOW)
+    bundle = pack({"local": parts}, NOW)
     assert set(files_of(bundle.data)) == {"manifest.json", "local/a", "local/c"}
     assert bundle.gaps == (("local/b", "no room left in the bundle"),)
 
@@ -66,7 +66,7 @@ def test_it_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_kept_for_its_owner(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        keep(b"data", tmp_path / "bundle")
+        write_new(b"data", tmp_path / "bundle")
     finally:
         os.umask(old)
     assert (tmp_path / "bundle").read_bytes() == b"data"
@@ -78,7 +78,7 @@ def test_nothing_is_overwritten_not_even_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("there", "link"):
         with pytest.raises(FileExistsError):
-            keep(b"data", tmp_path / name)
+            write_new(b"data", tmp_path / name)
     assert (tmp_path / "there").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_written_whole_does_not_stay(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            keep(b"x" * 100, tmp_path / "bundle")
+            write_new(b"x" * 100, tmp_path / "bundle")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
