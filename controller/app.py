@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.kube.client import Exchange
-from controller.operations.fleet import LOOK_SECONDS
+from controller.operations.quarantine_reconciler import LOOK_SECONDS
 from controller.placement.snapshot import StaticHashesError
 from controller.policies.file import PolicyInvalidError
 from controller.recorders.trust import CONTROLLER

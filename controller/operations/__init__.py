@@ -1,1 +1,1 @@
-"""Operations of the controller."""
+"""Readiness, quarantine across replicas, operators' acts, and what the audit log restores."""

@@ -1,4 +1,4 @@
-"""Reads what this replica's audit log has from before its start, off the event loop."""
+"""Reads what this replica's audit log holds from before its start, off the event loop."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LogReplay:
-    """One per process. What cannot be read is an OSError, which is told once."""
+    """One per process. A log that cannot be read raises OSError, which is logged once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class LogReplay:
         self._told = ""
 
     async def denials(self) -> Mapping[str, QuarantineEntry]:
-        """Denials that stood, by node."""
+        """Quarantine entries in force, by node."""
         return await self._read(_DENIALS, quarantine_entries)
 
     async def grants(self) -> Grants:

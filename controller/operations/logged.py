@@ -1,6 +1,15 @@
-"""Logged.
+"""What one audit log proves of the time before: quarantine entries and reservations in force.
 
-Holds: logged denials, logged reservations.
+Pure: records go in, what they add up to comes out. Must not decide what counts: the reconcilers
+compare it with the store. Restore after a lost store goes by these steps:
+
+1. `log_replay.LogReplay` reads the records of this replica's log; a log that cannot be read is
+   tried again, and managed pods get CONTROLLER_NOT_READY meanwhile.
+2. `quarantine_entries`: entries that no operator has ended. Those that the store lacks are written
+   again by `quarantine_reconciler` (NODE_DENIED, or the entry's code).
+3. `open_grants`: reservations without an end. Those that the ledger lacks are restored by
+   `controller.binding.reconciler`; until then their GPUs are given to nobody
+   (CONTROLLER_NOT_READY).
 """
 
 import re
@@ -15,11 +24,8 @@ from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_ord
 from controller.record import Record
 from gpuwarden.audit.record import LogRecord, RecordKind
 
-# --- logged denials
-# Denials in the audit log: the record of what the store said, and what stands by a log. Pure.
-#
-# Every replica notes what it sees, so each log tells by itself which nodes are out. Must not
-# decide what counts: the reconciler of denials compares with the store.
+# --- quarantine entries
+# Every replica records what it sees, so each log says by itself which nodes are out.
 
 _ACTOR: Final = "controller"
 _SUBJECT: Final = "node/"
@@ -79,12 +85,10 @@ def _text(record: LogRecord, key: str) -> str:
     return found if isinstance(found, str) else f"too long for {record.origin}'s audit log"
 
 
-# --- logged reservations
-# Reservations in the audit log: which of them had not ended when the log did. Pure.
-#
-# A log tells what its own replica did and saw: who made a reservation has its beginning, and
-# notes its end also where another replica saw to that. So what has no end in the log of
-# whoever made it was in force, or came to its end while that replica was down.
+# --- reservations
+# A log holds what its own replica did and saw: the one that made a reservation records its
+# beginning, and its end also where another replica brought it about. So what has no end in the
+# log of its maker was in force, or came to its end while that replica was down.
 
 _BEGINS: Final = frozenset(
     {

@@ -16,7 +16,7 @@ from controller.audit.log import DurableLog
 from controller.explain.node import WITHHELD, RecentRefusals, node_line
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.view import FleetSnapshot, NodeState
-from controller.operations.conditions import Conditions
+from controller.operations.readiness import Conditions
 from controller.recorders.gauges import count_fleet
 from controller.recorders.trust import WitnessAlarms
 from controller.rpc.attestation import StreamTable

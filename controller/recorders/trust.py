@@ -19,8 +19,8 @@ from controller.fleet.attestation_result import (
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.operations.fleet import Act, Order
 from controller.operations.logged import denial_record
+from controller.operations.operator_service import Act, Order
 from controller.record import AuditLog, Record
 from controller.rpc.intake import Changes, Result
 from controller.spire.client import SpireFailure

@@ -26,7 +26,7 @@ from controller.messages import (
     refusal_messages,
     use_message,
 )
-from controller.operations.conditions import Readiness
+from controller.operations.readiness import Readiness
 from controller.policy import Policy
 from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock

@@ -22,7 +22,7 @@ from controller.messages import (
     reservation_page,
     trace_message,
 )
-from controller.operations.fleet import Done, OperatorService, Order
+from controller.operations.operator_service import Done, OperatorService, Order
 from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name

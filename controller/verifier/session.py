@@ -154,7 +154,7 @@ def node_standing(
 def known_node(known: Snapshots, name: str, now_ns: int) -> KnownNode | Refusal:
     """Step 6: stores fresh, node in the directory, no denial."""
     if now_ns >= known.enrollment.fresh_until_ns:
-        return Refusal(ReasonCode.ENROLLMENT_STALE, "pins and denials are too old to rely on")
+        return Refusal(ReasonCode.ENROLLMENT_STALE, "the enrollments are too old to rely on")
     if now_ns >= known.directory.fresh_until_ns:
         return Refusal(ReasonCode.DIRECTORY_STALE, "the list of nodes is too old to rely on")
     node = known.directory.nodes.get(name)

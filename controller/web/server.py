@@ -19,7 +19,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller.operations.conditions import Readiness
+from controller.operations.readiness import Readiness
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import CONTENT_TYPE
 

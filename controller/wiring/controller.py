@@ -21,8 +21,8 @@ from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.client import Exchange
 from controller.kube.node_hints import NodeHints
-from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
-from controller.operations.fleet import QuarantineReconciler
+from controller.operations.quarantine_reconciler import QuarantineReconciler
+from controller.operations.readiness import ClockAnchor, Conditions, ProcessState
 from controller.placement.snapshot import InsecureStaticHashes, Scenes
 from controller.policies.file import PolicyFile, PolicyInvalidError
 from controller.policies.in_force import PolicyInForce, PolicySource
@@ -143,7 +143,7 @@ def assemble(
         policy_in_force=policy,
         state=ProcessState(anchor),
         insecure=_insecure_warnings(settings, directory),
-        namespaces=None if cluster is None else cluster.namespaces,
+        namespaces_fresh_until_ns=None if cluster is None else cluster.namespaces.fresh_until_ns,
         spire=spire.condition,
     )
     refusals = RecentRefusals(clock.wall_ns)

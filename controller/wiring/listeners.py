@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from controller.access import owner_of_socket
-from controller.operations.conditions import Conditions
+from controller.operations.readiness import Conditions
 from controller.recorders.trust import TrustRecorder
 from controller.rpc.attestation import AttestationService
 from controller.rpc.fleet import FleetServicer

@@ -9,7 +9,7 @@ from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.audit.log import DurableLog
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
-from controller.operations.conditions import Conditions
+from controller.operations.readiness import Conditions
 from controller.placement.snapshot import Scenes, no_use
 from controller.placement.texts import RequirementRules
 from controller.policy import NodeMode

@@ -13,8 +13,8 @@ from controller.explain.query import PodQuery, QueryPorts
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
-from controller.operations.conditions import Conditions
-from controller.operations.fleet import OperatorService
+from controller.operations.operator_service import OperatorService
+from controller.operations.readiness import Conditions
 from controller.placement.node_verdict import Promise, promise_of
 from controller.placement.pod import PodDecodeError
 from controller.placement.selector import Device, Selector, compile_labels, labels_of

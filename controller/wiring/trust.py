@@ -14,9 +14,10 @@ from controller.access import PeerUsage, Rate
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
-from controller.operations.conditions import ClockAnchor, Conditions
-from controller.operations.fleet import OperatorService, OperatorServicePorts, QuarantineReconciler
 from controller.operations.log_replay import LogReplay
+from controller.operations.operator_service import OperatorService
+from controller.operations.quarantine_reconciler import QuarantineReconciler
+from controller.operations.readiness import ClockAnchor, Conditions
 from controller.recorders.trust import SpireRecorder, TrustRecorder
 from controller.rpc.attestation import AttestationService, StreamTable
 from controller.rpc.challenges import AuditHeads, Challenger
@@ -118,15 +119,13 @@ def operator_service(
 ) -> OperatorService:
     """Carries out what operators order."""
     return OperatorService(
-        OperatorServicePorts(
-            store=conditions.store,
-            denials=denials,
-            fleet=registry,
-            knows=conditions.knows,
-            audit=conditions.audit,
-            clock=conditions.clock,
-            observer=recorder,
-        )
+        conditions.store,
+        denials,
+        registry,
+        knows=conditions.knows,
+        audit=conditions.audit,
+        clock=conditions.clock,
+        observer=recorder,
     )
 
 

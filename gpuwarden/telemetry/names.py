@@ -340,7 +340,7 @@ SPIRE_AGENTS = _gauge(
 )
 
 STORE_AVAILABLE = _gauge(
-    "store_available", _C, "1 while pins and denials can be read from the store, else 0."
+    "store_available", _C, "1 while enrollments can be read from the store, else 0."
 )
 OPERATOR_ACTS = _counter(
     "operator_acts",
@@ -554,16 +554,16 @@ class Event(StrEnum):
         "an operator released a GPU of a silent node, or was refused",
     )
     NODE_OPERATOR = "node.operator", "an operator accepted, quarantined or released a node, or not"
-    STORE_OPENED = "store.opened", "the store of pins and denials is open; a new one says so"
+    STORE_OPENED = "store.opened", "the store of enrollments is open; a new one says so"
     STORE_UNAVAILABLE = (
         "store.unavailable",
-        "pins and denials cannot be read; soon nothing new is accepted",
+        "enrollments cannot be read; soon nothing new is accepted",
     )
     STORE_QUARANTINE_LOST = (
         "store.quarantine.lost",
         "the store had lost a denial that nobody lifted; it stands here and is written again",
     )
-    STORE_AVAILABLE = "store.available", "pins and denials can be read again"
+    STORE_AVAILABLE = "store.available", "enrollments can be read again"
 
     KUBE_CACHE_TROUBLE = (
         "kube.cache.trouble",

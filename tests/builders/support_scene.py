@@ -17,7 +17,7 @@ from controller.fleet.enrollment import (
     QuarantineEntry,
 )
 from controller.fleet.view import FleetSnapshot
-from controller.operations.conditions import ClockAnchor, Conditions, ProcessState
+from controller.operations.readiness import ClockAnchor, Conditions, ProcessState
 from controller.policies.in_force import PolicyInForce
 from controller.recorders.support_bundle import ControllerState
 from controller.recorders.trust import WitnessAlarms

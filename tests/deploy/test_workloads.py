@@ -9,7 +9,7 @@ import yaml
 from agent.app import STOP_S
 from agent.ops import Ops
 from controller.app import DRAIN_SECONDS
-from controller.operations.conditions import Readiness
+from controller.operations.readiness import Readiness
 from controller.policies.file import decode_policy
 from controller.settings import ControllerSettings
 from controller.web.server import ops_app

@@ -121,7 +121,7 @@ async def test_a_certificate_of_another_ca_is_refused_and_stale_facts_grant_noth
     await asyncio.gather(*(tries_in_vain(replica, x) for x in (NODES, ENROLLMENTS)))
     replica.clock.ahead_ns += STALE_S * SECOND
     await replica.reason("the list of nodes are too old")
-    await replica.reason("pins and denials are too old")
+    await replica.reason("the enrollments are too old")
     for name in ("node-1", "unseen-0"):
         assert await replica.refusal(name) == "ENROLLMENT_STALE"
     await replica.passes(REQUIREMENT, ["node-1"], "placement from what was verified before")

@@ -15,7 +15,7 @@ from controller.fleet.enrollment import EnrollmentUnavailableError, MemoryEnroll
 from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import NodeState
-from controller.operations.fleet import Act, OperatorService, OperatorServicePorts, Order
+from controller.operations.operator_service import Act, OperatorService, Order
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.rpc.attestation import AttestationService, SessionTiming, StreamTable
 from controller.rpc.challenges import Challenger
@@ -144,15 +144,13 @@ class World:
         verifier = Verifier(settings)
         denials = QuarantineEntries(self.store)
         self.workbench = OperatorService(
-            OperatorServicePorts(
-                store=self.store,
-                denials=denials,
-                fleet=self.registry,
-                knows=lambda name: name in self.directory.nodes,
-                audit=self.audit,
-                clock=self.clock,
-                observer=self.witness,
-            )
+            self.store,
+            denials,
+            self.registry,
+            knows=lambda name: name in self.directory.nodes,
+            audit=self.audit,
+            clock=self.clock,
+            observer=self.witness,
         )
         self.intake = EvidenceIntake(
             verifier=verifier,

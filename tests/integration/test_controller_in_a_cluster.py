@@ -187,7 +187,7 @@ async def test_placement_goes_on_without_the_api_and_nothing_is_granted_on_stale
         await here.passes(requirement, ["node-1"], "placement without the API server")
         here.clock.ahead_ns += 46_000_000_000
         await here.reason("the list of nodes are too old")
-        await here.reason("pins and denials are too old")
+        await here.reason("the enrollments are too old")
         assert await here.refusal("node-1") == "ENROLLMENT_STALE"
         await here.passes(requirement, ["node-1"], "placement from what was verified before")
         here.clock.ahead_ns += 2_000_000_000
@@ -207,7 +207,7 @@ async def test_it_starts_without_the_api_and_says_so(
     await api.stop()
     async with world(tmp_path, api, workload_api) as here:
         await here.reason("the list of nodes are too old")
-        await here.reason("pins and denials are too old")
+        await here.reason("the enrollments are too old")
         assert await here.refusal("node-1") == "ENROLLMENT_STALE"
         assert await here.controller.metric("gpuwarden_store_available") == 0
         await api.start()

@@ -19,7 +19,7 @@ from controller.access import LOCAL, Caller, CallerKind
 from controller.fleet.enrollment import EnrolledGpu, EnrollmentRecord, QuarantineEntry
 from controller.fleet.quarantine import Shown, show
 from controller.messages import no_labels
-from controller.operations.conditions import Readiness
+from controller.operations.readiness import Readiness
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Policy
 from controller.rpc.fleet import FleetServicer
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller

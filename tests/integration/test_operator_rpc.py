@@ -21,7 +21,7 @@ from controller.fleet.enrollment import (
     QuarantineEntry,
 )
 from controller.fleet.quarantine import show
-from controller.operations.fleet import Done, OperatorService, Order
+from controller.operations.operator_service import Done, OperatorService, Order
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import local_server
 from controller.rpc.services import MAX_REASON, OperatorServicer

@@ -28,14 +28,8 @@ from controller.fleet.quarantine import QuarantineEntries, QuarantineFate, Shown
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import TrustChange
 from controller.fleet.view import NodeState
-from controller.operations.fleet import (
-    Act,
-    Done,
-    OperatorService,
-    OperatorServicePorts,
-    Order,
-    QuarantineReconciler,
-)
+from controller.operations.operator_service import Act, Done, OperatorService, Order
+from controller.operations.quarantine_reconciler import QuarantineReconciler
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -100,15 +94,13 @@ class Replica:
         self.fleet = FleetRegistry()
         self.clock = clock
         self.operator_service = OperatorService(
-            OperatorServicePorts(
-                store=self.store,
-                denials=self.denials,
-                fleet=self.fleet,
-                knows=lambda _: True,
-                audit=RecordingAudit(),
-                clock=clock,
-                observer=Unobserved(),
-            )
+            self.store,
+            self.denials,
+            self.fleet,
+            knows=lambda _: True,
+            audit=RecordingAudit(),
+            clock=clock,
+            observer=Unobserved(),
         )
         self.reconciler = QuarantineReconciler(
             self.store,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from controller.operations.conditions import Readiness
+from controller.operations.readiness import Readiness
 from controller.web.server import LARGE, BodyBuffer, ops_app
 
 

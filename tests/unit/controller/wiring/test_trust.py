@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from controller.operations.conditions import ClockAnchor
+from controller.operations.readiness import ClockAnchor
 from controller.recorders.trust import SpireRecorder
 from controller.settings import ControllerSettings
 from controller.spire.facts import LiveSpireFacts, no_spire_server

@@ -1,12 +1,11 @@
-"""Conditions.
+"""Readiness: whether this controller may decide, why not, and the moment's snapshots behind that.
 
-Holds: readiness, clock guard, conditions.
+Answers come from memory, collected at each question again. Warnings never make it unready.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from controller.audit.log import DurableLog
 from controller.fleet.directory import NodeDirectory
@@ -19,14 +18,6 @@ from controller.verifier.context import Snapshots
 from gpuwarden.clock import Clock, moment_of
 from gpuwarden.identity.svid import SvidSource
 from gpuwarden.moment import NS_PER_MS, Moment
-
-# --- readiness
-# Whether this controller may decide, and why not: pure functions over its state.
-#
-# After a start no node has evidence yet, so for 1.1 x interval + ttl after
-# listening a missing node means "not heard yet", not "untrusted": until then
-# managed pods get CONTROLLER_NOT_READY. Warnings never make it unready. No IO, no
-# clock.
 
 _WINDOW_FACTOR = Fraction(11, 10)
 
@@ -75,6 +66,9 @@ def first_round(
 ) -> str | None:
     """Why nothing may be decided about managed pods yet; None once every agent had its turn.
 
+    After a start no node has evidence yet, so for 1.1 x interval + ttl after listening a missing
+    node means "not heard yet", not "untrusted": until then managed pods get CONTROLLER_NOT_READY.
+
     All times are CLOCK_BOOTTIME; `listening_since_ns` is None before the agents' listener opens.
     """
     if listening_since_ns is None:
@@ -104,20 +98,17 @@ def readiness(facts: ReadinessFacts) -> Readiness:
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))
 
 
-# --- clock guard
-# Whether this machine's wall clock can be believed: compared with a boot-time anchor.
-#
-# Certificates are judged by wall time. A wall clock that has moved against
-# CLOCK_BOOTTIME since the start is suspect (CONTROLLER_CLOCK_SUSPECT): a warning and a
-# state, never a reason to revoke anybody. Pure; takes both times as arguments.
-
 _DRIFT = 1000
 """A clock that is being disciplined may drift by one part in this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockAnchor:
-    """Both clocks at one moment, and the step that is still believed (nanoseconds)."""
+    """Both clocks at one moment, and the step that is still believed (nanoseconds).
+
+    Certificates are judged by wall time. A wall clock that has moved against CLOCK_BOOTTIME since
+    the start is suspect (CONTROLLER_CLOCK_SUSPECT): a warning, never a reason to revoke anybody.
+    """
 
     boottime_ns: int
     wall_ns: int
@@ -131,20 +122,6 @@ class ClockAnchor:
         """Whether that is more than tolerance and drift explain."""
         drift_ns = (boottime_ns - self.boottime_ns) // _DRIFT
         return abs(self.offset_ns(boottime_ns, wall_ns)) > self.tolerance_ns + drift_ns
-
-
-# --- conditions
-# What the parts of a controller ask about the moment: snapshots, time, readiness.
-#
-# Collects from sources that answer from memory, at each question again. Must not decide;
-# `readiness` and the Verifier do.
-
-
-class NamespaceCopy(Protocol):
-    """The cluster's namespaces, as far as their age goes."""
-
-    def fresh_until_ns(self) -> int:
-        """CLOCK_BOOTTIME from which they are too old."""
 
 
 @dataclass(slots=True)
@@ -161,7 +138,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """One for the process."""
+    """What the parts of a controller ask about the moment: snapshots, time, readiness."""
 
     times: AttestationSettings
     clock: Clock
@@ -173,8 +150,8 @@ class Conditions:
     state: ProcessState
     insecure: tuple[str, ...]
     """Warnings about stand-ins that are in use."""
-    namespaces: NamespaceCopy | None = None
-    """Where namespaces say which pods are managed; None without a cluster."""
+    namespaces_fresh_until_ns: Callable[[], int] | None = None
+    """CLOCK_BOOTTIME from which the list of namespaces is too old; None without a cluster."""
     spire: Callable[[int], SpireCondition] = no_spire_server
     """How the SPIRE server answers at a CLOCK_BOOTTIME."""
 
@@ -226,7 +203,7 @@ class Conditions:
                 svid_valid=self.svids.current() is not None,
                 svid_state=self.svids.state(),
                 audit_error=None if audit.available else audit.reason,
-                stores_error=_stale("pins and denials", pins.fresh_until_ns, now_ns),
+                stores_error=_stale("the enrollments", pins.fresh_until_ns, now_ns),
                 directory_error=_stale("the list of nodes", nodes.fresh_until_ns, now_ns)
                 or self._namespaces_error(now_ns),
                 clock_suspect=self.state.clock_suspect,
@@ -239,9 +216,9 @@ class Conditions:
         )
 
     def _namespaces_error(self, now_ns: int) -> str | None:
-        if self.namespaces is None:
+        if self.namespaces_fresh_until_ns is None:
             return None
-        return _stale("the list of namespaces", self.namespaces.fresh_until_ns(), now_ns)
+        return _stale("the list of namespaces", self.namespaces_fresh_until_ns(), now_ns)
 
 
 def _stale(what: str, fresh_until_ns: int, now_ns: int) -> str | None:

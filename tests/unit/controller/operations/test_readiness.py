@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.operations.conditions import (
+from controller.operations.readiness import (
     ClockAnchor,
     ReadinessFacts,
     first_round,

@@ -1,0 +1,330 @@
+"""Audit before trust, trust away before audit, and what races make of an act."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from controller.fleet.enrollment import (
+    AUTOMATIC,
+    Candidate,
+    EnrolledGpu,
+    EnrollmentRecord,
+    EnrollmentUnavailableError,
+    MemoryEnrollmentStore,
+    QuarantineEntry,
+)
+from controller.fleet.quarantine import Change, QuarantineEntries
+from controller.fleet.registry import FleetRegistry
+from controller.fleet.trust import ChangeKind, TrustChange
+from controller.fleet.view import NodeState
+from controller.operations.operator_service import Act, Done, OperatorService, Order
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from tests.fakes.clock import FakeClock
+from tests.fakes.recording_audit import RecordingAudit
+
+# --- Audit before trust, trust away before audit, and what races make of an act
+
+WHO = "spiffe://example.org/gpuwarden/operator/ann"
+ORDER = Order("gpu-1", "card replaced, ticket 7", WHO)
+OLD, NEW = EnrolledGpu("GPU-old", "1"), EnrolledGpu("GPU-new", "2")
+CANDIDATE = Candidate("INVENTORY_CHANGED", None, None, (NEW,), "e" * 64)
+DENIAL = QuarantineEntry("INVENTORY_CHANGED", "swapped", AUTOMATIC, 7, CANDIDATE)
+RECORD = EnrollmentRecord("gpu-1", gpus=(OLD,), instance="a" * 32, denial=DENIAL)
+
+
+class RacingStore(MemoryEnrollmentStore):
+    """Before a write, somebody else may write `first`; or it is gone."""
+
+    gone = False
+    first: EnrollmentRecord | None = None
+    losses = 0
+
+    async def create_if_absent(self, record: EnrollmentRecord) -> bool:
+        self._fail()
+        return await super().create_if_absent(record)
+
+    async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+        self._fail()
+        if self.first is not None:
+            first, self.first = self.first, None
+            assert await super().compare_and_set(old, first)
+        if self.losses:
+            self.losses -= 1
+            return False
+        return await super().compare_and_set(old, new)
+
+    def _fail(self) -> None:
+        if self.gone:
+            raise EnrollmentUnavailableError("gone")
+
+
+@dataclass
+class Observed:
+    acts: list[tuple[Act, ReasonCode | None]] = field(default_factory=list)
+    changes: list[tuple[ChangeKind, str]] = field(default_factory=list)
+
+    def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
+        assert order.reason
+        self.acts.append((act, refusal.code if refusal else None))
+
+    def changed(self, changes: tuple[TrustChange, ...], actor: str) -> None:
+        self.changes.extend((x.kind, actor) for x in changes)
+
+
+class OperatorWorld:
+    def __init__(self, *records: EnrollmentRecord) -> None:
+        self.store = RacingStore(records)
+        self.denials = QuarantineEntries(self.store)
+        self.fleet = FleetRegistry()
+        self.audit = RecordingAudit()
+        self.clock = FakeClock()
+        self.observed = Observed()
+        self.workbench = OperatorService(
+            self.store,
+            self.denials,
+            self.fleet,
+            knows=lambda name: name == "silent",
+            audit=self.audit,
+            clock=self.clock,
+            observer=self.observed,
+        )
+        for record in records:
+            if record.denial is not None:
+                self.quarantined(record.node)
+
+    def quarantined(self, node: str) -> None:
+        self.fleet.quarantine(
+            node, code=ReasonCode.INVENTORY_CHANGED, reason="swapped", now_ns=1, wall_ns=1
+        )
+
+    @property
+    def version(self) -> str:
+        return self.workbench.shown("gpu-1").version
+
+    @property
+    def record(self) -> EnrollmentRecord:
+        return self.store.snapshot().records["gpu-1"]
+
+    def state(self, node: str = "gpu-1") -> NodeState:
+        return self.fleet.snapshot().nodes[node].state(self.clock.boottime_ns())
+
+
+def done(result: Done | Refusal) -> Done:
+    assert isinstance(result, Done), result
+    return result
+
+
+def refused(result: Done | Refusal) -> ReasonCode:
+    assert isinstance(result, Refusal), result
+    return result.code
+
+
+class TestAccept:
+    async def test_pins_change_and_the_node_waits_for_evidence(self) -> None:
+        world = OperatorWorld(RECORD)
+        result = done(await world.workbench.accept(ORDER, world.version))
+        assert world.record == replace(
+            RECORD, gpus=(replace(NEW, enrolled=True),), denial=None, lifted_ns=DENIAL.wall_ns
+        )
+        assert world.state() is NodeState.REFUSED
+        assert [x.change for x in result.changes] == [Change.REMOVED, Change.ADDED]
+        assert result.shown.denial is None
+        assert world.observed.acts == [(Act.ACCEPT, None)]
+        assert world.observed.changes == [(ChangeKind.RELEASED, WHO)]
+        blocked = world.fleet.snapshot().nodes["gpu-1"].blocked
+        assert blocked is not None
+        assert blocked.detail.endswith(f"accepted by {WHO}: card replaced, ticket 7")
+
+    async def test_the_record_says_who_what_and_why(self) -> None:
+        world = OperatorWorld(RECORD)
+        await world.workbench.accept(ORDER, world.version)
+        [record] = world.audit.granted
+        assert (record.kind, record.actor, record.subject, record.decision) == (
+            RecordKind.NODE_OPERATOR,
+            WHO,
+            "node/gpu-1",
+            "accepted",
+        )
+        assert record.codes == ("INVENTORY_CHANGED",)
+        assert record.refs["reason"] == "card replaced, ticket 7"
+        assert record.refs["changes"] == ["removed GPU-old 1 -", "added GPU-new - 2"]
+        assert record.refs["denial"] == "controller: swapped"
+        assert record.refs["evidence"] == "e" * 64
+        assert record.refs["pinsBefore"] != record.refs["pinsAfter"]
+
+    async def test_nothing_happens_before_the_record_is_durable(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.audit.held = asyncio.Event()
+        acting = asyncio.create_task(world.workbench.accept(ORDER, world.version))
+        await world.audit.asked.wait()
+        assert world.record == RECORD
+        assert world.state() is NodeState.QUARANTINED
+        world.audit.held.set()
+        done(await acting)
+
+    async def test_a_log_that_cannot_keep_it_refuses_it(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.audit.broken = True
+        assert refused(await world.workbench.accept(ORDER, world.version)) is (
+            ReasonCode.AUDIT_UNAVAILABLE
+        )
+        assert world.record == RECORD
+        assert world.state() is NodeState.QUARANTINED
+
+    async def test_a_caller_that_leaves_does_not_stop_it_half_way(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.audit.held = asyncio.Event()
+        acting = asyncio.create_task(world.workbench.accept(ORDER, world.version))
+        await world.audit.asked.wait()
+        acting.cancel()
+        await asyncio.wait({acting})
+        world.audit.held.set()
+        async with asyncio.timeout(10):
+            while not world.observed.acts:  # noqa: ASYNC110 - the act goes on by itself
+                await asyncio.sleep(0)
+        assert world.record.denial is None
+        assert world.state() is NodeState.REFUSED
+
+    async def test_another_version_is_a_conflict_and_noted(self) -> None:
+        world = OperatorWorld(RECORD)
+        assert refused(await world.workbench.accept(ORDER, "x")) is ReasonCode.ENROLLMENT_CONFLICT
+        assert world.record == RECORD
+        [note] = world.audit.noted
+        assert (note.kind, note.decision, note.codes) == (
+            RecordKind.NODE_OPERATOR,
+            "refused",
+            ("ENROLLMENT_CONFLICT",),
+        )
+        assert note.refs["act"] == "accept"
+        assert world.audit.granted == []
+
+    async def test_what_changed_while_the_record_was_written_is_a_conflict(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.store.first = replace(RECORD, denial=replace(DENIAL, reason="investigating"))
+        assert refused(await world.workbench.accept(ORDER, world.version)) is (
+            ReasonCode.ENROLLMENT_CONFLICT
+        )
+        assert world.record.denial is not None
+        assert world.record.denial.reason == "investigating"
+        assert world.state() is NodeState.QUARANTINED
+
+    async def test_a_new_agent_process_meanwhile_is_no_conflict(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.store.first = replace(RECORD, instance="b" * 32, superseded=("a" * 32,))
+        done(await world.workbench.accept(ORDER, world.version))
+        assert world.record.instance == "b" * 32
+        assert world.record.denial is None
+
+    async def test_races_without_end_are_given_up(self) -> None:
+        world = OperatorWorld(RECORD)
+        world.store.losses = 100
+        assert refused(await world.workbench.accept(ORDER, world.version)) is (
+            ReasonCode.ENROLLMENT_CONFLICT
+        )
+
+    async def test_a_store_that_is_gone_refuses_it(self) -> None:
+        world = OperatorWorld(RECORD)
+        version, world.store.gone = world.version, True
+        assert refused(await world.workbench.accept(ORDER, version)) is ReasonCode.ENROLLMENT_STALE
+
+    async def test_a_node_that_never_was_accepted_gets_its_first_pins(self) -> None:
+        world = OperatorWorld()
+        world.quarantined("gpu-1")
+        await world.denials.deny("gpu-1", DENIAL)
+        done(await world.workbench.accept(ORDER, world.version))
+        assert world.record.gpus == (replace(NEW, enrolled=True),)
+
+    async def test_a_later_denial_is_not_lifted_with_the_accepted_one(self) -> None:
+        """It comes in the moment in which the store has taken the act."""
+        world = OperatorWorld(RECORD)
+        later = QuarantineEntry("DUPLICATE_AGENT", "two", AUTOMATIC, 9)
+
+        class Late(RacingStore):
+            async def compare_and_set(self, old: EnrollmentRecord, new: EnrollmentRecord) -> bool:
+                written = await super().compare_and_set(old, new)
+                world.denials._unwritten["gpu-1"] = later
+                return written
+
+        world.store.__class__ = Late
+        result = done(await world.workbench.accept(ORDER, world.version))
+        assert result.shown.denial == later
+        assert world.state() is NodeState.QUARANTINED
+
+
+class TestRelease:
+    async def test_the_pins_stay(self) -> None:
+        world = OperatorWorld(RECORD)
+        result = done(await world.workbench.release(ORDER, world.version))
+        assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)
+        assert result.changes == ()
+        assert world.state() is NodeState.REFUSED
+        [record] = world.audit.granted
+        assert (record.decision, record.refs["changes"]) == ("released", [])
+        assert record.refs["pinsBefore"] == record.refs["pinsAfter"]
+
+    async def test_a_denial_that_was_never_written_can_be_released(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        world.quarantined("gpu-1")
+        world.store.gone = True
+        assert not await world.denials.deny("gpu-1", DENIAL)
+        world.store.gone = False
+        done(await world.workbench.release(ORDER, world.version))
+        assert world.denials.unwritten == {}
+        assert world.record.denial is None
+        assert world.state() is NodeState.REFUSED
+
+    async def test_who_is_not_denied_is_told_so(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        assert (
+            refused(await world.workbench.release(ORDER, world.version))
+            is ReasonCode.QUARANTINE_UNKNOWN
+        )
+
+
+class TestQuarantine:
+    async def test_it_is_out_at_once_and_then_recorded(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        world.audit.held = asyncio.Event()
+        acting = asyncio.create_task(world.workbench.quarantine(ORDER))
+        await world.audit.asked.wait()
+        assert world.state() is NodeState.QUARANTINED
+        assert world.record.denial == QuarantineEntry(
+            "NODE_DENIED", ORDER.reason, WHO, world.clock.wall_ns()
+        )
+        world.audit.held.set()
+        assert done(await acting).warnings == ()
+        assert [x.decision for x in world.audit.granted] == ["quarantined"]
+        assert world.observed.changes == [(ChangeKind.QUARANTINED, WHO)]
+
+    async def test_neither_store_nor_log_can_prevent_it(self) -> None:
+        world = OperatorWorld(replace(RECORD, denial=None))
+        world.store.gone = world.audit.broken = True
+        result = done(await world.workbench.quarantine(ORDER))
+        assert world.state() is NodeState.QUARANTINED
+        assert [x.split(" ")[1] for x in result.warnings] == ["denial", "audit"]
+        assert result.shown.denial is not None
+        assert [x.decision for x in world.audit.noted] == ["quarantined"]
+        assert "gpu-1" in world.denials.unwritten
+
+    async def test_the_first_denial_stands(self) -> None:
+        world = OperatorWorld(RECORD)
+        result = done(await world.workbench.quarantine(ORDER))
+        assert world.record.denial == DENIAL
+        assert "denied before, by controller" in result.warnings[0]
+        assert world.observed.changes == []
+        assert len(world.audit.granted) == 1
+
+    async def test_a_node_that_nothing_was_heard_of_can_be_shut_out(self) -> None:
+        world = OperatorWorld()
+        done(await world.workbench.quarantine(replace(ORDER, node="silent")))
+        assert world.state("silent") is NodeState.QUARANTINED
+
+    @pytest.mark.parametrize("act", ["accept", "release", "quarantine"])
+    async def test_a_node_that_nobody_knows_is_an_error(self, act: str) -> None:
+        world = OperatorWorld()
+        method = getattr(world.workbench, act)
+        expected = () if act == "quarantine" else (world.version,)
+        assert refused(await method(ORDER, *expected)) is ReasonCode.NODE_UNKNOWN
+        assert world.audit.granted == []
