@@ -1,5 +1,5 @@
 """The laptop cluster: stand-ins for SPIRE and the GPUs, and a launcher for the real programs.
 
-Everything here is insecure on purpose and says so when it starts. It is in no image
+Everything here is insecure on purpose and warns when it starts. It is in no image
 and neither process may import it.
 """

@@ -2,7 +2,7 @@
 
 Insecure because nobody confirms that the nodes exist, and that they have the UID that the
 list may give them (`NAME=UID`); without one a node that was deleted and made again cannot be
-told from the old one. The composition that uses it passes it in, and its warning stands in
+told from the old one. Whoever starts the controller passes it in. Its warning is in
 readiness and in every answer.
 """
 
@@ -40,11 +40,11 @@ class InsecureStaticNodes:
         self._snapshot = DirectorySnapshot(nodes)
 
     def snapshot(self) -> DirectorySnapshot:
-        """The same nodes forever."""
+        """The same nodes every time."""
         return self._snapshot
 
     def warning(self) -> str:
-        """What people are told as long as this is in use."""
+        """The warning that readiness and every answer carry."""
         return (
             "InsecureStaticNodes: nodes come from a list and are not checked against a cluster "
             f"({self._shown}); never use this in production"

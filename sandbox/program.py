@@ -1,4 +1,4 @@
-"""One of our programs as a child process: started, awaited by what it prints, ended by its pid.
+"""A program of gpuwarden as a child process: started, awaited by what it prints, ended by its pid.
 
 Output goes to a log file, standard output line by line through `lines` as well, so
 that a JSON event of the program (for example `listening`) can be waited for. No shell.
@@ -17,7 +17,7 @@ _STOP_S = 8.0
 
 
 class ProgramError(RuntimeError):
-    """The program ended, or did not say in time what was expected of it."""
+    """The program ended, or did not print in time what was expected."""
 
 
 class Program:
@@ -71,7 +71,7 @@ class Program:
                     await self._news.wait()
         except TimeoutError as error:
             raise ProgramError(
-                f"{self.name} did not say {name!r} in {timeout_s:g} s: {self.tail()}"
+                f"{self.name} did not print {name!r} in {timeout_s:g} s: {self.tail()}"
             ) from error
 
     def tail(self, lines: int = 12) -> str:
@@ -125,5 +125,5 @@ class Program:
 async def _line(stream: asyncio.StreamReader) -> bytes:
     try:
         return await stream.readline()
-    except ValueError:  # longer than the limit: not for us, the log would hold it
+    except ValueError:  # longer than the limit, so no event
         return b"\n"

@@ -73,7 +73,7 @@ async def class_hash(stage: Stage) -> str:
         demand(recomputed == node.attestation_hash, f"{name}: {node.attestation_hash} is not it")
         documents[name] = json.loads(document)
     drivers = {_without_driver(document) for document in documents.values()}
-    demand(len(drivers) == len(documents), f"both classes say driver {drivers}")
+    demand(len(drivers) == len(documents), f"both classes have driver {drivers}")
     demand(documents[HOPPER] == documents[LEGACY], "the classes differ in more than the driver")
     return f"{nodes[HOPPER].attestation_hash[:23]}… recomputed; {LEGACY} differs in its driver only"
 
@@ -89,7 +89,7 @@ def _without_driver(document: dict[str, Any]) -> str:
 
 
 async def required_hash(stage: Stage) -> str:
-    """Only the node with the required hash passes; the others are told why."""
+    """Only the node with the required hash passes; the others get the reason."""
     wanted = (await stage.node(HOPPER)).attestation_hash
     passed, failed = await stage.filter(pod({ANNOTATION: wanted}, gpus=1))
     demand(passed == [HOPPER], f"passed: {passed}, failed: {failed}")
@@ -106,11 +106,11 @@ async def malformed_requirement(stage: Stage) -> str:
     demand(
         all("REQ_INVALID" in reason for reason in failed.values()) and failed, f"failed: {failed}"
     )
-    return "no node passes, each says REQ_INVALID"
+    return "no node passes; each has REQ_INVALID"
 
 
 async def unmanaged(stage: Stage) -> str:
-    """A pod that asks for nothing of ours passes untouched, unknown nodes included."""
+    """A pod without a GPU requirement passes to every node, unknown nodes included."""
     passed, failed = await stage.filter(pod())
     demand(passed == [*stage.nodes, GHOST] and not failed, f"passed: {passed}, failed: {failed}")
     return "every node passes, in the order asked"
@@ -169,8 +169,8 @@ async def _rotate_everything(stage: Stage) -> None:
 async def _observe(
     watch: AsyncIterable[pb.WatchNodesResponse], lapses: list[str], names: Container[str]
 ) -> None:
-    async for news in watch:
-        node = news.node
+    async for change in watch:
+        node = change.node
         if node.name in names and not eligible(node):
             lapses.append(f"{node.name} became {node.state} ({node.code})")
 
@@ -229,7 +229,7 @@ async def impersonated(stage: Stage) -> str:
 
 
 async def claim(stage: Stage) -> str:
-    """A node that claims a healthy node's GPU is refused; giving it up lets it back in."""
+    """A node that claims a healthy node's GPU is refused until it gives the GPU up."""
     honest = stage.nodes[LEGACY].scenario
     stolen = replace(honest.gpus[1], uuid=stage.nodes[HOPPER].scenario.gpus[0].uuid)
     stage.laptop.show(LEGACY, replace(honest, gpus=(honest.gpus[0], stolen)))
@@ -278,7 +278,7 @@ async def way_back(stage: Stage) -> str:
     shown = (await stage.enrollment(AMPERE)).version
     refused = await stage.release(AMPERE, "without looking", "v1:sha256:" + "0" * 64)
     demand(refused == "ENROLLMENT_CONFLICT", f"a decision about something else: {refused or 'OK'}")
-    demand((await stage.node(AMPERE)).state == "quarantined", f"{AMPERE} was let back in")
+    demand((await stage.node(AMPERE)).state == "quarantined", f"{AMPERE} was accepted again")
     answer = await stage.release(AMPERE, "the old card is back", shown)
     demand(not answer, f"release: {answer}")
     node = await stage.until(AMPERE, eligible, timeout_s=20)
@@ -373,7 +373,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("claim", "a node cannot claim another node's GPU", claim),
     Check("owner", "the owner of a claimed GPU is unharmed", owner_unharmed),
     Check("swap", "a swapped GPU quarantines its node", swap),
-    Check("way-back", "only an operator lets it back in, by what was shown", way_back),
+    Check("way-back", "only an operator releases it, by the version that was shown", way_back),
     Check("lease", "a silent node is trusted no longer than its lease", lease),
     Check("log", "the audit log verifies", log_verifies),
     Check("flip", "a flipped byte in a copy of the log is found", flip_found),

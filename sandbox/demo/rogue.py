@@ -111,7 +111,7 @@ class RogueAgent:
         return (await self._received("verdict")).verdict
 
     async def verdict(self, request: wire.AttestRequest) -> wire.Verdict:
-        """Send `request` and wait for what the controller says about it."""
+        """Send `request` and wait for the verdict."""
         assert self._call is not None  # noqa: S101 - entered
         await self._call.write(request)
         return (await self._received("verdict")).verdict

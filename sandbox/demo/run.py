@@ -1,4 +1,4 @@
-"""Runs the demo: starts the laptop cluster, takes the checks in turn, says how many hold."""
+"""Runs the demo: starts the laptop cluster, takes the checks in turn, counts those that hold."""
 
 import asyncio
 import shutil

@@ -1,6 +1,6 @@
 """What the demo's checks share: the running laptop cluster, ways to ask it, and what a check is.
 
-Asks and acts as it is told. A check decides what the answer must be.
+It asks and acts. A check decides what the answer must be.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Stage:
     async def until(
         self, name: str, holds: Callable[[pb.Node], bool], *, timeout_s: float = 10.0
     ) -> pb.Node:
-        """The node as soon as `holds` says so, else as it is when the time is up."""
+        """The node as soon as `holds` is true for it, else as it is when the time is up."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not holds(node := await self._known(name)):  # noqa: ASYNC110 - polls another process

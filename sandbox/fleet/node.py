@@ -41,7 +41,7 @@ See = Callable[[InventoryReading], Awaitable[InventoryReading]]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class FleetEnvironment:
     """What all nodes of a fleet share."""
 
     controllers: Sequence[Address]
@@ -57,7 +57,7 @@ class SimulatedNode:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: FleetEnvironment,
         hardware: NodeHardware,
         draw: random.Random,
         see: See | None = None,
@@ -217,7 +217,7 @@ class _Recorder:
         self._opened: set[int] = set()
 
     def process_ended(self) -> None:
-        """Streams that could not say goodbye are gone as well."""
+        """Streams that could not end in good order are gone as well."""
         self._tally.streams -= len(self._opened)
         self._opened.clear()
         self._begun_ns = None

@@ -20,7 +20,7 @@ import uvloop
 
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware
-from sandbox.fleet.node import SimulatedNode, Surroundings
+from sandbox.fleet.node import FleetEnvironment, SimulatedNode
 from sandbox.fleet.plan import Happening, Kind
 from sandbox.fleet.tally import Tally
 from sandbox.spiffe.ca import InsecureCa
@@ -39,7 +39,7 @@ SPARE: Final = 256
 
 
 class TooFewDescriptorsError(Exception):
-    """A fleet of this size does not fit below the limit; says what would."""
+    """A fleet of this size does not fit below the limit; the text names what would."""
 
 
 def raise_limit() -> int:
@@ -69,7 +69,7 @@ def processes_for(nodes: int, limit: int) -> int:
 # --- the nodes of one process
 
 
-AT_ADMISSION: Final = 40
+MAX_UNACCEPTED: Final = 40
 """Agents of a process that have been started and not been accepted yet."""
 _LOOK_S: Final = 0.05
 
@@ -78,7 +78,7 @@ class Share:
     """Nodes by their number in the whole fleet."""
 
     def __init__(
-        self, around: Surroundings, hardware: Mapping[int, NodeHardware], *, seed: int
+        self, around: FleetEnvironment, hardware: Mapping[int, NodeHardware], *, seed: int
     ) -> None:
         self.tally = around.tally
         self.nodes = {
@@ -88,7 +88,7 @@ class Share:
         self._busy: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(self, per_second: float) -> None:
-        """Start all agents, at most so many a second, and no faster than they are let in.
+        """Start all agents, at most so many a second, and no faster than they are accepted.
 
         Handshakes that a busy machine does not finish in time are begun again, so without
         the second bound a fleet that starts too fast never stands.
@@ -96,7 +96,7 @@ class Share:
         loop = asyncio.get_running_loop()
         due, waiting = loop.time(), list[SimulatedNode]()
         for node in self.nodes.values():
-            while len(waiting) >= AT_ADMISSION:
+            while len(waiting) >= MAX_UNACCEPTED:
                 await asyncio.sleep(_LOOK_S)
                 waiting = [one for one in waiting if not one.accepted_hash]
                 due = max(due, loop.time())
@@ -265,7 +265,9 @@ class _Child:
     async def _obey(self, order: Start | Live) -> None:
         match order:
             case Start(controllers, per_second):
-                around = Surroundings(controllers, self._ca, (self._ca.certificate,), self._tally)
+                around = FleetEnvironment(
+                    controllers, self._ca, (self._ca.certificate,), self._tally
+                )
                 self._share = Share(around, self._hardware, seed=self._seed)
                 await self._share.start(per_second)
             case Live(happenings):

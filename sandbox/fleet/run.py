@@ -35,7 +35,7 @@ ELIGIBLE: Final = "eligible"
 EXIT_INTERRUPTED: Final = 130
 """Ended by Ctrl-C, which is no fault."""
 EXPECTED: Final = frozenset({ReasonCode.STREAM_SUPERSEDED.value})
-"""What a healthy fleet is told: the older of two streams of one agent has to go."""
+"""Codes that a healthy fleet gets: of two streams of an agent the older one ends."""
 _LINE_S: Final = 5.0
 _POLL_S: Final = 0.5
 _STALL_S: Final = 60.0

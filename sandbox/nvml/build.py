@@ -38,7 +38,7 @@ _COMPILE_S: Final = 300
 
 
 class BuildError(Exception):
-    """The library could not be built; says what the compiler said."""
+    """The library could not be built; carries the output of the compiler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the fake NVML library shall say: typed, checked, written for the library to read.
+"""What the fake NVML library answers: typed, checked, written for the library to read.
 
 A scenario is a frozen value; `write` replaces the file in one step, so a running
 program sees either the old hardware or the new. Optional facts left out are
@@ -76,7 +76,7 @@ CALLS: Final = frozenset(
         "EventSetFree",
     )
 )
-"""The calls that can be told to fail, to be slow or to hang: the library's own names."""
+"""Calls that a scenario can make fail, slow or hang, by the library's names."""
 
 
 class ScenarioError(ValueError):
@@ -165,7 +165,7 @@ class FakeEvent(Part, frozen=True):
 
     pci_bus_id: str
     data: int
-    """The XID number where `type` says so."""
+    """The XID number where `type` is 8."""
     type: int = 8
     """NVML's event type; 8 is XID."""
 

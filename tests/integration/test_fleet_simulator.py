@@ -20,9 +20,9 @@ from gpuwarden.settings.values import Address
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from sandbox.demo.stage import Stage
 from sandbox.fleet.hardware import NEXT_DRIVER, fleet_hardware
-from sandbox.fleet.node import Surroundings
+from sandbox.fleet.node import FleetEnvironment
 from sandbox.fleet.plan import Happening, Kind
-from sandbox.fleet.process import AT_ADMISSION, Share
+from sandbox.fleet.process import MAX_UNACCEPTED, Share
 from sandbox.fleet.run import EXIT_INTERRUPTED
 from sandbox.fleet.tally import Tally
 from sandbox.laptop import ROOT, Laptop, Pace
@@ -67,7 +67,7 @@ async def running(folder: Path, pace: Pace, nodes: int) -> AsyncIterator[Scene]:
         laptop = Laptop(folder, pace)
         stack.push_async_callback(laptop.close)
         await laptop.start_controller(("*",))
-        around = Surroundings(
+        around = FleetEnvironment(
             (Address.parse(laptop.addresses.agents),),
             laptop.workload_api.ca,
             (laptop.workload_api.ca.certificate,),
@@ -149,8 +149,8 @@ async def test_a_node_that_stays_away_goes_stale_and_others_do_not(small_scene: 
 
 async def test_no_more_agents_start_than_are_let_in() -> None:
     ca = InsecureCa(TRUST_DOMAIN)
-    nobody = Surroundings((Address("127.0.0.1", 1),), ca, (ca.certificate,), Tally())
-    share = Share(nobody, dict(enumerate(fleet_hardware(7, AT_ADMISSION + 9))), seed=7)
+    nobody = FleetEnvironment((Address("127.0.0.1", 1),), ca, (ca.certificate,), Tally())
+    share = Share(nobody, dict(enumerate(fleet_hardware(7, MAX_UNACCEPTED + 9))), seed=7)
 
     def begun() -> int:
         return sum(bool(node.instance_id) for node in share.nodes.values())
@@ -161,7 +161,7 @@ async def test_no_more_agents_start_than_are_let_in() -> None:
             for number in range(accepted):
                 share.nodes[number].accepted_hash = "v1"
 
-            async def held_back(most: int = AT_ADMISSION + accepted) -> bool | None:
+            async def held_back(most: int = MAX_UNACCEPTED + accepted) -> bool | None:
                 return begun() == most or None
 
             await eventually(held_back, "as many agents as are let in")

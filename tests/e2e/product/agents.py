@@ -14,7 +14,7 @@ import uvloop
 from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.settings.values import Address
 from sandbox.fleet.hardware import NodeHardware
-from sandbox.fleet.node import See, SimulatedNode, Surroundings
+from sandbox.fleet.node import FleetEnvironment, See, SimulatedNode
 from sandbox.fleet.process import Share
 from sandbox.fleet.tally import Tally
 from sandbox.spiffe.ca import InsecureCa
@@ -28,7 +28,7 @@ class Agents:
     """One agent per node, each with a stream to every controller."""
 
     def __init__(self, controllers: Sequence[Address], ca: InsecureCa) -> None:
-        self._around = Surroundings(controllers, ca, (ca.certificate,), Tally())
+        self._around = FleetEnvironment(controllers, ca, (ca.certificate,), Tally())
         self._nodes: dict[str, SimulatedNode] = {}
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="agents", daemon=True)
