@@ -171,7 +171,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A denial as a value: the one code and a short text for people (no secrets, one line)."""
+    """A refusal as a value: the one code and a short text for people (no secrets, one line)."""
 
     code: ReasonCode
     detail: str = ""

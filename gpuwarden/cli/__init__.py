@@ -1,5 +1,4 @@
-"""The program `gpuwarden`: shows the fleet, explains decisions, verifies logs, checks configs.
+"""The program `gpuwarden`: shows the fleet, explains decisions, verifies logs, checks settings.
 
-Commands are imported when they run. What nodes say about themselves is escaped
-before it reaches a terminal.
+A command is imported when it runs. Text from nodes is escaped before it reaches a terminal.
 """

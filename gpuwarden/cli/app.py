@@ -31,7 +31,7 @@ _GROUPS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a command is, and what help says of it: summary, example, details."""
+    """The place of a command (`module:function`), and its help: summary, example, details."""
 
     place: str
     summary: str
@@ -40,7 +40,7 @@ class Command:
 
     @property
     def epilogue(self) -> str:
-        """What stands below the parameters in help."""
+        """Text below the parameters in help."""
         return "\n\n".join(filter(None, (self.details, f"Example: {self.example}")))
 
 

@@ -240,7 +240,7 @@ def _address(server: str) -> tuple[str, int]:
 
 
 def _tunnelled(tunnel: Tunnel, server: str) -> Explain:
-    """Errors as `_failure` says, but a dial that failed explains itself better than gRPC does."""
+    """Errors as `_failure` maps them; a failed dial has a better reason than gRPC gives."""
 
     def explain(error: aio.AioRpcError) -> CliError:
         dial = tunnel.last_error

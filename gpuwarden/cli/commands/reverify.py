@@ -1,4 +1,4 @@
-"""`gpuwarden audit reverify`: whether archived evidence was validly signed when it came."""
+"""`gpuwarden audit reverify`: whether archived evidence was validly signed when it arrived."""
 
 import re
 import sys
@@ -32,8 +32,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Then:
-    """When it came, and what the log says of it."""
+class _Arrival:
+    """When the evidence arrived, and its audit record."""
 
     at: datetime
     record: LogRecord | None
@@ -63,14 +63,14 @@ def reverify_(
     if not _DIGEST.fullmatch(digest):
         raise CliError(ExitCode.USAGE, "expected an evidence digest, 64 lower-case hex digits")
     try:
-        archived_evidence = _archived_evidence(store, digest)
-        then = _then(store, digest, archived_evidence)
-        signer = _verified(archived_evidence, digest, then, _roots(bundle))
+        evidence = _archived_evidence(store, digest)
+        arrival = _arrival(store, digest, evidence)
+        signer = _verified(evidence, digest, arrival, _roots(bundle))
     except OSError as error:
         raise CliError(ExitCode.ERROR, shown(str(error))) from None
     except ArchivedEvidenceError as error:
         raise CliError(ExitCode.FINDING, f"{digest}: {shown(str(error))}") from None
-    found = _plain(archived_evidence, digest, signer, then)
+    found = _plain(evidence, digest, signer, arrival)
     text = printed(found, output, names=(digest,), text=lambda: _text(found))
     sys.stdout.write(text)
     return ExitCode.OK
@@ -83,11 +83,11 @@ def _archived_evidence(store: Path, digest: str) -> ArchivedEvidence:
     raise CliError(ExitCode.FINDING, f"{store / FOLDER} holds no evidence {digest}")
 
 
-def _then(store: Path, digest: str, archived_evidence: ArchivedEvidence) -> _Then:
+def _arrival(store: Path, digest: str, evidence: ArchivedEvidence) -> _Arrival:
     record = _record(store, digest)
     if record is None:
-        return _Then(datetime.fromtimestamp(archived_evidence.received_ms / 1000, UTC), None)
-    return _Then(datetime.strptime(record.ts, "%Y-%m-%dT%H:%M:%S.%f%z"), record)
+        return _Arrival(datetime.fromtimestamp(evidence.received_ms / 1000, UTC), None)
+    return _Arrival(datetime.strptime(record.ts, "%Y-%m-%dT%H:%M:%S.%f%z"), record)
 
 
 def _record(store: Path, digest: str) -> LogRecord | None:
@@ -109,16 +109,16 @@ def _record(store: Path, digest: str) -> LogRecord | None:
 
 
 def _verified(
-    archived_evidence: ArchivedEvidence,
+    evidence: ArchivedEvidence,
     digest: str,
-    then: _Then,
+    arrival: _Arrival,
     roots: Sequence[x509.Certificate] | None,
 ) -> str:
-    signer = reverify(archived_evidence, digest, then.at, roots)
-    refs = then.record.refs if then.record else {}
-    if refs.get("leaf", leaf := sha256_hex(archived_evidence.chain[0])) != leaf:
+    signer = reverify(evidence, digest, arrival.at, roots)
+    refs = arrival.record.refs if arrival.record else {}
+    if refs.get("leaf", leaf := sha256_hex(evidence.chain[0])) != leaf:
         raise ArchivedEvidenceError("the record names another certificate")
-    if roots is None and refs.get("bundle", archived_evidence.bundle) != archived_evidence.bundle:
+    if roots is None and refs.get("bundle", evidence.bundle) != evidence.bundle:
         raise ArchivedEvidenceError("the record names another trust bundle")
     return signer
 
@@ -136,17 +136,17 @@ def _roots(path: Path | None) -> list[x509.Certificate] | None:
 
 
 def _plain(
-    archived_evidence: ArchivedEvidence, digest: str, signer: str, then: _Then
+    evidence: ArchivedEvidence, digest: str, signer: str, arrival: _Arrival
 ) -> dict[str, Any]:
-    record = then.record
+    record = arrival.record
     return {
         "evidence": digest,
         "result": "valid then",
-        "at": f"{then.at:%Y-%m-%dT%H:%M:%S}.{then.at.microsecond // 1000:03d}Z",
+        "at": f"{arrival.at:%Y-%m-%dT%H:%M:%S}.{arrival.at.microsecond // 1000:03d}Z",
         "signer": signer,
-        "leaf": sha256_hex(archived_evidence.chain[0]),
-        "bundle": archived_evidence.bundle,
-        "payloadType": archived_evidence.payload_type,
+        "leaf": sha256_hex(evidence.chain[0]),
+        "bundle": evidence.bundle,
+        "payloadType": evidence.payload_type,
         "record": record.seq if record else None,
         "kind": record.kind if record else None,
         "decision": record.decision if record else None,

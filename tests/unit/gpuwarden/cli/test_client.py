@@ -161,7 +161,7 @@ def test_a_certificate_without_spiffe_id_is_refused(tmp_path: Path) -> None:
         ("spiffe://a.b/inspector/bob", "spiffe://a.b/controller"),
     ],
 )
-def test_the_controller_stands_beside_us(own: str, controller: str) -> None:
+def test_the_expected_controller_id_is_derived_from_our_own(own: str, controller: str) -> None:
     assert str(expected_controller(Connection(), parse_spiffe_id(own))) == controller
 
 

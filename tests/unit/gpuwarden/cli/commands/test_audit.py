@@ -80,7 +80,7 @@ def test_a_cut_log_does_not_have_the_expected_head(cli: Cli, plain_folder: Path)
     assert cli("audit", "verify", str(path), "--expect", head).code == 3
 
 
-def test_a_torn_tail_is_told(cli: Cli, plain_folder: Path) -> None:
+def test_an_unfinished_line_at_the_end_is_reported(cli: Cli, plain_folder: Path) -> None:
     [path] = plain_folder.iterdir()
     path.write_bytes(plain_log(2) + b'{"v":')
     ran = cli("audit", "verify", str(path))
@@ -166,7 +166,7 @@ def test_verify_compares_with_a_pinned_key(cli: Cli, folder: Path, tmp_path: Pat
     )
 
 
-def test_verify_compares_with_a_checkpoint_kept_elsewhere(
+def test_verify_compares_with_a_checkpoint_from_elsewhere(
     cli: Cli, folder: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"

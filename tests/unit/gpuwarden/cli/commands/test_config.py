@@ -38,7 +38,7 @@ def test_a_wrong_configuration_names_every_finding(cli: Cli, tmp_path: Path) -> 
     assert cli("config", "validate", *AGENT, "-f", "/nowhere").code == 2
 
 
-def test_the_environment_counts_unless_told_otherwise(
+def test_the_environment_counts_unless_switched_off(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWARDEN_CLUSTER", "from-environment")

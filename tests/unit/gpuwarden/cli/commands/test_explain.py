@@ -142,7 +142,7 @@ def test_a_pod_that_is_refused_itself(ask: Cli, fleet: FakeFleetServer) -> None:
     assert (ran.code, "The pod is refused: REQ_INVALID a bad hash" in ran.lines) == (3, True)
 
 
-def test_a_pod_that_is_none_of_ours_waits_for_others(ask: Cli, fleet: FakeFleetServer) -> None:
+def test_a_pod_that_is_not_managed_waits_for_others(ask: Cli, fleet: FakeFleetServer) -> None:
     fleet.accounts["team-a/train-0"] = account(*WAITING, guarded=False)
     ran = ask("explain", "pod", "team-a/train-0")
     assert ran.code == 0

@@ -129,7 +129,9 @@ def test_a_node_without_evidence_shows_what_there_is(ask: Cli, fleet: FakeFleetS
     ]
 
 
-def test_a_node_says_what_it_promises_and_why_no_more(ask: Cli, fleet: FakeFleetServer) -> None:
+def test_the_guarantee_of_a_node_has_the_reason_of_its_limit(
+    ask: Cli, fleet: FakeFleetServer
+) -> None:
     fleet.nodes = [node_message("a", guarantee="exact")]
     assert "Guarantee:     exact\n" in ask("node", "show", "a").out
     fleet.nodes = [node_message("b", guarantee="node", guarantee_limit="protection is off")]
@@ -253,7 +255,7 @@ SHOWN = [
 
 @pytest.mark.usefixtures("enrollment")
 class TestShow:
-    def test_pins_denial_and_difference_are_shown(self, ask: Cli) -> None:
+    def test_enrollment_quarantine_and_difference_are_shown(self, ask: Cli) -> None:
         out = ask("node", "show", NODE).lines
         assert out[-len(SHOWN) :] == SHOWN
 
@@ -359,7 +361,9 @@ class TestRelease:
             name=NODE, reason="ticket 7", expected_version=VERSION
         )
 
-    def test_no_denial_is_an_error(self, ask: Cli, enrollment: pb.Enrollment) -> None:
+    def test_a_node_that_is_not_quarantined_is_an_error(
+        self, ask: Cli, enrollment: pb.Enrollment
+    ) -> None:
         enrollment.ClearField("denial")
         ran = ask("node", "release", NODE, *WHY, "--yes")
         assert (ran.code, ran.err) == (
@@ -370,7 +374,7 @@ class TestRelease:
 
 @pytest.mark.usefixtures("enrollment")
 class TestQuarantine:
-    def test_it_is_asked_and_warnings_are_told(
+    def test_it_asks_first_and_prints_warnings(
         self, ask: Cli, fleet: FakeFleetServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fleet.warnings_of_acts = ["the audit record is not durable yet"]

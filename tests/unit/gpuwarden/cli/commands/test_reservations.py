@@ -53,7 +53,7 @@ def test_reservations_are_listed_by_namespace_and_pod(ask: Cli, fleet: FakeFleet
     ]
 
 
-def test_what_is_special_about_a_gpu_is_said(ask: Cli, fleet: FakeFleetServer) -> None:
+def test_state_and_holders_of_a_gpu_are_shown(ask: Cli, fleet: FakeFleetServer) -> None:
     gpus = [
         pb.ReservedGpu(uuid="GPU-a", state="Releasing", holders=1),
         pb.ReservedGpu(uuid="GPU-b", state="Releasing", holders=3),
@@ -90,7 +90,7 @@ def test_ids_alone_and_none_at_all(ask: Cli, fleet: FakeFleetServer) -> None:
     assert ask("reservations", "-o", "name").out == "v1.k1.a\n"
 
 
-def test_the_question_says_which(ask: Cli, fleet: FakeFleetServer) -> None:
+def test_filters_are_sent_to_the_controller(ask: Cli, fleet: FakeFleetServer) -> None:
     ask("reservations", "--node", "gpu-1", "-n", "team-a")
     assert fleet.asked == [pb.ListReservationsRequest(node="gpu-1", namespace="team-a")]
 
@@ -230,7 +230,7 @@ class TestRelease:
         assert ask("reservation", "release", GPU, "--pod", "team-a/train-0", "--yes").code == 2
         assert fleet.asked == []
 
-    def test_a_refusal_is_told(self, ask: Cli, fleet: FakeFleetServer) -> None:
+    def test_a_refusal_is_printed(self, ask: Cli, fleet: FakeFleetServer) -> None:
         fleet.refusal = Refusal(ReasonCode.RESERVATION_IN_USE, "gpu-1 shows a process of the pod")
         ran = ask(*BY_ID, "--yes")
         assert ran.code == 1

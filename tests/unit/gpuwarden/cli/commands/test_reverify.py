@@ -48,7 +48,7 @@ def keep(store: Path, one: ArchivedEvidence, **refs: object) -> None:
         (store / file_name(1)).write_bytes(first + second)
 
 
-def test_kept_evidence_was_valid_then(cli: Cli, tmp_path: Path) -> None:
+def test_archived_evidence_is_verified_as_of_its_arrival(cli: Cli, tmp_path: Path) -> None:
     keep(tmp_path, EVIDENCE, level="L0")
     plain = found(cli, DIGEST, tmp_path)
     assert (plain["result"], plain["signer"]) == ("valid then", agent_uri())
@@ -65,7 +65,9 @@ def test_kept_evidence_was_valid_then(cli: Cli, tmp_path: Path) -> None:
     )
 
 
-def test_evidence_whose_record_is_gone_speaks_for_itself(cli: Cli, tmp_path: Path) -> None:
+def test_evidence_without_a_record_is_verified_as_of_the_archived_time(
+    cli: Cli, tmp_path: Path
+) -> None:
     keep(tmp_path, EVIDENCE)
     assert found(cli, DIGEST, tmp_path)["record"] is None
     (tmp_path / file_name(1)).write_bytes(line(1, GENESIS))
@@ -80,7 +82,7 @@ def test_evidence_whose_record_is_gone_speaks_for_itself(cli: Cli, tmp_path: Pat
         ({"bundle": "0" * 64}, "the record names another trust bundle"),
     ],
 )
-def test_the_record_holds_the_store_to_its_word(
+def test_archived_evidence_that_contradicts_its_record_is_a_finding(
     cli: Cli, tmp_path: Path, refs: dict[str, object], text: str
 ) -> None:
     keep(tmp_path, EVIDENCE, **refs)
@@ -125,7 +127,7 @@ def test_evidence_that_does_not_hold_is_a_finding(cli: Cli, tmp_path: Path) -> N
         ("{digest} --store {store} --bundle {junk}", 2, "expected certificates in PEM"),
     ],
 )
-def test_what_cannot_be_reverified_is_said(
+def test_what_cannot_be_reverified_is_an_error(
     cli: Cli, tmp_path: Path, arguments: str, code: int, text: str
 ) -> None:
     keep(tmp_path, EVIDENCE)

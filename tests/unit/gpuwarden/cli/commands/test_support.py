@@ -117,7 +117,7 @@ def test_without_a_controller_there_is_what_is_local_and_the_reason(
     assert gaps(path)["local/readyz.json"].endswith("ConnectionRefusedError ECONNREFUSED refused")
 
 
-def test_a_caller_without_the_role_is_told_so(
+def test_a_caller_without_the_role_sees_the_reason(
     ask: Cli, told: FakeFleetServer, tmp_path: Path
 ) -> None:
     told.refusal = Refusal(ReasonCode.ROLE_DENIED, "agent may not call hunter2")
@@ -127,7 +127,7 @@ def test_a_caller_without_the_role_is_told_so(
     assert gaps(tmp_path / "bundle")["controller/audit.json"] == why
 
 
-def test_what_stands_in_the_way_of_settings_is_named_by_key(ask: Cli, tmp_path: Path) -> None:
+def test_wrong_settings_are_named_by_key(ask: Cli, tmp_path: Path) -> None:
     ask("support-bundle", "--output", str(tmp_path / "bundle"))
     found = gaps(tmp_path / "bundle")
     assert found["local/settings.json"].endswith("cluster, trustDomain, workloadApi")
