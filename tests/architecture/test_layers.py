@@ -21,6 +21,7 @@ import pytest
 from tests.architecture.test_names import PACKAGES, ROOT
 
 LINTER = Path(sys.executable).with_name("lint-imports")
+CIRCLES = "no modules import each other in a circle"
 PURITY = "pure modules do no IO and read no clock"
 CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
     "importlinter"
@@ -182,6 +183,16 @@ def test_a_seeded_violation_breaks_its_contract(copy: Path, seeds: list[Seed]) -
             rf"{re.escape(seed.importer)} -> {re.escape(seed.imported)} \(l\.",
             broken[seed.contract],
         ), seed
+
+
+def test_a_circle_within_a_folder_breaks_its_contract(copy: Path) -> None:
+    file = copy / "controller/verifier/context.py"
+    before = file.read_text()
+    file.write_text(f"{before}\nimport controller.verifier.verifier\n")
+    broken = broken_contracts(copy)
+    file.write_text(before)
+    assert [*broken] == [CIRCLES]
+    assert "controller.verifier" in broken[CIRCLES]
 
 
 def test_the_copy_itself_keeps_the_contracts(copy: Path) -> None:
