@@ -131,7 +131,7 @@ def _pin_lines(node: NodeView, record: EnrollmentRecord | None) -> list[str]:
     if record.denial is not None:
         denial = record.denial
         who = "the controller" if denial.actor == AUTOMATIC else denial.actor
-        lines.append(f"denied by {who}: {denial.code} {denial.reason}".rstrip())
+        lines.append(f"quarantined by {who}: {denial.code} {denial.reason}".rstrip())
     return lines
 
 

@@ -143,7 +143,7 @@ class FailureNoticeAccepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A denial: the code of the first failing step, and what it does to the node."""
+    """A refusal: the code of the first failing step, and what it does to the node."""
 
     node: str | None
     """None before step 5 has found out whose stream it is."""

@@ -14,7 +14,7 @@ from controller.fleet.sharded_map import ShardedMap
 
 MAX_SUPERSEDED: Final = 16
 AUTOMATIC: Final = "controller"
-"""Actor of a denial that followed from evidence and not from an operator."""
+"""Actor of a quarantine entry that followed from evidence and not from an operator."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,10 +90,10 @@ class QuarantineEntry:
     code: str
     reason: str
     actor: str
-    """Who denied: an operator's identity, or AUTOMATIC."""
+    """Who decided: an operator's identity, or AUTOMATIC."""
     wall_ns: int
     candidate: Candidate | None = None
-    """What the node showed when it was denied, where that was the cause."""
+    """What the node showed when it was quarantined, where that was the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +111,22 @@ class EnrollmentRecord:
     """Processes that it replaced, newest first, at most 16."""
     denial: QuarantineEntry | None = None
     lifted_ns: int | None = None
-    """`wall_ns` of the last denial that an operator's act has ended: the only proof that one has
-    ended. A record that merely lacks its denial was put back or edited, and lifts nothing."""
+    """`wall_ns` of the last quarantine entry that an operator's act has ended: the only proof that
+    one has ended. A record that only lacks its entry was put back or edited: that lifts nothing."""
 
     def pin(self, uuid: str) -> EnrolledGpu | None:
         """The pin of one GPU."""
         return next((x for x in self.gpus if x.uuid == uuid), None)
 
     def denied(self, denial: QuarantineEntry) -> "EnrollmentRecord":
-        """The record with a denial; one that stands stays. Denials of a node have an order."""
+        """The record with a quarantine entry; one in force stays. Entries have an order."""
         if self.denial is not None:
             return self
         after_ns = -1 if self.lifted_ns is None else self.lifted_ns
         return replace(self, denial=replace(denial, wall_ns=max(denial.wall_ns, after_ns + 1)))
 
     def lifted(self, seen: QuarantineEntry | None) -> "EnrollmentRecord":
-        """The record after an operator's act, which ends the denial that it has `seen`."""
+        """The record after an operator's act, which ends the entry that it has `seen`."""
         if seen is None:
             return replace(self, denial=None)
         before_ns = seen.wall_ns if self.lifted_ns is None else self.lifted_ns
@@ -177,8 +177,8 @@ class EnrollmentSnapshot:
             claims = _claimed(claims, uuid, record.node, record.pin(uuid))
         return replace(self, records=self.records.put(record.node, record), claims=claims)
 
-    def denied_by(self, uuid: str) -> str | None:
-        """A denied node that this GPU belongs to: denials follow the hardware."""
+    def quarantined_holder(self, uuid: str) -> str | None:
+        """A quarantined node that this GPU belongs to: quarantine entries follow the hardware."""
         holders = (self.records[x.node] for x in self.claims.get(uuid, ()))
         return next((x.node for x in holders if x.denial is not None), None)
 

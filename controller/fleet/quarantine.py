@@ -28,7 +28,7 @@ _MAX_RACES: Final = 8
 
 
 class QuarantineFate(StrEnum):
-    """What the store says about a denial."""
+    """What has become of a quarantine entry in the store."""
 
     STANDS = "stands"
     LIFTED = "lifted"
@@ -38,11 +38,12 @@ class QuarantineFate(StrEnum):
 
 
 class QuarantineEntries:
-    """Denials on their way into the store: none is dropped because the store cannot take it now.
+    """Quarantine entries on their way into the store.
 
-    A denial that stands is never replaced by a later one: whoever looks for the cause wants the
-    first. The store confirms that it still stands, because what is known here may be older than an
-    operator's act elsewhere. One for the process; used from one event loop.
+    None is dropped because the store cannot take it now. An entry in force is never replaced by a
+    later one: whoever looks for the cause wants the first. The store confirms that it is still in
+    force, because what is known here may be older than an operator's act elsewhere. One for the
+    process; used from one event loop.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class QuarantineEntries:
         store: EnrollmentStore,
         note: Callable[[str, QuarantineEntry], None] = lambda _node, _denial: None,
     ) -> None:
-        """`note` is told of each denial that stands once there was one here; returns at once."""
+        """`note` records each quarantine entry in force, once; it returns at once."""
         self._store = store
         self._note = note
         self._noted: dict[str, QuarantineEntry] = {}
@@ -60,17 +61,17 @@ class QuarantineEntries:
 
     @property
     def unwritten(self) -> Mapping[str, QuarantineEntry]:
-        """Denials of this controller that the store does not hold yet, by node."""
+        """Quarantine entries of this controller that the store does not hold yet, by node."""
         return MappingProxyType(self._unwritten)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How often this controller has denied each node so far, written or not."""
+        """How often this controller has quarantined each node so far, written or not."""
         return MappingProxyType(self._counts)
 
     @property
     def written(self) -> Mapping[str, QuarantineEntry]:
-        """What stood in the store after this controller's last denial of each node."""
+        """What the store held after this controller's last quarantine entry of each node."""
         return MappingProxyType(self._written)
 
     async def deny(self, node: str, denial: QuarantineEntry) -> bool:
@@ -82,7 +83,7 @@ class QuarantineEntries:
         return await self._write(node)
 
     def again(self, node: str, denial: QuarantineEntry) -> None:
-        """Have a denial written again that the store has lost: `retry` does."""
+        """Have a quarantine entry written again that the store has lost: `retry` does."""
         self._unwritten.setdefault(node, denial)
 
     async def retry(self) -> None:
@@ -125,7 +126,7 @@ def _denied(old: EnrollmentRecord | None, node: str, denial: QuarantineEntry) ->
 # --- decisions of operators
 # An act counts only for exactly what was shown: `version` stands for all of it, and an act that
 # expects another version is refused. Accepting makes the candidate the pins, releasing keeps the
-# pins; both end the denial and neither makes a node eligible: its next evidence does.
+# pins; both end the entry and neither makes a node eligible: its next evidence does.
 
 PINS_TAG: Final = "gpuwarden.dev/pins/v1"
 VERSION_TAG: Final = "gpuwarden.dev/enrollment/v1"
@@ -140,7 +141,7 @@ class Shown:
     known: bool
     """Whether there is a record at all."""
     unwritten: QuarantineEntry | None
-    """A denial of this controller that the store could not take yet."""
+    """A quarantine entry of this controller that the store could not take yet."""
     candidate: Candidate | None
 
     @property
@@ -235,11 +236,11 @@ def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> Enrollme
 
 
 def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
-    """The record without its denial, or why not."""
+    """The record without its quarantine entry, or why not."""
     if refusal := _unexpected(shown, expected):
         return refusal
     if shown.denial is None:
-        return Refusal(ReasonCode.QUARANTINE_UNKNOWN, f"{shown.record.node} is not denied")
+        return Refusal(ReasonCode.QUARANTINE_UNKNOWN, f"{shown.record.node} is not quarantined")
     return shown.record.lifted(shown.denial)
 
 
@@ -254,14 +255,14 @@ def _unexpected(shown: Shown, expected: str) -> Refusal | None:
         return None
     return Refusal(
         ReasonCode.ENROLLMENT_CONFLICT,
-        f"pins, denial or hardware of {shown.record.node} are not what was shown; look again",
+        f"enrollment, quarantine or hardware of {shown.record.node} have changed; look again",
     )
 
 
 def _candidate(
     record: EnrollmentRecord, denial: QuarantineEntry | None, view: NodeView | None, now_ns: int
 ) -> Candidate | None:
-    """Of the denial, else of the last evidence, else the pins without GPUs that are lost."""
+    """Of the entry, else of the last evidence, else the pins without GPUs that are lost."""
     if denial is not None and denial.candidate is not None:
         return denial.candidate
     if view is None or view.candidate is not None:

@@ -1,9 +1,9 @@
-"""NodeEnrollment, the custom resource of one node's pins, denial and instances, and its store.
+"""NodeEnrollment, the custom resource of one node's enrollment, and its store.
 
 The schema is in deploy/; what the API server could not have stored by it is refused here, not
 repaired. The record is the `spec`; there is no status, and nothing in the object makes a node
 eligible. Its finalizer holds an object that somebody deletes, so that one `kubectl delete` does
-not drop denials and pins.
+not drop enrolled GPUs and quarantine entries.
 """
 
 import re

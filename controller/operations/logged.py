@@ -33,7 +33,7 @@ _TEXT_CHARS: Final = 1000
 _NAME_CHARS: Final = 512
 
 
-def denial_record(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> Record:
+def quarantine_record(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> Record:
     """The `node.quarantine` record; what the node had shown stays in the store alone."""
     return Record(
         RecordKind.NODE_QUARANTINE,
@@ -80,7 +80,7 @@ def _denial(record: LogRecord) -> QuarantineEntry | None:
 
 
 def _text(record: LogRecord, key: str) -> str:
-    """What was too long for a record is a digest there; the denial counts all the same."""
+    """What was too long for a record is a digest there; the entry counts all the same."""
     found = record.refs.get(key)
     return found if isinstance(found, str) else f"too long for {record.origin}'s audit log"
 

@@ -114,7 +114,7 @@ class OperatorService:
         self._running: set[asyncio.Task[Done | Refusal]] = set()
 
     async def accept(self, order: Order, expected: str) -> Done | Refusal:
-        """Pin what the node has shown and end its denial, if `expected` is still what is shown."""
+        """Enroll what the node has shown and end its quarantine, if `expected` is still shown."""
         return await self._run(
             Act.ACCEPT,
             order,
@@ -122,7 +122,7 @@ class OperatorService:
         )
 
     async def release(self, order: Order, expected: str) -> Done | Refusal:
-        """End the denial of the node, if `expected` is still what is shown."""
+        """End the quarantine of the node, if `expected` is still what is shown."""
         return await self._run(
             Act.RELEASE,
             order,
@@ -204,10 +204,12 @@ class OperatorService:
         self._quarantine(order, denial)
         warnings = []
         if not await self._denials.deny(order.node, denial):
-            warnings.append("the denial is not in the store yet; it is tried again and again")
+            warnings.append(
+                "the quarantine entry is not in the store yet; it is tried again and again"
+            )
         stands = self.shown(order.node).denial
         if stands is not None and stands != denial:
-            warnings.append(f"it was denied before, by {stands.actor}; that denial stands")
+            warnings.append(f"it was quarantined before, by {stands.actor}; that entry is in force")
         record = _record(Act.QUARANTINE, order, before, before.record)
         try:
             await self._audit.grant(record)
@@ -224,7 +226,7 @@ class OperatorService:
         changes = self._fleet.quarantine(
             order.node,
             code=ReasonCode.NODE_DENIED,
-            reason=f"denied by {order.actor}: {order.reason}",
+            reason=f"quarantined by {order.actor}: {order.reason}",
             now_ns=self._times()[0],
             wall_ns=denial.wall_ns,
         )

@@ -30,7 +30,7 @@ from gpuwarden.telemetry.names import Event
 
 Changes = tuple[TrustChange, ...]
 LogReplayer = Callable[[], Awaitable[Mapping[str, QuarantineEntry]]]
-"""Denials that stood when this replica last knew, by node; raises OSError."""
+"""Quarantine entries in force when this replica last knew, by node; raises OSError."""
 LOOK_SECONDS: Final = 0.5
 
 
@@ -41,7 +41,7 @@ class ChangeObserver(Protocol):
         """`actor` caused `changes`."""
 
     def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
-        """What the store says has become of a denial."""
+        """`denial` has become `fate` in the store."""
 
 
 class QuarantineReconciler:
@@ -78,11 +78,11 @@ class QuarantineReconciler:
         self._nodes = instruments.gauge(names.NODES_QUARANTINED)
         self._log = logger("store")
         self._denied: Mapping[str, QuarantineEntry] = {}
-        """Denials that are in force here: seen in the store, or lost by it."""
+        """Quarantine entries that are in force here: seen in the store, or lost by it."""
         self._stand: Mapping[str, QuarantineEntry] = {}
         """Those that the store had at the last look."""
         self._settled: dict[str, int] = {}
-        """Of our own denials, how many a look has found to be in the store or lifted."""
+        """Of our own quarantine entries, how many a look has found to be in the store or lifted."""
         self._read: EnrollmentSnapshot | None = None
         self._trouble = ""
 
@@ -125,7 +125,7 @@ class QuarantineReconciler:
         self._denied = {**logged, **self._denied}
 
     def _sync(self, snapshot: EnrollmentSnapshot, counts: Mapping[str, int]) -> None:
-        """`counts` of our own denials, as they were before the store was asked."""
+        """`counts` of our own quarantine entries, as they were before the store was asked."""
         denied = self._stand
         if self._read is None or snapshot.records is not self._read.records:
             denied = {k: x.denial for k, x in snapshot.records.items() if x.denial is not None}
@@ -149,7 +149,7 @@ class QuarantineReconciler:
         self._denied, self._stand, self._read = {**lost, **denied}, denied, snapshot
 
     def _ours(self, counts: Mapping[str, int]) -> set[str]:
-        """Nodes that we denied since the last look, all of it written before this one."""
+        """Nodes that we quarantined since the last look, all of it written before this one."""
         return {
             node
             for node, count in counts.items()
@@ -157,7 +157,7 @@ class QuarantineReconciler:
         }
 
     def _may_be_lifted(self, node: str, counts: Mapping[str, int]) -> bool:
-        """Whether the store's answer is newer than all that we have denied."""
+        """Whether the store's answer is newer than all that we have quarantined."""
         is_written = node not in self._denials.unwritten
         return is_written and self._denials.counts.get(node, 0) == counts.get(node, 0)
 
@@ -177,7 +177,7 @@ class QuarantineReconciler:
             self._observer.changed(changes, AUTOMATIC)
 
     def _last(self, node: str, ours: set[str]) -> QuarantineEntry:
-        """The denial that stood last, as far as it is known here."""
+        """The last quarantine entry in force, as far as it is known here."""
         written = self._denials.written.get(node) if node in ours else None
         known = (self._denied.get(node), written)
         return max((x for x in known if x is not None), key=lambda x: x.wall_ns)
@@ -195,7 +195,10 @@ class QuarantineReconciler:
         self._observer.denial(node, ended, QuarantineFate.LIFTED)
         now_ns, wall_ns = self._times()
         changes = self._fleet.release(
-            node, reason="its denial was lifted in the store", now_ns=now_ns, wall_ns=wall_ns
+            node,
+            reason="an operator ended its quarantine, by the store",
+            now_ns=now_ns,
+            wall_ns=wall_ns,
         )
         self._observer.changed(changes, AUTOMATIC)
 
@@ -214,7 +217,7 @@ class QuarantineReconciler:
 
 
 def code_of(denial: QuarantineEntry) -> ReasonCode:
-    """The reason code that people see; NODE_DENIED where the denial has none of ours."""
+    """The reason code that people see; NODE_DENIED where the entry has none of ours."""
     return ReasonCode.__members__.get(denial.code, ReasonCode.NODE_DENIED)
 
 
@@ -222,4 +225,4 @@ def reason_of(denial: QuarantineEntry) -> str:
     """The cause, and whose decision it was unless evidence decided."""
     if denial.actor == AUTOMATIC:
         return denial.reason
-    return f"denied by {denial.actor}: {denial.reason}"
+    return f"quarantined by {denial.actor}: {denial.reason}"

@@ -19,7 +19,7 @@ from controller.fleet.attestation_result import (
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.operations.logged import denial_record
+from controller.operations.logged import quarantine_record
 from controller.operations.operator_service import Act, Order
 from controller.record import AuditLog, Record
 from controller.rpc.intake import Changes, Result
@@ -131,8 +131,8 @@ class TrustRecorder:
         self._emit(changes)
 
     def denial(self, node: str, denial: QuarantineEntry, fate: QuarantineFate) -> None:
-        """What the store says about a denial."""
-        self._audit.note(denial_record(node, denial, fate))
+        """What the store says about a quarantine entry."""
+        self._audit.note(quarantine_record(node, denial, fate))
         self._denials.labels(fate.value).inc()
         if fate is QuarantineFate.LOST:
             self._log.error(Event.STORE_QUARANTINE_LOST, node=node, code=denial.code)

@@ -5,7 +5,7 @@ and `now` go in, a value comes out. Cheap before costly, authenticity before mea
 the first failing step gives the one reason code. It must not read a clock, wait, draw
 random numbers, log or write. `controller/verifier/verifier.py` holds the order.
 
-The shell around it, per stream:
+What the caller (`controller.rpc`) does for each stream:
 
 1. Collect `StreamFacts`, take the `Snapshots` (store and directory read at least once
    before), call `appraise_stream` with the bytes of Hello. Refused: report the refusal
@@ -14,7 +14,7 @@ The shell around it, per stream:
 3. Per message: `ChallengeStore.pop` **first** (a nonce is used up by being presented),
    keep the returned store, then call `appraise_message` with what it gave.
 4. `Refused`: report it to the registry at once; no grant to wait for. Effect
-   quarantine: also write the record's `denial`, so that every replica agrees.
+   quarantine: also write the record's quarantine entry, so that every replica agrees.
    `stream` is the state to go on with, None ends the stream.
 5. `FailureNoticeAccepted`: report it at once, go on with its `stream`, send a challenge.
 6. `Accepted` with an `enrollment` change: `enrollment.write(store, old, new)`, then

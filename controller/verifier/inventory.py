@@ -242,17 +242,17 @@ def _empty(evidence: Evidence) -> Iterator[Refusal]:
 
 
 def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
-    """Denials follow the hardware, except where this node had it pinned already."""
+    """Quarantine entries follow the hardware, except where this node had it pinned already."""
     pins, denied = question.pins, question.policy.denied_keys
     for gpu in question.evidence.inventory.gpus:
         if denied and denied & _keys(gpu, question.standing):
             yield Refusal(ReasonCode.GPU_DENIED, f"policy denies {gpu.uuid}")
-        elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):
+        elif gpu.uuid not in pins and (node := question.enrollment.quarantined_holder(gpu.uuid)):
             yield Refusal(ReasonCode.GPU_DENIED, f"{gpu.uuid} belongs to the denied node {node}")
 
 
 def _keys(gpu: Gpu, standing: Standing) -> frozenset[str | None]:
-    """Whatever a denial may name the GPU by."""
+    """Whatever policy may name a denied GPU by."""
     return frozenset({gpu.uuid, serial(gpu.serial), standing.identity_keys.get(gpu.uuid)})
 
 

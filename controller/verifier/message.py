@@ -25,8 +25,8 @@ from controller.verifier.session import (
     UNCONFIRMED,
     NodeStanding,
     check_chain,
-    check_denial,
     check_duplicate,
+    check_quarantine,
     check_superseded,
     node_standing,
 )
@@ -321,7 +321,7 @@ def recheck_session(arrival: Arrival, spire: SpireFacts) -> NodeStanding | Refus
     if isinstance(proof, Refusal):
         return proof
     if arrival.spare:
-        found: NodeStanding | Refusal = check_denial(known, stream.node) or UNCONFIRMED
+        found: NodeStanding | Refusal = check_quarantine(known, stream.node) or UNCONFIRMED
     else:
         found = node_standing(spire, stream.peer, stream.node, known, now.boottime_ns)
     record = known.enrollment.records.get(stream.node)

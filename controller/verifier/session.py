@@ -125,7 +125,7 @@ def node_name(peer: SpiffeId, prefix: str) -> str | Refusal:
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """A node that the directory knows and nobody denied, and how well it is confirmed."""
+    """A node that the directory knows and that is not quarantined, and how well it is confirmed."""
 
     node: KnownNode
     standing: Standing
@@ -152,7 +152,7 @@ def node_standing(
 
 
 def known_node(known: Snapshots, name: str, now_ns: int) -> KnownNode | Refusal:
-    """Step 6: stores fresh, node in the directory, no denial."""
+    """Step 6: stores fresh, node in the directory, no quarantine entry."""
     if now_ns >= known.enrollment.fresh_until_ns:
         return Refusal(ReasonCode.ENROLLMENT_STALE, "the enrollments are too old to rely on")
     if now_ns >= known.directory.fresh_until_ns:
@@ -160,10 +160,10 @@ def known_node(known: Snapshots, name: str, now_ns: int) -> KnownNode | Refusal:
     node = known.directory.nodes.get(name)
     if node is None:
         return Refusal(ReasonCode.NODE_UNKNOWN, f"the cluster has no node {name}")
-    return check_denial(known, name) or node
+    return check_quarantine(known, name) or node
 
 
-def check_denial(known: Snapshots, name: str) -> Refusal | None:
+def check_quarantine(known: Snapshots, name: str) -> Refusal | None:
     """The last part of step 6."""
     record = known.enrollment.records.get(name)
     if record is None or record.denial is None:
@@ -172,7 +172,7 @@ def check_denial(known: Snapshots, name: str) -> Refusal | None:
     who = "the controller" if denied.actor == AUTOMATIC else quote(denied.actor)
     return Refusal(
         ReasonCode.NODE_DENIED,
-        f"denied by {who}: {denied.code} {quote(denied.reason, _REASON)}",
+        f"quarantined by {who}: {denied.code} {quote(denied.reason, _REASON)}",
     )
 
 

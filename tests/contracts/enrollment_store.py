@@ -110,7 +110,7 @@ class EnrollmentStoreContract:
         }
         await store.compare_and_set(FULL, replace(FULL, gpus=FULL.gpus[1:]))
         assert "GPU-a" not in store.snapshot().claims
-        assert store.snapshot().denied_by("GPU-b") == "gpu-1"
+        assert store.snapshot().quarantined_holder("GPU-b") == "gpu-1"
         await store.compare_and_set(other, replace(other, gpus=()))
         assert store.snapshot().claims["GPU-b"] == (Claim("gpu-1", enrolled=False),)
 

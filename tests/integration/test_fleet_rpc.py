@@ -213,7 +213,7 @@ async def test_explain_node_in_order(world: World) -> None:
         f"GPU 2 {gpus[2].uuid}",
         "pins",
         "pinned GPU GPU-gone is not in the last accepted evidence",
-        "denied by the controller",
+        "quarantined by the controller",
         "blocked by INVENTORY_CHANGED (step 16, 3 times, quarantine)",
         "what to do",
         "last refusal",

@@ -182,7 +182,7 @@ ENTRIES: Final = (
     one(
         "denials-follow-hardware",
         "controller/verifier/inventory.py",
-        "elif gpu.uuid not in pins and (node := question.enrollment.denied_by(gpu.uuid)):",
+        "elif gpu.uuid not in pins and (node := question.enrollment.quarantined_holder(gpu.uuid)):",
         "elif False and (node := ''):",
         f"{PINS}::test_a_denial_follows_the_hardware_to_another_node",
     ),

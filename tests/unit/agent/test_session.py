@@ -256,10 +256,10 @@ async def test_a_refusal_is_shown_and_the_round_goes_on(bench: Bench) -> None:
 
 
 async def test_a_stream_that_is_refused_ends_with_the_controller_s_code(bench: Bench) -> None:
-    bench.controller.refusal = ("NODE_DENIED", "denied by alice")
+    bench.controller.refusal = ("NODE_DENIED", "quarantined by alice")
     end = await bench.end_of()
     assert (end.reason, end.code) == (EndReason.PEER, "NODE_DENIED")
-    assert "denied by alice" in end.detail
+    assert "quarantined by alice" in end.detail
 
 
 async def test_superseded_by_status_and_by_verdict(bench: Bench) -> None:

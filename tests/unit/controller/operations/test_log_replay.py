@@ -12,7 +12,7 @@ from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import PodRef
 from controller.operations.log_replay import LogReplay
-from controller.operations.logged import denial_record
+from controller.operations.logged import quarantine_record
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.files import file_name
@@ -27,7 +27,7 @@ GRANT = LoggedGrant(
 async def test_denials_and_reservations(tmp_path: Path) -> None:
     sealer, head, lines = Sealer(LogIdentity("lab/a", "boot", "me")), BEFORE_FIRST, []
     for record in (
-        denial_record("gpu-1", DENIAL, QuarantineFate.STANDS),
+        quarantine_record("gpu-1", DENIAL, QuarantineFate.STANDS),
         Record(RecordKind.LOG_START, "me", "log", "started"),
         held_record(GRANT),
     ):

@@ -20,7 +20,7 @@ from controller.ledger.claim import LivePod
 from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import GivenGpu
-from controller.operations.logged import denial_record, open_grants, quarantine_entries
+from controller.operations.logged import open_grants, quarantine_entries, quarantine_record
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST
 from gpuwarden.audit.record import LogRecord, RecordKind, decode_record
@@ -36,7 +36,7 @@ STANDS, LIFTED, LOST = QuarantineFate
 
 def logged(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> LogRecord:
     """As it comes back from the log."""
-    return decode_record(SEALER.seal(denial_record(node, denial, fate), 0, BEFORE_FIRST).line)
+    return decode_record(SEALER.seal(quarantine_record(node, denial, fate), 0, BEFORE_FIRST).line)
 
 
 def test_what_stands_comes_back_as_it_was() -> None:

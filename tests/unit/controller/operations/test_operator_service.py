@@ -303,7 +303,7 @@ class TestQuarantine:
         world.store.gone = world.audit.broken = True
         result = done(await world.workbench.quarantine(ORDER))
         assert world.state() is NodeState.QUARANTINED
-        assert [x.split(" ")[1] for x in result.warnings] == ["denial", "audit"]
+        assert [x.split(" ")[1] for x in result.warnings] == ["quarantine", "audit"]
         assert result.shown.denial is not None
         assert [x.decision for x in world.audit.noted] == ["quarantined"]
         assert "gpu-1" in world.denials.unwritten
@@ -312,7 +312,7 @@ class TestQuarantine:
         world = OperatorWorld(RECORD)
         result = done(await world.workbench.quarantine(ORDER))
         assert world.record.denial == DENIAL
-        assert "denied before, by controller" in result.warnings[0]
+        assert "quarantined before, by controller" in result.warnings[0]
         assert world.observed.changes == []
         assert len(world.audit.granted) == 1
 

@@ -160,7 +160,7 @@ async def test_a_denial_of_another_replica_takes_out_once() -> None:
     assert world.told.kinds == [ChangeKind.QUARANTINED]
     blocked = world.view().blocked
     assert blocked is not None
-    assert blocked.detail == "denied by spiffe://x/operator/o: smells"
+    assert blocked.detail == "quarantined by spiffe://x/operator/o: smells"
 
 
 async def test_a_denial_that_is_gone_lets_it_try_again() -> None:

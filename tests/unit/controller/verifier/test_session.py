@@ -179,7 +179,7 @@ def test_a_denial_says_who_and_why(actor: str, who: str) -> None:
     scene.enrollment = scene.enrollment.with_record(record)
     refused = refusal_of(scene)
     assert refused.code is ReasonCode.NODE_DENIED
-    assert refused.detail == f"denied by {who}: X why {'y' * 193}..."
+    assert refused.detail == f"quarantined by {who}: X why {'y' * 193}..."
 
 
 def test_hostile_text_is_escaped_in_details() -> None:
