@@ -48,6 +48,14 @@ def pod_json(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
+def gpu_pod(namespace: str = "plain", **annotations: str) -> dict[str, Any]:
+    """A whole pod that requests one GPU."""
+    return {
+        "metadata": {"name": "p", "namespace": namespace, "annotations": annotations},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }
+
+
 def as_pod(document: dict[str, Any]) -> Pod:
     return decode_pod(msgspec.json.encode(document))
 

@@ -17,10 +17,8 @@ from tests.fakes.clock import FakeClock
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
+    async with FakeApiServer(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

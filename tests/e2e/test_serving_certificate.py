@@ -18,33 +18,30 @@ from controller.kube.transport import InCluster, Transport
 from gpuwarden.clock import SystemClock
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.kube_access import api_client
+from tests.builders.pods import gpu_pod
 from tests.e2e.lab.audit_log import AuditLog
 from tests.e2e.lab.identities import Identities
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.installation import account, apply
 from tests.e2e.product.service_account import as_in_a_pod, token_of_controller
+from tests.fakes.cluster import ONE_ROUND
 from tests.fakes.eventually import eventually
-from tests.integration.test_controller_app import _restored_logging, _running
-from tests.integration.test_controller_in_a_cluster import (
-    CONTROLLER,
-    ROUNDS,
-    TD,
-    JumpingClock,
-    Replica,
-    pod,
-)
-
-__all__ = ["_restored_logging"]
-"""A fixture that is used by every test of the module where it stands."""
+from tests.fakes.running_controller import TD, RunningController, running_controller
 
 SECOND = 1_000_000_000
-PACE: dict[str, Any] = {**ROUNDS, "attestation__interval": "5s", "attestation__challengeTtl": "5s"}
+PACE: dict[str, Any] = {
+    **ONE_ROUND,
+    "attestation__interval": "5s",
+    "attestation__challengeTtl": "5s",
+    "kubernetes__staleAfter": "45s",
+    "kubernetes__namespace": "gpuwarden-system",
+}
 FIRST_ROUND_S, STALE_S, LEASE_S = 13, 46, 91
 """How far the clock is moved; what is left of a lease is for a restart."""
 RECOVERS_S = 60.0
 """The longest pause after a failure is 30 s."""
-REQUIREMENT = pod(**{"gpuwarden.dev/min-level": "L0"})
+REQUIREMENT = gpu_pod(**{"gpuwarden.dev/min-level": "L0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +83,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def replica(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Replica]:
+async def replica(cluster: Cluster, tmp_path: Path) -> AsyncIterator[RunningController]:
     with InsecureWorkloadApi(tmp_path, TD) as spiffe:
-        socket = spiffe.add("controller", CONTROLLER)
-        clock = JumpingClock()
         exchange = Transport(cluster.access, SystemClock())
-        async with _running(tmp_path, socket, clock=clock, exchange=exchange, **PACE) as running:
-            yield Replica(running, clock, spiffe.ca)
+        async with running_controller(tmp_path, spiffe, exchange=exchange, **PACE) as running:
+            yield running
 
 
 async def test_a_new_certificate_of_the_same_ca_changes_nothing(
-    cluster: Cluster, replica: Replica
+    cluster: Cluster, replica: RunningController
 ) -> None:
     await placing(cluster, replica)
     before = cluster.certificate()
@@ -109,7 +104,7 @@ async def test_a_new_certificate_of_the_same_ca_changes_nothing(
 
 
 async def test_a_certificate_of_another_ca_is_refused_and_stale_facts_grant_nothing(
-    cluster: Cluster, replica: Replica, tmp_path: Path
+    cluster: Cluster, replica: RunningController, tmp_path: Path
 ) -> None:
     attested = await placing(cluster, replica)
     await placed_during(replica, cluster.certify_by(Identities(tmp_path / "others")))
@@ -139,7 +134,7 @@ async def test_a_certificate_of_another_ca_is_refused_and_stale_facts_grant_noth
     assert [x for x in calls if x > is_over]
 
 
-async def placing(cluster: Cluster, replica: Replica) -> str:
+async def placing(cluster: Cluster, replica: RunningController) -> str:
     """Until the requirement is granted; the hash with which the node was accepted."""
     await knows_all(cluster, replica)
     replica.clock.ahead_ns += FIRST_ROUND_S * SECOND
@@ -149,7 +144,7 @@ async def placing(cluster: Cluster, replica: Replica) -> str:
     return attested
 
 
-async def placed_during(replica: Replica, work: Awaitable[None]) -> None:
+async def placed_during(replica: RunningController, work: Awaitable[None]) -> None:
     """Every answer is the same until the work is done."""
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -158,25 +153,25 @@ async def placed_during(replica: Replica, work: Awaitable[None]) -> None:
     await task
 
 
-async def knows_all(cluster: Cluster, replica: Replica) -> None:
+async def knows_all(cluster: Cluster, replica: RunningController) -> None:
     """The controller's copy has as many nodes as the API server."""
     there = len((await asyncio.to_thread(cluster.lab.api.get, NODES.path()))["items"])
 
     async def known() -> bool | None:
-        count = await replica.controller.metric('gpuwarden_kube_objects{resource="nodes"}')
+        count = await replica.metric('gpuwarden_kube_objects{resource="nodes"}')
         return count == there or None
 
     await eventually(known, f"{there} nodes are known", within_s=RECOVERS_S)
     await replica.reason("list of", wanted=False)
 
 
-async def tries_in_vain(replica: Replica, resource: Resource) -> None:
+async def tries_in_vain(replica: RunningController, resource: Resource) -> None:
     """Once more from now on."""
     name = f'gpuwarden_kube_watch_ends_total{{cause="broken",resource="{resource.plural}"}}'
-    before = await replica.controller.metric(name) or 0
+    before = await replica.metric(name) or 0
 
     async def tried() -> bool | None:
-        return (await replica.controller.metric(name) or 0) > before or None
+        return (await replica.metric(name) or 0) > before or None
 
     await eventually(tried, f"{resource.plural} are asked for in vain", within_s=RECOVERS_S)
 

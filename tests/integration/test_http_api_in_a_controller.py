@@ -2,53 +2,28 @@
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
-from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.web_certificates import WebCa
-from tests.fakes.api_server import FakeApiServer
+from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
-from tests.integration.test_binding_webhook_in_a_controller import GPUS, Stage, stage
-from tests.integration.test_controller_app import _restored_logging
-from tests.integration.test_controller_in_a_cluster import TD, world
-
-__all__ = ["_restored_logging"]
-"""A fixture that is used by every test of the module where it stands."""
+from tests.fakes.running_controller import TD
 
 SECRET = "eyJhbGciOi.of-the-pod.signature"  # noqa: S105 -- of a fake
-
-
-@pytest.fixture
-def workload_api(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
-    with InsecureWorkloadApi(tmp_path, TD) as api:
-        yield api
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    made.create("nodes", {"metadata": {"name": "node-1"}})
-    labels = {"gpuwarden.dev/enforce": "true"}
-    made.create("namespaces", {"metadata": {"name": "team-a", "labels": labels}})
-    yield made
-    await made.stop()
 
 
 class Calling:
     """The API's callers."""
 
-    def __init__(self, address: str, ca: WebCa, folder: Path, spiffe: InsecureWorkloadApi) -> None:
+    def __init__(self, address: str, ca: WebCa, cluster: FakeCluster) -> None:
         self._address = address
         self._ca = ca
-        self._folder = folder
-        self._spiffe = spiffe
+        self._folder = cluster.folder
+        self._spiffe = cluster.workload_api
 
     async def ask(
         self, method: str, path: str, token: str = "", *, svid: str = "", body: Any = None
@@ -81,13 +56,10 @@ def settings_of(ca: WebCa) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def calling(
-    folder: Path, api: FakeApiServer, spiffe: InsecureWorkloadApi
-) -> AsyncIterator[tuple[Stage, Calling]]:
-    ca = WebCa(folder, "api-listener-ca")
-    async with stage(folder, api, spiffe, **settings_of(ca)) as here:
-        address = here.there.here.controller.addresses.api
-        yield here, Calling(address, ca, folder, spiffe)
+async def calling(cluster: FakeCluster) -> AsyncIterator[tuple[LiveCluster, Calling]]:
+    ca = WebCa(cluster.folder, "api-listener-ca")
+    async with cluster.live(**settings_of(ca)) as here:
+        yield here, Calling(here.controller.addresses.api, ca, cluster)
 
 
 def pod_user(name: str, uid: str) -> dict[str, Any]:
@@ -98,14 +70,12 @@ def pod_user(name: str, uid: str) -> dict[str, Any]:
     }
 
 
-async def test_a_pod_s_own_word_and_what_others_see_of_it(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    async with calling(tmp_path, api, workload_api) as (here, there):
+async def test_a_pod_s_own_word_and_what_others_see_of_it(cluster: FakeCluster) -> None:
+    async with calling(cluster) as (here, there):
         uid = here.create("train-0")["metadata"]["uid"]
         given = await here.bound("train-0")
         assert given in GPUS
-        annotations = api.objects.get("pods", "team-a/train-0")["metadata"]["annotations"]
+        annotations = cluster.api.objects.get("pods", "team-a/train-0")["metadata"]["annotations"]
         body = {
             "namespace": "team-a",
             "name": "train-0",
@@ -114,11 +84,14 @@ async def test_a_pod_s_own_word_and_what_others_see_of_it(
             "gpu-uuid": given,
         }
         user = pod_user("train-0", uid)
-        api.reviewed[SECRET] = {"user": user, "audiences": ["https://kubernetes.default.svc"]}
+        cluster.api.reviewed[SECRET] = {
+            "user": user,
+            "audiences": ["https://kubernetes.default.svc"],
+        }
         status, answer = await there.ask("POST", "/finalize", SECRET, body=body)
         assert (status, answer["code"]) == (401, "TOKEN_INVALID")
         mine = f"{SECRET}2"
-        api.reviewed[mine] = {"user": user, "audiences": ["gpus.example.org"]}
+        cluster.api.reviewed[mine] = {"user": user, "audiences": ["gpus.example.org"]}
         assert await there.ask("POST", "/finalize", mine, body=body) == (200, {"status": "ok"})
         assert await there.ask("POST", "/finalize", mine, body=body) == (200, {"status": "ok"})
         await here.state_of(given, "Confirmed")
@@ -131,7 +104,7 @@ async def test_a_pod_s_own_word_and_what_others_see_of_it(
         assert devices[given]["status"] == "assigned"
         _, nodes = await there.ask("GET", "/nodes", svid="inspector/shop")
         assert nodes["node-1"]["state"] == "eligible"
-        controller = here.there.here.controller
+        controller = here.controller
         made = 'gpuwarden_api_requests_total{operation="finalize",status="200"}'
         assert await controller.metric(made) == 2
         reviews = 'gpuwarden_token_reviews_total{result="kept"}'
@@ -148,15 +121,13 @@ async def test_a_pod_s_own_word_and_what_others_see_of_it(
         assert SECRET not in json.dumps(controller.records())
 
 
-async def test_an_api_server_that_forgets_whose_tokens_these_are(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    ca = WebCa(tmp_path, "api-listener-ca")
-    async with world(tmp_path, api, workload_api, **settings_of(ca)) as here:
-        there = Calling(here.controller.addresses.api, ca, tmp_path, workload_api)
+async def test_an_api_server_that_forgets_whose_tokens_these_are(cluster: FakeCluster) -> None:
+    ca = WebCa(cluster.folder, "api-listener-ca")
+    async with cluster.controller(**settings_of(ca)) as here:
+        there = Calling(here.addresses.api, ca, cluster)
         reader = {"username": "system:serviceaccount:monitoring:shop"}
-        api.reviewed["r"] = {"user": reader, "audiences": ["gpus.example.org"]}
-        api.fail_next(403, matching="create /apis/authentication.k8s.io")
+        cluster.api.reviewed["r"] = {"user": reader, "audiences": ["gpus.example.org"]}
+        cluster.api.fail_next(403, matching="create /apis/authentication.k8s.io")
         status, answer = await there.ask("GET", "/nodes", "r")
         assert (status, answer["code"]) == (503, "TOKEN_REVIEW_UNAVAILABLE")
         assert answer["error"].endswith("the API server answered 403")
@@ -167,8 +138,6 @@ async def test_an_api_server_that_forgets_whose_tokens_these_are(
         assert (status, answer["code"]) == (503, "LEDGER_UNAVAILABLE")
 
 
-async def test_without_certificates_there_is_no_api(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    async with world(tmp_path, api, workload_api) as here:
-        assert here.controller.addresses.api == ""
+async def test_without_certificates_there_is_no_api(cluster: FakeCluster) -> None:
+    async with cluster.controller() as here:
+        assert here.addresses.api == ""

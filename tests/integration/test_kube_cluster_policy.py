@@ -75,14 +75,6 @@ class World:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
 async def world(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[World]:
     api, transport = api_client(in_cluster(tmp_path / "sa", server))
     leads = [True]

@@ -22,12 +22,9 @@ from tests.fakes.relay import Relay
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    made.create("nodes", {"metadata": {"name": "a"}})
-    yield made
-    await made.stop()
+def server(server: FakeApiServer) -> FakeApiServer:
+    server.create("nodes", {"metadata": {"name": "a"}})
+    return server
 
 
 @pytest.fixture

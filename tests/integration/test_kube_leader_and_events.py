@@ -22,14 +22,6 @@ NOTICE = Notice(Regarding("Node", "n", "u"), "NodeQuarantined", "Quarantine", Se
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
 async def api(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[ApiClient]:
     api, transport = api_client(in_cluster(tmp_path / "sa", server))
     yield api

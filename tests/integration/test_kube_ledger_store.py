@@ -33,14 +33,6 @@ Opened = Callable[..., contextlib.AbstractAsyncContextManager[KubernetesLedgerSt
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
 def opened(server: FakeApiServer, tmp_path: Path) -> Opened:
     @contextlib.asynccontextmanager
     async def opening(

@@ -51,13 +51,10 @@ Follow = Callable[..., contextlib.AbstractAsyncContextManager[Following]]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
+def server(server: FakeApiServer) -> FakeApiServer:
     for name in ("a", "b", "c"):
-        made.create("nodes", node(name))
-    yield made
-    await made.stop()
+        server.create("nodes", node(name))
+    return server
 
 
 @pytest.fixture

@@ -64,15 +64,12 @@ class Around:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
+def server(server: FakeApiServer) -> FakeApiServer:
     for name in ("a", "b"):
-        made.create(
+        server.create(
             "nodes", {"metadata": {"name": name, "labels": {"theirs": "kept", STALE: "fits"}}}
         )
-    yield made
-    await made.stop()
+    return server
 
 
 @pytest.fixture

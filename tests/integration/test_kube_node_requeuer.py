@@ -20,12 +20,9 @@ GOOD_AGAIN = [TrustChange("n", ChangeKind.RESTORED)]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    made.create("nodes", {"metadata": {"name": "n", "annotations": {"theirs": "kept"}}})
-    yield made
-    await made.stop()
+def server(server: FakeApiServer) -> FakeApiServer:
+    server.create("nodes", {"metadata": {"name": "n", "annotations": {"theirs": "kept"}}})
+    return server
 
 
 @pytest.fixture

@@ -12,14 +12,6 @@ from tests.fakes.api_server import FakeApiServer
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
 async def evictor(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[PodEvictor]:
     api, transport = api_client(in_cluster(tmp_path / "sa", server))
     yield PodEvictor(api)

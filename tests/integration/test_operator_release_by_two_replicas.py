@@ -11,11 +11,11 @@ from tests.builders.bindings import NODE
 from tests.builders.logged import logged
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.eventually import eventually
-from tests.integration.test_kube_ledger_store import Opened, opened, server
+from tests.integration.test_kube_ledger_store import Opened, opened
 from tests.unit.controller.binding.test_operator_release import GPU, left_behind, order
 
-__all__ = ["opened", "server"]
-"""Fixtures of the module where they stand."""
+__all__ = ["opened"]
+"""A fixture of the module that defines it."""
 
 
 def log_of(replica: Replica) -> list[Record]:

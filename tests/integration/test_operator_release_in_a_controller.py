@@ -3,24 +3,11 @@
 import asyncio
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from gpuwarden.evidence.model import GpuProcess
-from sandbox.spiffe.workload_api import InsecureWorkloadApi
-from tests.fakes.api_server import FakeApiServer
+from tests.fakes.cluster import FakeCluster, LiveCluster, answering
 from tests.fakes.eventually import eventually
-from tests.integration.test_binding_webhook_in_a_controller import (
-    Stage,
-    _restored_logging,
-    answering,
-    api,
-    stage,
-    workload_api,
-)
-
-__all__ = ["_restored_logging", "api", "workload_api"]
-"""Fixtures of the module where they stand."""
 
 TIMES = {"attestation__lease": "3s"}
 
@@ -28,8 +15,8 @@ TIMES = {"attestation__lease": "3s"}
 class Shell:
     """The command line against a controller's socket, in a process of its own."""
 
-    def __init__(self, here: Stage) -> None:
-        self._socket = f"unix:{here.there.here.controller.addresses.local}"
+    def __init__(self, here: LiveCluster) -> None:
+        self._socket = f"unix:{here.controller.addresses.local}"
 
     async def release(self, gpu: str, *options: str) -> tuple[int, str]:
         """Exit code, and what was printed."""
@@ -48,11 +35,9 @@ class Shell:
 
 
 async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
-    tmp_path: Path,
-    api: FakeApiServer,
-    workload_api: InsecureWorkloadApi,
+    cluster: FakeCluster,
 ) -> None:
-    async with stage(tmp_path, api, workload_api, **TIMES) as here:
+    async with cluster.live(**TIMES) as here:
         uid = here.create("train-0")["metadata"]["uid"]
         given = await here.bound("train-0")
         await here.state_of(given, "Confirmed")
@@ -60,14 +45,14 @@ async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
         code, text = await shell.release(given)
         assert "RESERVATION_IN_FORCE: it is Confirmed" in text
         assert code == 1
-        here.node.processes = (GpuProcess(given, 7, uid),)
-        await here.node.some_rounds()
-        api.delete("pods", "team-a/train-0")
+        here.agent.processes = (GpuProcess(given, 7, uid),)
+        await here.agent.some_rounds()
+        cluster.api.delete("pods", "team-a/train-0")
         await here.state_of(given, "Releasing")
         code, text = await shell.release(given)
         assert f"RESERVATION_IN_USE: node-1 shows a process of the pod on {given}" in text
         assert code == 1
-        here.node.silent = True
+        here.agent.silent = True
 
         async def released() -> str | None:
             code, text = await shell.release(given, "-o", "json")
@@ -77,7 +62,7 @@ async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
         assert json.loads(text)["already"] is False
         await here.state_of(given, None)
         assert (await shell.release(given))[0] == 0
-        records = here.there.here.controller.records()
+        records = here.controller.records()
         done = [x for x in records if x["kind"] == "reservation.released"]
         assert [(x["actor"].split()[0], x["refs"]["cause"]) for x in done] == [
             ("local", "an operator said so: the rack burnt down")
@@ -85,5 +70,5 @@ async def test_a_silent_node_s_gpu_is_released_by_command_and_given_away_again(
         orders: list[Any] = [x for x in records if x["kind"] == "reservation.operator"]
         assert {x["decision"] for x in orders} == {"refused", "released"}
         names = [here.create(f"next-{n}")["metadata"]["name"] for n in range(3)]
-        async with here.there.here.client() as again, answering(again):
+        async with here.controller.client() as again, answering(again):
             assert given in [await here.bound(name) for name in names]

@@ -3,39 +3,11 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gpuwarden.evidence.model import GpuProcess
-from sandbox.spiffe.workload_api import InsecureWorkloadApi
-from tests.fakes.api_server import FakeApiServer
+from tests.fakes.cluster import GPUS, FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
-from tests.integration.test_binding_webhook_in_a_controller import GPUS, Stage, stage
-from tests.integration.test_controller_app import _restored_logging
-from tests.integration.test_controller_in_a_cluster import TD, world
-
-__all__ = ["_restored_logging"]
-"""A fixture that is used by every test of the module where it stands."""
-
-
-@pytest.fixture
-def workload_api(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
-    with InsecureWorkloadApi(tmp_path, TD) as api:
-        yield api
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    made = FakeApiServer(tmp_path)
-    await made.start()
-    made.create("nodes", {"metadata": {"name": "node-1"}})
-    labels = {"gpuwarden.dev/enforce": "true"}
-    made.create("namespaces", {"metadata": {"name": "team-a", "labels": labels}})
-    yield made
-    await made.stop()
 
 
 async def ask(socket: str, *arguments: str) -> tuple[int, str, str]:
@@ -50,18 +22,16 @@ async def ask(socket: str, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def told(here: Stage, *arguments: str, wanted: int | None = 0) -> Any:
+async def told(here: LiveCluster, *arguments: str, wanted: int | None = 0) -> Any:
     """What it says for programs."""
-    socket = here.there.here.controller.addresses.local
+    socket = here.controller.addresses.local
     code, out, err = await ask(socket, *arguments, "-o", "json")
     assert code == wanted or wanted is None, err
     return json.loads(out)
 
 
-async def test_who_holds_which_gpu(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    async with stage(tmp_path, api, workload_api) as here:
+async def test_who_holds_which_gpu(cluster: FakeCluster) -> None:
+    async with cluster.live() as here:
         given = {}
         for name in ("train-0", "train-1"):
             here.create(name)
@@ -70,7 +40,7 @@ async def test_who_holds_which_gpu(
         assert set(given.values()) < set(GPUS)
 
         async def summed_up() -> bool | None:
-            objects = api.objects.all("gpureservations").values()
+            objects = cluster.api.objects.all("gpureservations").values()
             statuses = [x.get("status", {}) for x in objects]
             return {x.get("pod") for x in statuses} == {f"team-a/{x}" for x in given} or None
 
@@ -84,11 +54,9 @@ async def test_who_holds_which_gpu(
         assert (await told(here, "reservations", "--node", "node-2"))["reservations"] == []
 
 
-async def test_without_a_ledger_the_list_is_an_error_not_empty(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    async with world(tmp_path, api, workload_api) as here:
-        code, out, err = await ask(here.controller.addresses.local, "reservations")
+async def test_without_a_ledger_the_list_is_an_error_not_empty(cluster: FakeCluster) -> None:
+    async with cluster.controller() as here:
+        code, out, err = await ask(here.addresses.local, "reservations")
         assert (code, out) == (1, "")
         assert "LEDGER_UNAVAILABLE: this controller reserves nothing" in err
 
@@ -97,10 +65,8 @@ def states(found: Any) -> dict[str, str]:
     return {x["name"]: x["state"] for x in found["stages"]}
 
 
-async def test_a_pod_s_way_from_its_requirement_to_its_processes(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    async with stage(tmp_path, api, workload_api) as here:
+async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCluster) -> None:
+    async with cluster.live() as here:
         uid = here.create("train-0")["metadata"]["uid"]
 
         async def passes() -> Any:
@@ -118,8 +84,8 @@ async def test_a_pod_s_way_from_its_requirement_to_its_processes(
         assert waiting["passingNodes"] == ["node-1"]
         given = await here.bound("train-0")
         await here.state_of(given, "Confirmed")
-        here.node.processes = (GpuProcess(given, 7, uid),)
-        await here.node.some_rounds()
+        here.agent.processes = (GpuProcess(given, 7, uid),)
+        await here.agent.some_rounds()
         found = await told(here, "explain", "pod", "team-a/train-0")
         assert states(found) == {
             "required": "reached",
@@ -144,37 +110,33 @@ async def test_a_pod_s_way_from_its_requirement_to_its_processes(
 
         kinds = await eventually(logged, "the audit log tells of it")
         assert kinds["reservation.reserved"]["gpus"] == [given]
-        here.node.processes = (GpuProcess(given, 7, uid), GpuProcess(given, 8, None))
-        await here.node.some_rounds()
+        here.agent.processes = (GpuProcess(given, 7, uid), GpuProcess(given, 8, None))
+        await here.agent.some_rounds()
         found = await told(here, "explain", "pod", "team-a/train-0", wanted=3)
         assert states(found)["nvml"] == "mismatch"
         assert f"process 8 of no pod uses {given} too" in found["stages"][4]["findings"]
 
 
-async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(
-    tmp_path: Path, api: FakeApiServer, workload_api: InsecureWorkloadApi
-) -> None:
-    async with stage(tmp_path, api, workload_api) as here:
+async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(cluster: FakeCluster) -> None:
+    async with cluster.live() as here:
         for number in range(len(GPUS) + 1):
             here.create(f"train-{number}")
-        uid = api.objects.get("pods", "team-a/train-0")["metadata"]["uid"]
+        uid = cluster.api.objects.get("pods", "team-a/train-0")["metadata"]["uid"]
         given = [await here.bound(f"train-{number}") for number in range(len(GPUS))]
         last = f"team-a/train-{len(GPUS)}"
         found = await told(here, "explain", "pod", last, wanted=3)
         assert [(x["code"], x["nodes"]) for x in found["rejections"]] == [("GPU_BUSY", ["node-1"])]
-        waiting = api.objects.get("pods", last)
-        filtered = await here.there.here.filtered(waiting)
+        waiting = cluster.api.objects.get("pods", last)
+        filtered = await here.controller.filtered(waiting)
         text = filtered["FailedAndUnresolvableNodes"]["node-1"]
         assert found["rejections"][0]["detail"] in text
         await here.state_of(given[0], "Confirmed")
-        here.node.processes = (GpuProcess(given[0], 7, uid),)
-        api.delete("pods", "team-a/train-0")
+        here.agent.processes = (GpuProcess(given[0], 7, uid),)
+        cluster.api.delete("pods", "team-a/train-0")
         await here.state_of(given[0], "Releasing")
         gone = await told(here, "explain", "pod", "team-a/train-0")
         assert (gone["phase"], states(gone)["reserved"]) == ("", "reached")
         assert gone["uid"] == uid
-        code, _, err = await ask(
-            here.there.here.controller.addresses.local, "explain", "pod", "team-a/never"
-        )
+        code, _, err = await ask(here.controller.addresses.local, "explain", "pod", "team-a/never")
         assert code == 1
         assert "POD_UNKNOWN: no pod team-a/never; neither ledger nor audit log know" in err

@@ -1,6 +1,6 @@
 """Level L1 in a whole controller: what the SPIRE server says decides, also between two rounds."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,25 +11,16 @@ import pytest
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.spire import CONTROLLER, TD
-from tests.builders.svids import new_svid
 from tests.fakes.attest_client import AttestClient, Ended
+from tests.fakes.cluster import ONE_ROUND
 from tests.fakes.eventually import eventually
+from tests.fakes.running_controller import RunningController, running_controller
 from tests.fakes.spire_server import EVERYTHING, READ, AgentRecord, EntryRecord, FakeSpireServer
-from tests.integration.test_controller_app import Running, _restored_logging, _running
-
-__all__ = ["_restored_logging"]
-"""A fixture that is used by every test of the module where it stands."""
 
 PATH = "/spire/agent/k8s_psat/prod/uid-1"
 OWN_PATH = "/spire/agent/k8s_psat/prod/uid-9"
 AGENT = "/gpuwarden/agent/node-1"
 NAMES = ("k8s_psat:agent_node_name:node-1", "k8s_psat:agent_node_uid:uid-1")
-LONG_ROUNDS = {
-    "attestation__interval": "25s",
-    "attestation__challengeTtl": "15s",
-    "attestation__lease": "90s",
-}
-"""No second challenge comes within a test: what changes, the SPIRE server has changed."""
 BRISK_ROUNDS = {
     "attestation__interval": "200ms",
     "attestation__challengeTtl": "2s",
@@ -40,25 +31,10 @@ BRISK_ROUNDS = {
 @dataclass
 class World:
     spire: FakeSpireServer
-    controller: Running
-    ca: Any
+    controller: RunningController
 
-    def client(self) -> AttestClient:
-        port = int(self.controller.addresses.agents.rpartition(":")[2])
-        return AttestClient(new_svid(self.ca, f"spiffe://{TD}{AGENT}"), port, node="node-1")
-
-    async def nodes(self, state: str) -> None:
-        async def there() -> bool | None:
-            count = await self.controller.metric(f'gpuwarden_nodes{{state="{state}"}}')
-            return True if count == 1 else None
-
-        await eventually(there, f"a node that is {state}")
-
-    async def reason(self, text: str) -> None:
-        async def there() -> bool | None:
-            return any(text in x for x in await self.controller.reasons()) or None
-
-        await eventually(there, text)
+    async def node_is(self, state: str) -> None:
+        await self.controller.metric_is(f'gpuwarden_nodes{{state="{state}"}}', 1)
 
     def refused(self) -> list[str]:
         return [
@@ -66,12 +42,6 @@ class World:
             for record in self.controller.records()
             if record["kind"] == "evidence.refused"
         ]
-
-
-@pytest.fixture
-def workload_api(tmp_path: Path) -> Iterator[InsecureWorkloadApi]:
-    with InsecureWorkloadApi(tmp_path, TD) as api:
-        yield api
 
 
 def spire_of(api: InsecureWorkloadApi) -> FakeSpireServer:
@@ -87,10 +57,12 @@ def spire_of(api: InsecureWorkloadApi) -> FakeSpireServer:
 async def world(
     folder: Path, api: InsecureWorkloadApi, spire: FakeSpireServer, **changes: str
 ) -> AsyncIterator[World]:
-    socket = api.add("controller", CONTROLLER)
-    values: dict[str, Any] = {"spire__poll": "100ms", **LONG_ROUNDS, **changes}
-    async with spire, _running(folder, socket, spire__server=spire.address, **values) as controller:
-        yield World(spire, controller, api.ca)
+    values: dict[str, Any] = {"spire__poll": "100ms", **ONE_ROUND, **changes}
+    async with (
+        spire,
+        running_controller(folder, api, spire__server=spire.address, **values) as controller,
+    ):
+        yield World(spire, controller)
 
 
 async def refusal(client: AttestClient) -> Ended:
@@ -102,18 +74,20 @@ async def refusal(client: AttestClient) -> Ended:
 async def test_a_confirmed_node_is_l1_and_the_level_is_in_its_hash(
     tmp_path: Path, workload_api: InsecureWorkloadApi
 ) -> None:
-    async with world(tmp_path, workload_api, spire_of(workload_api)) as here, here.client() as node:
+    async with (
+        world(tmp_path, workload_api, spire_of(workload_api)) as here,
+        here.controller.client() as node,
+    ):
         verdict = await node.accepted()
         confirmed = (verdict.level, verdict.attestation_hash)
         assert await here.controller.metric("gpuwarden_spire_available") == 1
     bare = tmp_path / "bare"
     bare.mkdir()
-    socket = workload_api.add("again", CONTROLLER)
-    rounds: dict[str, Any] = LONG_ROUNDS
-    async with _running(bare, socket, **rounds) as controller:
-        alone = World(here.spire, controller, workload_api.ca)
-        async with alone.client() as node:
-            verdict = await node.accepted()
+    async with (
+        running_controller(bare, workload_api, **ONE_ROUND) as controller,
+        controller.client() as node,
+    ):
+        verdict = await node.accepted()
     assert confirmed[0] == "L1"
     assert verdict.level == "L0"
     assert verdict.attestation_hash != confirmed[1]
@@ -145,13 +119,16 @@ async def test_a_confirmed_node_is_l1_and_the_level_is_in_its_hash(
 async def test_the_next_look_ends_trust_and_streams_while_the_svid_is_valid(
     tmp_path: Path, workload_api: InsecureWorkloadApi, change: Any, code: str
 ) -> None:
-    async with world(tmp_path, workload_api, spire_of(workload_api)) as here, here.client() as node:
+    async with (
+        world(tmp_path, workload_api, spire_of(workload_api)) as here,
+        here.controller.client() as node,
+    ):
         await node.accepted()
         change(here.spire)
         ended = await node.ended()
         assert ended.reason == code
-        await here.nodes("revoked")
-        async with here.client() as again:
+        await here.node_is("revoked")
+        async with here.controller.client() as again:
             assert (await refusal(again)).reason == code
     assert here.refused()[0] == code
 
@@ -159,7 +136,10 @@ async def test_the_next_look_ends_trust_and_streams_while_the_svid_is_valid(
 async def test_a_ban_is_in_the_audit_log_and_lifted_by_attesting_again(
     tmp_path: Path, workload_api: InsecureWorkloadApi
 ) -> None:
-    async with world(tmp_path, workload_api, spire_of(workload_api)) as here, here.client() as node:
+    async with (
+        world(tmp_path, workload_api, spire_of(workload_api)) as here,
+        here.controller.client() as node,
+    ):
         await node.accepted()
         here.spire.ban(PATH)
         assert (await node.ended()).reason == "SPIRE_AGENT_BANNED"
@@ -167,7 +147,7 @@ async def test_a_ban_is_in_the_audit_log_and_lifted_by_attesting_again(
         here.spire.agents.append(AgentRecord(PATH, selectors=NAMES))
 
         async def back() -> bool | None:
-            async with here.client() as again:
+            async with here.controller.client() as again:
                 await again.hello()
                 message = await again.read()
                 if isinstance(message, Ended) or message.WhichOneof("message") != "challenge":
@@ -190,12 +170,12 @@ async def test_a_newly_registered_node_need_not_wait_for_the_next_look(
     agents, entries = list(spire.agents), list(spire.entries)
     spire.agents, spire.entries = agents[1:], entries[1:]
     async with world(tmp_path, workload_api, spire, spire__poll="60s") as here:
-        async with here.client() as node:
+        async with here.controller.client() as node:
             assert (await refusal(node)).reason == "SPIRE_ENTRY_NOT_FOUND"
         spire.agents, spire.entries = agents, entries
 
         async def admitted() -> bool | None:
-            async with here.client() as node:
+            async with here.controller.client() as node:
                 await node.hello()
                 message = await node.read()
                 if isinstance(message, Ended) or message.WhichOneof("message") != "challenge":
@@ -212,7 +192,7 @@ async def test_a_server_that_is_down_is_survived_for_the_grace_and_not_longer(
     spire = spire_of(workload_api)
     async with (
         world(tmp_path, workload_api, spire, spire__grace="2s", **BRISK_ROUNDS) as here,
-        here.client() as node,
+        here.controller.client() as node,
     ):
         await node.accepted()
         await spire.stop()
@@ -222,15 +202,15 @@ async def test_a_server_that_is_down_is_survived_for_the_grace_and_not_longer(
             codes.append((await node.verdict()).code)
         assert codes.count("ACCEPTED") > 1
         assert codes[-1] == "SPIRE_STATUS_STALE"
-        await here.reason("spire: the SPIRE server's last answer is")
-        await here.nodes("stale")
+        await here.controller.reason("spire: the SPIRE server's last answer is")
+        await here.node_is("stale")
         await spire.start()
 
         async def ready() -> bool | None:
             return True if not await here.controller.reasons() else None
 
         await eventually(ready, "ready again")
-        async with here.client() as again:
+        async with here.controller.client() as again:
             assert (await again.accepted()).level == "L1"
 
 
@@ -239,9 +219,9 @@ async def test_a_server_that_never_answered_decides_nothing(
 ) -> None:
     spire = spire_of(workload_api)
     async with world(tmp_path, workload_api, replace(spire, allowed={})) as here:
-        async with here.client() as node:
+        async with here.controller.client() as node:
             assert (await refusal(node)).reason == "SPIRE_UNAVAILABLE"
-        await here.reason("spire: denied: authorization denied")
+        await here.controller.reason("spire: denied: authorization denied")
         assert any("deploy/spire" in x for x in await here.controller.reasons())
 
 
@@ -250,7 +230,7 @@ async def test_the_controllers_own_agent_is_watched(
 ) -> None:
     async with world(tmp_path, workload_api, spire_of(workload_api)) as here:
         here.spire.ban(OWN_PATH)
-        await here.reason(f"spire: own SPIRE agent: spiffe://{TD}{OWN_PATH} is banned")
+        await here.controller.reason(f"spire: own SPIRE agent: spiffe://{TD}{OWN_PATH} is banned")
 
 
 async def test_rotation_of_our_own_svid_is_a_new_connection_without_a_gap(
