@@ -15,6 +15,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DIGITS: Final = 9
 """Of a second, in nanoseconds."""
+_UP_TO_SECONDS: Final = len("1970-01-01T00:00:00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +56,5 @@ def rfc3339(wall_ns: int, digits: int = 3) -> str:
     """The date in UTC as RFC 3339 with so many digits of a second (0 to 9), cut, not rounded."""
     seconds, rest = divmod(wall_ns, NS_PER_S)
     fraction = f".{rest:0{_DIGITS}d}"[: digits + 1] if digits else ""
-    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    date = (_EPOCH + timedelta(seconds=seconds)).isoformat()  # faster than strftime
+    return f"{date[:_UP_TO_SECONDS]}{fraction}Z"
