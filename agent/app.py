@@ -29,27 +29,29 @@ from cryptography import x509
 
 from agent.attester import Attester, GpuEventSource, GpuInventorySource
 from agent.claims.host import HostFacts, HostUnreadableError, read_host
-from agent.claims.processes import ProcessPods
-from agent.claims.running_pods import PodsReading, RunningPods
+from agent.claims.kubelet import KubeletAllocations
+from agent.claims.pods import PodsReading, ProcessPods, RunningPods
 from agent.detached import detached
+from agent.gpu.facts import DriverReloadedError
 from agent.gpu.inventory import KnownGpu
-from agent.gpu.outcome import DriverReloadedError
 from agent.gpu.reading import InventoryReading
 from agent.gpu.source import NvmlInventorySource, StuckCall
 from agent.gpu.worker import Deadlines
-from agent.health import HealthServer
-from agent.kubelet.pod_resources import KubeletAllocations
-from agent.node_source import AllocationSource, NoAllocations, NodeSource
-from agent.ops import Ops
+from agent.health import HealthServer, Ops
+from agent.recorder import AgentRecorder
 from agent.session.client import Dialer, SessionPorts, not_looked
 from agent.session.dialer import TunnelDialer
-from agent.session.readings import SharedReadings
-from agent.session.replicas import LinkPorts, ReplicaSet, UsedStreamIds
-from agent.session.resolver import Resolver, SystemResolver
+from agent.session.readings import AllocationSource, NoAllocations, NodeSource, SharedReadings
+from agent.session.replicas import LinkPorts, ReplicaSet, Resolver, SystemResolver, UsedStreamIds
 from agent.settings import AgentSettings
-from agent.standing import Standing
-from agent.state import AgentState, RememberedGpu, StateFile, StateLostError, StateNotKeptError
-from agent.state_writer import StateWriter
+from agent.state import (
+    AgentState,
+    RememberedGpu,
+    StateFile,
+    StateLostError,
+    StateNotKeptError,
+    StateWriter,
+)
 from agent.witness import CheckpointWitness
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
@@ -178,23 +180,23 @@ class App:
         self._look_s = settings.agent.nvml_timeout.seconds
         """A call is stuck after several of these."""
         instruments = parts.instruments
-        self._standing = Standing(instruments, parts.clock, parts.identity)
+        self._recorder = AgentRecorder(instruments, parts.clock, parts.identity)
         self._gpus = parts.gpus(_known_gpus(state, parts.host.boot_id))
         self._writer = StateWriter(parts.state_file, self._state, failed=self._not_kept)
         self._witness = CheckpointWitness(
             state.logs if state else (),
             state.log_alarms if state else (),
             changed=self._writer.changed,
-            alarmed=self._standing.alarmed,
+            alarmed=self._recorder.alarmed,
             wall_ms=lambda: parts.clock.wall_ns() // NS_PER_MS,
         )
         for alarm in self._witness.alarms():
-            self._standing.alarmed(alarm)
+            self._recorder.alarmed(alarm)
         self._readings = SharedReadings(
             NodeSource(self._gpus, parts.allocations), parts.clock, self
         )
         self._replicas = self._replica_set(settings)
-        ops = Ops(instruments, self._standing, self._gpus, parts.identity)
+        ops = Ops(instruments, self._recorder, self._gpus, parts.identity)
         self._health = HealthServer(settings.listen.ops, ops.routes())
         self._stopping = asyncio.Event()
         self._code = ExitCode.STOPPED
@@ -218,11 +220,11 @@ class App:
             pods=parts.pods,
             roots=self._roots,
             witness=self._witness,
-            recorder=self._standing,
+            recorder=self._recorder,
             stream_ids=UsedStreamIds(),
             clock=parts.clock,
         )
-        ports = LinkPorts(session=session, recorder=self._standing, jitter=parts.jitter)
+        ports = LinkPorts(session=session, recorder=self._recorder, jitter=parts.jitter)
         return ReplicaSet(
             ports, settings.agent.controllers, svids=parts.identity, resolver=parts.resolver
         )
@@ -292,7 +294,7 @@ class App:
 
     async def _pass_news_on(self) -> None:
         async for event in self._gpus.events():
-            self._standing.told(event)
+            self._recorder.told(event)
             self._replicas.tell(event)
 
     async def _watch_nvml(self) -> None:
@@ -303,7 +305,7 @@ class App:
 
     def reading_done(self, reading: InventoryReading, seconds: float) -> None:
         """Hear of a reading (ReadingRecorder)."""
-        self._standing.reading_done(reading, seconds)
+        self._recorder.reading_done(reading, seconds)
         if self._known != self._gpus.known:
             self._known = self._gpus.known
             self._writer.changed()

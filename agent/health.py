@@ -1,19 +1,28 @@
-"""HTTP/1.1 for kubelet and Prometheus: GET or HEAD of a few fixed paths, nothing else.
+"""The ops listener: `/healthz`, `/readyz` and `/metrics` for kubelet and Prometheus.
 
-That an answer comes at all shows that the event loop turns. Requests are bounded in
-size, time and number; bodies are not read; each connection carries one request. It
-reads values and has no side effects.
+HTTP/1.1, GET or HEAD of these paths, nothing else. That an answer comes at all shows that the
+event loop turns. Requests are bounded in size, time and number; bodies are not read; each
+connection carries one request. It reads values and has no side effects.
 """
 
 import asyncio
+import json
 import socket
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from agent.detached import detached
+from agent.gpu.source import StuckCall
+from agent.recorder import AgentRecorder, ReplicaReport
+from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.settings.values import Address
+from gpuwarden.telemetry import names
+from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments
+
+# --- the server
 
 MAX_REQUEST_BYTES: Final = 8 * 1024
 MAX_CONNECTIONS: Final = 32
@@ -140,3 +149,89 @@ def _response(answer: Answer, *, is_head: bool) -> bytes:
         lines.append("Allow: GET, HEAD")
     head = "\r\n".join([*lines, "", ""]).encode("latin-1")
     return head if is_head else head + answer.body
+
+
+# --- the answers
+
+
+class StuckProbe(Protocol):
+    """Knows whether an NVML call is stuck."""
+
+    def stuck(self, now: float) -> StuckCall | None:
+        """The call that will never return; `now` is `time.monotonic()`."""
+
+
+class IdentityFacts(Protocol):
+    """Knows about the SVID."""
+
+    def state(self) -> str:
+        """One line: which one, or why there is none."""
+
+    def facts(self) -> SvidFacts:
+        """Numbers for metrics."""
+
+
+class Ops:
+    """The three answers."""
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        recorder: AgentRecorder,
+        gpus: StuckProbe,
+        identity: IdentityFacts,
+    ) -> None:
+        self._instruments = instruments
+        self._recorder = recorder
+        self._gpus = gpus
+        self._identity = identity
+        self._counted = SvidFacts(0.0, 0, 0, 0, watching=False)
+
+    def routes(self) -> dict[str, Route]:
+        """For the health server."""
+        return {"/healthz": self.healthz, "/readyz": self.readyz, "/metrics": self.metrics}
+
+    def healthz(self) -> Answer:
+        """Liveness."""
+        stuck = self._gpus.stuck(time.monotonic())
+        if stuck is None:
+            return Answer(HTTPStatus.OK, b"ok\n")
+        text = f"NVML call {stuck.call} has not returned for {stuck.seconds:.0f} s\n"
+        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, text.encode())
+
+    def readyz(self) -> Answer:
+        """Readiness with a reason and with the last verdict of every replica."""
+        readiness = self._recorder.readiness()
+        body = {
+            "ready": readiness.ready,
+            "reasons": list(readiness.reasons),
+            "identity": self._identity.state(),
+            "alarms": list(readiness.alarms),
+            "replicas": [_shown(replica) for replica in readiness.replicas],
+        }
+        status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return Answer(status, json.dumps(body).encode() + b"\n", JSON)
+
+    def metrics(self) -> Answer:
+        """Prometheus' text format."""
+        self._recorder.refresh()
+        self._count(self._identity.facts())
+        return Answer(HTTPStatus.OK, self._instruments.render(), CONTENT_TYPE)
+
+    def _count(self, facts: SvidFacts) -> None:
+        before, self._counted = self._counted, facts
+        updates = self._instruments.counter(names.SVID_UPDATES)
+        updates.labels("taken").inc(facts.generation - before.generation)
+        updates.labels("failed").inc(facts.failures - before.failures)
+        restarts = self._instruments.counter(names.SVID_SOURCE_RESTARTS)
+        restarts.inc(max(0, facts.rebuilds - 1) - max(0, before.rebuilds - 1))
+        self._instruments.gauge(names.SVID_EXPIRY).set(facts.svid_expires_seconds)
+
+
+def _shown(replica: ReplicaReport) -> dict[str, object]:
+    fields = asdict(replica)
+    fields["state"] = fields.pop("condition")
+    return {_CAMEL.get(name, name): value for name, value in fields.items()}
+
+
+_CAMEL = {"attestation_hash": "attestationHash", "fresh_for_s": "freshForSeconds"}

@@ -1,17 +1,19 @@
 """What the agent remembers across restarts: one small, versioned, checksummed file.
 
-Losing it costs memory, never trust: a file that is missing, damaged or of another
-version is reported and the agent starts again; a disk that is full or read-only is
-reported and the agent goes on. Nothing secret is in it.
+Losing it costs memory, never trust: a file that is missing, damaged or of another version is
+reported and the agent starts anew; a disk that is full, read-only or hangs is reported and tried
+again with the next change. Nothing secret is in it.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from agent.detached import detached
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.evidence.model import Document, LogAlarm, WitnessedLog
@@ -110,3 +112,52 @@ class StateFile:
             self._sync(directory)
         finally:
             os.close(directory)
+
+
+# --- the writer
+
+WRITE_S: Final = 10.0
+
+
+class StateStore(Protocol):
+    """Keeps state on disk."""
+
+    def keep(self, state: AgentState) -> None:
+        """Make durable; blocks; raises StateNotKeptError."""
+
+
+class StateWriter:
+    """Call `changed` whenever the state that `state` returns may differ from what is kept."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        state: Callable[[], AgentState],
+        *,
+        failed: Callable[[str], None],
+        write_s: float = WRITE_S,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._failed = failed
+        self._write_s = write_s
+        self._due = asyncio.Event()
+
+    def changed(self) -> None:
+        """There may be something new to keep."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Write whatever changes until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._write(self._state())
+
+    async def _write(self, state: AgentState) -> None:
+        try:
+            await detached(lambda: self._store.keep(state), deadline_s=self._write_s, name="state")
+        except StateNotKeptError as error:
+            self._failed(str(error))
+        except TimeoutError:
+            self._failed(f"the disk did not answer within {self._write_s:g} s")

@@ -1,20 +1,115 @@
-"""Waits for NVML events on a thread of its own, in slices, and passes them on.
+"""Failure notices from the driver: which NVML events take trust away, and the thread that waits.
 
-Slices, because a set must not be waited on while its session is closed: `pause` comes
-back when the thread is out of the library. Events that come between two sets are not
-seen here; what they did to a GPU the next reading sees.
+An XID is the driver's error number (NVIDIA: XID errors). Most mean that hardware or driver state
+is no longer what was attested; a few are the application's own fault and happen on healthy GPUs.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from agent.gpu.event_set import EventSet
-from agent.gpu.nvml import Nvml
-from agent.gpu.outcome import DRIVER_GONE, LOST, DriverReloadedError, Failed
+from agent.gpu.facts import DRIVER_GONE, LOST, DriverReloadedError, Failed, Outcome
+from agent.gpu.nvml import Nvml, address
 from agent.gpu.reading import EventKind, GpuEvent
-from agent.gpu.watch import CallWatch
-from agent.gpu.worker import CallOverdueError, Deadlines
-from agent.gpu.xid import Happening, failure_notice
+from agent.gpu.survey import Device
+from agent.gpu.worker import CallOverdueError, CallWatch, Deadlines
+
+# --- which events count
+
+XID_EVENT: Final = 0x0008
+UNAVAILABLE_EVENT: Final = 0x4000
+WANTED: Final = XID_EVENT | UNAVAILABLE_EVENT
+"""The event types that are registered for."""
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of a program, not of the GPU: graphics engine exception (13), page fault (31),
+channel reset (43), pre-emptive cleanup (45), video processor exception (68), context
+switch timeout (109). NVIDIA's device plugin leaves out the same ones."""
+
+OFF_THE_BUS: Final = 79
+"""The GPU has fallen off the bus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One event as NVML tells it, with the GPU it is about."""
+
+    gpu: str | None
+    type: int
+    data: int
+
+
+def failure_notice(happening: Happening) -> GpuEvent | None:
+    """The event to report; null for an application's fault."""
+    if happening.type == UNAVAILABLE_EVENT:
+        return GpuEvent(EventKind.GPU_LOST, happening.gpu, None, "NVML: GPU unavailable")
+    if happening.data in APPLICATION_XIDS:
+        return None
+    if happening.data == OFF_THE_BUS:
+        return GpuEvent(EventKind.GPU_LOST, happening.gpu, happening.data, "fallen off the bus")
+    return GpuEvent(EventKind.XID, happening.gpu, happening.data, f"XID {happening.data}")
+
+
+# --- registration
+
+_NOTHING_YET: Final = frozenset({"TIMEOUT"})
+
+
+class EventSet:
+    """A set in the library; belongs to the session that made it."""
+
+    def __init__(self, handle: object, gpus: Mapping[int, str]) -> None:
+        self._handle = handle
+        self._gpus = gpus
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        """UUIDs of the GPUs whose events arrive here."""
+        return frozenset(self._gpus.values())
+
+    def wait(self, nvml: Nvml, milliseconds: int) -> Outcome[Happening]:
+        """The next event, null where none comes in time; `nvml` is the waiting thread's."""
+        return nvml.ask(
+            "nvmlEventSetWait_v2",
+            self._handle,
+            milliseconds,
+            to=self._happening,
+            absent=_NOTHING_YET,
+        )
+
+    def free(self, nvml: Nvml) -> None:
+        """Give the set back, before its session ends."""
+        nvml.ask("nvmlEventSetFree", self._handle)
+
+    def _happening(self, data: Any) -> Happening:  # noqa: ANN401 - nvmlEventData_t
+        gpu = self._gpus.get(address(data.device))
+        return Happening(gpu, int(data.eventType), int(data.eventData))
+
+
+def register(nvml: Nvml, devices: Mapping[str, Device]) -> EventSet | Failed | None:
+    """A set over those of `devices` that have such events; null where none has."""
+    handle: Outcome[object] = nvml.ask("nvmlEventSetCreate")
+    if handle is None or isinstance(handle, Failed):
+        return handle
+    gpus: dict[int, str] = {}
+    for uuid, device in devices.items():
+        types = nvml.ask("nvmlDeviceGetSupportedEventTypes", device.handle, to=_wanted)
+        if isinstance(types, int) and _registered(nvml, device, types, handle):
+            gpus[address(device.handle)] = uuid
+    return EventSet(handle, gpus)
+
+
+def _wanted(supported: int) -> int | None:
+    return (supported & WANTED) or None
+
+
+def _registered(nvml: Nvml, device: Device, types: int, handle: object) -> bool:
+    call = "nvmlDeviceRegisterEvents"
+    return nvml.ask(call, device.handle, types, handle, to=lambda _: True) is True
+
+
+# --- the thread that waits
 
 
 class EventPump:

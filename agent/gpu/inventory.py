@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 
 from agent.claims.host import HostFacts
 from agent.gpu.decode import bus_order
-from agent.gpu.facts import DeviceSurvey, GpuFacts, PciAddress, Platform, Survey
-from agent.gpu.outcome import Failed, Outcome
+from agent.gpu.facts import DeviceSurvey, Failed, GpuFacts, Outcome, PciAddress, Platform, Survey
 from gpuwarden.evidence.model import FailedRead, Gpu, GpuProcess, Host, Inventory, LostGpu
 
 T = TypeVar("T")

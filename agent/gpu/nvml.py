@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import pynvml
 
 from agent.gpu import decode
-from agent.gpu.outcome import (
+from agent.gpu.facts import (
     ABSENT,
     DRIVER_GONE,
     NO_VALUE,
@@ -24,7 +24,7 @@ from agent.gpu.outcome import (
     NvmlUnavailableError,
     Outcome,
 )
-from agent.gpu.watch import CallWatch
+from agent.gpu.worker import CallWatch
 
 T = TypeVar("T")
 

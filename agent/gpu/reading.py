@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.claims.allocations import NOT_ASKED, AllocationReading
-from agent.claims.running_pods import NOT_LOOKED, PodsReading
+from agent.claims.pods import NOT_LOOKED, PodsReading
 from gpuwarden.evidence.model import FailedRead, GpuProcess, Inventory
 
 

@@ -1,10 +1,8 @@
-"""One thread that is allowed to block: NVML calls run here, one pass at a time.
+"""The one thread that may block in NVML, and the watch on the call that it is in.
 
-The event loop watches the call that the thread is in. A call past its deadline ends
-the wait, not the call: nothing can end a call into a driver. Until it comes back the
-thread is busy and every further pass is refused at once.
-
-The thread is a daemon: a call that never returns must not keep the process from ending.
+The event loop watches the call. A call past its deadline ends the wait, not the call: nothing can
+end a call into a driver. Until it comes back the thread is busy and every further pass is refused
+at once. The thread is a daemon: a call that never returns must not keep the process from ending.
 """
 
 import asyncio
@@ -14,9 +12,72 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, NamedTuple, Self, TypeVar
 
-from agent.gpu.watch import CallRecord, CallWatch
+# --- the watch
+
+
+class CallRecord(NamedTuple):
+    """A call that has not returned yet."""
+
+    name: str
+    started: float
+    """`time.monotonic()` seconds."""
+
+
+class PassAbandonedError(Exception):
+    """The pass that this thread still works on has been given up."""
+
+
+class CallWatch:
+    """The call in progress on one thread."""
+
+    def __init__(self) -> None:
+        self._current: CallRecord | None = None
+        self._abandoned = False
+
+    @property
+    def current(self) -> CallRecord | None:
+        """The call that is in progress, if one is."""
+        return self._current
+
+    def calling(self, name: str) -> Self:
+        """Mark a call, as `with watch.calling(name):`, at some hundreds in each pass.
+
+        Raises PassAbandonedError instead of starting one nobody waits for.
+        """
+        if self._abandoned:
+            raise PassAbandonedError
+        self._current = CallRecord(name, time.monotonic())
+        return self
+
+    def __enter__(self) -> None:
+        """Nothing: the call is marked."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._current = None
+
+    def abandon(self) -> None:
+        """Let the pass in progress end before its next call."""
+        self._abandoned = True
+
+    def renew(self) -> None:
+        """A new pass begins."""
+        self._abandoned = False
+
+    def overdue(self, limit_s: float, now: float) -> CallRecord | None:
+        """The call in progress, if it has taken longer than `limit_s`."""
+        record = self._current
+        return record if record and now - record.started > limit_s else None
+
+
+# --- the thread
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from agent.attester import (
     SigningTime,
 )
 from agent.challenge import ChallengeRefusal, SignedChallenge
-from agent.claims.running_pods import NOT_LOOKED, PodsReading
+from agent.claims.pods import NOT_LOOKED, PodsReading
 from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.session import machine
 from agent.session.machine import About, Answer, End, EndReason, Late, Read, Report, Tell, Verdict

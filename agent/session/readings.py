@@ -1,17 +1,57 @@
-"""Shares GPU readings between replicas without ever answering a challenge with an old one.
+"""Readings of the node: GPUs and kubelet's allocations side by side, shared by all streams.
 
-A reading serves a challenge only if it began after the challenge had come. While a
-reading runs, all who ask meanwhile share the next one, so three replicas that
-challenge at once cost one or two readings, never three, and never a stale one.
+A reading serves a challenge only if it began after the challenge had come. While a reading runs,
+all who ask meanwhile share the next one: three replicas that challenge at once cost one or two
+readings, never three, and never a stale one.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Protocol
 
 from agent.attester import GpuInventorySource
+from agent.claims.allocations import NOT_ASKED, AllocationReading
 from agent.gpu.reading import InventoryReading
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
+
+
+class AllocationSource(Protocol):
+    """Kubelet's account; the real one is its PodResources API."""
+
+    async def read(self) -> AllocationReading:
+        """What is allocated now; bounded in time by the source itself."""
+
+    async def aclose(self) -> None:
+        """Let go of kubelet."""
+
+
+class NoAllocations:
+    """The source of an agent that is not to ask kubelet."""
+
+    async def read(self) -> AllocationReading:
+        """Nothing was asked."""
+        return NOT_ASKED
+
+    async def aclose(self) -> None:
+        """Nothing to let go of."""
+
+
+class NodeSource:
+    """Implements `GpuInventorySource` for the node as a whole."""
+
+    def __init__(self, gpus: GpuInventorySource, allocations: AllocationSource) -> None:
+        self._gpus = gpus
+        self._allocations = allocations
+
+    async def read(self) -> InventoryReading:
+        """Both, begun after this call. Raises what the GPUs raise."""
+        asking = asyncio.create_task(self._allocations.read(), name="allocations")
+        try:
+            reading = await self._gpus.read()
+            return replace(reading, allocations=await asking)
+        finally:
+            asking.cancel()
 
 
 class ReadingRecorder(Protocol):

@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
         "sandbox/",
     },
     "grpc": {
-        "agent/kubelet/pod_resources.py",
+        "agent/claims/kubelet.py",
         "agent/session/client.py",
         "controller/rpc/",
         "controller/spire/client.py",

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from agent.claims.host import read_host
-from agent.claims.processes import ProcessPods
+from agent.claims.pods import ProcessPods
 from agent.gpu.source import NvmlInventorySource
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from agent.kubelet.pod_resources import KubeletAllocations
+from agent.claims.kubelet import KubeletAllocations
 from gpuwarden.evidence.model import Allocation
 from tests.fakes.eventually import eventually
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.kubelet.pod_resources import KubeletAllocations
+from agent.claims.kubelet import KubeletAllocations
 from tests.contracts.pod_resources import (
     DEVICES,
     RESOURCE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.gpu.facts import DriverReloadedError
 from agent.gpu.inventory import MAX_PROCESSES, KnownGpu
-from agent.gpu.outcome import DriverReloadedError
 from agent.gpu.reading import EventKind, GpuEvent, InventoryReading, NvmlState
 from agent.gpu.source import MAX_WAITING_EVENTS, NvmlInventorySource
 from agent.gpu.worker import Deadlines

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from agent.app import STOP_S
-from agent.ops import Ops
+from agent.health import Ops
 from controller.app import DRAIN_SECONDS
 from controller.operations.readiness import Readiness
 from controller.policies.file import decode_policy

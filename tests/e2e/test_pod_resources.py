@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.claims.cgroup import pod_uid
-from agent.kubelet.pod_resources import KubeletAllocations
+from agent.claims.kubelet import KubeletAllocations
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from sandbox.laptop import ROOT
 from sandbox.nvml.models import h100_sxm

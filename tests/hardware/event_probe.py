@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.gpu.event_set import EventSet, register
+from agent.gpu.events import EventSet, Happening, failure_notice, register
+from agent.gpu.facts import Failed
 from agent.gpu.nvml import Nvml
-from agent.gpu.outcome import Failed
 from agent.gpu.survey import take
-from agent.gpu.watch import CallWatch
-from agent.gpu.xid import Happening, failure_notice
+from agent.gpu.worker import CallWatch
 from tests.hardware.machine import cuda_program
 
 _WAIT_MS: Final = 200

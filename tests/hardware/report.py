@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from agent.claims.host import read_host
-from agent.claims.processes import ProcessPods
+from agent.claims.pods import ProcessPods
 from agent.gpu.source import NvmlInventorySource
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import (

@@ -5,16 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.claims.host import HostFacts
-from agent.gpu.facts import (
-    DeviceSurvey,
-    GpuFacts,
-    LinkState,
-    MigState,
-    PciAddress,
-    Survey,
-)
+from agent.gpu.facts import DeviceSurvey, Failed, GpuFacts, LinkState, MigState, PciAddress, Survey
 from agent.gpu.inventory import KnownGpu, conclude
-from agent.gpu.outcome import Failed
 from gpuwarden.evidence.model import Fabric, Gpu, LostGpu
 
 HOST = HostFacts(arch="x86_64", boot_id="b", system_uuid=None)

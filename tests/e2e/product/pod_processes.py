@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.claims.processes import ProcessPods
+from agent.claims.pods import ProcessPods
 
 
 def process_of(uid: str) -> int:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from agent.claims.kubelet import KubeletAllocations
 from agent.gpu.reading import InventoryReading
-from agent.kubelet.pod_resources import KubeletAllocations
 from gpuwarden.evidence.model import GpuProcess
 
 

@@ -22,7 +22,7 @@ ENTRIES: Final = (
     ),
     one(
         "pods-of-the-node",
-        "agent/claims/running_pods.py",
+        "agent/claims/pods.py",
         "        if first is None or _pod(first) is not None or os.getpid() == int(_INIT):\n",
         "        if False:\n",
         f"{RUNNING_PODS}::test_a_reader_inside_a_pod_of_its_own_sees_nothing_of_the_node",

@@ -14,8 +14,8 @@ import pytest
 from agent import __main__ as program
 from agent.app import ExitCode, Parts, real_parts, run_agent
 from agent.claims.host import HostFacts
+from agent.gpu.facts import DriverReloadedError, Failed
 from agent.gpu.inventory import KnownGpu
-from agent.gpu.outcome import DriverReloadedError, Failed
 from agent.gpu.reading import EventKind, GpuEvent
 from agent.gpu.source import NvmlInventorySource, StuckCall
 from agent.settings import AgentListenSettings, AgentSection, AgentSettings

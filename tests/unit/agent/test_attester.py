@@ -13,9 +13,8 @@ from agent.attester import (
     NotChallengedError,
 )
 from agent.challenge import ChallengeDefect, ChallengeRefusal
-from agent.claims.allocations import AllocationReading
-from agent.claims.running_pods import NOT_LOOKED, PodsReading
-from agent.kubelet.listing import unread
+from agent.claims.allocations import AllocationReading, unread
+from agent.claims.pods import NOT_LOOKED, PodsReading
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.envelope import evidence_digest, verify
 from gpuwarden.evidence.model import (

@@ -6,8 +6,7 @@ import pytest
 
 from agent.gpu.events import EventPump
 from agent.gpu.nvml import Nvml
-from agent.gpu.watch import CallWatch
-from agent.gpu.worker import Deadlines
+from agent.gpu.worker import CallWatch, Deadlines
 
 
 class Waits:

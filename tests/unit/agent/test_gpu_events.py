@@ -1,7 +1,7 @@
 import pytest
 
+from agent.gpu.events import UNAVAILABLE_EVENT, XID_EVENT, Happening, failure_notice
 from agent.gpu.reading import EventKind
-from agent.gpu.xid import UNAVAILABLE_EVENT, XID_EVENT, Happening, failure_notice
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])

@@ -7,8 +7,8 @@ import pytest
 
 from agent.attester import GpuInventorySource
 from agent.claims.allocations import NOT_ASKED, AllocationReading
-from agent.gpu.outcome import DriverReloadedError, Failed
-from agent.node_source import NoAllocations, NodeSource
+from agent.gpu.facts import DriverReloadedError, Failed
+from agent.session.readings import NoAllocations, NodeSource
 from gpuwarden.evidence.model import Allocation
 from tests.fakes.agent_ports import FakeGpus
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.gpu import decode
-from agent.gpu.outcome import Failed
+from agent.gpu.facts import Failed
 
 
 @pytest.mark.parametrize(

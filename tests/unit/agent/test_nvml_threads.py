@@ -4,8 +4,7 @@ import threading
 import pytest
 
 from agent.gpu.nvml import Nvml
-from agent.gpu.watch import CallWatch, PassAbandonedError
-from agent.gpu.worker import CallOverdueError, Deadlines, NvmlThread
+from agent.gpu.worker import CallOverdueError, CallWatch, Deadlines, NvmlThread, PassAbandonedError
 
 BRIEF = Deadlines(call_s=0.05, pass_s=0.1)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.cgroup import MAX_BYTES, pod_uid
-from agent.claims.processes import ProcessPods
+from agent.claims.pods import ProcessPods
 
 UID = "4f1f6b1c-6c6f-4d0e-9a34-5b7f0c2d9e11"
 SLICE_UID = UID.replace("-", "_")

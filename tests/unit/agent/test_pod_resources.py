@@ -7,9 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.claims.allocations import AllocationReading
-from agent.kubelet.listing import MAX_BYTES
-from agent.kubelet.pod_resources import MAX_ANSWER_BYTES, KubeletAllocations
+from agent.claims.allocations import MAX_BYTES, AllocationReading
+from agent.claims.kubelet import MAX_ANSWER_BYTES, KubeletAllocations
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.model import Allocation, FailedRead
 from gpuwarden.evidence.use_rules import MAX_ALLOCATIONS

@@ -11,8 +11,7 @@ import pytest
 
 from agent.session.client import SessionPorts
 from agent.session.link import LinkTiming
-from agent.session.replicas import LinkPorts, ReplicaSet, UsedStreamIds
-from agent.session.resolver import ResolveError
+from agent.session.replicas import LinkPorts, ReplicaSet, ResolveError, UsedStreamIds
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.values import Address
 from tests.builders.attesting import AGENT, attester, xid

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.session.resolver import MAX_REPLICAS, ResolveError, SystemResolver
+from agent.session.replicas import MAX_REPLICAS, ResolveError, SystemResolver
 from gpuwarden.settings.values import Address
 
 NAME = Address("controllers.test", 9443)

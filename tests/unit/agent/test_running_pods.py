@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.claims.running_pods import RunningPods, UnreadableProcessesError, pods_in
+from agent.claims.pods import RunningPods, UnreadableProcessesError, pods_in
 from gpuwarden.evidence.use_rules import MAX_PODS
 
 ONE = "0b7c1a52-0000-4000-8000-000000000001"

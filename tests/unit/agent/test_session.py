@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from agent.challenge import SignedChallenge
-from agent.claims.running_pods import PodsReading
+from agent.claims.pods import PodsReading
 from agent.session.client import Session, SessionPorts
 from agent.session.machine import About, End, EndReason, StreamTiming, Verdict
 from agent.session.replicas import UsedStreamIds

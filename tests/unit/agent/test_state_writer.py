@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agent.detached import detached
-from agent.state import AgentState, StateNotKeptError
-from agent.state_writer import StateWriter
+from agent.state import AgentState, StateNotKeptError, StateWriter
 
 STATE = AgentState(instance_id="a", boot_id="b", logs=(), log_alarms=(), gpus=())
 

@@ -9,8 +9,7 @@ from typing import Final
 
 import grpc
 
-from agent.claims.allocations import AllocationReading
-from agent.kubelet.listing import allocations_in, unread
+from agent.claims.allocations import AllocationReading, allocations_in, unread
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.wire.kubelet import pod_resources_pb2 as pb
 from gpuwarden.wire.kubelet.pod_resources_pb2_grpc import PodResourcesListerStub

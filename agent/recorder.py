@@ -1,7 +1,7 @@
-"""How this agent stands with its controllers: what readiness, metrics and the log show.
+"""What the agent's readiness, metrics and log show of streams, replicas and readings.
 
-It hears from streams, links and readings, and is asked by the health server. It
-shows and never steers: nothing in the agent acts on what stands here.
+Streams, links and readings report to it; the health server asks it. Nothing in the agent acts on
+what it holds.
 """
 
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class _Replica:
     attestation_hash: str = ""
 
 
-class Standing:
+class AgentRecorder:
     """Implements the recorders of streams, links and readings. One event loop only."""
 
     def __init__(self, instruments: Instruments, clock: Clock, identity: IdentityState) -> None:

@@ -1,9 +1,8 @@
-"""Which pods run on this node: the cgroup of every process says which pod it belongs to.
+"""Which pods use GPUs and which run: from the cgroups of processes below `/proc`.
 
-A pod whose process uses no GPU at the moment is in no list of the driver and may open one the
-next: this sees it all the same. Needs the host's pid namespace; a reader who does not have
-it sees its own pod alone, which would prove anything: then nothing was read. A look takes
-about 10 microseconds a process, and is taken when a controller asks for it.
+Needs the host's pid namespace. A reader without it sees its own pod alone, which would prove
+anything: then nothing was read. A look at all processes takes about 10 microseconds each, and is
+taken when a controller asks for it.
 """
 
 import os
@@ -16,6 +15,26 @@ from agent.claims.cgroup import MAX_BYTES, pod_uid
 from agent.detached import detached
 from gpuwarden.evidence.model import WANT_PODS, FailedRead
 from gpuwarden.evidence.use_rules import MAX_PODS
+
+# --- pods that use a GPU
+
+
+class ProcessPods:
+    """Pod UIDs by process id."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+
+    def __call__(self, pid: int) -> str | None:
+        """The UID of the pod that process `pid` runs in, if it can be told."""
+        try:
+            with (self._proc / str(pid) / "cgroup").open("rb") as file:
+                return pod_uid(file.read(MAX_BYTES + 1).decode("ascii", "replace"))
+        except OSError:
+            return None
+
+
+# --- pods that run
 
 MAX_PROCESSES: Final = 200_000
 """On a node with more nothing is concluded."""

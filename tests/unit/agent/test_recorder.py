@@ -4,13 +4,12 @@ from http import HTTPStatus
 
 from structlog.testing import capture_logs
 
-from agent.claims.allocations import AllocationReading
+from agent.claims.allocations import AllocationReading, unread
 from agent.gpu.reading import NvmlState
 from agent.gpu.source import StuckCall
-from agent.kubelet.listing import unread
-from agent.ops import Ops
+from agent.health import Ops
+from agent.recorder import AgentRecorder, Condition
 from agent.session.machine import About, End, EndReason, Verdict
-from agent.standing import Condition, Standing
 from gpuwarden.evidence.model import Allocation, FailedRead, LogAlarm
 from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.settings.values import Address
@@ -45,7 +44,7 @@ class Bench:
         self.clock = FakeClock()
         self.svids = FakeSvids(SVID)
         self.instruments = Instruments(Process.AGENT, "0.1.0")
-        self.standing = Standing(self.instruments, self.clock, self.svids)
+        self.standing = AgentRecorder(self.instruments, self.clock, self.svids)
         self.stuck_call: StuckCall | None = None
         self.svid_watcher = SvidFacts(600.0, 1, 1, 0, watching=True)
         self.ops = Ops(self.instruments, self.standing, self, self)

@@ -1,1 +1,0 @@
-"""kubelet's account of who was given which device (PodResources API)."""
