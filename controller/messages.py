@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from controller.explain.pod import AllocationTrace, Stage
+from controller.explain.pod import AllocationTrace
+from controller.explain.stages import Stage
 from controller.fleet.enrollment import EnrolledGpu, QuarantineEntry
 from controller.fleet.quarantine import PinChange, Shown, pin_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal

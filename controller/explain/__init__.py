@@ -1,1 +1,1 @@
-"""Explain of the controller."""
+"""Explanations for people: the allocation trace of a pod, why a node is eligible or not."""

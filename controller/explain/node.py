@@ -1,6 +1,6 @@
-"""Node.
+"""Why a node is eligible or not, as lines for people and for support bundles; last refusals.
 
-Holds: node findings, fleet classes, node lines, recent refusals.
+Text only: must not decide anything. Codes of refusals are kept, never their texts.
 """
 
 import re
@@ -12,25 +12,15 @@ from typing import Final
 from controller.fleet.enrollment import AUTOMATIC, EnrollmentRecord
 from controller.fleet.view import (
     Acceptance,
-    FleetSnapshot,
     GpuView,
     NodeState,
     NodeView,
     PastRefusal,
 )
-from controller.policy import AttestationClass, Policy
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reason_texts import EXPLANATIONS
-from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.wire.v1 import fleet_pb2 as pb
-
-# --- node findings
-# Why a node is or is not eligible, as lines for people, and its pins as a document.
-#
-# Order: where it stands, what was proven, which GPUs are not usable, what is pinned,
-# what blocks it and what to do, what was refused last, warnings. Pure; text only,
-# nothing may be decided from here.
+from gpuwarden.reasons import ReasonCode
 
 _STATE_LINES: Mapping[NodeState, str] = {
     NodeState.UNKNOWN: "no evidence has been seen since this controller started",
@@ -42,7 +32,11 @@ _STATE_LINES: Mapping[NodeState, str] = {
 
 
 def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> list[str]:
-    """What holds and what does not, in order."""
+    """What holds and what does not.
+
+    Order: state, what was proven, GPUs that are not usable, enrolled GPUs, what blocks the node and
+    what to do, the last refusal, warnings.
+    """
     lines = [_state_line(node, now_ns)]
     if node.acceptance is not None:
         lines.append(_evidence_line(node.acceptance))
@@ -50,10 +44,10 @@ def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> li
         lines.extend(_gpu_lines(node.acceptance))
     lines.extend(_pin_lines(node, record))
     if node.blocked is not None:
-        lines.append(f"blocked by {_refusal_of_node_findings(node.blocked)}")
+        lines.append(f"blocked by {_refusal_text(node.blocked)}")
         lines.append(f"what to do: {EXPLANATIONS[node.blocked.code].remedy}")
     if node.refusals and node.refusals[0] != node.blocked:
-        lines.append(f"last refusal: {_refusal_of_node_findings(node.refusals[0])}")
+        lines.append(f"last refusal: {_refusal_text(node.refusals[0])}")
     lines.extend(f"warning: {text}" for text in node.warnings)
     if node.acceptance is not None:
         lines.extend(f"warning: {text}" for text in node.acceptance.warnings)
@@ -135,107 +129,13 @@ def _pin_lines(node: NodeView, record: EnrollmentRecord | None) -> list[str]:
     return lines
 
 
-def _refusal_of_node_findings(refusal: PastRefusal) -> str:
+def _refusal_text(refusal: PastRefusal) -> str:
     times = f", {refusal.count} times" if refusal.count > 1 else ""
     detail = f": {refusal.detail}" if refusal.detail else ""
     return f"{refusal.code} (step {refusal.step}{times}, {refusal.effect}){detail}"
 
 
-# --- fleet classes
-# Attestation classes as FleetService shows them: by hash, by prefix, by name in policy.
-#
-# Pure reading of one snapshot and one policy; must not decide who is eligible
-# otherwise than `NodeView.state` does.
-
-HASH_PREFIX: Final = "v1:sha256:"
-_PREFIX_DIGITS: Final = re.compile(r"[0-9a-f]{8,64}")
-_MAX_REFERENCE: Final = 253
-
-
-def list_classes(fleet: FleetSnapshot, policy: Policy, now_ns: int) -> list[pb.Class]:
-    """Classes seen in the fleet, then hashes and names that only policy knows; sorted."""
-    hashes = set(fleet.nodes_by_hash)
-    for named in policy.classes.values():
-        hashes.update(item.attestation_hash for item in named.hashes)
-    messages = [hash_class(fleet, policy, one, now_ns) for one in sorted(hashes)]
-    messages.extend(named_class(fleet, policy.classes[n], now_ns) for n in sorted(policy.classes))
-    return messages
-
-
-def find_class(
-    fleet: FleetSnapshot, policy: Policy, reference: str, now_ns: int
-) -> pb.Class | Refusal:
-    """The class behind a full hash, a unique hex prefix of 8 digits at least, or a policy name."""
-    if not reference or len(reference) > _MAX_REFERENCE or not reference.isprintable():
-        return Refusal(
-            ReasonCode.REQ_INVALID,
-            f"class_ref must be a hash, 8 or more of its hex digits, or a class name,"
-            f" got {reference[:80]!a}",
-        )
-    if reference in policy.classes:
-        return named_class(fleet, policy.classes[reference], now_ns)
-    matches = _matching_hashes(fleet, policy, reference)
-    if len(matches) > 1:
-        return Refusal(
-            ReasonCode.REQ_INVALID,
-            f"class_ref {reference!a} begins {len(matches)} hashes; give more digits",
-        )
-    if not matches:
-        return Refusal(ReasonCode.CLASS_UNKNOWN, f"no class {reference!a}")
-    return hash_class(fleet, policy, matches[0], now_ns)
-
-
-def hash_class(
-    fleet: FleetSnapshot, policy: Policy, attestation_hash: str, now_ns: int
-) -> pb.Class:
-    """One class hash with its document, where a node has shown it, and who has it now."""
-    names = sorted(
-        named.name
-        for named in policy.classes.values()
-        if any(item.attestation_hash == attestation_hash for item in named.hashes)
-    )
-    message = pb.Class(attestation_hash=attestation_hash, names=names)
-    for name in sorted(fleet.nodes_by_hash.get(attestation_hash, ())):
-        node = fleet.nodes.get(name)
-        if node is None or node.acceptance is None:
-            continue
-        message.document = node.acceptance.class_document.decode()
-        message.level = node.acceptance.level.value
-        if node.state(now_ns) is NodeState.ELIGIBLE:
-            message.nodes.append(name)
-            message.gpu_count += len(node.acceptance.gpus)
-    return message
-
-
-def named_class(fleet: FleetSnapshot, named: AttestationClass, now_ns: int) -> pb.Class:
-    """A class that policy names: its hashes and the nodes that carry one of them now."""
-    message = pb.Class(names=[named.name], level=named.min_level.value)
-    eligible: dict[str, int] = {}
-    for item in named.hashes:
-        message.hashes.append(item.attestation_hash)
-        for name in fleet.nodes_by_hash.get(item.attestation_hash, ()):
-            node = fleet.nodes.get(name)
-            if node and node.acceptance and node.state(now_ns) is NodeState.ELIGIBLE:
-                eligible[name] = len(node.acceptance.gpus)
-    message.nodes.extend(sorted(eligible))
-    message.gpu_count = sum(eligible.values())
-    return message
-
-
-def _matching_hashes(fleet: FleetSnapshot, policy: Policy, reference: str) -> list[str]:
-    known = set(fleet.nodes_by_hash)
-    for named in policy.classes.values():
-        known.update(item.attestation_hash for item in named.hashes)
-    if reference in known:
-        return [reference]
-    digits = reference.removeprefix(HASH_PREFIX)
-    if not _PREFIX_DIGITS.fullmatch(digits):
-        return []
-    return sorted(one for one in known if one.startswith(HASH_PREFIX + digits))
-
-
-# --- node lines
-# One line of a support bundle for each node: where it stands and by which codes. Pure.
+# --- support bundle
 
 WITHHELD: Final = ("detail", "warnings", "gpus", "instanceId", "bootId", "systemUuid")
 _VERSION: Final = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}(?:(?:a|b|rc|\.dev)[0-9]{1,4})?")
@@ -251,7 +151,7 @@ def node_line(node: NodeView, now_ns: int, streams: int) -> dict[str, object]:
         "mode": node.mode.value,
         "streams": streams,
         "acceptance": None if accepted is None else _acceptance(accepted, now_ns),
-        "refusals": [_refusal_of_node_lines(one) for one in node.refusals],
+        "refusals": [_refusal_document(one) for one in node.refusals],
         "waitsForOperator": node.candidate is not None,
     }
 
@@ -271,7 +171,7 @@ def _acceptance(accepted: Acceptance, now_ns: int) -> dict[str, object]:
     }
 
 
-def _refusal_of_node_lines(one: PastRefusal) -> dict[str, object]:
+def _refusal_document(one: PastRefusal) -> dict[str, object]:
     return {
         "last": rfc3339(one.wall_ns),
         "code": one.code.value,
@@ -287,10 +187,6 @@ def _version(text: str | None) -> str | None:
 
 
 # --- recent refusals
-# The last refusals of this controller, for people who look for a cause: codes, never texts.
-#
-# A refusal that repeats is counted. Bounded, whatever callers do: the one that was seen
-# longest ago goes first. One event loop; must not wait.
 
 KEPT: Final = 256
 
@@ -312,7 +208,10 @@ class RecentRefusal:
 
 
 class RecentRefusals:
-    """One for the process."""
+    """The last refusals of this controller, a repeated one counted; one for the process.
+
+    Bounded, whatever callers do: the one that was seen longest ago goes first. One event loop.
+    """
 
     def __init__(self, wall_ns: Callable[[], int], kept: int = KEPT) -> None:
         self._wall_ns = wall_ns

@@ -1,12 +1,11 @@
-"""Asks about one pod: the API server, the ledger, the fleet, the audit log; puts them together.
+"""Asks the API server, the ledger, the fleet and the audit log about one pod.
 
-One read past every copy, for somebody who asks. Must not decide anything about the pod.
+One read past every cache, for a person who asks. Must not decide anything about the pod.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from controller.audit.reading import Recent
 from controller.binding.request import PodsUnavailableError
@@ -20,18 +19,13 @@ from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
 
 
-class StoredPods(Protocol):
-    """The pods of the cluster."""
-
-    async def document(self, namespace: str, name: str) -> bytes | None:
-        """The whole pod at its newest; None where there is none. Raises PodsUnavailableError."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryPorts:
-    """What is asked."""
+class PodQuery:
+    """Asks about one pod at a time; used from one event loop."""
 
-    pods: StoredPods
+    document: Callable[[str, str], Awaitable[bytes | None]]
+    """The whole pod of that namespace and name at its newest; None where there is none. Raises
+    PodsUnavailableError."""
     explain: Callable[[bytes], PodExplanation]
     """Raises PodDecodeError."""
     fleet: Callable[[], FleetSnapshot]
@@ -41,13 +35,6 @@ class QueryPorts:
     recent: Callable[[str], Recent]
     """The last records about a subject; blocks, and raises OSError."""
     clock: Clock
-
-
-class PodQuery:
-    """Used from one event loop."""
-
-    def __init__(self, ports: QueryPorts) -> None:
-        self._ports = ports
 
     async def about(self, namespace: str, name: str) -> AllocationTrace | Refusal:
         """What is known of a pod; POD_UNKNOWN where that is nothing, or cannot be read."""
@@ -61,23 +48,22 @@ class PodQuery:
         return account
 
     async def _account(self, namespace: str, name: str) -> AllocationTrace | None:
-        ports = self._ports
-        body = await ports.pods.document(namespace, name)
+        body = await self.document(namespace, name)
         asked = Asked(
             namespace=namespace,
             name=name,
             body=body,
-            explanation=None if body is None else ports.explain(body),
-            ledger=None if ports.ledger is None else ports.ledger(),
-            fleet=ports.fleet(),
-            ids=ports.ids,
+            explanation=None if body is None else self.explain(body),
+            ledger=None if self.ledger is None else self.ledger(),
+            fleet=self.fleet(),
+            ids=self.ids,
             recent=await asyncio.to_thread(self._recent, f"pod/{namespace}/{name}"),
-            now_ns=ports.clock.boottime_ns(),
+            now_ns=self.clock.boottime_ns(),
         )
         return await asyncio.to_thread(trace_of, asked)
 
     def _recent(self, subject: str) -> Recent:
         try:
-            return self._ports.recent(subject)
+            return self.recent(subject)
         except OSError:
             return Recent()  # a log that cannot be read says nothing, and readiness says so

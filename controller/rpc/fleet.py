@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 import grpc
 
-from controller.explain.node import find_class, findings, list_classes, pin_document
+from controller.explain.classes import find_class, list_classes
+from controller.explain.node import findings, pin_document
 from controller.fleet.directory import DirectorySnapshot, NodeDirectory
 from controller.fleet.quarantine import Shown
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot, NodeState, NodeView

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from controller.audit.reading import records_about
-from controller.explain.query import PodQuery, QueryPorts
+from controller.explain.query import PodQuery
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
 from controller.messages import LabelsOf, PromiseOf, fit_message, unreadable_pod
@@ -91,15 +91,13 @@ def placement_service(
     if cluster is None:
         return PlacementServicer(ledger, clock)
     query = PodQuery(
-        QueryPorts(
-            pods=cluster.pods,
-            explain=verbs.explain,
-            fleet=fleet.snapshot,
-            ledger=ledger,
-            ids=None if binding is None else binding.ids,
-            recent=partial(records_about, settings.audit.dir),
-            clock=clock,
-        )
+        document=cluster.pods.document,
+        explain=verbs.explain,
+        fleet=fleet.snapshot,
+        ledger=ledger,
+        ids=None if binding is None else binding.ids,
+        recent=partial(records_about, settings.audit.dir),
+        clock=clock,
     )
     return PlacementServicer(ledger, clock, about=query.about)
 

@@ -2,7 +2,8 @@ from types import MappingProxyType
 
 import pytest
 
-from controller.explain.node import RecentRefusals, find_class, list_classes
+from controller.explain.classes import find_class, list_classes
+from controller.explain.node import RecentRefusals
 from controller.fleet.view import EMPTY_FLEET
 from controller.policy import DEFAULT_POLICY, AttestationClass, ClassHash, Level, Policy
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -7,7 +7,7 @@ import msgspec
 from controller.audit.reading import Recent
 from controller.binding.request import PodsUnavailableError
 from controller.explain.pod import AllocationTrace
-from controller.explain.query import PodQuery, QueryPorts
+from controller.explain.query import PodQuery
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.pod import decode_pod
 from controller.placement.verbs import PodExplanation
@@ -38,9 +38,9 @@ def explain(body: bytes) -> PodExplanation:
     return PodExplanation(needs=requirements({"gpuwarden.dev/gpu-selector": "memory>=1Gi"}))
 
 
-def ports(body: bytes | None = None, **changes: object) -> QueryPorts:
-    made = QueryPorts(
-        pods=Pods(body),
+def query(body: bytes | None = None, **changes: object) -> PodQuery:
+    made = PodQuery(
+        document=Pods(body).document,
         explain=explain,
         fleet=lambda: fleet(node_of()),
         ledger=lambda: LEDGER,
@@ -48,11 +48,11 @@ def ports(body: bytes | None = None, **changes: object) -> QueryPorts:
         recent=lambda _subject: Recent(),
         clock=FakeClock(),
     )
-    return replace(made, **changes)  # type: ignore[arg-type] # ports by name
+    return replace(made, **changes)  # type: ignore[arg-type] # fields by name
 
 
-async def about(asked: QueryPorts) -> AllocationTrace | Refusal:
-    return await PodQuery(asked).about("team-a", "train-0")
+async def about(asked: PodQuery) -> AllocationTrace | Refusal:
+    return await asked.about("team-a", "train-0")
 
 
 async def test_everything_is_put_together() -> None:
@@ -62,7 +62,7 @@ async def test_everything_is_put_together() -> None:
         subjects.append(subject)
         return Recent((), "2026-03-01T12:00:00.000Z")
 
-    found = await about(ports(msgspec.json.encode(pod_document()), recent=recent))
+    found = await about(query(msgspec.json.encode(pod_document()), recent=recent))
     assert isinstance(found, AllocationTrace)
     assert (found.case.uid, found.case.reserved, found.case.is_authentic) == (UID, (GPU,), True)
     assert (subjects, found.recent.since) == (
@@ -72,17 +72,17 @@ async def test_everything_is_put_together() -> None:
 
 
 async def test_a_pod_that_is_gone_is_asked_about_in_the_ledger() -> None:
-    found = await about(ports())
+    found = await about(query())
     assert isinstance(found, AllocationTrace)
     assert (found.case.pod, found.explanation, found.case.reserved) == (None, None, (GPU,))
 
 
 async def test_what_cannot_be_told() -> None:
     for asked, text in (
-        (ports(pods=Pods(None, "the pod could not be read: no answer")), "no answer"),
-        (ports(b"{]"), "not a Pod"),
-        (ports(b'{"status":{"phase":7}}'), "not a Pod"),
-        (ports(ledger=LedgerSnapshot), "neither ledger nor audit log know one of that name"),
+        (query(document=Pods(None, "the pod could not be read: no answer").document), "no answer"),
+        (query(b"{]"), "not a Pod"),
+        (query(b'{"status":{"phase":7}}'), "not a Pod"),
+        (query(ledger=LedgerSnapshot), "neither ledger nor audit log know one of that name"),
     ):
         found = await about(asked)
         assert isinstance(found, Refusal)
@@ -94,6 +94,6 @@ async def test_a_log_that_cannot_be_read_costs_its_part_alone() -> None:
     def recent(_subject: str) -> Recent:
         raise PermissionError
 
-    found = await about(ports(recent=recent))
+    found = await about(query(recent=recent))
     assert isinstance(found, AllocationTrace)
     assert found.recent == Recent()

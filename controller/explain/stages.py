@@ -1,0 +1,399 @@
+"""The five stages of a pod on its way to its GPUs: required, reserved, bound, kubelet, NVML. Pure.
+
+The pod's own fields are what others wrote, the ledger is ours, kubelet and NVML come from the last
+accepted evidence of the node, whose digest is shown. Must not decide anything about the pod.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from controller.explain.pod_document import PodDocument
+from controller.fleet.view import Acceptance, NodeState, NodeView
+from controller.ledger.record import (
+    Holder,
+    Origin,
+    key_of,
+)
+from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.requirements import Requirements, RequirementsInvalid, describe
+from controller.placement.texts import (
+    ATTESTATION_HASH,
+    RESERVATION_ID,
+)
+from controller.policy import NodeMode
+from gpuwarden.audit.record import LogRecord
+from gpuwarden.evidence.model import GpuProcess
+from gpuwarden.evidence.use_rules import device_uuid
+from gpuwarden.moment import rfc3339
+
+LISTED: Final = 8
+"""Of what can be many, so many are named."""
+_MAX_CHARS: Final = 400
+
+
+class Name(StrEnum):
+    """Of a stage, in their order."""
+
+    REQUIRED = "required"
+    RESERVED = "reserved"
+    BOUND = "bound"
+    KUBELET = "kubelet"
+    NVML = "nvml"
+
+
+class State(StrEnum):
+    """Where the pod stands with a stage."""
+
+    REACHED = "reached"
+    WAITING = "waiting"
+    """Not yet."""
+    UNNEEDED = "unneeded"
+    """This pod, or this kind of node, has no such stage."""
+    OVER = "over"
+    """It was here, or may have been; nothing of it is left."""
+    MISSING = "missing"
+    """It ought to be there."""
+    MISMATCH = "mismatch"
+    """It is there, and does not agree with the stages before."""
+    UNKNOWN = "unknown"
+    """Nobody can say now."""
+
+
+WRONG: Final = frozenset({State.MISSING, State.MISMATCH})
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage; times are RFC 3339 and empty where nobody says."""
+
+    name: Name
+    state: State
+    at: str = ""
+    source: str = ""
+    evidence: str = ""
+    """Digest of the signed evidence that says it; empty where it is not from evidence."""
+    gpus: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    """Lines for people, with text that others wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that is known of one pod at one moment."""
+
+    namespace: str
+    name: str
+    uid: str
+    """Empty where nothing knows one."""
+    pod: PodDocument | None
+    """None where the API server has no such pod."""
+    needs: Requirements | RequirementsInvalid | None
+    parts: tuple[tuple[Entry, Holder], ...]
+    """What the ledger holds for it."""
+    ledger: LedgerSnapshot | None
+    """None where it says nothing."""
+    ledger_unknown: str
+    """Why the ledger says nothing; empty where it does."""
+    is_authentic: bool | None
+    """Whether the reservation id on the pod is ours, for this pod, node and GPUs; None where it
+    has none, or there are no keys."""
+    node: NodeView | None
+    """Where it is bound, or else reserved."""
+    allowed: LogRecord | None = None
+    """The binding webhook's answer that let it on its node, where this replica gave it."""
+    now_ns: int
+    """CLOCK_BOOTTIME."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pod has ended."""
+        return self.pod is None or self.pod.has_ended
+
+    @property
+    def managed(self) -> bool:
+        """Whether it asks for something of ours."""
+        needs = self.needs
+        return isinstance(needs, RequirementsInvalid) or (needs is not None and needs.managed)
+
+    @property
+    def mode(self) -> NodeMode | None:
+        """Of the node."""
+        return None if self.node is None else self.node.mode
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """UUIDs that the ledger holds for it."""
+        return tuple(entry.record.gpu for entry, _ in self.parts)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """UUIDs that stand on the pod."""
+        return () if self.pod is None else self.pod.told
+
+
+def keys_of(gpus: Iterable[str]) -> frozenset[str]:
+    """Names of records, so that spelling does not matter."""
+    return frozenset(map(key_of, gpus))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+def cut(text: str) -> tuple[str, ...]:
+    """One line of others' text, bounded."""
+    return (text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…",)
+
+
+# --- until the pod is bound
+
+
+def required(case: Case) -> Stage:
+    """What it asks for."""
+    pod, needs, source = case.pod, case.needs, "pod, by the API server"
+    if pod is None or needs is None:
+        text = "the API server has no such pod; what it asked for is not known any more"
+        return Stage(Name.REQUIRED, State.OVER, source="API server", findings=(text,))
+    if isinstance(needs, RequirementsInvalid):
+        lines: tuple[str, ...] = (f"cannot be read: {needs.detail()}",)
+        return Stage(Name.REQUIRED, State.MISMATCH, pod.created_at, source, findings=lines)
+    if not needs.managed:
+        lines = ("nothing of gpuwarden",)
+        return Stage(Name.REQUIRED, State.UNNEEDED, pod.created_at, source, findings=lines)
+    return Stage(Name.REQUIRED, State.REACHED, pod.created_at, source, findings=describe(needs))
+
+
+def reserved(case: Case) -> Stage:
+    """What the ledger holds for it."""
+    if case.parts:
+        return _held(case)
+    if case.ledger_unknown:
+        lines = (case.ledger_unknown,)
+        return Stage(Name.RESERVED, State.UNKNOWN, source="ledger", findings=lines)
+    state, text = _not_held(case)
+    return Stage(Name.RESERVED, state, source="ledger", findings=(text,))
+
+
+_MADE_BY: Final = {
+    Origin.BINDING_WEBHOOK: "by the binding webhook",
+    Origin.ADMISSION: "at creation",
+    Origin.SETTLEMENT: "by kubelet's allocation",
+}
+
+
+def _held(case: Case) -> Stage:
+    entry, holder = case.parts[0]
+    lacks = {key_of(x) for x in holder.gpus} - {key_of(x) for x in case.reserved}
+    states = dict.fromkeys(part.state.value for _, part in case.parts)
+    lines = [f"{' and '.join(states)} on {entry.record.node}, {_MADE_BY[holder.origin]}"]
+    if holder.adopted:
+        lines.append("the ledger had lost it, and it was written again for the living pod")
+    if entry.record.share is not None:
+        others = len(entry.record.holders) - 1
+        lines.append(f"shared with {others} others under {entry.record.share.entry}")
+    if lacks:
+        lines.append(f"no records of {listed(sorted(lacks))}")
+    lines.append(f"reservation {holder.reservation}")
+    made = min((x.made_at for x, _ in case.parts if x.made_at), default="")
+    state = State.MISSING if lacks else State.REACHED
+    return Stage(Name.RESERVED, state, made, "ledger", gpus=case.reserved, findings=tuple(lines))
+
+
+def _not_held(case: Case) -> tuple[State, str]:
+    pod, needs = case.pod, case.needs
+    if case.is_over:
+        return State.OVER, "the ledger holds nothing for it"
+    if not case.managed:
+        return State.UNNEEDED, "nothing is reserved for a pod that asks for nothing of ours"
+    if isinstance(needs, Requirements) and not needs.count:
+        return State.UNNEEDED, "it asks for no GPU, so nothing is reserved"
+    if pod is None or not pod.node:
+        return State.WAITING, "nothing is reserved before it is bound"
+    return _bound_without(case, pod)
+
+
+def _bound_without(case: Case, pod: PodDocument) -> tuple[State, str]:
+    if RESERVATION_ID in pod.annotations:
+        return State.MISSING, "the pod carries a reservation id, and the ledger has no record of it"
+    if case.mode is not NodeMode.ENV:
+        return State.UNNEEDED, "on this node kubelet chooses the GPUs, and counts them"
+    return State.MISSING, "it is bound, and nothing was reserved for it"
+
+
+def bound(case: Case) -> Stage:
+    """Where it went, and what it was told."""
+    pod, source = case.pod, "pod, by the API server"
+    if pod is None:
+        return Stage(Name.BOUND, State.OVER, source="API server", findings=("the pod is gone",))
+    if not pod.node:
+        text = "" if pod.scheduled is None else pod.scheduled.text
+        lines = cut(f"scheduler: {text}" if text else "no scheduler has said anything yet")
+        at = "" if pod.scheduled is None else pod.scheduled.at
+        state = State.OVER if pod.has_ended else State.WAITING
+        return Stage(Name.BOUND, state, at, source, findings=lines)
+    wrong = tuple(_against_binding(case, pod))
+    at = "" if pod.scheduled is None else pod.scheduled.at
+    lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
+    state = State.MISMATCH if wrong else State.REACHED
+    judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
+    return Stage(Name.BOUND, state, at, source, judged_by, case.told, lines)
+
+
+def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
+    if case.is_authentic is False:
+        yield "the reservation id on the pod is not ours for this pod, node and GPUs"
+    if any(entry.record.node != pod.node for entry, _ in case.parts):
+        yield f"it is reserved on {case.parts[0][0].record.node}"
+    if case.parts and case.told and keys_of(case.told) != keys_of(case.reserved):
+        yield "the GPUs on the pod are not those that the ledger holds for it"
+    if case.parts and RESERVATION_ID not in pod.annotations and case.mode is NodeMode.ENV:
+        yield "it is bound without the reservation id"
+
+
+def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
+    if case.allowed is not None:
+        seq, at = case.allowed.seq, case.allowed.ts
+        yield f"the binding webhook allowed it at {at}, by the evidence shown here: record {seq}"
+    if case.is_authentic:
+        yield "its reservation id is ours, for this pod, node and GPUs"
+    was = pod.annotations.get(ATTESTATION_HASH)
+    accepted = None if case.node is None else case.node.acceptance
+    if was and accepted is not None and was != accepted.attestation_hash:
+        yield from cut(f"the node's class was {was}, it is {accepted.attestation_hash} now")
+
+
+# --- on the node
+# A process on a GPU of which the pod has a MIG device counts as foreign only where it cannot
+# belong to a pod that has another MIG device.
+
+_Said = tuple[State, tuple[str, ...], tuple[str, ...]]
+"""State, GPUs and findings."""
+_Reading = Callable[[Case, Acceptance], _Said]
+
+
+def kubelet(case: Case) -> Stage:
+    """What kubelet gave it, and since when it runs."""
+    return _from_evidence(Name.KUBELET, case, _given)
+
+
+def nvml(case: Case) -> Stage:
+    """On which GPUs its processes run, and whether others do."""
+    return _from_evidence(Name.NVML, case, _used)
+
+
+def _from_evidence(name: Name, case: Case, read: _Reading) -> Stage:
+    if case.node is None or case.node.acceptance is None:
+        if case.pod is not None and not case.pod.node and not case.pod.has_ended:
+            return Stage(name, State.WAITING, findings=("it is bound to no node yet",))
+        text = "no accepted evidence of its node is known"
+        return Stage(name, State.UNKNOWN, findings=(text,))
+    accepted = case.node.acceptance
+    state, gpus, lines = read(case, accepted)
+    standing = case.node.state(case.now_ns)
+    if standing is not NodeState.ELIGIBLE:
+        lines = (*lines, f"the node is {standing}: this is the last that it proved")
+    return Stage(
+        name,
+        state,
+        rfc3339(accepted.accepted_wall_ns),
+        f"evidence of {case.node.name}",
+        accepted.evidence_digest,
+        gpus,
+        lines,
+    )
+
+
+def _given(case: Case, accepted: Acceptance) -> _Said:
+    started = () if case.pod is None else _started(case.pod)
+    of_pod = (case.namespace, case.name)
+    found = accepted.allocations
+    devices = [x.device for x in found or () if (x.namespace, x.pod) == of_pod]
+    gpus = tuple(dict.fromkeys(uuid for x in devices if (uuid := device_uuid(x)) is not None))
+    state, text = _judged(case, devices, gpus, is_read=found is not None)
+    return state, gpus, (*((text,) if text else ()), *started)
+
+
+def _judged(
+    case: Case, devices: list[str], gpus: tuple[str, ...], *, is_read: bool
+) -> tuple[State, str]:
+    if case.mode is NodeMode.ENV:
+        if gpus:
+            return State.MISMATCH, "kubelet gave GPUs on an env node"
+        return State.UNNEEDED, "on an env node kubelet gives no GPUs"
+    if not is_read:
+        return State.UNKNOWN, "kubelet was not asked, or gave no answer"
+    if not devices:
+        return _unused(case), "kubelet shows no device of it"
+    if case.parts and keys_of(gpus) != keys_of(case.reserved):
+        return State.MISMATCH, "not the GPUs that the ledger holds for it"
+    return State.REACHED, ""
+
+
+def _started(pod: PodDocument) -> tuple[str, ...]:
+    return (f"a container started {pod.started_at}, says kubelet",) if pod.started_at else ()
+
+
+def _used(case: Case, accepted: Acceptance) -> _Said:
+    if accepted.processes is None:
+        return State.UNKNOWN, (), ("the driver did not list processes",)
+    mine = [x for x in accepted.processes if x.pod_uid is not None and x.pod_uid == case.uid]
+    gpus = tuple(dict.fromkeys(x.gpu for x in mine))
+    own = keys_of(case.reserved or (() if case.is_over else case.told))
+    wrong = []
+    strange = sorted(x for x in gpus if own and not own & keys_of(accepted.with_parts(x)))
+    if strange:
+        wrong.append(f"it uses {listed(strange)}, which is not its own")
+    foreign = [x for x in accepted.processes if _is_foreign(case, accepted, own, x)]
+    wrong += [
+        f"process {x.pid} of {f'pod {x.pod_uid}' if x.pod_uid else 'no pod'} uses {x.gpu} too"
+        for x in foreign[:LISTED]
+    ]
+    if wrong:
+        return State.MISMATCH, gpus, tuple(wrong)
+    if mine:
+        still = ("the pod has ended, and something of it still runs",) if case.is_over else ()
+        return State.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
+    return _unused(case), (), ("no process of it",)
+
+
+def _is_foreign(case: Case, accepted: Acceptance, own: frozenset[str], one: GpuProcess) -> bool:
+    """Whether a process of somebody else is on what the pod has, and nothing explains it."""
+    cards = keys_of(accepted.with_parts(one.gpu))
+    if one.pod_uid == case.uid or not cards & own:
+        return False
+    if one.pod_uid is None:
+        return True
+    if any(_holds(case, x, one.pod_uid) for x in cards):
+        return False
+    return key_of(one.gpu) in own or not _may_be_given(case, accepted, cards - own)
+
+
+def _holds(case: Case, card: str, uid: str) -> bool:
+    entry = None if case.ledger is None else case.ledger.get(card)
+    return entry is not None and entry.record.of_pod(uid) is not None
+
+
+def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> bool:
+    """Whether a pod may have one of the other parts without a record that we can see.
+
+    Kubelet tells pods by their names, so it cannot be said which.
+    """
+    if case.ledger is None or (case.mode is NodeMode.PLUGIN and accepted.allocations is None):
+        return bool(others)
+    given = (device_uuid(x.device) for x in accepted.allocations or ())
+    return bool(others & keys_of(x for x in given if x is not None))
+
+
+def _unused(case: Case) -> State:
+    if case.is_over:
+        return State.OVER
+    return State.WAITING if case.managed or case.parts else State.UNNEEDED
+
+
+def stages(case: Case) -> tuple[Stage, ...]:
+    """From what the pod required to what runs on its GPUs."""
+    return (required(case), reserved(case), bound(case), kubelet(case), nvml(case))

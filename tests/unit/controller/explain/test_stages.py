@@ -1,0 +1,388 @@
+"""What each stage says, and where two of them do not agree."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.explain.pod import AllocationTrace
+from controller.explain.stages import Name, Stage, State
+from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.policy import NodeMode
+from gpuwarden.evidence.model import Allocation, GpuProcess
+from gpuwarden.reasons import ReasonCode
+from tests.builders.accounts import (
+    CREATED,
+    GPU,
+    ID,
+    MADE,
+    NODE,
+    OTHER_GPU,
+    OTHER_UID,
+    REQUIREMENT,
+    SCHEDULED,
+    STARTED,
+    TOLD,
+    UID,
+    account,
+    given,
+    held,
+    node_of,
+    pod_document,
+    process,
+    waiting_document,
+)
+from tests.builders.fleet_views import past
+from tests.builders.ledger import SHARE, holder
+
+# --- What each stage says, and where two of them do not agree
+
+FIVE = [Name.REQUIRED, Name.RESERVED, Name.BOUND, Name.KUBELET, Name.NVML]
+EMPTY_ERA = "1970-01-01T00:00:00.000Z"
+"""When the builders' evidence was accepted."""
+
+
+def told(*args: Any, **more: Any) -> AllocationTrace:
+    found = account(*args, **more)
+    assert found is not None
+    return found
+
+
+def stage(name: Name, *args: Any, **more: Any) -> Stage:
+    return next(x for x in told(*args, **more).stages if x.name is name)
+
+
+def states(found: AllocationTrace) -> list[State]:
+    return [x.state for x in found.stages]
+
+
+def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
+    found = told(pod_document(), held(), node=node_of(process()))
+    assert [x.name for x in found.stages] == FIVE
+    assert states(found) == [
+        State.REACHED,
+        State.REACHED,
+        State.REACHED,
+        State.UNNEEDED,
+        State.REACHED,
+    ]
+    assert [x.at for x in found.stages] == [CREATED, MADE, SCHEDULED, EMPTY_ERA, EMPTY_ERA]
+    assert [x.evidence for x in found.stages] == ["", "", "", "e" * 64, "e" * 64]
+    assert [x.gpus for x in found.stages] == [(), (GPU,), (GPU,), (), (GPU,)]
+    assert found.stages[0].findings == ("GPU selector: memory>=1Gi", "number of GPUs: 1")
+    assert found.stages[1].findings == (
+        "Confirmed on gpu-1, by the binding webhook",
+        f"reservation {ID}",
+    )
+    assert found.stages[2].findings == (
+        "node gpu-1",
+        "its reservation id is ours, for this pod, node and GPUs",
+    )
+    assert f"a container started {STARTED}, says kubelet" in found.stages[3].findings
+    assert found.stages[4].findings == ("processes of it: 1",)
+    assert (found.given, found.is_wrong, found.case.uid) == ("node", False, UID)
+
+
+def test_a_pod_that_waits() -> None:
+    found = told(waiting_document())
+    assert states(found) == [State.REACHED, *[State.WAITING] * 4]
+    bound = found.stages[2]
+    assert bound.findings == ("scheduler: Unschedulable: 0/3 nodes are available",)
+    assert bound.at == SCHEDULED
+    assert (found.given, found.is_wrong) == ("", False)
+
+
+def test_a_scheduler_s_long_story_is_cut() -> None:
+    (line,) = stage(Name.BOUND, waiting_document("x" * 5000)).findings
+    assert len(line) < 500
+
+
+def test_a_pod_that_nobody_has_looked_at() -> None:
+    document = pod_document(REQUIREMENT, node="", phase="Pending", conditions=None)
+    assert stage(Name.BOUND, document).findings == ("no scheduler has said anything yet",)
+
+
+def test_a_pod_that_asks_for_nothing_of_ours() -> None:
+    found = told(pod_document({}), node=node_of())
+    assert states(found) == [
+        State.UNNEEDED,
+        State.UNNEEDED,
+        State.REACHED,
+        State.UNNEEDED,
+        State.UNNEEDED,
+    ]
+
+
+def test_a_requirement_that_cannot_be_read() -> None:
+    required = stage(Name.REQUIRED, pod_document({"gpuwarden.dev/min-level": "L9"}, node=""))
+    assert required.state is State.MISMATCH
+    assert "cannot be read: gpuwarden.dev/min-level" in required.findings[0]
+
+
+def test_a_managed_pod_without_a_gpu_needs_no_reservation() -> None:
+    found = stage(Name.RESERVED, pod_document({"gpuwarden.dev/min-level": "L0"}))
+    assert (found.state, found.findings) == (
+        State.UNNEEDED,
+        ("it asks for no GPU, so nothing is reserved",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "mode", "state"),
+    [
+        (REQUIREMENT | TOLD, NodeMode.ENV, State.MISSING),
+        (REQUIREMENT, NodeMode.ENV, State.MISSING),
+        (REQUIREMENT | TOLD, NodeMode.PLUGIN, State.MISSING),
+        (REQUIREMENT, NodeMode.PLUGIN, State.UNNEEDED),
+    ],
+)
+def test_a_bound_pod_that_the_ledger_does_not_know(
+    annotations: dict[str, str], mode: NodeMode, state: State
+) -> None:
+    document = pod_document(annotations)
+    assert stage(Name.RESERVED, document, node=node_of(mode=mode)).state is state
+
+
+def test_a_reservation_that_lacks_a_gpu() -> None:
+    one = replace(held(), holders=(replace(held().holders[0], gpus=(GPU, OTHER_GPU)),))
+    found = stage(Name.RESERVED, pod_document(), one)
+    assert found.state is State.MISSING
+    assert f"no records of {OTHER_GPU.lower()}" in found.findings
+
+
+def test_what_is_special_about_a_reservation_is_said() -> None:
+    mine = replace(held().holders[0], adopted=True)
+    shared = replace(held(), holders=(mine, holder(GPU)), share=SHARE)
+    lines = stage(Name.RESERVED, pod_document(), shared).findings
+    assert "shared with 1 others under gpu-1:0" in lines
+    assert any(x.startswith("the ledger had lost it") for x in lines)
+
+
+def test_a_ledger_that_is_not_known() -> None:
+    for changes, text in (
+        ({"ledger": None}, "this controller reserves nothing: it has no admission.tls"),
+        ({"now_ns": 2**63}, "the ledger was not read lately"),
+    ):
+        found = stage(Name.RESERVED, pod_document(), held(), **changes)
+        assert (found.state, found.findings) == (State.UNKNOWN, (text,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"gpuwarden.dev/reservation-id": "v1.k1.forged"},
+            "the reservation id on the pod is not ours for this pod, node and GPUs",
+        ),
+        (
+            {"gpuwarden.dev/gpu-uuids-assigned": OTHER_GPU},
+            "the GPUs on the pod are not those that the ledger holds for it",
+        ),
+    ],
+)
+def test_a_pod_that_was_told_something_else(changes: dict[str, str], text: str) -> None:
+    found = stage(Name.BOUND, pod_document(REQUIREMENT | TOLD | changes), held())
+    assert found.state is State.MISMATCH
+    assert text in found.findings
+
+
+def test_a_pod_that_was_bound_past_us() -> None:
+    found = stage(Name.BOUND, pod_document(REQUIREMENT), held())
+    assert "it is bound without the reservation id" in found.findings
+    elsewhere = replace(held(), node="gpu-2")
+    assert "it is reserved on gpu-2" in stage(Name.BOUND, pod_document(), elsewhere).findings
+
+
+def test_a_class_that_has_changed_since() -> None:
+    document = pod_document(
+        REQUIREMENT | TOLD | {"gpuwarden.dev/attestation-hash": "v1:sha256:old"}
+    )
+    found = stage(Name.BOUND, document, held())
+    assert found.state is State.REACHED
+    assert any(x.startswith("the node's class was v1:sha256:old, it is") for x in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("mode", "allocations", "state", "text"),
+    [
+        (NodeMode.PLUGIN, (given(),), State.REACHED, None),
+        (NodeMode.PLUGIN, (given(OTHER_GPU),), State.MISMATCH, "not the GPUs that the ledger"),
+        (NodeMode.PLUGIN, (), State.WAITING, "kubelet shows no device of it"),
+        (NodeMode.PLUGIN, None, State.UNKNOWN, "kubelet was not asked"),
+        (NodeMode.ENV, None, State.UNNEEDED, "on an env node kubelet gives no GPUs"),
+        (NodeMode.ENV, (given(),), State.MISMATCH, "kubelet gave GPUs on an env node"),
+        (NodeMode.ENV, (), State.UNNEEDED, "on an env node kubelet gives no GPUs"),
+    ],
+)
+def test_what_kubelet_gave(
+    mode: NodeMode, allocations: tuple[Allocation, ...] | None, state: State, text: str | None
+) -> None:
+    node = node_of(
+        mode=mode, allocations=tuple(map(_real, allocations)) if allocations else allocations
+    )
+    found = stage(Name.KUBELET, pod_document(), held(gpu=_uuid(GPU)), node=node)
+    assert found.state is state
+    assert found.evidence == "e" * 64
+    assert text is None or any(text in x for x in found.findings)
+
+
+def test_another_pod_s_devices_are_not_its_own() -> None:
+    foreign = Allocation("team-b", "train-0", "main", "nvidia.com/gpu", _uuid(GPU))
+    node = node_of(mode=NodeMode.PLUGIN, allocations=(foreign,))
+    assert stage(Name.KUBELET, pod_document(REQUIREMENT), node=node).state is State.WAITING
+
+
+@pytest.mark.parametrize(
+    ("processes", "state", "text"),
+    [
+        ((process(),), State.REACHED, "processes of it: 1"),
+        ((), State.WAITING, "no process of it"),
+        ((process(OTHER_GPU),), State.MISMATCH, f"it uses {OTHER_GPU}, which is not its own"),
+        ((process(uid=None),), State.MISMATCH, f"process 7 of no pod uses {GPU} too"),
+        (
+            (process(), process(uid=OTHER_UID)),
+            State.MISMATCH,
+            f"process 7 of pod {OTHER_UID} uses {GPU} too",
+        ),
+        ((process(OTHER_GPU, OTHER_UID),), State.WAITING, "no process of it"),
+    ],
+)
+def test_what_runs_on_its_gpus(processes: tuple[Any, ...], state: State, text: str) -> None:
+    found = stage(Name.NVML, pod_document(), held(), node=node_of(*processes))
+    assert (found.state, found.findings) == (state, (text,))
+
+
+PART = "MIG-00000000-0000-0000-0000-00000000000a"
+BESIDE = "MIG-00000000-0000-0000-0000-00000000000b"
+
+
+def beside(uid: str = OTHER_UID) -> GpuRecord:
+    """Another pod has the other part of the GPU."""
+    ref = PodRef("team-b", "infer-0", uid)
+    return GpuRecord(BESIDE, NODE, (holder(BESIDE, pod=ref, reservation="v1.k1.b"),))
+
+
+def on_its_part(*processes: GpuProcess, others: tuple[GpuRecord, ...] = (), **more: Any) -> Stage:
+    """Where the pod has one of two parts of a GPU; the driver names the GPU for both."""
+    changes = {"now_ns": more.pop("now_ns")} if "now_ns" in more else {}
+    told = REQUIREMENT | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": PART}
+    node = node_of(*processes, split=(PART, BESIDE), **more)
+    return stage(Name.NVML, pod_document(told), held(gpu=PART), *others, node=node, **changes)
+
+
+def test_a_process_on_a_part_is_named_on_the_whole_gpu() -> None:
+    found = on_its_part(process())
+    assert (found.state, found.gpus, found.findings) == (
+        State.REACHED,
+        (GPU,),
+        ("processes of it: 1",),
+    )
+    found = on_its_part(process(OTHER_GPU))
+    assert found.findings == (f"it uses {OTHER_GPU}, which is not its own",)
+
+
+@pytest.mark.parametrize(
+    ("other", "more"),
+    [
+        (process(uid=OTHER_UID), {"others": (beside(),)}),
+        (process(OTHER_GPU, OTHER_UID), {}),
+        (
+            process(uid=OTHER_UID),
+            {
+                "mode": NodeMode.PLUGIN,
+                "allocations": (Allocation("team-b", "x", "main", "nvidia.com/gpu", BESIDE),),
+            },
+        ),
+        (process(uid=OTHER_UID), {"mode": NodeMode.PLUGIN, "allocations": None}),
+        (process(uid=OTHER_UID), {"now_ns": 2**63}),
+    ],
+    ids=["held", "another GPU", "kubelet gave it", "kubelet was not asked", "unread ledger"],
+)
+def test_whoever_may_have_the_part_beside_is_no_stranger(
+    other: GpuProcess, more: dict[str, Any]
+) -> None:
+    assert on_its_part(process(), other, **more).state is State.REACHED
+
+
+@pytest.mark.parametrize(
+    ("other", "more"),
+    [
+        (process(uid=None), {"others": (beside(),)}),
+        (process(uid=OTHER_UID), {}),
+        (process(uid=OTHER_UID), {"others": (beside("0b7c1a52-0000-4000-8000-000000000003"),)}),
+        (
+            process(uid=OTHER_UID),
+            {
+                "mode": NodeMode.PLUGIN,
+                "allocations": (Allocation("team-a", "train-0", "main", "nvidia.com/gpu", PART),),
+            },
+        ),
+    ],
+    ids=["of no pod", "nobody has it", "a third pod's", "kubelet gave none but its own"],
+)
+def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict[str, Any]) -> None:
+    found = on_its_part(process(), other, **more)
+    who = f"pod {other.pod_uid}" if other.pod_uid else "no pod"
+    assert (found.state, found.findings) == (
+        State.MISMATCH,
+        (f"process 7 of {who} uses {GPU} too",),
+    )
+
+
+def test_a_pod_that_has_another_gpu_is_a_stranger_on_this_one() -> None:
+    elsewhere = held(gpu=OTHER_GPU, uid=OTHER_UID, reservation="v1.k1.b")
+    found = told(pod_document(), held(), elsewhere, node=node_of(process(uid=OTHER_UID)))
+    assert found.stages[4].state is State.MISMATCH
+
+
+def test_pods_of_its_share_group_are_no_strangers() -> None:
+    other = holder(GPU, reservation="v1.k1.z", pod=replace(held().holders[0].pod, uid=OTHER_UID))
+    shared = replace(held(), holders=(held().holders[0], other), share=SHARE)
+    node = node_of(process(), process(uid=OTHER_UID))
+    assert stage(Name.NVML, pod_document(), shared, node=node).state is State.REACHED
+
+
+def test_a_driver_that_does_not_list_processes() -> None:
+    assert stage(Name.NVML, pod_document(), held(), node=node_of(read=False)).state is (
+        State.UNKNOWN
+    )
+
+
+def test_a_node_without_evidence_or_standing_says_so() -> None:
+    silent = replace(node_of(), acceptance=None)
+    for name in (Name.KUBELET, Name.NVML):
+        assert stage(name, pod_document(), held(), node=silent).state is State.UNKNOWN
+    banned = replace(node_of(process()), blocked=past(ReasonCode.NODE_DENIED))
+    found = stage(Name.NVML, pod_document(), held(), node=banned)
+    assert found.state is State.REACHED
+    assert "the node is revoked: this is the last that it proved" in found.findings
+
+
+def test_a_pod_that_has_ended_and_still_runs() -> None:
+    ended = pod_document(phase="Failed")
+    found = told(ended, held(HolderState.RELEASING), node=node_of(process()))
+    assert found.stages[1].findings[0] == "Releasing on gpu-1, by the binding webhook"
+    assert "something of it still runs" in found.stages[4].findings[1]
+    assert not found.is_wrong
+
+
+def test_nothing_is_left_of_a_pod_that_has_ended() -> None:
+    """Its GPU may be another pod's by now."""
+    ended = pod_document(phase="Succeeded")
+    found = told(ended, node=node_of(process(uid=OTHER_UID)))
+    assert states(found) == [
+        State.REACHED,
+        State.OVER,
+        State.REACHED,
+        State.UNNEEDED,
+        State.OVER,
+    ]
+
+
+def _real(one: Allocation) -> Allocation:
+    return Allocation(one.namespace, one.pod, one.container, one.resource, _uuid(one.device))
+
+
+def _uuid(gpu: str) -> str:
+    """As the driver writes UUIDs: kubelet's other names of devices are none."""
+    return f"GPU-00000000-0000-0000-0000-00000000000{gpu[-1]}"
