@@ -8,25 +8,21 @@ who may give orders, nor talk to callers.
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from controller.binding.reconciliation import (
-    ReleaseDone,
+from controller.binding.records import (
     ReleaseOrder,
-    change_of,
+    ReservationChange,
     order_record,
     refused_record,
 )
-from controller.binding.records import ReservationChange
 from controller.binding.request import PodsUnavailableError
 from controller.binding.use import HeardUse
-from controller.ledger.record import GpuRecord, Holder, PodGone, PodRef, PodSeen
+from controller.ledger.record import GpuRecord, HolderState, PodGone, PodRef, PodSeen
 from controller.ledger.release import Known, released_by_operator
-from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError
+from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.record import AuditLog, AuditUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
-
-_MAX_RACES: Final = 8
 
 
 class PodReader(Protocol):
@@ -66,13 +62,14 @@ class ReleasePorts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decided:
-    """What may be written now."""
+class ReleaseDone:
+    """What came of an order."""
 
-    entry: Entry
-    holder: Holder
-    successor: GpuRecord
-    evidence: str | None
+    node: str = ""
+    namespace: str = ""
+    pod: str = ""
+    already: bool = False
+    """The GPU was free of that reservation, or never its: nothing was done."""
 
 
 class ReleaseService:
@@ -84,14 +81,14 @@ class ReleaseService:
 
     async def release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
         """End the part of one reservation in one GPU; to its end, although the caller may go."""
-        task = asyncio.get_running_loop().create_task(self._finished(order))
+        task = asyncio.get_running_loop().create_task(self._carry_out(order))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _finished(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
+    async def _carry_out(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
         try:
-            result = await self._released(order)
+            result = await self._release(order)
         except (LedgerUnavailableError, PodsUnavailableError) as error:
             text = f"{error}; ask again, it may be done"
             result = Refusal(ReasonCode.LEDGER_UNAVAILABLE, text)
@@ -103,51 +100,56 @@ class ReleaseService:
         self._ports.sink.ordered(order, refusal)
         return result
 
-    async def _released(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
-        """Decide, wait for the audit record, decide again on what stands then, write."""
+    async def _release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
+        """Decide, wait for the audit record, decide again on what is there then, write."""
         ports = self._ports
         if (why := ports.not_ready()) is not None:
             return Refusal(ReasonCode.CONTROLLER_NOT_READY, why)
-        found = await self._decided(order)
-        if not isinstance(found, _Decided):
-            return found
-        await ports.audit.grant(order_record(order, found.entry, found.holder, found.evidence))
-        for _ in range(_MAX_RACES):
-            found = await self._decided(order)
-            if not isinstance(found, _Decided):
-                return found
-            if await self._written(found):
-                return self._done(order, found)
-        return Refusal(ReasonCode.LEDGER_CONFLICT, f"the record of {order.gpu} changes too fast")
-
-    async def _decided(self, order: ReleaseOrder) -> _Decided | ReleaseDone | Refusal:
-        ports = self._ports
         entry = await ports.store.read(order.gpu)
-        holder = None if entry is None else entry.record.holder(order.reservation)
-        if entry is None or holder is None:
+        if entry is None:
+            return ReleaseDone(already=True)
+        found = await self._decide(order, entry.record)
+        if not isinstance(found, GpuRecord):
+            return found
+        heard = ports.heard(found.node)
+        evidence = None if heard is None else heard.evidence
+        await ports.audit.grant(order_record(order, entry.record, evidence))
+        await ports.store.read(order.gpu)
+
+        async def decide(record: GpuRecord | None) -> GpuRecord | ReleaseDone | Refusal:
+            return await self._decide(order, record)
+
+        written: Written | ReleaseDone | Refusal = await change_record(
+            ports.store, order.gpu, decide, ports.sink.wrote
+        )
+        return self._done(order, entry.record) if isinstance(written, Written) else written
+
+    async def _decide(
+        self, order: ReleaseOrder, record: GpuRecord | None
+    ) -> GpuRecord | ReleaseDone | Refusal:
+        ports = self._ports
+        holder = None if record is None else record.holder(order.reservation)
+        if record is None or holder is None:
             return ReleaseDone(already=True)
         pod = PodGone() if holder.pod.uid is None else await ports.pods.look(holder.pod)
-        heard = ports.heard(entry.record.node)
+        heard = ports.heard(record.node)
         known = Known(pod, None if heard is None else heard.report)
-        successor = released_by_operator(entry.record, order.reservation, known)
-        if isinstance(successor, Refusal):
-            return successor
-        if successor is None:
-            return ReleaseDone(already=True)
-        return _Decided(entry, holder, successor, None if heard is None else heard.evidence)
+        successor = released_by_operator(record, order.reservation, known)
+        return ReleaseDone(already=True) if successor is None else successor
 
-    async def _written(self, found: _Decided) -> bool:
-        ports = self._ports
-        try:
-            written = await ports.store.compare_and_set(found.entry, found.successor)
-        except LedgerUnavailableError:
-            ports.sink.wrote("failed")
-            raise
-        ports.sink.wrote("written" if written else "overtaken")
-        return written
-
-    def _done(self, order: ReleaseOrder, found: _Decided) -> ReleaseDone:
-        node, pod = found.entry.record.node, found.holder.pod
-        self._ports.sink.changed(change_of(order, found.entry, found.holder))
-        self._ports.wake((node,))
+    def _done(self, order: ReleaseOrder, record: GpuRecord) -> ReleaseDone:
+        ports, pod, node = self._ports, order.pod_in(record), record.node
+        cause = f"an operator said so: {order.reason}"
+        ports.sink.changed(
+            ReservationChange(
+                pod,
+                order.reservation,
+                node,
+                (record.gpu,),
+                HolderState.RELEASED,
+                cause,
+                order.actor,
+            )
+        )
+        ports.wake((node,))
         return ReleaseDone(node, pod.namespace, pod.name or "")

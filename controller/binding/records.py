@@ -6,12 +6,13 @@ from typing import Final
 
 from controller.ledger.claim import LivePod
 from controller.ledger.occupancy import LoggedGrant
-from controller.ledger.record import HolderState, PodRef
+from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import Refusal
 
 _SHOWN_CHARS: Final = 253
+_DETAIL_CHARS: Final = 300
 _CONTROLLER: Final = "controller"
 
 
@@ -121,6 +122,58 @@ def held_record(grant: LoggedGrant) -> Record:
 def ended_record(grant: LoggedGrant) -> Record:
     """The `reservation.ended` record: somebody else has ended it."""
     return Record(RecordKind.RESERVATION_ENDED, *_about_grant(grant, "ended"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOrder:
+    """What an operator orders: end one reservation's part in one GPU."""
+
+    gpu: str
+    reservation: str
+    reason: str
+    actor: str
+    """SPIFFE ID, or `local uid N`."""
+
+    def pod_in(self, record: GpuRecord) -> PodRef:
+        """The pod of that reservation in the GPU's record."""
+        (pod,) = (x.pod for x in record.holders if x.reservation == self.reservation)
+        return pod
+
+
+def order_record(order: ReleaseOrder, record: GpuRecord, evidence: str | None) -> Record:
+    """The `reservation.operator` record of what is about to be done to one of the holders."""
+    pod = order.pod_in(record)
+    return Record(
+        RecordKind.RESERVATION_OPERATOR,
+        actor=order.actor,
+        subject=f"pod/{pod.namespace}/{pod.name or '-'}",
+        decision="released",
+        refs={
+            "reason": order.reason,
+            "uid": pod.uid,
+            "node": record.node,
+            "reservation": order.reservation,
+            "gpus": [record.gpu],
+            "evidence": evidence,
+        },
+    )
+
+
+def refused_record(order: ReleaseOrder, refusal: Refusal) -> Record:
+    """The `reservation.operator` record of what was not done."""
+    return Record(
+        RecordKind.RESERVATION_OPERATOR,
+        actor=order.actor,
+        subject=f"reservation/{order.reservation}",
+        decision="refused",
+        codes=(refusal.code.value,),
+        refs={
+            "reason": order.reason,
+            "reservation": order.reservation,
+            "gpus": [order.gpu],
+            "detail": refusal.detail[:_DETAIL_CHARS],
+        },
+    )
 
 
 def ledger_record(decision: str, refs: Mapping[str, Json]) -> Record:

@@ -24,14 +24,20 @@ from controller.binding.use import (
 )
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
 from controller.ledger.occupancy import Holders
-from controller.ledger.record import PodRef, RecordInvalidError, ReservationIds, ReservationSubject
+from controller.ledger.record import (
+    GpuRecord,
+    PodRef,
+    RecordInvalidError,
+    ReservationIds,
+    ReservationSubject,
+)
 from controller.ledger.release import GivenGpu, UseReport, settled_on
-from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.placement.devices import DevicePool, taken_without_record
 from controller.policy import NodeMode
+from gpuwarden.reasons import Refusal
 
 ROUND_SECONDS: Final = 1.0
-MOST_RACES: Final = 4
 _BREATH: Final = 256
 """Nodes that are looked at before others get their turn."""
 
@@ -183,23 +189,21 @@ class UseReconciler:
     async def _settled(self, given: GivenGpu, report: UseReport, ids: ReservationIds) -> bool:
         ports = self._ports
         subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
-        reservation = ids.make(subject)
-        for _ in range(MOST_RACES):
-            entry = ports.store.snapshot().get(given.gpu)
-            record = None if entry is None else entry.record
-            try:
-                new = settled_on(record, given, reservation, ports.draw_call(), report)
-                if new is None:
-                    return True
-                written = await ports.store.compare_and_set(entry, new)
-            except (LedgerUnavailableError, RecordInvalidError):
-                ports.sink.wrote("failed")
-                return False
-            ports.sink.wrote("written" if written else "overtaken")
-            if written:
-                ports.sink.settled(given, reservation)
-                return True
-        return False
+        reservation, call = ids.make(subject), ports.draw_call()
+
+        async def decide(record: GpuRecord | None) -> GpuRecord | None:
+            return settled_on(record, given, reservation, call, report)
+
+        try:
+            found = await change_record(ports.store, given.gpu, decide, ports.sink.wrote)
+        except LedgerUnavailableError:
+            return False
+        except RecordInvalidError:
+            ports.sink.wrote("failed")
+            return False
+        if isinstance(found, Written):
+            ports.sink.settled(given, reservation)
+        return not isinstance(found, Refusal)
 
     async def _evict(self) -> None:
         ports = self._ports

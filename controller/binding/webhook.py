@@ -55,6 +55,7 @@ from controller.ledger.claim import (
     open_proposals,
 )
 from controller.ledger.record import (
+    GpuRecord,
     Holder,
     HolderState,
     Origin,
@@ -66,7 +67,7 @@ from controller.ledger.record import (
     in_claiming_order,
     request_nonce,
 )
-from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError
+from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError, change_record
 from controller.placement.snapshot import GpuUse
 from controller.placement.texts import RESERVATION_ID, SEED_RESERVATION_ID
 from controller.record import AuditUnavailableError, Record
@@ -388,8 +389,6 @@ class BindingWebhook:
 MOST_CHOICES_EARLY: Final = 16
 """Times that another replica may be faster at the GPUs that were chosen: many pods are made at
 once, and all of them are offered the same GPU first."""
-MOST_RACES: Final = 4
-"""Times that others may change a record while it is given to its pod."""
 _PENDING: Final = Refusal(
     ReasonCode.RESERVATION_PENDING,
     "GPUs are reserved for an earlier pod of this owner, which is not there yet",
@@ -539,19 +538,15 @@ class EarlyReservations:
 
     async def _take_one(self, reservation: str, gpu: str, pod: PodRef) -> Refusal | None:
         store = self._ports.store
+
+        async def decide(record: GpuRecord | None) -> GpuRecord | Refusal:
+            return _NOT_THERE if record is None else bound_to_pod(record, reservation, pod)
+
         entry = store.snapshot().get(gpu)
         if entry is None or entry.record.holder(reservation) is None:
-            entry = await store.read(gpu)
-        for _ in range(MOST_RACES):
-            if entry is None:
-                return _NOT_THERE
-            successor = bound_to_pod(entry.record, reservation, pod)
-            if isinstance(successor, Refusal):
-                return successor
-            if await store.compare_and_set(entry, successor):
-                return None
-            entry = await store.read(gpu)
-        return Refusal(ReasonCode.LEDGER_CONFLICT, f"{gpu}: too many others change it")
+            await store.read(gpu)
+        found = await change_record(store, gpu, decide)
+        return found if isinstance(found, Refusal) else None
 
     def _view(self) -> BindingView:
         return replace(self._ports.view(), claiming=self._ports.granting.gpus)

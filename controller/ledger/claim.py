@@ -22,7 +22,13 @@ from controller.ledger.record import (
     is_over,
     nonce_of,
 )
-from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
+from controller.ledger.store import (
+    LedgerSnapshot,
+    LedgerStore,
+    LedgerUnavailableError,
+    Written,
+    change_record,
+)
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -397,14 +403,8 @@ def _refusal(text: str) -> Refusal:
 # Claims several GPUs for one pod over a store: all of them, or none that stays.
 #
 # GPUs are claimed one after the other in one order, each by compare-and-set. Whoever meets
-# somebody else's takes back what it added. Nothing is concluded from an error of the store:
-# the record is read again, and what this call wrote is known by its `call`. What a crash or a
-# dead store leaves behind is an attempt that expires.
-
-MOST_RACES: Final = 8
-"""Times that others may be faster at one GPU, before the claim is given up."""
-MOST_ERRORS: Final = 2
-"""Answers in a row that may get lost at one GPU."""
+# somebody else's takes back what it added. What this call wrote is known by its `call`. What a
+# crash or a dead store leaves behind is an attempt that expires.
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,51 +444,29 @@ class Claimant:
         return await self._take_back(claim, reversed(claim.gpus))
 
     async def _claim_one(self, claim: Claim, gpu: str) -> Refusal | None:
-        errors = 0
-        for _ in range(MOST_RACES):
-            entry = self._store.snapshot().get(gpu)
-            verdict = claim_on(None if entry is None else entry.record, claim, gpu)
-            match verdict:
-                case Held():
-                    return None
-                case Taken():
-                    return verdict.refusal
-                case Write():
-                    pass
-            try:
-                if await self._store.compare_and_set(entry, verdict.record):
-                    return None
-                errors = 0
-            except LedgerUnavailableError as error:
-                errors += 1
-                if errors > MOST_ERRORS or not await self._is_read(gpu):
-                    return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
-        return Refusal(ReasonCode.LEDGER_CONFLICT, f"{gpu}: too many others claim it")
+        async def decide(record: GpuRecord | None) -> GpuRecord | Held | Taken:
+            verdict = claim_on(record, claim, gpu)
+            return verdict.record if isinstance(verdict, Write) else verdict
+
+        try:
+            found = await change_record(self._store, gpu, decide)
+        except LedgerUnavailableError as error:
+            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
+        if isinstance(found, Taken):
+            return found.refusal
+        return found if isinstance(found, Refusal) else None
 
     async def _take_back(self, claim: Claim, gpus: Iterable[str]) -> tuple[str, ...]:
         return tuple([gpu for gpu in gpus if await self._take_one_back(claim, gpu)])
 
     async def _take_one_back(self, claim: Claim, gpu: str) -> bool:
-        for _ in range(MOST_RACES):
-            entry = self._store.snapshot().get(gpu)
-            less = rolled_back(None if entry is None else entry.record, claim)
-            if entry is None or less is None:
-                return False
-            try:
-                if await self._store.compare_and_set(entry, less):
-                    return True
-            except LedgerUnavailableError:
-                if not await self._is_read(gpu):
-                    return False
-        return False
+        async def decide(record: GpuRecord | None) -> GpuRecord | None:
+            return rolled_back(record, claim)
 
-    async def _is_read(self, gpu: str) -> bool:
-        """Whether the store told what is there now."""
         try:
-            await self._store.read(gpu)
+            return isinstance(await change_record(self._store, gpu, decide), Written)
         except LedgerUnavailableError:
             return False
-        return True
 
 
 # --- early

@@ -1,23 +1,20 @@
-"""Store.
+"""The store of the records: its interface, a snapshot of it, and how one record is changed.
 
-Holds: store, memory store.
+The ledger stays right under any number of replicas because a write is atomic per GPU
+(`LedgerStore.compare_and_set`), and under lost answers because nothing is concluded from an error:
+what was written is read again (`change_record`). Must not know what a change means.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from controller.fleet.directory import FOREVER_NS
 from controller.fleet.sharded_map import ShardedMap
 from controller.ledger.record import GpuRecord, Holder, key_of
+from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- store
-# The store of records as the ledger asks it: compare-and-set, one snapshot, a read past it.
-#
-# Every implementation passes the same contract tests. The ledger stays right under any
-# number of replicas because `compare_and_set` is atomic per GPU, and under lost answers
-# because nothing is concluded from an error: what was written is read again.
-
+T = TypeVar("T")
 Index = ShardedMap[tuple[str, ...]]
 _MIG: Final = key_of("MIG-")
 
@@ -109,7 +106,7 @@ class LedgerSnapshot:
 
 
 class LedgerStore(Protocol):
-    """Keeps the records."""
+    """Keeps the records; every implementation passes the same contract tests."""
 
     async def load(self) -> LedgerSnapshot:
         """Read everything, later what has changed; raises LedgerUnavailableError.
@@ -147,6 +144,62 @@ def demand_successor(old: Entry | None, new: GpuRecord) -> None:
         raise ValueError(f"records of two GPUs or nodes: {old.record.gpu} and {new.gpu}")
     elif new.version <= old.record.version:
         raise ValueError(f"{new.gpu}: version {new.version} after {old.record.version}")
+
+
+# --- a change of one record
+
+MOST_TRIES: Final = 8
+"""Writes of one record, before whoever wants to change it gives up."""
+MOST_LOST: Final = 2
+"""Answers in a row that may get lost before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record was replaced, created or removed."""
+
+    before: GpuRecord | None
+    record: GpuRecord
+
+
+async def change_record(
+    store: LedgerStore,
+    gpu: str,
+    decide: Callable[[GpuRecord | None], Awaitable[GpuRecord | T]],
+    wrote: Callable[[str], object] = lambda _result: None,
+) -> Written | T | Refusal:
+    """Write what `decide` makes of the record of `gpu`; decide again where another was faster.
+
+    1. `decide` gets the record as the snapshot has it; read it before where that may be too old.
+       Whatever it returns that is no record is the answer, and nothing is written.
+    2. The record is written by compare-and-set, and `wrote` is told `written`.
+    3. `overtaken`: another was faster. The snapshot has its record now: decide again.
+    4. `failed`: the answer got lost, and the write may have been done. The record is read past any
+       copy: decide again. After MOST_LOST in a row, or where nothing can be read either,
+       LedgerUnavailableError is raised.
+    5. After MOST_TRIES writes: LEDGER_CONFLICT.
+    """
+    lost = 0
+    for _ in range(MOST_TRIES):
+        entry = store.snapshot().get(gpu)
+        before = None if entry is None else entry.record
+        decided = await decide(before)
+        if not isinstance(decided, GpuRecord):
+            return decided
+        try:
+            if await store.compare_and_set(entry, decided):
+                wrote("written")
+                return Written(before, decided)
+            wrote("overtaken")
+            lost = 0
+        except LedgerUnavailableError:
+            wrote("failed")
+            lost += 1
+            if lost > MOST_LOST:
+                raise
+            await store.read(gpu)
+    text = f"{gpu}: others changed its record {MOST_TRIES} times in a row"
+    return Refusal(ReasonCode.LEDGER_CONFLICT, text)
 
 
 def _reservations(entry: Entry | None) -> frozenset[str]:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from controller.binding.reconciliation import ReleaseOrder
 from controller.binding.records import (
     BindDecision,
+    ReleaseOrder,
     ReservationChange,
     adoption_record,
     bind_record,

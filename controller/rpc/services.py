@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from controller.access import present_caller
 from controller.binding.operator_release import ReleaseService
-from controller.binding.reconciliation import ReleaseOrder
+from controller.binding.records import ReleaseOrder
 from controller.explain.pod import AllocationTrace
 from controller.ledger.record import is_gpu, is_reservation
 from controller.ledger.store import LedgerSnapshot

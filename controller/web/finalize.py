@@ -21,7 +21,7 @@ from controller.ledger.record import (
     ReservationSubject,
     key_of,
 )
-from controller.ledger.store import LedgerStore, LedgerUnavailableError
+from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.web.documents import FinalizeRequest
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -75,9 +75,6 @@ def _named(text: str, found: dict[str, Any]) -> str:
 
 # --- the decision
 
-MOST_RACES: Final = 4
-"""Times that another may be faster at the record."""
-
 
 class PodReads(Protocol):
     """The pods of the cluster; what asks the API server is beside this layer."""
@@ -110,22 +107,26 @@ class Finalizer:
 
         `cause` is what the record in the audit log gives as the reason of the change.
         """
+        pod = _pod_of(request)
+
+        async def decide(record: GpuRecord | None) -> GpuRecord | Confirmed | Refusal:
+            return self._decide(request, record, await self._pods.find(pod))
+
         try:
-            for _ in range(MOST_RACES):
-                entry = await self._store.read(request.gpu_uuid)
-                found = await self._pods.find(_pod_of(request))
-                record = None if entry is None else entry.record
-                decided = self._decide(request, record, found)
-                if not isinstance(decided, GpuRecord):
-                    return decided
-                if await self._store.compare_and_set(entry, decided):
-                    self._changed(_change(request, decided, cause))
-                    return Confirmed()
+            await self._store.read(request.gpu_uuid)
+            found: Written | Confirmed | Refusal = await change_record(
+                self._store, request.gpu_uuid, decide
+            )
         except LedgerUnavailableError as error:
             raise FinalizeUnavailableError(f"the ledger: {error}") from None
         except PodsUnavailableError as error:
             raise FinalizeUnavailableError(f"the pod: {error}") from None
-        raise FinalizeUnavailableError("too many others change the record")
+        if isinstance(found, Written):
+            self._changed(_change(request, found.record, cause))
+            return Confirmed()
+        if isinstance(found, Refusal) and found.code is ReasonCode.LEDGER_CONFLICT:
+            raise FinalizeUnavailableError(f"the ledger: {found.detail}")
+        return found
 
     def _decide(
         self, request: FinalizeRequest, record: GpuRecord | None, found: FoundPod

@@ -24,9 +24,10 @@ from controller.binding.reconciler import (
     StartupReconciler,
     StartupReconcilerPorts,
 )
-from controller.binding.reconciliation import Followup, ReleaseOrder
+from controller.binding.reconciliation import Followup
 from controller.binding.records import (
     BindDecision,
+    ReleaseOrder,
     ReservationChange,
     ended_record,
     held_record,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from controller.binding.reconciliation import ReleaseDone
+from controller.binding.operator_release import ReleaseDone
 from controller.ledger.occupancy import Grants
 from controller.operations.logged import open_grants
 from controller.record import Record

@@ -11,8 +11,8 @@ import pytest
 from grpc import aio
 
 from controller.access import Caller, CallerKind, owner_of_socket, present_caller
-from controller.binding.operator_release import ReleaseService
-from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
+from controller.binding.operator_release import ReleaseDone, ReleaseService
+from controller.binding.records import ReleaseOrder
 from controller.fleet.enrollment import (
     AUTOMATIC,
     Candidate,

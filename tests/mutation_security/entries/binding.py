@@ -223,8 +223,7 @@ ENTRIES: Final = (
     one(
         "operator-release-audited",
         "controller/binding/operator_release.py",
-        "        await ports.audit.grant("
-        "order_record(order, found.entry, found.holder, found.evidence))\n",
+        "        await ports.audit.grant(order_record(order, entry.record, evidence))\n",
         "",
         f"{RELEASE_SERVICE}::test_nothing_happens_before_the_record_is_durable",
         f"{RELEASE_SERVICE}::test_without_its_record_it_is_not_done",
@@ -239,8 +238,8 @@ ENTRIES: Final = (
     one(
         "operator-release-decided-once",
         "controller/binding/operator_release.py",
-        "        for _ in range(_MAX_RACES):\n            found = await self._decided(order)\n",
-        "        for _ in range(_MAX_RACES):\n",
+        "            return await self._decide(order, record)\n",
+        "            return found\n",
         f"{RELEASE_SERVICE}::test_a_pod_that_is_there_again_when_the_record_is_durable_keeps_its_gpu",
     ),
     one(

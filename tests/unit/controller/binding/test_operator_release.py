@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.binding.reconciliation import ReleaseDone, ReleaseOrder
+from controller.binding.operator_release import ReleaseDone
+from controller.binding.records import ReleaseOrder
 from controller.ledger.occupancy import Grants
 from controller.ledger.record import GpuRecord, HolderState
 from controller.ledger.store import Entry, LedgerUnavailableError

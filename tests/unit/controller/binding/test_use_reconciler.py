@@ -8,7 +8,7 @@ from controller.binding.use_reconciler import UsePorts, UseReconciler
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import HolderState, PodRef, ReservationSubject
 from controller.ledger.release import GivenGpu
-from controller.ledger.store import LedgerStore
+from controller.ledger.store import MOST_LOST, LedgerStore
 from controller.policy import NodeMode
 from tests.builders.bindings import IDS
 from tests.builders.fleet_views import fleet
@@ -181,9 +181,10 @@ async def test_who_is_overtaken_decides_again() -> None:
 
 async def test_a_store_that_is_away_is_no_fault_of_the_node() -> None:
     world = World()
-    use_reconciler, sink = world.replica(FaultyLedgerStore(world.store, *["before"] * 3))
+    lost = 3 * (MOST_LOST + 1)
+    use_reconciler, sink = world.replica(FaultyLedgerStore(world.store, *["before"] * lost))
     await world.rounds(use_reconciler, "GPU-a", count=4)
-    assert sink.writes == ["failed"] * 3
+    assert sink.writes == ["failed"] * lost
     assert (world.held(), sink.begun) == ({}, [])
     await world.rounds(use_reconciler, "GPU-a", count=1)
     assert world.held() == {"GPU-a": ["uid-train-0"]}

@@ -11,6 +11,7 @@ import pytest
 from controller.admission.pod_webhooks import MUTATE, VALIDATE
 from controller.admission.review import encode_answer
 from controller.fleet.directory import KnownNode, Taint
+from controller.ledger.store import MOST_LOST
 from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -726,8 +727,20 @@ async def test_a_store_that_does_not_answer_reserves_nothing() -> None:
     assert await api.stored(made, "train-0") is None
     assert api.refusals == ["LEDGER_UNAVAILABLE"]
     store.is_dead = False
-    store.faults = ["after"]
+    store.faults = ["before"] * (MOST_LOST + 1)
     assert await api.stored(made, "train-1") is None
+    assert world.states() == {GPUS[0]: ["Proposed"]}
+
+
+async def test_what_was_written_without_an_answer_is_read_again() -> None:
+    world = BindingWorld()
+    store = FaultyLedgerStore(world.store)
+    me = await world.replica("a", store)
+    api = Creation(world, me, me)
+    made = await api.mutated(early_pod())
+    assert made is not None
+    store.faults = ["before", "after"]
+    assert await api.stored(made, "train-0")
     assert world.states() == {GPUS[0]: ["Proposed"]}
 
 

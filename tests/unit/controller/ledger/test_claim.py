@@ -5,7 +5,6 @@ import pytest
 
 from controller.ledger.claim import (
     DEFAULT_LIMITS,
-    MOST_ERRORS,
     AttemptWatch,
     Claim,
     Claimant,
@@ -42,7 +41,7 @@ from controller.ledger.record import (
     RecordInvalidError,
     ShareGroup,
 )
-from controller.ledger.store import Entry, LedgerSnapshot
+from controller.ledger.store import MOST_LOST, Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
@@ -518,7 +517,7 @@ async def test_a_lost_answer_is_no_answer(store: MemoryLedgerStore, lost: str, a
 
 @pytest.mark.parametrize("at", range(3))
 async def test_too_many_of_them_end_it_and_nothing_stays(store: MemoryLedgerStore, at: int) -> None:
-    faulty = FaultyLedgerStore(store, *["ok"] * at, *["before"] * (MOST_ERRORS + 1))
+    faulty = FaultyLedgerStore(store, *["ok"] * at, *["before"] * (MOST_LOST + 1))
     assert await refused(Claimant(faulty), MINE) is ReasonCode.LEDGER_UNAVAILABLE
     assert held(store) == {}
 
@@ -527,7 +526,7 @@ async def test_too_many_of_them_end_it_and_nothing_stays(store: MemoryLedgerStor
 async def test_a_write_that_was_done_unseen_is_taken_back_too(
     store: MemoryLedgerStore, at: int
 ) -> None:
-    faulty = FaultyLedgerStore(store, *["ok"] * at, *["before"] * MOST_ERRORS, "after")
+    faulty = FaultyLedgerStore(store, *["ok"] * at, *["before"] * MOST_LOST, "after")
     assert await refused(Claimant(faulty), MINE) is ReasonCode.LEDGER_UNAVAILABLE
     assert held(store) == {}
 

@@ -5,10 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.ledger.record import GpuRecord, HolderState, PodRef
-from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, demand_successor
+from controller.ledger.store import (
+    MOST_LOST,
+    MOST_TRIES,
+    Entry,
+    LedgerSnapshot,
+    LedgerStore,
+    LedgerUnavailableError,
+    Written,
+    change_record,
+    demand_successor,
+)
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import OTHER_POD, POD, SHARE, holder, in_state, record
 from tests.contracts.ledger_store import LedgerStoreContract
-from tests.fakes.ledger_store import MemoryLedgerStore, ReplicaLedgerStore
+from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore, ReplicaLedgerStore
 
 PODS = [POD, OTHER_POD, PodRef("team-a", owner="owner-a")]
 
@@ -88,3 +99,96 @@ class TestReplicaLedgerStore(LedgerStoreContract):
     @pytest.fixture
     def store(self) -> LedgerStore:
         return ReplicaLedgerStore(MemoryLedgerStore())
+
+
+# --- A change of one record
+
+
+class Told:
+    """A change of GPU-a, and what it was told: whoever finds a record counts itself in."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.store = store
+        self.results: list[str] = []
+        self.seen: list[int | None] = []
+
+    async def change(self) -> Written | Refusal:
+        return await change_record(self.store, "GPU-a", self._decide, self.results.append)
+
+    async def _decide(self, found: GpuRecord | None) -> GpuRecord:
+        self.seen.append(None if found is None else found.version)
+        if found is None:
+            return record()
+        part = found.holders[0]
+        return found.with_holder(replace(part, answers=part.answers + 1))
+
+
+class TestAChangeOfOneRecord:
+    async def test_it_is_written(self) -> None:
+        told = Told(MemoryLedgerStore())
+        assert await told.change() == Written(None, record())
+        second = await told.change()
+        assert isinstance(second, Written)
+        assert (second.before, second.record.version) == (record(), 2)
+        assert told.results == ["written", "written"]
+
+    async def test_what_is_no_record_is_the_answer_and_nothing_is_written(self) -> None:
+        store = MemoryLedgerStore()
+
+        async def nothing_to_do(found: GpuRecord | None) -> GpuRecord | str:
+            return f"{found}"
+
+        assert await change_record(store, "GPU-a", nothing_to_do) == "None"
+        assert dict(store.snapshot().entries) == {}
+
+    async def test_whoever_was_overtaken_decides_on_what_is_there_then(self) -> None:
+        inner = MemoryLedgerStore()
+        faulty, other = FaultyLedgerStore(inner), Told(inner)
+        for write in range(MOST_TRIES - 1):
+            faulty.meanwhile[write] = other.change
+        told = Told(faulty)
+        assert isinstance(await told.change(), Written)
+        assert told.results == ["overtaken"] * (MOST_TRIES - 1) + ["written"]
+        assert told.seen == [None, *range(1, MOST_TRIES)]
+
+    async def test_where_others_are_always_faster_it_is_a_conflict(self) -> None:
+        inner = MemoryLedgerStore()
+        faulty, other = FaultyLedgerStore(inner), Told(inner)
+        for write in range(MOST_TRIES):
+            faulty.meanwhile[write] = other.change
+        told = Told(faulty)
+        found = await told.change()
+        assert isinstance(found, Refusal)
+        assert found.code is ReasonCode.LEDGER_CONFLICT
+        assert found.detail == "GPU-a: others changed its record 8 times in a row"
+        assert len(told.results) == MOST_TRIES
+
+    async def test_a_lost_answer_is_read_again(self) -> None:
+        inner = MemoryLedgerStore()
+        told = Told(FaultyLedgerStore(inner, "after", "before", "ok"))
+        assert isinstance(await told.change(), Written)
+        assert told.seen == [None, 1, 1]
+        assert told.results == ["failed", "failed", "written"]
+
+    async def test_too_many_of_them_end_it(self) -> None:
+        told = Told(FaultyLedgerStore(MemoryLedgerStore(), *["before"] * (MOST_LOST + 1)))
+        with pytest.raises(LedgerUnavailableError):
+            await told.change()
+        assert told.results == ["failed"] * (MOST_LOST + 1)
+
+    async def test_only_those_in_a_row_count(self) -> None:
+        inner = MemoryLedgerStore()
+        other = Told(inner)
+        faulty = FaultyLedgerStore(inner, *["before"] * MOST_LOST, "ok", *["before"] * MOST_LOST)
+        faulty.meanwhile[MOST_LOST] = other.change
+        told = Told(faulty)
+        assert isinstance(await told.change(), Written)
+        assert told.results.count("failed") == 2 * MOST_LOST
+
+    async def test_a_store_that_cannot_be_read_either_ends_it(self) -> None:
+        faulty = FaultyLedgerStore(MemoryLedgerStore())
+        faulty.is_dead = True
+        told = Told(faulty)
+        with pytest.raises(LedgerUnavailableError):
+            await told.change()
+        assert told.results == ["failed"]

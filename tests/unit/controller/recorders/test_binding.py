@@ -4,8 +4,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.binding.reconciliation import ReleaseOrder
-from controller.binding.records import BindDecision, ReservationChange
+from controller.binding.records import BindDecision, ReleaseOrder, ReservationChange
 from controller.binding.use import FaultChanges, UseFault, UseFaultKind
 from controller.ledger.claim import LivePod
 from controller.ledger.occupancy import LoggedGrant

@@ -247,10 +247,18 @@ async def test_the_watch_may_be_faster() -> None:
     assert here.changes == []
 
 
-async def test_a_lost_answer_is_undecided_and_the_next_call_finds_it_done() -> None:
+async def test_after_a_lost_answer_the_record_is_read_again() -> None:
     inner = MemoryLedgerStore()
     here = await world(store=inner)
-    here.store = FaultyLedgerStore(inner, "after")
+    here.store = FaultyLedgerStore(inner, "before", "after")
+    assert await here.finalize(request()) == Confirmed()
+    assert set(here.states().values()) == {"Confirmed", "Proposed"}
+
+
+async def test_where_no_answer_comes_it_is_undecided_and_the_next_call_finds_it_done() -> None:
+    inner = MemoryLedgerStore()
+    here = await world(store=inner)
+    here.store = FaultyLedgerStore(inner, "before", "before", "after")
     with pytest.raises(FinalizeUnavailableError, match="the ledger"):
         await here.finalize(request())
     assert await here.finalize(request()) == Confirmed()
