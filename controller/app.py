@@ -22,7 +22,7 @@ from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.kube.client import Exchange
 from controller.operations.quarantine_reconciler import LOOK_SECONDS
-from controller.placement.snapshot import StaticHashesError
+from controller.placement.static_hashes import StaticHashesError
 from controller.policies.file import PolicyInvalidError
 from controller.recorders.trust import CONTROLLER
 from controller.rpc.server import ListenError, SocketInUseError

@@ -19,9 +19,9 @@ from controller.fleet.quarantine import PinChange, Shown, pin_changes
 from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
 from controller.ledger.record import Holder, HolderState, ShareGroup, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.explanation import FitReport, NodeFit, Rejection
 from controller.placement.node_verdict import Promise
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe
-from controller.placement.verbs import FitReport, NodeFit, Rejection
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.evidence.use_rules import device_uuid
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, rfc3339

@@ -31,6 +31,11 @@ class Level(StrEnum):
 _RANKS: Final = {level: rank for rank, level in enumerate(Level)}
 
 
+def highest(*levels: Level) -> Level:
+    """The strictest of some demanded levels."""
+    return max(levels, key=_RANKS.__getitem__)
+
+
 class NodeMode(StrEnum):
     """Who gives a pod its device (placement, section 6)."""
 

@@ -22,14 +22,14 @@ from controller.admission.gpu_supply import (
 )
 from controller.admission.pod import AdmittedContainer, AdmittedPod
 from controller.admission.rules import DEFAULT_SCHEDULER, AdmissionRules
-from controller.placement.pod import RUNTIME_DEVICE_PREFIXES
-from controller.placement.requirements import Requirements
-from controller.placement.texts import (
+from controller.placement.keys import (
     CDI_ASSIGNMENT,
     RESULT_ANNOTATIONS,
+    RUNTIME_DEVICE_PREFIXES,
     SEED_RESULT_ANNOTATIONS,
-    shown,
 )
+from controller.placement.requirements import Requirements
+from controller.placement.values import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- case

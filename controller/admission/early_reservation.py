@@ -25,8 +25,7 @@ from controller.ledger.record import (
     in_claiming_order,
     is_early_id,
 )
-from controller.placement.requirements import Requirements
-from controller.placement.texts import (
+from controller.placement.keys import (
     ASSIGNED_UUIDS,
     CDI_ASSIGNMENT,
     CDI_KIND,
@@ -34,6 +33,7 @@ from controller.placement.texts import (
     RESERVATION_ID,
     RESULT_ALIASES,
 )
+from controller.placement.requirements import Requirements
 from gpuwarden.reasons import ReasonCode, Refusal
 
 DRY_RUN_ID: Final = "dry-run"

@@ -14,13 +14,9 @@ from controller.admission.pod import (
     Variable,
     VariableSource,
 )
-from controller.placement.pod import (
-    requested,
-)
+from controller.placement.keys import ASSIGNED_UUIDS
+from controller.placement.pod import requested
 from controller.placement.requirements import Requirements
-from controller.placement.texts import (
-    ASSIGNED_UUIDS,
-)
 
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"

@@ -30,16 +30,19 @@ from controller.admission.pod import (
 )
 from controller.admission.review import END, Operation, Value, Verb, pointer
 from controller.admission.rules import DEFAULT_SCHEDULER, AdmissionRules
-from controller.placement.pod import MANAGED_EFFECT, MANAGED_TAINT, ORDINAL_KEYS, device_requests
-from controller.placement.requirements import Requirements
-from controller.placement.texts import (
+from controller.placement.keys import (
     HINT_LABEL_PREFIX,
     LABEL_PREFIXES,
+    MANAGED_EFFECT,
+    MANAGED_TAINT,
     MAP,
+    ORDINAL_KEYS,
     REQUIREMENT_ANNOTATIONS,
     RequirementRules,
-    RequirementTextError,
 )
+from controller.placement.pod import device_requests
+from controller.placement.requirements import Requirements
+from controller.placement.values import RequirementTextError
 
 # --- the label by which a scheduler that does not ask the extender finds nodes
 

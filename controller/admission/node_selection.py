@@ -19,7 +19,7 @@ from controller.admission.pod import (
 )
 from controller.admission.review import END, Operation, Value, Verb, pointer
 from controller.fleet.directory import KnownNode, Taint
-from controller.placement.pod import MANAGED_EFFECT, MANAGED_TAINT
+from controller.placement.keys import MANAGED_EFFECT, MANAGED_TAINT
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _EXPRESSIONS, _FIELDS = "matchExpressions", "matchFields"

@@ -40,7 +40,7 @@ from controller.admission.validation import (
 from controller.ledger.record import PodRef
 from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, controlling_owner
-from controller.placement.texts import shown
+from controller.placement.values import shown
 from controller.policy import NodeMode
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind

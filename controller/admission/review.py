@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from controller.placement.texts import message, shown
+from controller.placement.refusals import message
+from controller.placement.values import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- JSON Patch (RFC 6902): the operations of a patch

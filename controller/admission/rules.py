@@ -4,10 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from controller.placement.pod import (
-    reserved_keys,
-)
-from controller.placement.texts import HINT_ANNOTATIONS, RequirementRules
+from controller.placement.keys import HINT_ANNOTATIONS, RequirementRules, reserved_keys
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """What the API server writes where a pod names none."""

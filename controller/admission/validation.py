@@ -15,14 +15,14 @@ from controller.admission.pod import AdmittedContainer, AdmittedPod
 from controller.admission.review import Operation
 from controller.admission.rules import AdmissionRules
 from controller.placement.devices import mode_fits
-from controller.placement.pod import reserved_keys
-from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.placement.texts import (
+from controller.placement.keys import (
     CDI_ASSIGNMENT,
     GPU_COUNT,
     RESULT_ANNOTATIONS,
     SEED_RESULT_ANNOTATIONS,
+    reserved_keys,
 )
+from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
 from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
 

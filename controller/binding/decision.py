@@ -35,8 +35,9 @@ from controller.ledger.record import (
     request_nonce,
 )
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.filter_and_score import filter_nodes, prioritize_nodes
+from controller.placement.keys import MANAGED_TAINT, reserved_keys
 from controller.placement.node_verdict import Judge, promise_to
-from controller.placement.pod import MANAGED_TAINT, reserved_keys
 from controller.placement.requirements import (
     Requirements,
     RequirementsInvalid,
@@ -45,7 +46,6 @@ from controller.placement.requirements import (
 )
 from controller.placement.selector import Device
 from controller.placement.snapshot import DeviceUse, Scene
-from controller.placement.verbs import filter_nodes, prioritize_nodes
 from controller.policy import NodeMode
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -13,10 +13,7 @@ from controller.admission.early_reservation import cdi_names
 from controller.admission.pod import AdmittedPod
 from controller.admission.review import AdmissionRequest, Operation, Value, Verb, pointer
 from controller.ledger.record import PodRef
-from controller.placement.node_verdict import Promise
-from controller.placement.pod import RUNTIME_DEVICE_PREFIXES, ReservedKeys
-from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.texts import (
+from controller.placement.keys import (
     ASSIGNED_UUIDS,
     ATTESTATION_HASH,
     CDI_ASSIGNMENT,
@@ -25,10 +22,14 @@ from controller.placement.texts import (
     GUARANTEE_LIMIT,
     RESERVATION_ID,
     RESULT_ALIASES,
+    RUNTIME_DEVICE_PREFIXES,
     SEED_ASSIGN,
     SEED_LABEL_PREFIX,
-    shown,
+    ReservedKeys,
 )
+from controller.placement.node_verdict import Promise
+from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.values import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- request

@@ -68,8 +68,8 @@ from controller.ledger.record import (
     request_nonce,
 )
 from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError, change_record
+from controller.placement.keys import RESERVATION_ID, SEED_RESERVATION_ID
 from controller.placement.snapshot import GpuUse
-from controller.placement.texts import RESERVATION_ID, SEED_RESERVATION_ID
 from controller.record import AuditUnavailableError, Record
 from gpuwarden.reasons import ReasonCode, Refusal
 

@@ -14,11 +14,8 @@ from controller.ledger.record import (
     in_claiming_order,
 )
 from controller.ledger.store import Entry, LedgerSnapshot
-from controller.placement.texts import (
-    GIVEN_GUARANTEE,
-    RESERVATION_ID,
-)
-from controller.placement.verbs import PodExplanation
+from controller.placement.explanation import PodExplanation
+from controller.placement.keys import GIVEN_GUARANTEE, RESERVATION_ID
 from gpuwarden.audit.record import LogRecord, RecordKind
 
 _NO_LEDGER = "this controller reserves nothing: it has no admission.tls"

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from controller.placement.keys import ASSIGNED_UUIDS
 from controller.placement.pod import Metadata, Pod, PodDecodeError, PodStatus
-from controller.placement.texts import (
-    ASSIGNED_UUIDS,
-)
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 

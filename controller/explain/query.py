@@ -13,8 +13,8 @@ from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.record import ReservationIds
 from controller.ledger.store import LedgerSnapshot
+from controller.placement.explanation import PodExplanation
 from controller.placement.pod import PodDecodeError
-from controller.placement.verbs import PodExplanation
 from gpuwarden.clock import Clock
 from gpuwarden.reasons import ReasonCode, Refusal
 

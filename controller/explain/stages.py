@@ -17,11 +17,8 @@ from controller.ledger.record import (
     key_of,
 )
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.keys import ATTESTATION_HASH, RESERVATION_ID
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe
-from controller.placement.texts import (
-    ATTESTATION_HASH,
-    RESERVATION_ID,
-)
 from controller.policy import NodeMode
 from gpuwarden.audit.record import LogRecord
 from gpuwarden.evidence.model import GpuProcess

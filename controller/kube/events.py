@@ -18,7 +18,7 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.pods import KnownPod
 from controller.kube.resources import EVENTS, GROUP, ApiError, cleaned
-from controller.placement.verbs import FilterDecision, Totals
+from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode, Refusal

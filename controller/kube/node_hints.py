@@ -16,7 +16,7 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.resources import GROUP, NODES, ApiError
-from controller.placement.texts import RequirementRules
+from controller.placement.keys import RequirementRules
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.telemetry import names

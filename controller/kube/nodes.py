@@ -13,8 +13,7 @@ from controller.admission.mutation import FITS
 from controller.fleet.directory import DirectorySnapshot, KnownNode, Taint
 from controller.kube.cache import Cache, Change
 from controller.kube.resources import NAMESPACES, NODES, Entry, Kind, Metadata
-from controller.placement.pod import MANAGED_EFFECT, MANAGED_TAINT
-from controller.placement.texts import HINT_LABEL_PREFIX, MAP_NAME
+from controller.placement.keys import HINT_LABEL_PREFIX, MANAGED_EFFECT, MANAGED_TAINT, MAP_NAME
 
 
 class _Taint(msgspec.Struct, gc=False):

@@ -25,6 +25,7 @@ from controller.ledger.record import (
     is_early_id,
     key_of,
 )
+from controller.placement.keys import ASSIGNED_UUIDS, RESERVATION_ID, RequirementRules
 from controller.placement.pod import Pod
 from controller.placement.requirements import (
     Requirements,
@@ -32,11 +33,6 @@ from controller.placement.requirements import (
     controlling_owner,
     read_requirements,
     share_group,
-)
-from controller.placement.texts import (
-    ASSIGNED_UUIDS,
-    RESERVATION_ID,
-    RequirementRules,
 )
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339

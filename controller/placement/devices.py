@@ -1,6 +1,8 @@
-"""Devices.
+"""The devices of one node: which satisfy a pod, which are in use, and which the pod gets.
 
-Holds: device pool, device choice, device use, assignment, given device.
+Mode `env`: nobody but us gives devices, so enough matching free ones are needed, or exactly the
+named ones. Mode `plugin`: kubelet chooses and nothing steers it, so every device that it could
+choose must satisfy the requirement; scheduler and kubelet count, so use does not matter here.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,18 +12,12 @@ from functools import cached_property
 from controller.fleet.view import Acceptance, GpuView
 from controller.ledger.occupancy import CardUse, Holders, is_taken, uses_in
 from controller.ledger.record import key_of
-from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.selector import Device, Selector, holds, islands
-from controller.placement.texts import Guarantee
 from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode
 
-# --- device pool
-# The devices of one node that pods can be given, from its last accepted evidence. Pure.
-#
-# Lost and unhealthy GPUs and MIG-enabled parents are never among them. The answers to
-# repeated questions are kept, because the same evidence is asked about by every
-# filter call until the next evidence replaces it.
+# --- the pool of a node
 
 _MAX_KEPT = 16
 _MIG_RESOURCE = "mig-"
@@ -219,13 +215,7 @@ def _resource_profile(profile: str | None) -> str | None:
     return None if profile is None else profile.replace("+", ".")
 
 
-# --- device choice
-# Whether one node's devices satisfy a pod, by the node's mode (placement design, section 6). Pure.
-#
-# `env`: nobody but us gives devices, so enough matching free ones must be there, or
-# exactly the named ones. `plugin`: kubelet chooses and nothing steers it, so every
-# device that it could choose must satisfy the requirement; scheduler and kubelet do the
-# counting, so use does not matter here.
+# --- whether the devices satisfy a pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,11 +369,7 @@ def _good(
     ]
 
 
-# --- device use
-# Which of a node's devices the pods that use them stand in the way of, by the ledger's rule. Pure.
-#
-# What the ledger holds for others is told by the scene (`busy`) and not looked at again: here it is
-# about the rest, which has no record, or one of the pod's own or of its share group.
+# --- devices that pods use
 
 
 def taken_without_record(
@@ -419,12 +405,7 @@ def _is_its_holders(device: Device, pool: DevicePool, holders: Holders) -> bool:
     return bool(uids) and all(uid in pods for uid in uids)
 
 
-# --- assignment
-# Which of a node's devices a pod gets, where nobody but us gives them (mode `env`). Pure.
-#
-# Named ones as they were named. Otherwise those that leave the least behind: the smallest
-# group of free devices that is large enough, where an NVLink island is one group and a GPU
-# beside none is a group by itself. The same question has the same answer on every replica.
+# --- assignment in mode `env`
 
 
 def assigned_devices(
@@ -470,8 +451,7 @@ def _size(group: list[Device]) -> tuple[int, int]:
     return len(group), memory if isinstance(memory, int) else 0
 
 
-# --- given device
-# Whether a GPU that kubelet has given to a pod is one that the pod has asked for. Pure.
+# --- devices that kubelet gave
 
 
 def is_required(

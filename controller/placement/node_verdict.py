@@ -1,10 +1,21 @@
-"""Node verdict.
+"""The verdict on one node for one pod: None, or the one code and text against it.
 
-Holds: device demands, judge, promise.
+The first check that fails gives the code:
+
+1. the pod itself: REQ_INVALID, CLASS_UNKNOWN
+2. the map names another node: MAP_ELSEWHERE
+3. the node's state: NODE_NO_EVIDENCE, NODE_STALE, NODE_QUARANTINED, NODE_REFUSED
+4. the attestation hash: CLASS_NOT_ALLOWED, HASH_MISMATCH
+5. the assurance level: LEVEL_TOO_LOW
+6. the node's mode: NODE_MODE, EXACT_UNAVAILABLE
+7. the devices: EXACT_UNAVAILABLE, GPU_NO_MATCH, GPU_LOST, GPU_BUSY
+
+`filter_and_score` only avoids asking about nodes whose answer is known.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import compress
 
 from controller.fleet.view import Acceptance, NodeState, NodeView
@@ -20,29 +31,22 @@ from controller.placement.devices import (
     taken_without_record,
     used_by_holders_alone,
 )
-from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.selector import MODEL_PREFIX, Device
-from controller.placement.snapshot import ABSENT, CODES, IF_PASSES, Scene, acceptable_hashes, packed
-from controller.placement.texts import (
+from controller.placement.refusals import (
     NO_MODE_YET,
-    RANK,
     REFUSALS,
     STILL_CLAIMED,
     WITHOUT_RECORD,
-    Guarantee,
-    Limit,
-    highest,
     refused_node,
-    shown,
 )
-from controller.policy import Level, NodeMode
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
+from controller.placement.selector import MODEL_PREFIX, Device
+from controller.placement.snapshot import Scene, acceptable_hashes
+from controller.placement.values import shown
+from controller.placement.verdict_cache import ABSENT, CODES, IF_PASSES, packed
+from controller.policy import Level, NodeMode, highest
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- device demands
-# What a pod demands of a node's devices, by what the ledger and the node itself say of them. Pure.
-#
-# Two accounts count: who holds devices (the scene's `busy`), and who has them by the node's last
-# evidence (`device_use`). The second is asked about no more nodes than it can matter to.
+# --- demands on devices
 
 
 class DeviceDemands:
@@ -99,12 +103,7 @@ class DeviceDemands:
         return replace(ask, taken=frozenset(x.uuid for x in pool.devices if x.mig is None))
 
 
-# --- judge
-# The verdict on one node for one pod: None, or the one code and text against it. Pure.
-#
-# Order of the checks (the first that fails gives the code): the pod itself, the map,
-# the node's standing, the attestation hash, the level, the mode, the devices. This is
-# the whole truth; `filter` only avoids asking about nodes whose answer is known.
+# --- the judge
 
 _MANY = 4
 """One name in so many is few: they are judged by themselves."""
@@ -154,7 +153,7 @@ class Judge:
         asked = highest(self._needs.min_level, both.level)
         self.level = highest(asked, policy.min_level)
         """The lowest evidence level that suffices."""
-        self._levels = frozenset(each for each in Level if RANK[each] >= RANK[self.level])
+        self._levels = frozenset(each for each in Level if each.rank >= self.level.rank)
         self._static_level_suffices = asked is Level.NONE and policy.min_level in _DEMANDS_NOTHING
         labels = sorted(self._needs.labels)
         self._requirement = device_requirement(self._needs.selector, labels, scene.policy.labels)
@@ -359,12 +358,19 @@ class Judge:
         return None
 
 
-# --- promise
-# What a node promises of the GPUs that a pod gets on it, and why no more. Pure.
-#
-# Who gives the device decides what could be promised; without protection something else than
-# us may run on the node and use any device, so that nothing but the node is certain. A promise
-# never decides whether a pod passes.
+# --- promise: what a node guarantees, and why no more
+
+
+class Limit(StrEnum):
+    """Why no more is promised, for people."""
+
+    PROTECTION_OFF = "protection is off"
+    NO_TAINT = "the node lacks the taint gpuwarden.dev/managed:NoExecute"
+    TAINTS_UNKNOWN = "what is known of the node's taints is too old"
+    RUNTIME = "the policy does not say that the node's container runtime honours the variable"
+    KUBELET = "kubelet chooses the GPU"
+    MODE = "nodes of this mode give no GPUs yet"
+    ACCEPTED = "the pod accepts less"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""Requirements.
+"""What a pod asks for, parsed once into one value, for extender, webhooks and caches.
 
-Holds: requirements, description, share group.
+A pod that asks for something in a way that cannot be read gets `RequirementsInvalid` with every
+fault, and then no node passes: a requirement that is not understood never widens anything.
 """
 
 import re
@@ -10,19 +11,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from controller.ledger.record import ShareGroup
-from controller.placement.pod import (
-    MIG_ALONE,
-    Place,
-    Pod,
-    device_count,
-    device_requests,
-    is_device_uuid,
-    is_too_much,
-    read_count,
-    read_place,
-)
-from controller.placement.selector import Selector, parse_selector, read_labels
-from controller.placement.texts import (
+from controller.placement.gpu_map import MIG_ALONE, Place, is_device_uuid, is_too_much, read_place
+from controller.placement.keys import (
     ATTESTATION_CLASS,
     GPU_COUNT,
     GPU_SELECTOR,
@@ -37,9 +27,13 @@ from controller.placement.texts import (
     RESERVE,
     RESULT_ANNOTATIONS,
     SEED_RESULT_ANNOTATIONS,
-    Guarantee,
     RequirementRules,
+)
+from controller.placement.pod import Pod, device_requests
+from controller.placement.selector import Selector, parse_selector, read_labels
+from controller.placement.values import (
     RequirementTextError,
+    parse_count,
     read_hashes,
     shown,
     split_list,
@@ -47,12 +41,17 @@ from controller.placement.texts import (
 from controller.policy import Level
 from gpuwarden.finding import Finding
 
-# --- requirements
-# What a pod asks for, parsed once into one value (placement design, section 1). Pure.
-#
-# One parser for extender, webhooks and sweeper. A pod that asks for something in a
-# way that cannot be read gets `RequirementsInvalid` with every fault, and then no
-# node passes: a requirement that is not understood never widens anything.
+
+class Guarantee(StrEnum):
+    """What is promised of the devices in a container."""
+
+    EXACT = "exact"
+    """The runtime can give only these devices."""
+    SET = "set"
+    """Whatever kubelet chooses on the node is equally attested."""
+    NODE = "node"
+    """Only the node is guaranteed."""
+
 
 _MAX_UUIDS = 64
 _MAX_DETAIL_CHARS = 400
@@ -331,8 +330,40 @@ def _choice(
     return found
 
 
-# --- description
-# Requirements as lines for people: what was understood. Pure.
+# --- device count
+
+_MAX_COUNT = 1024
+
+
+def device_count(
+    requested: int, named: int, given: int | None, *, asks_gpus: bool
+) -> int | Finding:
+    """The count; `named` is 0 where no devices are named, `given` is the annotation's number."""
+    count = requested or named or given or (1 if asks_gpus else 0)
+    source = "the pod requests" if requested else "devices are named"
+    if named and named != count:
+        return Finding("named devices", str(named), f"as many as {source}: {count}")
+    if given is not None and given != count:
+        return Finding(GPU_COUNT, str(given), f"as many as {source}: {count}")
+    return count
+
+
+def read_count(annotations: Mapping[str, str], findings: list[Finding]) -> int | None:
+    """The number in `gpuwarden.dev/gpu-count`, None where there is none or a wrong one."""
+    text = annotations.get(GPU_COUNT)
+    if text is None:
+        return None
+    try:
+        count = parse_count(text)
+    except RequirementTextError:
+        count = 0
+    if 1 <= count <= _MAX_COUNT:
+        return count
+    findings.append(Finding(GPU_COUNT, shown(text), f"a whole number from 1 to {_MAX_COUNT}"))
+    return None
+
+
+# --- description for people
 
 
 def describe(needs: Requirements) -> tuple[str, ...]:
@@ -362,12 +393,7 @@ def _lines(needs: Requirements) -> Iterator[str]:
     yield f"number of GPUs: {needs.count}"
 
 
-# --- share group
-# Which pods may hold one GPU together: those of one declared share group. Pure.
-#
-# A map declares one where several of its lines name the same devices of the same node. Pods of
-# one namespace and one owner with such a line share them, nobody else does. A line that stands
-# alone declares nothing: a pod that is made again does not share with what is left of the old.
+# --- share groups
 
 
 def share_group(pod: Pod, needs: Requirements | RequirementsInvalid) -> ShareGroup | None:

@@ -1,6 +1,8 @@
-"""Selector.
+"""GPU selectors, device labels and NVLink islands: what can be asked of a node's devices.
 
-Holds: device facts, selector, device labels, islands.
+A selector such as `model=…,memory>=40Gi,mig=false` holds where each of its terms holds for an
+attested fact of one device. An unknown key, a type that does not compare or a blank term is an
+error, never skipped. Labels hold by attested facts only, never by anything on a Node object.
 """
 
 import re
@@ -9,22 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from controller.fleet.view import GpuView
-from controller.placement.texts import (
-    ASSIGN,
-    LABEL_PREFIXES,
-    RequirementTextError,
-    parse_dotted,
-    parse_quantity,
-    shown,
-)
+from controller.placement.keys import ASSIGN, LABEL_PREFIXES
+from controller.placement.values import RequirementTextError, parse_dotted, parse_quantity, shown
 from gpuwarden.evidence.model import Host, MigDevice
 from gpuwarden.finding import Finding
 
 # --- device facts
-# What selectors can ask about one device: attested facts, typed. Pure.
-#
-# A fact that the driver says does not exist is None; no term about it holds then,
-# except that `mig=false` holds for a GPU without MIG.
 
 Fact = str | bool | int | tuple[int, ...] | None
 """Text is case-folded, memory is bytes, versions are tuples of numbers."""
@@ -114,10 +106,6 @@ ORDERED = frozenset({"memory", "driver", "cuda", "compute"})
 
 
 # --- selector
-# GPU selectors: `model=…,memory>=40Gi,mig=false` (formats design, section 5). Pure.
-#
-# All terms must hold, each about an attested fact of one device. An unknown key, a
-# type that does not compare or a repeated blank term is an error, never skipped.
 
 _MAX_CHARS = 4096
 _MAX_TERMS = 32
@@ -236,10 +224,6 @@ def _ordered(fact: tuple[int, ...], operator: str, value: tuple[int, ...]) -> bo
 
 
 # --- device labels
-# Device labels: named selectors in the policy, and `model-<model>` of every model. Pure.
-#
-# A pod asks for them with labels `gpuwarden.dev/gpu.<label>` or `fudo.org/gpu.<label>`.
-# They hold by attested facts only, never by anything that stands on a Node object.
 
 MODEL_PREFIX = "model-"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,57}[A-Za-z0-9])?")
@@ -299,7 +283,6 @@ def read_labels(labels: Mapping[str, str], findings: list[Finding]) -> tuple[fro
 
 
 # --- islands
-# NVLink islands: GPUs that reach each other over NVLink, directly or by a switch. Pure.
 
 
 def islands(gpus: Iterable[GpuView]) -> list[frozenset[str]]:

@@ -1,274 +1,22 @@
-"""Snapshot.
+"""What one placement decision is made against: snapshots, policy and the moment.
 
-Holds: verdicts, memory, static hashes, scene, scenes.
+`Scenes` makes it from memory at each decision; /filter and the binding webhook share one.
 """
 
-import hmac
-import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import compress, repeat
-from operator import is_not
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from controller.fleet.directory import EMPTY_DIRECTORY, DirectorySnapshot
-from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
+from controller.fleet.view import FleetSnapshot
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import ShareGroup
-from controller.placement.devices import DevicePool
 from controller.placement.selector import Selector, compile_labels
-from controller.placement.texts import is_attestation_hash, is_opaque_hash
+from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import Level, Policy
-from gpuwarden.identity.spiffe_id import is_node_name
-from gpuwarden.moment import NS_PER_S, Moment
-from gpuwarden.reasons import ReasonCode
-
-# --- verdicts
-# The code against every node of a fleet for one question, kept as new as the fleet. Pure.
-#
-# A fleet of thousands changes by a few nodes between two decisions. Finding them by
-# comparing what the snapshots hold, object by object, costs a twentieth of judging
-# them all or of looking each up by its name. Codes of many nodes are bytes, one each,
-# because counting and comparing enums costs more than all else.
-
-Code = ReasonCode | None
-"""None: the node passes."""
-CODES: Final[tuple[Code, ...]] = (None, *sorted(ReasonCode))
-"""What the byte of a node stands for."""
-PASSES: Final = 0
-ABSENT: Final = 255
-"""The fleet has no such node."""
-IF_PASSES: Final = bytes(byte == PASSES for byte in range(256))
-"""For `bytes.translate`: 1 where a node passes."""
-IF_REJECTED: Final = bytes(byte != PASSES for byte in range(256))
-_BYTE: Final = {code: byte for byte, code in enumerate(CODES)}
-_LOOK_NS: Final = NS_PER_S
-"""Where no lease runs there is nothing to end; any time is soon enough."""
-
-
-def packed(codes: Sequence[Code]) -> bytes:
-    """One byte for each code."""
-    return bytes(_BYTE[code] for code in codes)
-
-
-class Verdicts:
-    """Codes by node for one question; holds on to the views that they were made from."""
-
-    __slots__ = ("_codes", "_ended_ns", "_names", "_nodes", "_soonest_ns", "_views")
-
-    def __init__(self) -> None:
-        self._nodes: Mapping[str, NodeView] | None = None
-        self._names: list[str] = []
-        self._views: list[NodeView] = []
-        self._codes: dict[str, int] = {}
-        self._soonest_ns = 0
-        """No lease that a code relies on ends before."""
-        self._ended_ns = 0
-        """The latest end of a lease that a code says is over."""
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether there is anything to build on."""
-        return self._nodes is not None
-
-    def of(self, names: Sequence[str]) -> bytes:
-        """A byte for each of `names`, as of the last `refresh`: see CODES and ABSENT."""
-        return bytes(map(self._codes.get, names, repeat(ABSENT)))
-
-    def refresh(
-        self, nodes: Mapping[str, NodeView], now_ns: int, judge: Callable[[NodeView], Code]
-    ) -> None:
-        """Judge what has changed since the last time, and leases that have ended meanwhile.
-
-        `now_ns` may lie before the last one's: decisions are not counted up in the order in
-        which they were made.
-        """
-        if now_ns < self._ended_ns:
-            self._nodes, self._names, self._ended_ns = None, [], 0
-            self._codes.clear()
-        if nodes is not self._nodes:
-            self._follow(nodes, judge)
-            self._nodes = nodes
-        if now_ns >= self._soonest_ns:
-            self._end_leases(now_ns, judge)
-
-    def _follow(self, nodes: Mapping[str, NodeView], judge: Callable[[NodeView], Code]) -> None:
-        names, views = list(nodes), list(nodes.values())
-        if names == self._names:
-            changed = list(compress(views, map(is_not, views, self._views)))
-        else:
-            self._codes.clear()
-            changed = views
-        self._names, self._views = names, views
-        for view in changed:
-            self._codes[view.name] = _BYTE[judge(view)]
-        ends = (view.acceptance.fresh_until_ns for view in changed if view.acceptance)
-        self._soonest_ns = min(self._soonest_ns, min(ends, default=self._soonest_ns))
-
-    def _end_leases(self, now_ns: int, judge: Callable[[NodeView], Code]) -> None:
-        soonest = None
-        for view in self._views:
-            if view.acceptance is None:
-                continue
-            ends = view.acceptance.fresh_until_ns
-            if ends <= now_ns:
-                self._codes[view.name] = _BYTE[judge(view)]
-                self._ended_ns = max(self._ended_ns, ends)
-            elif soonest is None or ends < soonest:
-                soonest = ends
-        self._soonest_ns = now_ns + _LOOK_NS if soonest is None else soonest
-
-
-# --- memory
-# What was worked out before and still holds, so that a filter call need not do it again.
-#
-# Never decides anything: an entry counts only for the very view of a node, requirements and
-# policy that it was made from. Not thread-safe.
-
-_MAX_QUESTIONS = 16
-_KEPT_NS = 60_000_000_000
-"""How long a question is remembered that nobody repeats: its verdicts hold on to evidence of
-the whole fleet, which is replaced every round and must not pile up."""
-
-
-class PlacementMemory:
-    """Device pools per node, and verdicts per question and node."""
-
-    __slots__ = ("_pools", "_verdicts")
-
-    def __init__(self) -> None:
-        self._pools: dict[str, DevicePool] = {}
-        self._verdicts: dict[Hashable, tuple[int, Verdicts]] = {}
-        """With the time of the last question, oldest first."""
-
-    def pool(self, node: str, acceptance: Acceptance) -> DevicePool:
-        """The devices of a node's acceptance."""
-        pool = self._pools.get(node)
-        if pool is None or pool.acceptance is not acceptance:
-            pool = self._pools[node] = DevicePool(acceptance, pool)
-        return pool
-
-    def verdicts(self, question: Hashable, now_ns: int) -> Verdicts:
-        """Verdicts by node for one question; what was not asked for longest is forgotten first.
-
-        `now_ns` is CLOCK_BOOTTIME.
-        """
-        _, found = self._verdicts.pop(question, (0, Verdicts()))
-        for old, (asked_ns, _) in tuple(self._verdicts.items()):
-            if len(self._verdicts) < _MAX_QUESTIONS and now_ns - asked_ns < _KEPT_NS:
-                break
-            del self._verdicts[old]
-        self._verdicts[question] = (now_ns, found)
-        return found
-
-    def forget_all_but(self, nodes: Mapping[str, object]) -> None:
-        """Drop what is about nodes that are gone, once it is much."""
-        if len(self._pools) > 2 * len(nodes) + 64:
-            self._pools = {name: pool for name, pool in self._pools.items() if name in nodes}
-            self._verdicts.clear()
-
-
-# --- static hashes
-# The seeds' static map from node to hash: a named, insecure stand-in for evidence.
-#
-# Anybody who can edit the controller's environment decides what it says, so it needs
-# `--insecure-static-hashes`, its nodes are of level `none`, and it can never say a hash
-# that evidence could have. It is asked only about nodes that have shown no evidence
-# at all. Pure.
-
-_MAX_NODES = 100_000
-VARIABLE: Final = "BGS_NODE_HASH_MAP"
-
-
-class StaticHashesError(ValueError):
-    """The map is malformed; names the variable, the value and what was expected."""
-
-
-class InsecureStaticHashes:
-    """Node names with the opaque hashes that an operator assigned to them."""
-
-    __slots__ = ("_by_hash", "hashes")
-
-    def __init__(self, hashes: Mapping[str, object]) -> None:
-        """Take the map; raises StaticHashesError for a name or hash that cannot be one."""
-        if len(hashes) > _MAX_NODES:
-            raise StaticHashesError(
-                f"{VARIABLE}: {len(hashes)} nodes, expected at most {_MAX_NODES}"
-            )
-        checked = {node: _checked(node, text) for node, text in hashes.items()}
-        self.hashes: Mapping[str, str] = MappingProxyType(checked)
-        by_hash: dict[str, set[str]] = {}
-        for node, text in checked.items():
-            by_hash.setdefault(text, set()).add(node)
-        self._by_hash = {text: frozenset(nodes) for text, nodes in by_hash.items()}
-
-    def __bool__(self) -> bool:
-        return bool(self.hashes)
-
-    @classmethod
-    def from_json(cls, text: str) -> "InsecureStaticHashes":
-        """Read the JSON object in `BGS_NODE_HASH_MAP`; raises StaticHashesError."""
-        try:
-            found = json.loads(text, object_pairs_hook=_once)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise StaticHashesError(
-                f"{VARIABLE}: {text[:80]!r}, expected a JSON object of node names to hashes"
-            )
-        return cls(found)
-
-    def matches(self, node: str, hashes: Iterable[str]) -> bool:
-        """Whether the node's hash is one of `hashes`: exact, in constant time per comparison."""
-        own = self.hashes.get(node)
-        return own is not None and _is_one_of(own, hashes)
-
-    def nodes_with(self, hashes: Iterable[str]) -> frozenset[str]:
-        """Every node whose hash is one of `hashes`."""
-        wanted = tuple(hashes)
-        matching = [nodes for own, nodes in self._by_hash.items() if _is_one_of(own, wanted)]
-        return frozenset().union(*matching)
-
-
-def _is_one_of(own: str, hashes: Iterable[str]) -> bool:
-    """Compare with every one, so that the time does not tell which it was."""
-    found = False
-    for wanted in hashes:
-        found |= hmac.compare_digest(own.encode(), wanted.encode())
-    return found
-
-
-def _checked(node: str, text: object) -> str:
-    if not is_node_name(node):
-        raise StaticHashesError(
-            f"{VARIABLE}: node {node[:80]!r}, expected a node name (RFC 1123 subdomain)"
-        )
-    if not isinstance(text, str) or not is_opaque_hash(text):
-        raise StaticHashesError(
-            f"{VARIABLE}: {str(text)[:80]!r} for node {node}, expected a string of 1 to 253"
-            " printable ASCII characters without commas or blanks at its ends"
-        )
-    if is_attestation_hash(text):
-        raise StaticHashesError(
-            f"{VARIABLE}: {text[:80]!r} for node {node}, expected an opaque string: only"
-            " evidence can have a v1:sha256 hash"
-        )
-    return text
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a node is repeated")
-    return dict(pairs)
-
-
-NO_STATIC_HASHES: Final = InsecureStaticHashes({})
-
-
-# --- scene
-# What one placement decision is made against: snapshots, policy and the moment. Pure.
+from gpuwarden.moment import Moment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -353,10 +101,6 @@ def acceptable_hashes(
     valid = frozenset(entry.attestation_hash for entry in named.hashes if entry.holds(now))
     both = valid if hashes is None else valid & hashes
     return AcceptableHashes(both, class_known=True, level=named.min_level)
-
-
-# --- scenes
-# Makes the scene of each decision from what stands in memory at that moment.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, inspect
 
+from controller.placement.keys import ASSIGN
 from controller.placement.selector import is_label_name, parse_selector
-from controller.placement.texts import (
-    ASSIGN,
-    RequirementTextError,
-    is_attestation_hash,
-    is_opaque_hash,
-)
-from controller.placement.texts import shown as shown_key
+from controller.placement.values import RequirementTextError, is_attestation_hash, is_opaque_hash
+from controller.placement.values import shown as shown_key
 from controller.policy import (
     AttestationClass,
     AttestorRules,

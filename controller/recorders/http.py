@@ -8,7 +8,7 @@ from typing import Final
 
 from controller.admission.pod_webhooks import AdmissionDecision, admission_record
 from controller.admission.review import codes_of
-from controller.placement.verbs import FilterDecision, Totals, decision_record
+from controller.placement.filter_and_score import FilterDecision, Totals, decision_record
 from controller.record import AuditLog, Record
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation

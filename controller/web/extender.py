@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from controller.placement.verbs import FilterDecision
+from controller.placement.filter_and_score import FilterDecision
 from controller.web.server import (
     BodyReceiver,
     BodyRefusedError,

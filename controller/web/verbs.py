@@ -14,7 +14,17 @@ from typing import Annotated
 
 import msgspec
 
+from controller.placement.explanation import (
+    FitReport,
+    PodExplanation,
+    explain_bound,
+    explain_fit,
+    explain_waiting,
+)
+from controller.placement.filter_and_score import FilterDecision, filter_nodes, prioritize_nodes
+from controller.placement.keys import RequirementRules
 from controller.placement.pod import Pod, PodDecodeError, decode_pod, find_pod
+from controller.placement.refusals import message
 from controller.placement.requirements import (
     Requirements,
     RequirementsInvalid,
@@ -22,17 +32,6 @@ from controller.placement.requirements import (
     share_group,
 )
 from controller.placement.snapshot import GpuUse, Scene, Scenes
-from controller.placement.texts import RequirementRules, message
-from controller.placement.verbs import (
-    FilterDecision,
-    FitReport,
-    PodExplanation,
-    explain_bound,
-    explain_fit,
-    explain_waiting,
-    filter_nodes,
-    prioritize_nodes,
-)
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- kube-scheduler's extender/v1 on the wire

@@ -22,7 +22,7 @@ from controller.admission.review import (
     decode_review,
     encode_answer,
 )
-from controller.placement.texts import message
+from controller.placement.refusals import message
 from controller.web.server import (
     BodyReceiver,
     BodyRefusedError,

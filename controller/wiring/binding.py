@@ -41,8 +41,8 @@ from controller.ledger.record import ReservationIds, ReservationKey
 from controller.ledger.store import LedgerStore
 from controller.operations.log_replay import LogReplay
 from controller.placement.devices import is_required
+from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import GpuUse, Scenes
-from controller.placement.texts import RequirementRules
 from controller.record import AuditLog
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder

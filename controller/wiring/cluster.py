@@ -51,8 +51,8 @@ from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
 from controller.kube.token_review import KubeTokenReviewer
 from controller.ledger.store import LedgerUnavailableError
-from controller.placement.texts import RequirementRules
-from controller.placement.verbs import FilterDecision, Totals
+from controller.placement.filter_and_score import FilterDecision, Totals
+from controller.placement.keys import RequirementRules
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S

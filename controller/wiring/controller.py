@@ -23,7 +23,8 @@ from controller.kube.client import Exchange
 from controller.kube.node_hints import NodeHints
 from controller.operations.quarantine_reconciler import QuarantineReconciler
 from controller.operations.readiness import ClockAnchor, Conditions, ProcessState
-from controller.placement.snapshot import InsecureStaticHashes, Scenes
+from controller.placement.snapshot import Scenes
+from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policies.file import PolicyFile, PolicyInvalidError
 from controller.policies.in_force import PolicyInForce, PolicySource
 from controller.policy import DEFAULT_POLICY

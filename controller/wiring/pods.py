@@ -10,8 +10,8 @@ from controller.audit.log import DurableLog
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
 from controller.operations.readiness import Conditions
+from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
-from controller.placement.texts import RequirementRules
 from controller.policy import NodeMode
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder

@@ -10,16 +10,12 @@ import pytest
 import yaml
 
 from controller.kube.policy_objects import CLASS_KIND, POLICY_KIND, PolicyObjects
-from controller.placement.pod import parse_gpu_map
+from controller.placement.filter_and_score import bin_packing, prioritize_nodes
+from controller.placement.gpu_map import parse_gpu_map
+from controller.placement.keys import HINT_ANNOTATIONS, REQUIREMENT_ANNOTATIONS, RequirementRules
+from controller.placement.refusals import REFUSALS
 from controller.placement.requirements import Requirements
 from controller.placement.selector import FACTS
-from controller.placement.texts import (
-    HINT_ANNOTATIONS,
-    REFUSALS,
-    REQUIREMENT_ANNOTATIONS,
-    RequirementRules,
-)
-from controller.placement.verbs import bin_packing, prioritize_nodes
 from controller.policies.file import decode_policy, policy_schema
 from tests.builders.fleet_views import acceptance, gpu, node
 from tests.builders.scenes import scene

@@ -6,9 +6,10 @@ from statistics import median
 
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.view import FleetSnapshot, NodeView
+from controller.placement.filter_and_score import filter_nodes
 from controller.placement.requirements import Requirements
-from controller.placement.snapshot import PlacementMemory, Scene, placement_policy
-from controller.placement.verbs import filter_nodes
+from controller.placement.snapshot import Scene, placement_policy
+from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import DEFAULT_POLICY
 from gpuwarden.clock import SystemClock, moment_of
 from tests.bench.fleet_of import node_name, registry_of

@@ -17,9 +17,9 @@ import uvloop
 
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
+from controller.placement.filter_and_score import FilterDecision
+from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
-from controller.placement.texts import RequirementRules
-from controller.placement.verbs import FilterDecision
 from controller.policy import DEFAULT_POLICY
 from controller.recorders.http import ExtenderRecorder, FilterRecorder
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer

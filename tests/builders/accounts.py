@@ -10,10 +10,10 @@ from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, PodRef, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
+from controller.placement.explanation import explain_bound, explain_waiting
+from controller.placement.keys import RequirementRules
 from controller.placement.pod import decode_pod
 from controller.placement.requirements import parse_requirements
-from controller.placement.texts import RequirementRules
-from controller.placement.verbs import explain_bound, explain_waiting
 from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.bindings import IDS

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from controller.placement.keys import RequirementRules
 from controller.placement.pod import Pod, decode_pod
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.placement.texts import RequirementRules
 
 GPU_RESOURCE = "nvidia.com/gpu"
 

@@ -3,14 +3,9 @@
 from datetime import UTC, datetime
 
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.placement.snapshot import (
-    NO_STATIC_HASHES,
-    InsecureStaticHashes,
-    PlacementMemory,
-    PlacementPolicy,
-    Scene,
-    placement_policy,
-)
+from controller.placement.snapshot import PlacementPolicy, Scene, placement_policy
+from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import DEFAULT_POLICY, Policy
 from gpuwarden.moment import Moment, wall_ns
 from tests.builders.fleet_views import NOW_NS, fleet

@@ -9,13 +9,15 @@ import pytest
 import yaml
 
 from controller.kube.nodes import ENFORCE_LABEL
-from controller.placement.pod import MANAGED_TAINT, RUNTIME_DEVICE_PREFIXES, reserved_keys
-from controller.placement.texts import (
+from controller.placement.keys import (
     LABEL_PREFIXES,
+    MANAGED_TAINT,
     MAP,
     REQUIREMENT_ANNOTATIONS,
     RESULT_ANNOTATIONS,
+    RUNTIME_DEVICE_PREFIXES,
     RequirementRules,
+    reserved_keys,
 )
 from gpuwarden.reasons import ReasonCode
 from tests.builders.hostile_pods import DEVICE_KEYS

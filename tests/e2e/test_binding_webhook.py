@@ -17,7 +17,7 @@ from controller.kube.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
 from controller.kube.resources import Kind
 from controller.kube.transport import Kubeconfig
 from controller.ledger.record import PodGone, PodRef, PodSeen
-from controller.placement.texts import RequirementRules
+from controller.placement.keys import RequirementRules
 from gpuwarden.clock import SystemClock
 from tests.builders.kube_access import api_client
 from tests.e2e.lab.api import ApiError, Document

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from controller.kube.nodes import ENFORCE_LABEL
-from controller.placement.pod import MANAGED_TAINT
+from controller.placement.keys import MANAGED_TAINT
 from gpuwarden.evidence.model import GpuProcess
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.device_plugin import RESOURCE, DevicePlugin

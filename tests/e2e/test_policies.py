@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.placement.pod import MANAGED_TAINT, ORDINAL_KEYS
-from controller.placement.texts import MAP, ORDINAL, REQUIRED_HASH, SEED_REQUIRED_HASH
+from controller.placement.keys import (
+    MANAGED_TAINT,
+    MAP,
+    ORDINAL,
+    ORDINAL_KEYS,
+    REQUIRED_HASH,
+    SEED_REQUIRED_HASH,
+)
 from tests.builders.hostile_pods import DEVICE_KEYS
 from tests.e2e.lab.api import STRATEGIC, Api, ApiError, Document
 from tests.e2e.lab.lab import Lab

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from controller.kube.nodes import ENFORCE_LABEL
-from controller.placement.pod import MANAGED_TAINT
+from controller.placement.keys import MANAGED_TAINT
 from tests.e2e.lab.api import ApiError, Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace

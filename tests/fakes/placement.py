@@ -7,9 +7,10 @@ from typing import Any
 
 from controller.fleet.view import EMPTY_FLEET, FleetSnapshot
 from controller.ledger.record import ShareGroup
-from controller.placement.snapshot import NO_STATIC_HASHES, DeviceUse, InsecureStaticHashes, Scenes
-from controller.placement.texts import RequirementRules
-from controller.placement.verbs import FilterDecision
+from controller.placement.filter_and_score import FilterDecision
+from controller.placement.keys import RequirementRules
+from controller.placement.snapshot import DeviceUse, Scenes
+from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
 from controller.policy import DEFAULT_POLICY, Policy
 from controller.web.verbs import ExtenderVerbs
 from gpuwarden.clock import moment_of

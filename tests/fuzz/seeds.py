@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from controller.placement.texts import MAP
+from controller.placement.keys import MAP
 from gpuwarden.evidence.canonical import canonical_json
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import UUIDS, container, new_pod, variable

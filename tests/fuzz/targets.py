@@ -23,9 +23,9 @@ from controller.admission.review import (
     encode_patch,
 )
 from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
+from controller.placement.keys import RequirementRules
 from controller.placement.pod import PodDecodeError, find_pod
 from controller.placement.requirements import Requirements, RequirementsInvalid, parse_requirements
-from controller.placement.texts import RequirementRules
 from controller.policies.file import PolicyInvalidError, decode_policy
 from controller.verifier.session import read_hello
 from controller.web.verbs import ArgsError, decode_args

@@ -11,8 +11,8 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from controller.fleet.attestation_result import Accepted, FailureNoticeAccepted
+from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements, parse_requirements
-from controller.placement.texts import RequirementRules
 from controller.policies.file import decode_policy
 from controller.web.verbs import decode_args
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load

@@ -11,7 +11,7 @@ import pytest
 from controller.ledger.claim import Claim, Claimant
 from controller.ledger.record import Origin, PodRef, ReservationSubject
 from controller.ledger.release import NodeGone
-from controller.placement.texts import RESERVATION_ID
+from controller.placement.keys import RESERVATION_ID
 from tests.builders.bindings import IDS, env_pod
 from tests.fakes.binding_world import BindingWorld, Replica
 from tests.fakes.clock import FakeClock

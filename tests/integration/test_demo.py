@@ -65,7 +65,7 @@ SECURITY_MUTATIONS = (
     ),
     SecurityMutation(
         "prioritize",
-        "controller/placement/verbs.py",
+        "controller/placement/filter_and_score.py",
         "return 2 * tight + thrift(",
         "return 0 * tight + thrift(",
     ),

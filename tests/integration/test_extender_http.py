@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.placement.snapshot import InsecureStaticHashes
+from controller.placement.static_hashes import InsecureStaticHashes
 from controller.web.extender import (
     INSECURE_HEADER,
     Extender,

@@ -14,7 +14,7 @@ from controller.kube.client import ApiClient
 from controller.kube.pods import REQUEUED, ClusterPods, KnownPod, pod_kind
 from controller.kube.transport import Transport
 from controller.ledger.record import PodGone, PodRef, PodSeen
-from controller.placement.texts import ASSIGNED_UUIDS, RESERVATION_ID, RequirementRules
+from controller.placement.keys import ASSIGNED_UUIDS, RESERVATION_ID, RequirementRules
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

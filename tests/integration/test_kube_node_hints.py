@@ -14,7 +14,7 @@ from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.client import ApiClient
 from controller.kube.node_hints import MOST_PER_LOOK, NodeHints
-from controller.placement.texts import RequirementRules
+from controller.placement.keys import RequirementRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.admitted_pods import admitted, new_pod

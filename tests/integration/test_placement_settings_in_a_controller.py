@@ -6,7 +6,7 @@ from typing import Any
 from controller.admission.review import encode_patch
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import mutated
-from controller.placement.texts import HINT_LABEL_PREFIX
+from controller.placement.keys import HINT_LABEL_PREFIX
 from tests.builders.admitted_pods import admitted, new_pod
 from tests.builders.bindings import REQUIREMENT
 from tests.fakes.cluster import FakeCluster, LiveCluster

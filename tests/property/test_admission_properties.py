@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.admission.gpu_supply import CUDA, NVIDIA
+from controller.placement.keys import REQUIREMENT_ANNOTATIONS, RequirementRules
 from controller.placement.requirements import RequirementsInvalid, parse_requirements
-from controller.placement.texts import REQUIREMENT_ANNOTATIONS, RequirementRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import admitted, documents, mutate, new_pod, patched, validate
 from tests.builders.pods import GPU_RESOURCE

@@ -14,9 +14,9 @@ from controller.binding.use import LedgerUse, UseReports
 from controller.fleet.view import Acceptance, NodeView
 from controller.ledger.occupancy import Known, ReconciliationState, grant_refusal
 from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.placement.filter_and_score import filter_nodes
 from controller.placement.requirements import Requirements, parse_requirements, share_group
 from controller.placement.snapshot import Scenes
-from controller.placement.verbs import filter_nodes
 from controller.policy import Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import Refusal

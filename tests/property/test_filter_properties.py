@@ -10,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.fleet.view import GpuView, NodeView
-from controller.placement.node_verdict import Judge
-from controller.placement.pod import Place
-from controller.placement.requirements import Requirements
-from controller.placement.selector import parse_selector
-from controller.placement.snapshot import (
-    NO_STATIC_HASHES,
-    InsecureStaticHashes,
-    PlacementMemory,
-    placement_policy,
+from controller.placement.filter_and_score import (
+    MAX_REASONS,
+    MAX_SCORE,
+    filter_nodes,
+    prioritize_nodes,
 )
-from controller.placement.texts import Guarantee
-from controller.placement.verbs import MAX_REASONS, MAX_SCORE, filter_nodes, prioritize_nodes
+from controller.placement.gpu_map import Place
+from controller.placement.node_verdict import Judge
+from controller.placement.requirements import Guarantee, Requirements
+from controller.placement.selector import parse_selector
+from controller.placement.snapshot import placement_policy
+from controller.placement.static_hashes import NO_STATIC_HASHES, InsecureStaticHashes
+from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import AttestationClass, ClassHash, Level, NodeMode, Policy
 from controller.web.verbs import decode_args, encode_filter_result
 from gpuwarden.reasons import ReasonCode

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from controller.placement.pod import ORDINAL_KEYS
-from controller.placement.texts import MAP
+from controller.placement.keys import MAP, ORDINAL_KEYS
 from tests.builders.admitted_pods import LEVEL, UUIDS, container, new_pod
 from tests.builders.hostile_pods import ALL, HOSTILE
 from tests.e2e.lab.api import STRATEGIC, Api, Document

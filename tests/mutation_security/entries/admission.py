@@ -37,7 +37,7 @@ ENTRIES: Final = (
     ),
     one(
         "bypass-new-name-of-a-runtimes-key",
-        "controller/placement/pod.py",
+        "controller/placement/keys.py",
         '    "devices.crio.io",\n',
         "",
         f"{BYPASS_CHECKS}::test_an_open_bypass_is_named",

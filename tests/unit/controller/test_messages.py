@@ -18,10 +18,9 @@ from controller.messages import (
     unreadable_pod,
     use_message,
 )
-from controller.placement.node_verdict import Promise
-from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.texts import Guarantee, Limit
-from controller.placement.verbs import FitReport, NodeFit
+from controller.placement.explanation import FitReport, NodeFit
+from controller.placement.node_verdict import Limit, Promise
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.policy import Level
 from gpuwarden.audit.record import decode_record
 from gpuwarden.evidence.model import Allocation, GpuProcess, LostGpu, MigDevice, NvLink

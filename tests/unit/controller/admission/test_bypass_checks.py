@@ -7,7 +7,7 @@ import pytest
 from controller.admission.bypass_checks import is_device_list
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import validated, validated_ephemeral
-from controller.placement.texts import RequirementRules
+from controller.placement.keys import RequirementRules
 from controller.wiring.binding import admission_rules
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load

@@ -18,7 +18,7 @@ from controller.admission.review import Operation, Verb, encode_patch, pointer
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged, mutated, mutated_ephemeral, validated
 from controller.fleet.directory import KnownNode, Taint
-from controller.placement.texts import HINT_LABEL_PREFIX, RequirementRules
+from controller.placement.keys import HINT_LABEL_PREFIX, RequirementRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import (
     LEVEL,

@@ -18,7 +18,9 @@ from controller.binding.decision import (
 from controller.binding.request import BindingRequest, StoredPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject, ShareGroup
-from controller.placement.snapshot import InsecureStaticHashes, Scene
+from controller.placement.keys import RequirementRules
+from controller.placement.snapshot import Scene
+from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, container, new_pod, variable
@@ -227,8 +229,6 @@ def test_a_node_with_a_static_hash() -> None:
 
 
 def _opaque() -> Any:
-    from controller.placement.texts import RequirementRules  # noqa: PLC0415 -- one test's
-
     return RequirementRules(opaque_hashes=True)
 
 

@@ -7,10 +7,11 @@ from controller.binding.decision import BindingView, Refused, decide_binding
 from controller.binding.use import LedgerUse
 from controller.fleet.view import NodeView
 from controller.ledger.record import GpuRecord, HolderState, Origin, PodRef
+from controller.placement.filter_and_score import FilterOutcome, filter_nodes, prioritize_nodes
+from controller.placement.keys import RequirementRules
+from controller.placement.refusals import WITHOUT_RECORD
 from controller.placement.requirements import Requirements, parse_requirements, share_group
 from controller.placement.snapshot import Scene
-from controller.placement.texts import WITHOUT_RECORD, RequirementRules
-from controller.placement.verbs import FilterOutcome, filter_nodes, prioritize_nodes
 from controller.policy import NodeMode, Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal

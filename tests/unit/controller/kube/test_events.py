@@ -30,7 +30,7 @@ from controller.kube.events import (
 from controller.kube.pods import KnownPod, PodsByNode
 from controller.kube.resources import Entry
 from controller.ledger.record import PodRef
-from controller.placement.verbs import FilterDecision, Totals
+from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- Events: the first at once, repeats as counts, never too many, never too long

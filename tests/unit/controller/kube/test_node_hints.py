@@ -10,7 +10,7 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.node_hints import BURST, MOST_REQUIREMENTS, HintPlan, LabelChange, WakeupQueue
 from controller.kube.node_hints import KEPT_NODE_NS as WAKEUP_KEPT_NS
 from controller.kube.node_hints import KEPT_REQUIREMENT_NS as KEPT_NS
-from controller.placement.texts import RequirementRules
+from controller.placement.keys import RequirementRules
 from tests.builders.admitted_pods import admitted, new_pod
 
 # --- Which hint labels nodes should have, and what is changed for that

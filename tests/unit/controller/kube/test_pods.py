@@ -7,8 +7,8 @@ from controller.binding.request import BoundPod
 from controller.kube.cache import Cache, Change
 from controller.kube.pods import REINDEX_NS, ClusterBoundPods, KnownPod, PodsByNode, pod_kind
 from controller.ledger.record import PodRef
+from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements
-from controller.placement.texts import RequirementRules
 from tests.fakes.clock import FakeClock
 
 KIND = pod_kind(RequirementRules())

@@ -27,7 +27,7 @@ from controller.kube.resources import (
 )
 from controller.ledger.claim import LivePod
 from controller.ledger.record import PodRef
-from controller.placement.texts import RequirementRules
+from controller.placement.keys import RequirementRules
 from tests.builders.ledger import record
 from tests.contracts.enrollment_store import FULL
 

@@ -15,13 +15,14 @@ from controller.placement.devices import (
     taken_without_record,
     used_by_holders_alone,
 )
+from controller.placement.filter_and_score import filter_nodes, prioritize_nodes
+from controller.placement.gpu_map import Place
 from controller.placement.node_verdict import Judge
-from controller.placement.pod import Place
-from controller.placement.requirements import Requirements, RequirementsInvalid
+from controller.placement.refusals import REFUSALS, WITHOUT_RECORD
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.selector import compile_labels, parse_selector
-from controller.placement.snapshot import PlacementMemory, Scene, placement_policy
-from controller.placement.texts import REFUSALS, WITHOUT_RECORD, Guarantee
-from controller.placement.verbs import filter_nodes, prioritize_nodes
+from controller.placement.snapshot import Scene, placement_policy
+from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import NodeMode, Policy
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode

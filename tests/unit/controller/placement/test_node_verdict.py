@@ -6,11 +6,12 @@ import pytest
 
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import GpuView, NodeView
-from controller.placement.node_verdict import Judge, Promise, promise_of, promise_to
-from controller.placement.pod import Place
-from controller.placement.requirements import Requirements, RequirementsInvalid
-from controller.placement.snapshot import InsecureStaticHashes, Scene
-from controller.placement.texts import REFUSALS, STILL_CLAIMED, Guarantee, Limit, message
+from controller.placement.gpu_map import Place
+from controller.placement.node_verdict import Judge, Limit, Promise, promise_of, promise_to
+from controller.placement.refusals import REFUSALS, STILL_CLAIMED, message
+from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
+from controller.placement.snapshot import Scene
+from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import (
     AttestationClass,
     ClassHash,

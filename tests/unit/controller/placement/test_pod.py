@@ -3,17 +3,9 @@ from typing import Any
 
 import pytest
 
-from controller.placement.pod import (
-    Place,
-    PodDecodeError,
-    decode_pod,
-    device_requests,
-    find_pod,
-    is_device_uuid,
-    parse_gpu_map,
-    pod_ordinal,
-)
-from controller.placement.texts import RequirementTextError
+from controller.placement.gpu_map import Place, is_device_uuid, parse_gpu_map, pod_ordinal
+from controller.placement.pod import PodDecodeError, decode_pod, device_requests, find_pod
+from controller.placement.values import RequirementTextError
 from gpuwarden.finding import Finding
 from tests.builders.pods import GPU_RESOURCE, as_pod, pod_json
 

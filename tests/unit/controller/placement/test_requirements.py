@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 
-from controller.placement.pod import Place
+from controller.placement.gpu_map import Place
+from controller.placement.keys import (
+    HINT_ANNOTATIONS,
+    REQUIREMENT_ANNOTATIONS,
+    RESULT_ANNOTATIONS,
+    SEED_REQUIRED_HASH,
+    RequirementRules,
+)
 from controller.placement.requirements import (
     UNMANAGED,
+    Guarantee,
     Requirements,
     RequirementsInvalid,
     Reserve,
     describe,
     read_requirements,
-)
-from controller.placement.texts import (
-    HINT_ANNOTATIONS,
-    REQUIREMENT_ANNOTATIONS,
-    RESULT_ANNOTATIONS,
-    SEED_REQUIRED_HASH,
-    Guarantee,
-    RequirementRules,
 )
 from controller.policy import Level
 from tests.builders.fleet_views import hash_of

@@ -15,7 +15,7 @@ from controller.placement.selector import (
     model_label,
     parse_selector,
 )
-from controller.placement.texts import RequirementTextError
+from controller.placement.values import RequirementTextError
 from tests.builders.fleet_views import acceptance, gpu, mig_slice
 
 

@@ -6,14 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.placement.snapshot import (
-    ABSENT,
-    CODES,
-    InsecureStaticHashes,
-    StaticHashesError,
-    Verdicts,
-    packed,
-)
+from controller.placement.static_hashes import InsecureStaticHashes, StaticHashesError
+from controller.placement.verdict_cache import ABSENT, CODES, Verdicts, packed
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import acceptance, fleet, hash_of, healthy, node
 

@@ -6,23 +6,26 @@ import pytest
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import GpuView
 from controller.placement.devices import DevicePool
-from controller.placement.node_verdict import Judge, Promise
-from controller.placement.pod import Place
-from controller.placement.requirements import Requirements
-from controller.placement.selector import breaks_island, islands
-from controller.placement.snapshot import InsecureStaticHashes, PlacementMemory, placement_policy
-from controller.placement.texts import Guarantee, Limit
-from controller.placement.verbs import (
+from controller.placement.explanation import (
     EXAMPLES,
-    MAX_REASONS,
     NodeFit,
-    bin_packing,
     explain_bound,
     explain_fit,
     explain_waiting,
+)
+from controller.placement.filter_and_score import (
+    MAX_REASONS,
+    bin_packing,
     filter_nodes,
     prioritize_nodes,
 )
+from controller.placement.gpu_map import Place
+from controller.placement.node_verdict import Judge, Limit, Promise
+from controller.placement.requirements import Guarantee, Requirements
+from controller.placement.selector import breaks_island, islands
+from controller.placement.snapshot import placement_policy
+from controller.placement.static_hashes import InsecureStaticHashes
+from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode
 from tests.builders.fleet_views import (

@@ -5,7 +5,8 @@ import pytest
 
 from controller.placement.pod import find_pod
 from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid, describe
-from controller.placement.snapshot import DeviceUse, InsecureStaticHashes, no_use
+from controller.placement.snapshot import DeviceUse, no_use
+from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import NodeMode, Policy
 from controller.record import Record
 from controller.recorders.http import FilterRecorder

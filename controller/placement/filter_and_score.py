@@ -1,33 +1,26 @@
-"""Verbs.
+"""What /filter and /prioritize answer: the nodes that pass, and a score from 0 to 10.
 
-Holds: filter, prioritize, decision, explanation, fit.
+The cost of /filter is linear in the names. Where hashes are asked for, only nodes whose last
+evidence has one of them are judged; the others cannot pass, and the reason is worked out for the
+first few only, and for all when somebody asks for the totals.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress, filterfalse, islice
-from typing import Final
 
 from controller.fleet.view import Acceptance
-from controller.placement.node_verdict import Judge, Promise, promise_to
+from controller.placement.node_verdict import Judge
+from controller.placement.refusals import REFUSALS
 from controller.placement.requirements import Requirements, RequirementsInvalid
 from controller.placement.selector import breaks_island
-from controller.placement.snapshot import CODES, IF_PASSES, IF_REJECTED, PASSES, Scene
-from controller.placement.texts import RANK, REFUSALS, Guarantee
-from controller.policy import NodeMode
+from controller.placement.snapshot import Scene
+from controller.placement.verdict_cache import CODES, IF_PASSES, IF_REJECTED, PASSES
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
-
-# --- filter
-# Filter: which of the scheduler's nodes a managed pod may go to. Pure.
-#
-# Cost is linear in the names: where hashes are asked for, only nodes whose last
-# evidence has one of them are judged; the others' answer is known to be no, and why
-# is worked out for the first few only, and for all when somebody asks for the totals.
 
 _LINE_END = [f" {code or '-'}\n" for code in CODES]
 _LINES_AT_ONCE = 1024
@@ -160,11 +153,7 @@ def _candidates(judge: Judge, scene: Scene) -> AbstractSet[str] | None:
     return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
 
-# --- prioritize
-# Prioritize: integers 0..10 for nodes (placement design, section 2; docs/scoring.md). Pure.
-#
-# Tightness first, then not wasting a higher evidence level, then freshness. A node
-# that is looser than another never gets the higher score; ties are possible.
+# --- scores
 
 MAX_SCORE = 10
 _TIGHT = (4, 3, 2, 2)
@@ -203,14 +192,13 @@ def level_penalty(acceptance: Acceptance, judge: Judge, now_ns: int) -> int:
 
     Fresh means in the first half of the lease.
     """
-    if RANK[acceptance.level] > RANK[judge.level]:
+    if acceptance.level.rank > judge.level.rank:
         return 0
     lease = acceptance.fresh_until_ns - acceptance.challenge_issued_ns
     return 2 if 2 * (acceptance.fresh_until_ns - now_ns) >= lease else 1
 
 
-# --- decision
-# What one /filter answer leaves behind: an audit record and counts per code. Pure.
+# --- the record of a decision
 
 _ACTOR = "kube-scheduler"
 _SHOWN_CHARS = 253
@@ -263,146 +251,3 @@ def _word(decision: FilterDecision, totals: Totals) -> str:
 
 def _cut(text: str) -> str:
     return text[:_SHOWN_CHARS]
-
-
-# --- explanation
-# Why a pod waits, or what it is promised where it is, for people. Pure.
-#
-# Rejections come from the very outcome that /filter would answer with now, about every node that
-# is known: the scheduler asks about those only that pass its own filters.
-
-EXAMPLES: Final = 8
-"""Nodes that are named, for each code and of those that pass."""
-_ASKED: Final = 1_000
-"""Passing nodes among which the best promise is looked for."""
-_BEST_FIRST: Final = (Guarantee.EXACT, Guarantee.SET, Guarantee.NODE)
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """All nodes that got one code."""
-
-    code: ReasonCode
-    detail: str
-    """Of the first of them."""
-    count: int
-    nodes: tuple[str, ...]
-    """The first few by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodExplanation:
-    """What there is to say of one pod; of one that asks for nothing of ours, that alone."""
-
-    needs: Requirements | RequirementsInvalid
-    refusal: Refusal | None = None
-    """What keeps it from every node, whatever their state."""
-    passing: int = 0
-    """Nodes that /filter would let it on now; not counted for a pod that is bound."""
-    examples: tuple[str, ...] = ()
-    """Some of them."""
-    rejections: tuple[Rejection, ...] = ()
-    """The most frequent code first; likewise."""
-    promise: Promise | None = None
-    """Of the node that it is bound to, or the best of those that pass."""
-
-
-def explain_waiting(
-    needs: Requirements | RequirementsInvalid, scene: Scene, denied: AbstractSet[str]
-) -> PodExplanation:
-    """A managed pod that is bound to no node; `denied` as in `filter_nodes`."""
-    names = sorted(scene.fleet.nodes.keys() | scene.static.hashes.keys())
-    outcome = filter_nodes(names, needs, scene, denied)
-    judge = Judge(needs, scene)
-    return PodExplanation(
-        needs=needs,
-        refusal=judge.pod_refusal,
-        passing=len(outcome.passed),
-        examples=tuple(outcome.passed[:EXAMPLES]),
-        rejections=_rejections(outcome, judge.refusal),
-        promise=_best(outcome.passed[:_ASKED], needs, scene),
-    )
-
-
-def explain_bound(
-    needs: Requirements | RequirementsInvalid, scene: Scene, node: str
-) -> PodExplanation:
-    """A managed pod that is bound."""
-    return PodExplanation(needs=needs, promise=_best([node], needs, scene))
-
-
-def _rejections(
-    outcome: FilterOutcome, refusal: Callable[[str], Refusal | None]
-) -> tuple[Rejection, ...]:
-    codes, found = outcome.codes(), []
-    for code, count in outcome.totals().rejected.items():
-        byte = CODES.index(code)
-        nodes = tuple(islice(compress(outcome.names, (x == byte for x in codes)), EXAMPLES))
-        known = outcome.reasons.get(nodes[0]) or refusal(nodes[0])
-        found.append(Rejection(code, "" if known is None else known.detail, count, nodes))
-    return tuple(sorted(found, key=lambda x: (-x.count, x.code)))
-
-
-def _best(
-    names: Iterable[str], needs: Requirements | RequirementsInvalid, scene: Scene
-) -> Promise | None:
-    if isinstance(needs, RequirementsInvalid):
-        return None
-    nodes = scene.fleet.nodes
-    promises = (
-        promise_to(needs, x, NodeMode.ENV if x not in nodes else nodes[x].mode, scene)
-        for x in names
-    )
-    return min(promises, key=lambda x: _BEST_FIRST.index(x.guarantee), default=None)
-
-
-# --- fit
-# Fit: every node's verdict for a pod, as /filter and /prioritize would give it. Pure.
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFit:
-    """One node's verdict; `promise` is None when it is refused."""
-
-    node: str
-    refusal: Refusal | None
-    score: int
-    promise: Promise | None
-
-
-@dataclass(frozen=True, slots=True)
-class FitReport:
-    """All verdicts, sorted by node name, and how many nodes got which code."""
-
-    fits: tuple[NodeFit, ...]
-    totals: dict[ReasonCode, int]
-    pod_refusal: Refusal | None
-    """Set where the pod itself is refused."""
-
-
-def explain_fit(
-    needs: Requirements | RequirementsInvalid,
-    scene: Scene,
-    *,
-    names: Iterable[str] | None = None,
-) -> FitReport:
-    """Judge a managed pod on `names`, or on every node that is known."""
-    judge = Judge(needs, scene)
-    known = scene.fleet.nodes.keys() | scene.static.hashes.keys()
-    fits = tuple(
-        _fit(name, judge, needs, scene) for name in sorted(known if names is None else names)
-    )
-    counts = Counter(fit.refusal.code for fit in fits if fit.refusal is not None)
-    return FitReport(fits, dict(sorted(counts.items())), judge.pod_refusal)
-
-
-def _fit(
-    name: str, judge: Judge, needs: Requirements | RequirementsInvalid, scene: Scene
-) -> NodeFit:
-    refusal = judge.refusal(name)
-    if refusal is not None or isinstance(needs, RequirementsInvalid):
-        return NodeFit(name, refusal, 0, None)
-    offer = judge.offer(name)
-    mode = NodeMode.ENV if offer is None else offer.mode
-    promise = promise_to(needs, name, mode, scene)
-    return NodeFit(name, None, score(name, judge, scene), promise)
