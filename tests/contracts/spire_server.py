@@ -103,7 +103,7 @@ class SpireServerContract(ABC):
         async with self.client() as client:
             assert not await client.may_do_more()
 
-    async def test_a_stranger_of_the_trust_domain_may_not_read(self) -> None:
+    async def test_another_workload_of_the_trust_domain_may_not_read(self) -> None:
         async with self.client(self.stranger) as client:
             for call in (
                 client.agents(moment()),

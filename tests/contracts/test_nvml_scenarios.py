@@ -793,7 +793,7 @@ async def test_more_processes_than_fit_are_said_to_be(node: NvmlNode) -> None:
 # --- events ------------------------------------------------------------------------------------
 
 
-async def test_an_xid_is_told_at_once(
+async def test_an_xid_is_reported_at_once(
     node: NvmlNode, listen: Callable[[NvmlInventorySource], Listener]
 ) -> None:
     gpus = [h100_sxm(i) for i in range(2)]
@@ -847,7 +847,7 @@ async def test_events_go_on_in_a_new_session(
         (UNKNOWN, EventKind.NVML_UNAVAILABLE),
     ],
 )
-async def test_a_wait_that_fails_is_told_once(
+async def test_a_wait_that_fails_is_reported_once(
     node: NvmlNode,
     code: int,
     kind: EventKind,

@@ -150,7 +150,7 @@ def test_a_watch_says_the_same_and_follows_a_rotation(backstage: Backstage) -> N
         watch.latest()
 
 
-def test_a_denial_is_told_apart_and_not_seen_by_an_open_watch(backstage: Backstage) -> None:
+def test_a_denial_is_distinguished_and_not_seen_by_an_open_watch(backstage: Backstage) -> None:
     watch = backstage.api.watch(lambda: None)
     backstage.deny()
     with pytest.raises(WorkloadApiDeniedError):
@@ -208,7 +208,7 @@ def test_a_rotation_arrives_without_a_rebuild(
     assert svid_watcher.facts().rebuilds == 1
 
 
-def test_the_order_of_identities_decides_nothing_and_none_of_ours_is_told(
+def test_the_order_of_identities_decides_nothing_and_none_of_ours_is_reported(
     sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher
 ) -> None:
     sandbox.add("a", OTHER)
@@ -252,7 +252,7 @@ KEEPS = [
 
 
 @pytest.mark.parametrize(("fault", "told"), KEEPS)
-def test_an_outage_is_told_keeps_the_svid_and_is_recovered_from(
+def test_an_outage_is_reported_keeps_the_svid_and_is_recovered_from(
     sandbox: InsecureWorkloadApi, svid_watcher: SvidWatcher, fault: Fault, told: str
 ) -> None:
     sandbox.add("a", AGENT)

@@ -75,12 +75,12 @@ def differences(crd: Schema, wanted: Schema, at: str = "spec") -> list[str]:
     return found
 
 
-def test_a_class_is_what_stands_in_the_file() -> None:
+def test_a_class_is_read_from_the_file() -> None:
     wanted = document("ClassDocumentEntry", without=("name",))
     assert differences(spec_of(CLASS), wanted) == []
 
 
-def test_the_policy_is_what_stands_in_the_file() -> None:
+def test_the_policy_is_read_from_the_file() -> None:
     wanted = document("PolicyDocument", without=("apiVersion", "kind", "classes"))
     assert differences(spec_of(POLICY), wanted) == []
     assert set(spec_of(POLICY)["properties"]["attestors"]["properties"]) == set(ATTESTORS)

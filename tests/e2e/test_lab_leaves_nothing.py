@@ -120,13 +120,13 @@ def test_an_asked_end_leaves_nothing(kept: Kept, how: signal.Signals) -> None:
     assert kept.remains() == []
 
 
-def test_a_killed_lab_is_cleaned_up_by_its_keeper(kept: Kept) -> None:
+def test_a_killed_lab_is_cleaned_up_by_its_cleanup_process(kept: Kept) -> None:
     kept.end(signal.SIGKILL)
     until("the keeper has swept", lambda: not kept.folder.exists())
     assert kept.remains() == []
 
 
-def test_a_lab_killed_with_its_keeper_is_cleaned_up_by_the_next(kept: Kept) -> None:
+def test_a_lab_killed_with_its_cleanup_process_is_cleaned_up_by_the_next(kept: Kept) -> None:
     os.kill(kept.keeper(), signal.SIGKILL)
     kept.end(signal.SIGKILL)
     assert kept.leftovers()

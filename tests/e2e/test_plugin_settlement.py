@@ -218,7 +218,7 @@ def _has_logged_once(controller: Controller, kind: str) -> bool:
     return [x["kind"] for x in controller.records()].count(kind) == 1
 
 
-def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
+def test_a_gpu_used_without_a_reservation_is_reported(world: World) -> None:
     world.start(world.plain, "unmanaged", tolerations=[TOLERATION])
     note = world.told("GpuUnreservedUse", world.node, f"pod {PLAIN}/unmanaged")
     (card,) = world.given()
@@ -232,7 +232,7 @@ def test_a_card_that_no_reservation_explains_is_told(world: World) -> None:
     world.plain.delete("unmanaged")
 
 
-def test_a_pod_that_uses_another_card_is_told_and_evicted_where_the_policy_says_so(
+def test_a_pod_that_uses_another_gpu_is_reported_and_evicted_where_the_policy_says_so(
     world: World,
 ) -> None:
     (uid,) = world.start(world.team, "greedy")

@@ -621,7 +621,7 @@ async def test_bad_news_on_one_stream_outdates_evidence_that_waits_on_another(
         assert last.refs["evidence"] == granted.refs["evidence"]
 
 
-async def test_a_stranger_holds_no_call_open(world: World) -> None:
+async def test_an_unknown_caller_holds_no_call_open(world: World) -> None:
     """A workload of our trust domain without a role that never says what it wants."""
     svid = world.ca.svid(CALLERS[CallerKind.NONE])
     async with AttestClient(svid, world.port, node=NODE) as client:

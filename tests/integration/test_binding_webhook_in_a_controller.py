@@ -107,7 +107,7 @@ async def test_without_keys_nothing_is_reserved(cluster: FakeCluster) -> None:
         assert cluster.api.objects.all("gpureservations") == {}
 
 
-async def test_a_pod_that_requests_a_gpu_where_no_node_gives_one_to_kubelet_is_told_so(
+async def test_a_pod_that_requests_a_gpu_where_no_node_gives_one_to_kubelet_is_reported_so(
     cluster: FakeCluster,
 ) -> None:
     pod = patched(new_pod(container(gpus=1)))

@@ -138,7 +138,7 @@ async def test_a_part_that_ends_unexpectedly_ends_the_process(
     assert controller.records()[-1]["kind"] == "log.stop"
 
 
-async def test_insecure_stand_ins_are_told_everywhere(
+async def test_insecure_settings_are_reported_everywhere(
     tmp_path: Path, workload_api: InsecureWorkloadApi
 ) -> None:
     async with running_controller(
@@ -170,7 +170,7 @@ async def test_insecure_stand_ins_are_told_everywhere(
     assert len(controller.records()[1]["refs"]["insecure"]) == 2
 
 
-async def test_a_store_that_forgets_is_told_as_such(
+async def test_a_store_in_memory_is_reported_as_such(
     tmp_path: Path, workload_api: InsecureWorkloadApi
 ) -> None:
     async with running_controller(tmp_path, workload_api, store__kind="memory") as controller:

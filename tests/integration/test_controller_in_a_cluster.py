@@ -87,7 +87,7 @@ async def test_it_starts_without_the_api_and_says_so(cluster: FakeCluster) -> No
         assert await here.metric("gpuwarden_store_available") == 1
 
 
-async def test_a_denial_of_another_replica_takes_the_node_out_and_is_told(
+async def test_a_quarantine_by_another_replica_counts_and_is_reported(
     cluster: FakeCluster,
 ) -> None:
     workload = gpu_pod("strict")
@@ -123,7 +123,7 @@ async def test_a_denial_of_another_replica_takes_the_node_out_and_is_told(
     assert lease["spec"]["holderIdentity"] == ""
 
 
-async def test_refused_evidence_is_told_on_the_node(cluster: FakeCluster) -> None:
+async def test_refused_evidence_is_reported_on_the_node(cluster: FakeCluster) -> None:
     async with cluster.controller() as here, here.client() as node:
 
         async def leads() -> bool | None:

@@ -412,7 +412,7 @@ async def _served_as(
         (Refusal(ReasonCode.PEER_ROLE_UNKNOWN), "PERMISSION_DENIED", "PEER_ROLE_UNKNOWN"),
     ],
 )
-async def test_who_may_not_call_is_told_so_on_unary_and_streams(
+async def test_who_may_not_call_is_reported_so_on_unary_and_streams(
     tmp_path: Path, world: World, caller: Caller | Refusal, status: str, reason: str
 ) -> None:
     server, calls = await _served_as(tmp_path, caller, world.clock, world)

@@ -70,7 +70,7 @@ def pod_user(name: str, uid: str) -> dict[str, Any]:
     }
 
 
-async def test_a_pod_s_own_word_and_what_others_see_of_it(cluster: FakeCluster) -> None:
+async def test_a_pod_confirms_its_own_reservation_and_readers_see_it(cluster: FakeCluster) -> None:
     async with calling(cluster) as (here, there):
         uid = here.create("train-0")["metadata"]["uid"]
         given = await here.bound("train-0")

@@ -220,7 +220,7 @@ async def test_a_status_that_was_not_taken_is_written_at_the_next_look(
         await task
 
 
-async def test_an_object_that_is_gone_is_told_nothing(server: FakeApiServer, world: World) -> None:
+async def test_a_deleted_object_gets_no_status(server: FakeApiServer, world: World) -> None:
     server.create(POLICIES, part({}))
     server.create(CLASSES, part({"hashes": [{"hash": HASH}]}, "a"))
     while (await world.change()).policy is None:

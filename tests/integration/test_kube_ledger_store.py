@@ -363,7 +363,7 @@ class TestTrouble:
             assert snapshot.by_pod["uid-0"] == tuple(x.lower() for x in names)
 
 
-async def test_a_record_whose_place_another_took_unseen_is_told(
+async def test_a_record_whose_place_another_took_unseen_is_reported(
     opened: Opened, server: FakeApiServer
 ) -> None:
     """A list shows another object under the name: the API server's history went back."""

@@ -276,7 +276,7 @@ async def test_refusals_are_statuses(
     assert dict(caught.value.trailing_metadata() or ())[REASON_KEY] == code
 
 
-async def test_everything_that_is_judged_by_is_told(world: World) -> None:
+async def test_everything_that_decides_is_reported(world: World) -> None:
     answer = await world.stub.AcceptNode(accept(), timeout=DEADLINE)
     told = answer.enrollment
     assert [(x.uuid, x.serial, x.identity_key, x.pci_bus_id, x.enrolled) for x in told.gpus] == [

@@ -31,7 +31,7 @@ def hints(there: LiveCluster, node: str) -> list[str]:
     return [key for key in labels if key.startswith(HINT_LABEL_PREFIX)]
 
 
-async def test_labels_follow_free_gpus_and_the_taint_is_told_of(cluster: FakeCluster) -> None:
+async def test_labels_follow_free_gpus_and_the_taint_is_reported_of(cluster: FakeCluster) -> None:
     cluster.create_nodes("node-2")
     for node in ("node-1", "node-2"):
         cluster.taint(node, TAINT)

@@ -184,7 +184,7 @@ async def test_a_server_that_speaks_no_h2_is_refused() -> None:
     assert impostor.received == b""
 
 
-async def test_a_server_that_refuses_our_svid_is_told_apart_from_one_that_is_away(
+async def test_a_server_that_refuses_our_svid_is_distinguished_from_one_that_is_away(
     server: EchoServer,
 ) -> None:
     foreign = InsecureCa("example.org")

@@ -75,7 +75,7 @@ async def test_kubelet_s_choice_becomes_a_record_and_ends_as_one(cluster: FakeCl
         await eventually(whole, "the record's life is in the audit log")
 
 
-async def test_use_off_the_books_is_told_once(cluster: FakeCluster) -> None:
+async def test_unreserved_use_is_reported_once(cluster: FakeCluster) -> None:
     settings = {"policy__file": policy(cluster.folder, POLICY)}
     async with cluster.live(**settings) as here:
         here.agent.allocations = (allocation("plain", GPUS[0], "team-b"),)

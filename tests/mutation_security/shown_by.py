@@ -65,5 +65,7 @@ AUDIT_TREE: Final = "tests/unit/gpuwarden/audit/test_tree_check.py"
 WITNESS: Final = "tests/unit/gpuwarden/audit/test_witness_conclusions.py"
 BUNDLE: Final = "tests/security/test_support_bundle_leaks.py"
 TOLD: Final = f"{BUNDLE}::test_what_a_controller_tells_holds_nothing_that_others_wrote"
-FROM_OUTSIDE: Final = f"{BUNDLE}::test_what_is_told_of_a_process_from_outside_holds_nothing_either"
+FROM_OUTSIDE: Final = (
+    f"{BUNDLE}::test_what_is_reported_of_a_process_from_outside_holds_nothing_either"
+)
 ARCHIVED_EVIDENCE: Final = "tests/unit/gpuwarden/audit/test_archived_evidence.py"

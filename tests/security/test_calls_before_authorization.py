@@ -50,7 +50,7 @@ async def _serving(
 
 
 @pytest.mark.parametrize("method", [CHECK, WATCH])
-async def test_a_stranger_is_refused_before_its_request_is_read(
+async def test_an_unknown_caller_is_refused_before_its_request_is_read(
     tmp_path: Path, method: str
 ) -> None:
     async with _serving(tmp_path, _stranger) as channel:
@@ -88,7 +88,7 @@ async def _fails(_request: object, _context: object) -> object:
     raise ValueError("what no caller should read")
 
 
-async def test_a_fault_is_told_without_its_text(tmp_path: Path) -> None:
+async def test_a_fault_is_reported_without_its_text(tmp_path: Path) -> None:
     service, _, method = LIST[1:].partition("/")
 
     def add(server: aio.Server) -> None:

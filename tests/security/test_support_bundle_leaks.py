@@ -204,7 +204,7 @@ def of_process(kind: str, folder: Path) -> Loaded[Any]:
 
 @pytest.mark.parametrize("kind", ["agent", "controller"])
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
-def test_what_is_told_of_a_process_from_outside_holds_nothing_either(
+def test_what_is_reported_of_a_process_from_outside_holds_nothing_either(
     text: str, kind: str, tmp_path: Path
 ) -> None:
     (tmp_path / TOKEN).mkdir()

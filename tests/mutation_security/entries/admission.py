@@ -154,7 +154,7 @@ ENTRIES: Final = (
         "controller/admission/validation.py",
         "        yield from islice(bypass(case), MOST_OF_A_CHECK)",
         "        yield from bypass(case)",
-        f"{POD_SIZE}::test_a_thousand_open_bypasses_are_told_a_few_times_each",
+        f"{POD_SIZE}::test_a_thousand_open_bypasses_are_reported_a_few_times_each",
     ),
     one(
         "uninjected",

@@ -70,7 +70,7 @@ ENTRIES: Final = (
         ),
         (
             f"{BINDING_DECISION}::test_what_blocks_a_grant_is_asked_about_the_very_gpus",
-            f"{RESTORED_GROUP}::test_a_stranger_without_a_record_is_seen_on_a_shared_gpu",
+            f"{RESTORED_GROUP}::test_unreserved_use_of_a_shared_gpu_is_seen",
         ),
     ),
     one(
@@ -101,7 +101,7 @@ ENTRIES: Final = (
         "controller/binding/webhook.py",
         "refusal = ports.grant_refusal(claim.node, ())",
         "refusal = None",
-        f"{BINDING_WEBHOOK}::test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile",
+        f"{BINDING_WEBHOOK}::test_no_answer_relies_on_a_ledger_that_was_rolled_back_meanwhile",
     ),
     one(
         "binding webhook-adopts-what-is-authentic",

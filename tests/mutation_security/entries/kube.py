@@ -60,7 +60,7 @@ ENTRIES: Final = (
         "            and object_uid(before) != known[key].uid\n",
         "            and False\n",
         "tests/integration/test_kube_ledger_store.py"
-        "::test_a_record_whose_place_another_took_unseen_is_told",
+        "::test_a_record_whose_place_another_took_unseen_is_reported",
     ),
     one(
         "api-audience",

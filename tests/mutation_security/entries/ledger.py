@@ -31,7 +31,7 @@ ENTRIES: Final = (
         "controller/ledger/occupancy.py",
         "    return use.is_given or has_stranger(use, holders)\n",
         "    return use.is_given\n",
-        f"{WITHOUT_RECORD}::test_of_those_that_no_stranger_uses_one_is_given",
+        f"{WITHOUT_RECORD}::test_one_of_the_gpus_without_unreserved_use_is_given",
     ),
     one(
         "early-is-one-pod-s",
@@ -92,11 +92,11 @@ ENTRIES: Final = (
         "controller/ledger/record.py",
         "share.includes(x.pod) and x.origin is not Origin.SETTLEMENT for x in",
         "x.origin for x in",
-        "tests/unit/controller/ledger/test_claim.py::test_not_beside_a_stranger",
-        "tests/unit/controller/ledger/test_occupancy.py::test_but_a_stranger_beside_it_does",
+        "tests/unit/controller/ledger/test_claim.py::test_no_claim_joins_a_pod_outside_its_share_group",
+        "tests/unit/controller/ledger/test_occupancy.py::test_but_unreserved_use_beside_it_does",
         "tests/unit/controller/ledger/test_release.py"
         "::test_two_holders_are_drift_unless_they_share",
-        f"{RESTORED_GROUP}::test_the_group_waits_until_an_adopted_stranger_has_gone",
+        f"{RESTORED_GROUP}::test_the_group_waits_until_a_restored_pod_outside_it_has_ended",
     ),
     one(
         "share-group-by-its-entry",
@@ -112,7 +112,7 @@ ENTRIES: Final = (
         "    return len(record.holders) > 1 and not record.is_shared_by(share)\n",
         "    return False\n",
         "tests/unit/controller/ledger/test_claim.py"
-        "::test_an_attempt_beside_a_stranger_is_not_taken_up",
+        "::test_an_attempt_beside_a_pod_outside_its_group_is_not_reused",
     ),
     one(
         "ledger-rollback",

@@ -28,7 +28,7 @@ ENTRIES: Final = (
         "        if refusal is not None:\n"
         "            await self._one_request(context)\n"
         "            await abort_with(context, refusal)\n",
-        f"{CALLS}::test_a_stranger_is_refused_before_its_request_is_read",
+        f"{CALLS}::test_an_unknown_caller_is_refused_before_its_request_is_read",
     ),
     SecurityMutation(
         "expired-mid-stream",

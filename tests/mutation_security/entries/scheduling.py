@@ -114,7 +114,7 @@ ENTRIES: Final = (
         "if use.card not in busy and is_taken(use, holders)",
         "if False",
         f"{WITHOUT_RECORD}::test_of_the_others_one_is_given",
-        f"{WITHOUT_RECORD}::test_nobody_gets_early_what_a_stranger_has",
+        f"{WITHOUT_RECORD}::test_no_early_reservation_of_a_gpu_in_unreserved_use",
         "tests/property/test_filter_and_binding_webhook.py::test_filter_and_binding_webhook_agree",
     ),
     one(

@@ -119,7 +119,7 @@ def test_kubelets_allocations_and_why_there_are_none_are_signed() -> None:
 
 
 @pytest.mark.parametrize("found", [PodsReading(("0" * 32,)), NOT_LOOKED, UNREAD])
-def test_pods_are_told_where_the_challenge_wants_them(found: PodsReading) -> None:
+def test_pods_are_reported_where_the_challenge_asks_for_them(found: PodsReading) -> None:
     stream, _ = opened(want=("inventory", "pods"))
     given = replace(reading(), pods=found)
     message = attester().evidence(stream, given, (), signer=SIGNER, at=AT)

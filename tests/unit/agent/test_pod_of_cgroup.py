@@ -79,7 +79,7 @@ def test_a_static_pod_has_a_hash(path: str) -> None:
         f"0::/{'x/' * 100}kubepods/pod{UID}/x",
     ],
 )
-def test_what_is_no_pod_or_cannot_be_told(text: str) -> None:
+def test_what_is_no_pod_or_cannot_be_reported(text: str) -> None:
     assert pod_uid(text) is None
 
 

@@ -239,7 +239,7 @@ def test_an_alarm_about_a_log_is_shown_and_takes_no_readiness_away() -> None:
     assert 'gpuwarden_agent_log_alarms{code="CHECKPOINT_INCONSISTENT"} 1.0' in bench.metrics()
 
 
-def test_what_kubelet_told_is_counted_and_each_change_logged_once() -> None:
+def test_kubelet_reports_are_counted_and_each_change_is_logged_once() -> None:
     bench = Bench()
     held = Allocation("team-a", "job", "main", "nvidia.com/gpu", gpu_uuid(1))
     told, failed = AllocationReading((held,)), unread("UNAVAILABLE", "UNAVAILABLE: gone")

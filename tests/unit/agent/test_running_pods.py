@@ -44,7 +44,7 @@ def test_a_reader_inside_a_pod_of_its_own_sees_nothing_of_the_node(
         pods_in(tree(tmp_path, of_pod(TWO), first=first))
 
 
-def test_more_pods_than_can_be_told_are_not_told_in_part(tmp_path: Path) -> None:
+def test_more_pods_than_fit_are_not_reported_in_part(tmp_path: Path) -> None:
     many = (of_pod(f"{n:08x}-0000-4000-8000-000000000000") for n in range(MAX_PODS + 1))
     with pytest.raises(UnreadableProcessesError, match="TOO_MANY"):
         pods_in(tree(tmp_path, *many))

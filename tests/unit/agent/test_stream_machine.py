@@ -134,7 +134,7 @@ def test_what_ends_a_stream(events: tuple[Event, ...], reason: EndReason, detail
         lambda code: VerdictReceived(verdict("", accepted=False, code=code)),
     ],
 )
-def test_superseded_is_told_apart(code: str, last: Callable[[str], Event]) -> None:
+def test_superseded_is_distinguished(code: str, last: Callable[[str], Event]) -> None:
     _, log = run(challenge(), last(code))
     end = log[-1][-1]
     assert isinstance(end, End)
@@ -197,7 +197,7 @@ def test_deadlines_follow_the_phase() -> None:
     assert late.deadline_ns == 15 * S + int(27.5 * S) + 10 * S
 
 
-def test_bad_news_is_told_at_once_and_once() -> None:
+def test_a_failure_notice_is_reported_at_once_and_once() -> None:
     first, second = xid(79), xid(48)
     state, log = run(challenge(), News(first), News(second), News(second))
     assert log[1:] == [(Tell(first),), (), ()]

@@ -62,7 +62,7 @@ def test_what_an_earlier_process_saw_counts() -> None:
     assert later.alarmed == []
 
 
-def test_an_alarm_is_told_once_and_stays() -> None:
+def test_an_alarm_is_reported_once_and_stays() -> None:
     kept = Kept()
     kept.witness.witness(of("o", 5).shown())
     fork = of("o", 5, fork=2)
@@ -81,7 +81,7 @@ def test_an_alarm_is_told_once_and_stays() -> None:
     assert later.witness.checkpoints()[0].checkpoint == of("o", 5).note()
 
 
-def test_a_reset_is_told_beside_an_inconsistency() -> None:
+def test_a_reset_is_reported_beside_an_inconsistency() -> None:
     kept = Kept()
     kept.witness.witness(of("o", 5).shown())
     kept.witness.witness(of("o", 5, fork=2).shown(5))

@@ -226,7 +226,7 @@ def test_streams_are_counted_per_peer_and_in_all_until_closed() -> None:
     assert usage.open_streams == 3
 
 
-def test_opening_too_often_is_told_and_time_heals_it() -> None:
+def test_opening_too_often_is_reported_and_time_heals_it() -> None:
     usage = _usage(openings=Rate(1.0, 2))
     assert [usage.open("a", 0).rate_exceeded for _ in range(3)] == [False, False, True]
     assert usage.open("b", 0).rate_exceeded is False
@@ -244,7 +244,7 @@ def test_messages_have_their_own_rate_per_peer() -> None:
     assert usage.message("a", S) is None
 
 
-def test_who_comes_too_fast_is_told_for_how_long() -> None:
+def test_who_comes_too_fast_is_reported_for_how_long() -> None:
     usage = _usage(messages=Rate(0.25, 1))
     assert usage.wait_ns("a") == 0
     assert usage.message("a", 0) is None

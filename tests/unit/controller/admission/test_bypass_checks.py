@@ -110,7 +110,7 @@ def test_a_foreign_scheduler_is_refused_for_managed_pods_alone() -> None:
     assert codes(plain) == []
 
 
-def test_all_open_bypasses_are_told_at_once() -> None:
+def test_all_open_bypasses_are_reported_at_once() -> None:
     pod = new_pod(container(env=[ALL], securityContext=PRIVILEGED), hostPID=True, volumes=[HOST])
     assert codes(pod) == ["BYPASS_ENV", "BYPASS_HOSTPATH", "BYPASS_PRIVILEGED", "BYPASS_HOST_PID"]
 
@@ -142,7 +142,7 @@ def test_an_own_value_where_ours_belongs_is_not_injected() -> None:
     assert [x.code for x in validate(stored).refusals] == [ReasonCode.BYPASS_UNINJECTED]
 
 
-def test_results_and_faults_are_told_before_any_bypass() -> None:
+def test_results_and_faults_are_reported_before_any_bypass() -> None:
     bad = {"gpuwarden.dev/node": "n", "gpuwarden.dev/min-level": "?"}
     found = validate(new_pod(hostPID=True, annotations=bad)).refusals
     assert [x.code.value for x in found] == ["BYPASS_ANNOTATION", "REQ_INVALID"]
@@ -174,7 +174,7 @@ def test_a_managed_pod_leaves_room_for_what_we_write(
     assert codes(new_pod(annotations={**few, **LEVEL}, labels=labels)) == []
 
 
-def test_twins_of_results_are_ours_too() -> None:
+def test_aliases_of_result_annotations_are_reserved_too() -> None:
     for key in ("fudo.org/gpu.uuid", "fudo.org/gpu.reservation-id", "fudo.org/gpu.node"):
         found = validate(new_pod(annotations={key: "x"}), enforced=False).refusals
         assert [x.code.value for x in found] == ["BYPASS_ANNOTATION"]

@@ -80,7 +80,7 @@ def test_elsewhere_only_where_it_has_a_key_of_ours() -> None:
             assert [x.code.value for x in judge(made, enforced=False).refusals] == ["REQ_INVALID"]
 
 
-def test_a_thousand_open_bypasses_are_told_a_few_times_each() -> None:
+def test_a_thousand_open_bypasses_are_reported_a_few_times_each() -> None:
     flood = [variable("NVIDIA_VISIBLE_DEVICES", "all")] * 1000
     powers = {"capabilities": {"add": ["SYS_ADMIN"] * 1000}}
     made = new_pod(container(env=flood, securityContext=powers), hostPID=True)
@@ -126,7 +126,7 @@ async def ask(
     return await webhooks.validate(request_of(review_json(pod, namespace=namespace)))
 
 
-async def test_is_told_how_to_ask_instead() -> None:
+async def test_names_the_other_way_to_request() -> None:
     (refusal,) = (await ask(GPU_POD, ALL_ENV)).refusals
     assert refusal.code == "NODE_MODE"
     assert refusal.detail == (
@@ -135,7 +135,7 @@ async def test_is_told_how_to_ask_instead() -> None:
     )
 
 
-async def test_is_not_told_to_ask_otherwise_where_that_helps_nobody() -> None:
+async def test_does_not_name_another_way_where_that_helps_nobody() -> None:
     policy = Policy(pools=(NodePool("*", NodeMode.DRA), NodePool("a", NodeMode.PER_GPU)))
     (refusal,) = (await ask(GPU_POD, policy)).refusals
     assert refusal.code == "NODE_MODE"

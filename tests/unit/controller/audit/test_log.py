@@ -485,14 +485,14 @@ def test_copies_are_whole_lines_and_the_end_waits_for_them() -> None:
         assert pipe.read() == b"one\ntwo\n"
 
 
-def test_without_copies_the_end_is_told_all_the_same() -> None:
+def test_without_copies_the_end_is_reported_all_the_same() -> None:
     workbench = Workbench()
     workbench.reporting.state("", low=False)
     workbench.reporting.close()
     assert workbench.metric(names.AUDIT_AVAILABLE) == 0
 
 
-def test_states_are_told_as_they_change() -> None:
+def test_states_are_reported_as_they_change() -> None:
     workbench = Workbench()
     assert workbench.told(("no disk", False)) == [DOWN]
     assert workbench.metric(names.AUDIT_AVAILABLE) == 0

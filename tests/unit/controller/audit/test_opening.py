@@ -53,7 +53,7 @@ def test_a_new_log_says_where_it_begins(folder: Path) -> None:
     ]
 
 
-def test_a_torn_end_is_told(folder: Path) -> None:
+def test_a_torn_end_is_reported(folder: Path) -> None:
     folder.mkdir()
     lines = log(2)
     (folder / file_name(1)).write_bytes(lines[0] + lines[1][:9])

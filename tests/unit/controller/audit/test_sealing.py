@@ -141,7 +141,7 @@ def test_value_without_canonical_form_does_not_lose_the_record(value: object) ->
     assert "unencodable" in decoded({"x": value})
 
 
-def test_long_name_is_cut_and_told_apart_by_a_digest() -> None:
+def test_long_name_is_cut_and_distinguished_by_a_digest() -> None:
     lines = [SEALER.seal(record(subject="n" * 500 + end), WALL, BEFORE_FIRST).line for end in "ab"]
     subjects = [decode_record(line).subject for line in lines]
 

@@ -267,7 +267,7 @@ def test_the_log_begins_with_its_start_and_a_checkpoint(folder: Path) -> None:
     assert published.head.size == 1
 
 
-def test_a_group_is_written_in_order_and_its_waiters_are_told(folder: Path) -> None:
+def test_a_group_is_written_in_order_and_its_waiters_are_reported(folder: Path) -> None:
     workbench = Workbench(folder).begin().put(STATE, FILTER)
     workbench.grant()
     assert workbench.step() == 3

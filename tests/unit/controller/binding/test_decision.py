@@ -71,7 +71,7 @@ def held(gpu_uuid: str, uid: str = "somebody", owner: str | None = None, **more:
     return replace(record(part, gpu=gpu_uuid), node=NODE)
 
 
-def test_a_managed_pod_gets_a_gpu_and_is_told_which() -> None:
+def test_a_managed_pod_gets_a_gpu_and_its_annotations_name_it() -> None:
     found = reserve(decided())
     subject = ReservationSubject("team-a", NODE, (GPUS[0],), UID)
     assert found.gpus == (GPUS[0],)

@@ -150,7 +150,7 @@ async def test_of_the_others_one_is_given() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy(), NO_PROCESSES])
-async def test_of_those_that_no_stranger_uses_one_is_given(policy: Policy) -> None:
+async def test_one_of_the_gpus_without_unreserved_use_is_given(policy: Policy) -> None:
     world = BindingWorld()
     world.policy = policy
     me = await world.replica()
@@ -199,7 +199,7 @@ async def test_a_retry_gets_what_it_has_although_it_runs_by_now(policy: Policy) 
 
 
 @pytest.mark.parametrize("stranger", ["idle", "train-0"])
-async def test_a_retry_does_not_get_what_a_stranger_has_taken_meanwhile(stranger: str) -> None:
+async def test_a_retry_does_not_get_a_gpu_in_unreserved_use_meanwhile(stranger: str) -> None:
     """Kubelet gives nothing to a pod that waits: of its name there was one before."""
     world = BindingWorld()
     me = await world.replica()
@@ -210,7 +210,7 @@ async def test_a_retry_does_not_get_what_a_stranger_has_taken_meanwhile(stranger
     assert world.assigned() == {name: (GPUS[1],)}
 
 
-async def test_a_pod_with_a_record_is_no_stranger() -> None:
+async def test_a_pod_with_a_reservation_is_not_unreserved_use() -> None:
     """It holds its GPU, whatever it is called there; nobody else's is taken for it."""
     world = BindingWorld(2)
     me = await world.replica()
@@ -223,7 +223,7 @@ async def test_a_pod_with_a_record_is_no_stranger() -> None:
     assert world.assigned() == {first: (GPUS[0],), second: (GPUS[1],)}
 
 
-async def test_nobody_gets_early_what_a_stranger_has() -> None:
+async def test_no_early_reservation_of_a_gpu_in_unreserved_use() -> None:
     world = BindingWorld(2)
     me = await world.replica()
     world.report(**given(GPUS[0]))
@@ -234,7 +234,7 @@ async def test_nobody_gets_early_what_a_stranger_has() -> None:
     assert await api.create(early_pod(), "train-1") is None
 
 
-async def test_what_a_stranger_takes_after_the_creation_is_told_at_the_binding_webhook() -> None:
+async def test_unreserved_use_after_the_creation_is_reported_at_the_binding_webhook() -> None:
     world = BindingWorld(2)
     me = await world.replica()
     assert await Creation(world, me, me).create(early_pod(), "train-0") is not None

@@ -148,7 +148,7 @@ async def test_a_node_that_shows_the_pod_is_not_contradicted() -> None:
     assert world.states() == {}
 
 
-async def test_a_wrong_word_is_noticed_once_the_node_speaks_again() -> None:
+async def test_a_wrong_manual_override_is_noticed_once_the_node_reports_again() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     mine = await left_behind(world, me)
@@ -262,7 +262,7 @@ async def test_a_write_without_an_answer_may_be_done() -> None:
     assert me.sink.writes[-1] == "failed"
 
 
-async def test_after_a_restart_it_is_not_held_again_on_the_word_of_the_log() -> None:
+async def test_after_a_restart_it_is_not_restored_from_the_log() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     mine = await left_behind(world, me)

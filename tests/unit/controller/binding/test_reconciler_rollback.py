@@ -506,7 +506,7 @@ async def restarted_on(world: BindingWorld, copy: GpuRecord, log: Grants | None 
 
 
 @pytest.mark.parametrize("owner", [None, "set-2"])
-async def test_the_group_waits_until_an_adopted_stranger_has_gone(owner: str | None) -> None:
+async def test_the_group_waits_until_a_restored_pod_outside_it_has_ended(owner: str | None) -> None:
     world = BindingWorld(1)
     _, copy = await with_copy(world)
     if owner is not None:
@@ -526,7 +526,7 @@ async def test_the_group_waits_until_an_adopted_stranger_has_gone(owner: str | N
     assert world.lands("web-1", await me.bind("web-1"))
 
 
-async def test_a_stranger_that_only_the_log_knows_closes_the_group_too() -> None:
+async def test_a_pod_outside_the_group_that_only_the_log_knows_closes_it_too() -> None:
     world = BindingWorld(1)
     before, copy = await with_copy(world)
     removed_by_force(world, "q")
@@ -544,7 +544,7 @@ async def test_a_stranger_that_only_the_log_knows_closes_the_group_too() -> None
     assert world.lands("web-1", await me.bind("web-1"))
 
 
-async def test_a_stranger_without_a_record_is_seen_on_a_shared_gpu() -> None:
+async def test_unreserved_use_of_a_shared_gpu_is_seen() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     assert world.lands("web-0", await me.bind(member(world, 0)))

@@ -78,7 +78,7 @@ def test_what_is_settled_and_used_agrees() -> None:
     assert faults(device(), users={"GPU-a": {"uid-train-0"}}, records=(held(),)) == set()
 
 
-def test_what_kubelet_gave_and_nothing_explains_is_off_the_books() -> None:
+def test_an_allocation_without_a_reservation_is_unreserved_use() -> None:
     assert faults(device()) == {(K.UNRESERVED_USE, "GPU-a", "train-0")}
     plain = (bound(needs=None),)
     used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}}
@@ -138,7 +138,7 @@ def test_what_is_given_and_not_settled_yet_is_never_a_fault_of_its_pod() -> None
     assert shown == {(K.UNRESERVED_USE, "GPU-c", "train-0")}
 
 
-def test_without_kubelet_s_word_no_pod_of_a_plugin_node_is_accused() -> None:
+def test_without_an_allocation_report_no_pod_of_a_plugin_node_is_faulted() -> None:
     used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0", None}}
     assert faults(users=used, given=None) == {(K.UNRESERVED_USE, "GPU-a", None)}
     assert (K.UNRESERVED_USE, "GPU-a", "train-0") in faults(
@@ -200,7 +200,7 @@ def test_one_report_alone_is_nothing_yet() -> None:
     assert watch.reported(NODE, [ONE]).begun == ()
 
 
-def test_it_is_told_once_however_many_reports_show_it() -> None:
+def test_it_is_reported_once_however_many_reports_show_it() -> None:
     watch = FaultWatch()
     watch.reported(NODE, [ONE])
     assert watch.reported(NODE, [ONE, TWO]).begun == (ONE,)

@@ -198,7 +198,7 @@ async def test_a_lost_answer_writes_no_second_record() -> None:
     assert sink.writes == ["failed"]
 
 
-async def test_without_keys_nothing_is_settled_and_it_is_told() -> None:
+async def test_without_keys_nothing_is_settled_and_it_is_reported() -> None:
     world = World()
     use_reconciler, sink = world.replica(keys=False)
     await world.rounds(use_reconciler, "GPU-a", count=3)
@@ -234,7 +234,7 @@ async def test_on_an_env_node_nothing_is_settled() -> None:
     assert sorted(sink.begun) == ["unreserved ", "unreserved_use GPU-a"]
 
 
-async def test_a_disagreement_is_told_once_and_its_end_too() -> None:
+async def test_a_disagreement_is_reported_once_and_its_end_too() -> None:
     world = World()
     world.pods.pods.clear()
     use_reconciler, sink = world.replica()

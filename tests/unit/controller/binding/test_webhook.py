@@ -63,7 +63,7 @@ async def test_a_dry_run_claims_nothing_and_leaves_nothing_behind() -> None:
     assert len(me.denials) == 0
 
 
-async def test_a_refusal_is_told_and_remembered() -> None:
+async def test_a_refusal_is_reported_and_remembered() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     await me.claims.claim(foreign(GPUS[0]))
@@ -248,7 +248,7 @@ async def test_an_answer_that_comes_too_late_takes_its_claim_back() -> None:
     assert me.woken == [NODE]
 
 
-async def test_no_answer_stands_on_a_ledger_that_went_backwards_meanwhile() -> None:
+async def test_no_answer_relies_on_a_ledger_that_was_rolled_back_meanwhile() -> None:
     world = BindingWorld()
     me = await world.replica()
     me.audit.held = asyncio.Event()
@@ -301,7 +301,7 @@ async def test_report_only_mode_shows_and_does_nothing() -> None:
     assert list(world.states().values()) == [["Proposed"]]
 
 
-async def test_the_api_server_s_word_about_the_namespace_counts() -> None:
+async def test_the_namespace_comes_from_the_api_server() -> None:
     world = BindingWorld()
     me = await world.replica()
     plain = env_pod({}, name="plain", uid="uid-plain", enforced=False)

@@ -145,7 +145,7 @@ async def test_what_cannot_be_reserved_on_the_node_that_is_named_is_refused(
     assert world.states() == {}
 
 
-async def test_of_200_admissions_8_get_a_gpu_each_and_192_are_told_that_there_is_none() -> None:
+async def test_of_200_admissions_8_get_a_gpu_each_and_192_are_reported_that_there_is_none() -> None:
     """As the API server reads the answers; two replicas, each asked about every other pod."""
     world, me, api = await stage(8)
     other = await world.replica("b")
@@ -770,7 +770,7 @@ async def test_others_that_are_faster_at_a_record_are_looked_at_again() -> None:
     assert told(late) == GPUS[1]
 
 
-async def test_of_many_nodes_what_says_most_is_told() -> None:
+async def test_of_many_nodes_what_says_most_is_reported() -> None:
     world, me, api = await stage(1, 1, 1)
     stale = world.fleet.nodes["gpu-3"]
     nodes = {**world.fleet.nodes, "gpu-3": replace(stale, mode=NodeMode.PLUGIN)}

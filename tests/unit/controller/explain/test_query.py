@@ -77,7 +77,7 @@ async def test_a_pod_that_is_gone_is_asked_about_in_the_ledger() -> None:
     assert (found.case.pod, found.explanation, found.case.reserved) == (None, None, (GPU,))
 
 
-async def test_what_cannot_be_told() -> None:
+async def test_what_cannot_be_reported() -> None:
     for asked, text in (
         (query(document=Pods(None, "the pod could not be read: no answer").document), "no answer"),
         (query(b"{]"), "not a Pod"),

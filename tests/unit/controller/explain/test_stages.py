@@ -298,7 +298,7 @@ def test_a_process_on_a_part_is_named_on_the_whole_gpu() -> None:
     ],
     ids=["held", "another GPU", "kubelet gave it", "kubelet was not asked", "unread ledger"],
 )
-def test_whoever_may_have_the_part_beside_is_no_stranger(
+def test_the_owner_of_the_neighbouring_mig_device_is_not_unreserved_use(
     other: GpuProcess, more: dict[str, Any]
 ) -> None:
     assert on_its_part(process(), other, **more).state is State.REACHED
@@ -329,13 +329,13 @@ def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict
     )
 
 
-def test_a_pod_that_has_another_gpu_is_a_stranger_on_this_one() -> None:
+def test_a_pod_with_another_gpu_is_unreserved_use_on_this_one() -> None:
     elsewhere = held(gpu=OTHER_GPU, uid=OTHER_UID, reservation="v1.k1.b")
     found = told(pod_document(), held(), elsewhere, node=node_of(process(uid=OTHER_UID)))
     assert found.stages[4].state is State.MISMATCH
 
 
-def test_pods_of_its_share_group_are_no_strangers() -> None:
+def test_pods_of_its_share_group_are_not_unreserved_use() -> None:
     other = holder(GPU, reservation="v1.k1.z", pod=replace(held().holders[0].pod, uid=OTHER_UID))
     shared = replace(held(), holders=(held().holders[0], other), share=SHARE)
     node = node_of(process(), process(uid=OTHER_UID))

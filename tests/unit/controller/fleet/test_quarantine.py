@@ -65,7 +65,7 @@ async def test_pins_stay_and_a_node_without_record_gets_one() -> None:
     assert denials.unwritten == {}
 
 
-async def test_the_first_denial_stands() -> None:
+async def test_the_first_quarantine_entry_is_kept() -> None:
     store = Store([replace(PINNED, denial=FIRST)])
     denials = QuarantineEntries(store)
     assert await denials.deny("gpu-1", SECOND)

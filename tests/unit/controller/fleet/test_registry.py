@@ -113,7 +113,7 @@ def test_grants_are_asked_for_without_swapping_anything(good: dict[str, Accepted
     assert not registry.needs_grant(following, following.challenge_issued_ns)
 
 
-def test_a_refusal_is_told_with_the_owners_it_left_unharmed(good: dict[str, Accepted]) -> None:
+def test_a_refusal_is_reported_with_the_owners_it_left_unharmed(good: dict[str, Accepted]) -> None:
     registry = FleetRegistry()
     accept(registry, good["gpu-1"])
     claim = ContestedClaim(gpu_uuid(1), "gpu-2", "gpu-1")
@@ -175,7 +175,7 @@ def test_quarantine_and_release(good: dict[str, Accepted]) -> None:
     assert "gpu-9" not in registry.snapshot().nodes
 
 
-def test_ends_of_leases_are_told_once_each(good: dict[str, Accepted]) -> None:
+def test_ends_of_leases_are_reported_once_each(good: dict[str, Accepted]) -> None:
     registry = FleetRegistry()
     first, second = good["gpu-1"], later(good["gpu-2"], 10)
     accept(registry, first)

@@ -99,7 +99,7 @@ def test_older_facts_never_replace_newer_ones(at: int) -> None:
     assert record.view.acceptance == proven(100)
 
 
-def test_the_end_of_a_lease_is_told_once_and_the_next_round_restores() -> None:
+def test_the_end_of_a_lease_is_reported_once_and_the_next_round_restores() -> None:
     record, kinds = after(
         accept(100), Tick(189 * S), Tick(190 * S), Tick(191 * S), accept(200), Tick(290 * S)
     )
@@ -256,7 +256,7 @@ class TestBadNews:
         assert record.bad_gpus == {}
 
 
-def test_lost_and_returned_gpus_are_told() -> None:
+def test_lost_and_returned_gpus_are_reported() -> None:
     gone = gpu_view(1, lost=lost_gpu(1))
     record, kinds = after(accept(100), accept(125, gpus=(gpu_view(0), gone)))
     assert kinds == [K.FIRST_ACCEPTED, K.FACTS_CHANGED, K.GPU_LOST]

@@ -126,14 +126,14 @@ class TestFailures:
         cache.record_failure(ApiError("no", status))
         assert cache.next_request() == WantList()
 
-    def test_watches_that_never_say_a_word_give_way_to_a_list(self, cache: Cache[str]) -> None:
+    def test_silent_watches_are_replaced_by_a_list(self, cache: Cache[str]) -> None:
         for _ in range(2):
             cache.record_failure(ApiError("too large resource version", 504))
         assert cache.next_request() == WantWatch("v1")
         cache.record_failure(ApiError("too large resource version", 504))
         assert cache.next_request() == WantList()
 
-    def test_pauses_grow_to_a_limit_and_end_with_the_first_word(self, cache: Cache[str]) -> None:
+    def test_pauses_grow_to_a_limit_and_end_with_the_first_answer(self, cache: Cache[str]) -> None:
         assert cache.pause_s(0.5) == 0.0
         pauses = []
         for _ in range(12):

@@ -197,7 +197,7 @@ def none(_node: str) -> Iterable[KnownPod]:
     return ()
 
 
-def test_a_quarantine_is_told_on_the_node_and_its_managed_pods() -> None:
+def test_a_quarantine_is_reported_on_the_node_and_its_managed_pods() -> None:
     change = TrustChange("gpu-1", ChangeKind.QUARANTINED, ReasonCode.DUPLICATE_AGENT, "two of them")
     node, on_pod = trust_notices([change], NODES, lambda _node: [pod()])
     assert node.regarding == Regarding("Node", "gpu-1", "uid-1")
@@ -361,7 +361,7 @@ FILTERED = FilterDecision(
 REGARDED = Regarding("Pod", "train-0", "uid-0", "team-a")
 
 
-def test_a_binding_that_would_be_denied_is_told_on_its_pod() -> None:
+def test_a_binding_that_would_be_denied_is_reported_on_its_pod() -> None:
     notice = binding_notice(BOUND)
     assert notice is not None
     assert (notice.regarding, notice.reason, notice.code) == (
@@ -372,7 +372,7 @@ def test_a_binding_that_would_be_denied_is_told_on_its_pod() -> None:
     assert notice.note == "would be denied: none free (and 1 more)"
 
 
-def test_a_pod_that_no_node_would_get_is_told_why() -> None:
+def test_a_pod_that_no_node_would_get_is_reported_why() -> None:
     notice = placement_notice(FILTERED, REJECTED)
     assert notice is not None
     assert (notice.regarding, notice.reason) == (REGARDED, "PodWouldNotBePlaced")
@@ -380,12 +380,12 @@ def test_a_pod_that_no_node_would_get_is_told_why() -> None:
     assert notice.note == "no node would be offered: 3 NODE_NO_EVIDENCE, 1 GPU_BUSY"
 
 
-def test_nothing_is_told_where_nothing_would_be_denied() -> None:
+def test_nothing_is_reported_where_nothing_would_be_denied() -> None:
     assert binding_notice(replace(BOUND, refusals=())) is None
     assert placement_notice(FILTERED, replace(REJECTED, passed=1)) is None
     assert placement_notice(FILTERED, Totals(0, {}, "d")) is None
 
 
-def test_nothing_is_told_of_what_is_carried_out() -> None:
+def test_nothing_is_reported_of_what_is_carried_out() -> None:
     assert binding_notice(replace(BOUND, reported=False)) is None
     assert placement_notice(replace(FILTERED, reported=False), REJECTED) is None

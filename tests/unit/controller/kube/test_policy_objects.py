@@ -124,7 +124,7 @@ def test_opaque_hashes_only_where_the_installation_says_so() -> None:
     assert faults(found)
 
 
-def test_editions_are_told_apart_by_object_and_generation() -> None:
+def test_editions_are_distinguished_by_object_and_generation() -> None:
     found = dict([POLICY_KIND.entry(raw(NAME, {}, generation=3))])
     assert PolicyObjects(found, {}).editions() == {MINE: Edition("uid-cluster", 3)}
 

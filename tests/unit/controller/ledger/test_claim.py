@@ -237,7 +237,7 @@ def test_what_the_pod_has_against_it(state: HolderState, pod: PodSight, code: Re
     assert finalized(in_state(state), pod) is code
 
 
-def test_another_pods_word_does_not_count() -> None:
+def test_a_token_of_another_pod_does_not_confirm() -> None:
     found = finalized(record(), replace(BOUND, uid="uid-1"), "uid-1")
     assert found is ReasonCode.RESERVATION_CONFLICT
     assert finalized(record(), BOUND, "uid-1") is ReasonCode.RESERVATION_CONFLICT
@@ -297,7 +297,7 @@ class TestClaimOn:
 
 
 @pytest.mark.parametrize("share", [None, SHARE])
-def test_an_attempt_beside_a_stranger_is_not_taken_up(share: ShareGroup | None) -> None:
+def test_an_attempt_beside_a_pod_outside_its_group_is_not_reused(share: ShareGroup | None) -> None:
     mixed = record(holder(), holder(pod=STRANGER, adopted=True), share=share)
     for call in (CALL, OTHER_CALL):
         found = claim_on(mixed, claim("GPU-a", call=call, share=share), "GPU-a")
@@ -340,7 +340,7 @@ class TestShareGroup:
             holder(pod=replace(POD, owner=None), adopted=True, state=HolderState.RELEASING),
         ],
     )
-    def test_not_beside_a_stranger(self, part: Holder) -> None:
+    def test_no_claim_joins_a_pod_outside_its_share_group(self, part: Holder) -> None:
         """One that was adopted, or held again, as neither a claim nor the group let it in."""
         for holders in ((part,), (holder(pod=replace(POD, uid="uid-2")), part)):
             mixed = record(*sorted(holders, key=lambda x: x.reservation), share=SHARE)

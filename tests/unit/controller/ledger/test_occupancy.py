@@ -180,7 +180,7 @@ def test_a_share_group_does_not_stand_in_its_own_way() -> None:
 
 
 @pytest.mark.parametrize("part", STRANGERS)
-def test_but_a_stranger_beside_it_does(part: Holder) -> None:
+def test_but_unreserved_use_beside_it_does(part: Holder) -> None:
     """Also once the group's own pods have gone."""
     for holders in ((holder("GPU-c", pod=OTHER_POD), part), (part,)):
         mixed = record(*holders, gpu="GPU-c", share=SHARE)
@@ -320,7 +320,7 @@ class TestHistory:
         (replace(FIRM, unrecorded=frozenset({"a", "b"})), "2 nodes wait"),
     ],
 )
-def test_people_are_told_what_grants_wait_for(
+def test_people_are_reported_what_grants_wait_for(
     reconciliation: ReconciliationState, says: str | None
 ) -> None:
     told = uncertainty(reconciliation)
@@ -384,7 +384,7 @@ def test_it_is_held_as_one_that_is_being_released() -> None:
 
 
 @pytest.mark.parametrize("owner", [POD.owner, "owner-b", None])
-def test_beside_a_share_group_it_is_a_stranger_and_the_group_is_closed(owner: str | None) -> None:
+def test_beside_a_share_group_unreserved_use_closes_the_group(owner: str | None) -> None:
     """Whose pod it was says nothing of the group that it had the GPU in."""
     group = record(holder(pod=OTHER_POD), share=SHARE)
     grant = replace(GRANT, pod=replace(POD, owner=owner))

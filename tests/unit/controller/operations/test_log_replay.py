@@ -45,7 +45,7 @@ async def test_a_new_log_knows_nothing(tmp_path: Path) -> None:
     assert (await log_replay.denials(), await log_replay.grants()) == ({}, {})
 
 
-async def test_what_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / file_name(1)).mkdir()
     with structlog.testing.capture_logs() as told:
         log_replay = LogReplay(tmp_path)

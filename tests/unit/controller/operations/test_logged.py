@@ -39,7 +39,7 @@ def logged(node: str, denial: QuarantineEntry, fate: QuarantineFate) -> LogRecor
     return decode_record(SEALER.seal(quarantine_record(node, denial, fate), 0, BEFORE_FIRST).line)
 
 
-def test_what_stands_comes_back_as_it_was() -> None:
+def test_a_quarantine_entry_in_force_is_restored_unchanged() -> None:
     found = quarantine_entries([logged("gpu-1", FIRST, STANDS), logged("gpu-2", SECOND, LOST)])
     assert found == {"gpu-1": FIRST, "gpu-2": SECOND}
 

@@ -275,7 +275,7 @@ class TestRelease:
         assert world.record.denial is None
         assert world.state() is NodeState.REFUSED
 
-    async def test_who_is_not_denied_is_told_so(self) -> None:
+    async def test_a_release_of_a_node_that_is_not_quarantined_says_so(self) -> None:
         world = OperatorWorld(replace(RECORD, denial=None))
         assert (
             refused(await world.workbench.release(ORDER, world.version))
@@ -308,7 +308,7 @@ class TestQuarantine:
         assert [x.decision for x in world.audit.noted] == ["quarantined"]
         assert "gpu-1" in world.denials.unwritten
 
-    async def test_the_first_denial_stands(self) -> None:
+    async def test_the_first_quarantine_entry_is_kept(self) -> None:
         world = OperatorWorld(RECORD)
         result = done(await world.workbench.quarantine(ORDER))
         assert world.record.denial == DENIAL

@@ -182,7 +182,7 @@ async def test_a_quarantine_of_our_own_is_not_lifted_for_lack_of_a_denial() -> N
     assert world.state() is NodeState.QUARANTINED
 
 
-async def test_a_denial_of_ours_that_another_replica_lifts_between_two_looks_lets_it_try() -> None:
+async def test_a_release_by_another_replica_between_two_reads_lets_the_node_try() -> None:
     world = World(EnrollmentRecord("gpu-1"))
     await world.reconciler.begin()
     await world.we_deny()
@@ -291,7 +291,7 @@ async def test_a_denial_of_ours_is_noted_at_once_and_once() -> None:
     assert world.noted[1:] == [("gpu-1", replace(SWAPPED, wall_ns=OPERATORS.wall_ns + 1))]
 
 
-async def test_of_two_denials_the_one_that_stands_is_noted() -> None:
+async def test_of_two_quarantine_entries_the_one_that_is_kept_is_noted() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.denials.deny("gpu-1", OPERATORS)
     assert world.noted == [("gpu-1", SWAPPED)]
@@ -349,7 +349,7 @@ async def test_a_node_that_was_forgotten_is_taken_out_again() -> None:
     assert world.state() is NodeState.QUARANTINED
 
 
-async def test_an_unreadable_store_changes_nothing_and_is_told_once_each_way() -> None:
+async def test_an_unreadable_store_changes_nothing_and_is_reported_once_each_way() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.reconciler.begin()
     world.store.gone = True

@@ -41,7 +41,7 @@ def test_not_ready_while_not_listening() -> None:
     assert first_round(None, 25 * S, 15 * S, 10**15) == "first round: not listening for agents yet"
 
 
-def test_ready_when_nothing_stands_in_the_way() -> None:
+def test_ready_when_no_condition_is_against_it() -> None:
     assert readiness(READY).ready
 
 
@@ -61,7 +61,7 @@ def test_each_reason_alone_makes_it_unready(change: dict[str, object], reason: s
     assert now.reasons == (reason,)
 
 
-def test_reasons_are_told_together_in_order() -> None:
+def test_reasons_are_reported_together_in_order() -> None:
     facts = replace(
         READY, draining=True, svid_valid=False, audit_error="full", first_round="first round: x"
     )

@@ -273,7 +273,7 @@ def taken(
     return set(taken_without_record(DevicePool(found), holders or Holders(), busy))
 
 
-def test_what_a_stranger_has_is_taken() -> None:
+def test_a_gpu_in_unreserved_use_is_taken() -> None:
     assert taken(shown()) == set()
     assert taken(shown(given=("GPU-0",))) == {"GPU-0"}
     assert taken(shown(given=("GPU-1::3",))) == {"GPU-1"}
@@ -380,7 +380,7 @@ def test_another_one_is_chosen_and_too_few_say_why(found: Acceptance, policy: Po
 @pytest.mark.parametrize(
     "named", [{"uuids": ("GPU-0",)}, {"mapped": True, "place": Place("n", (0,))}]
 )
-def test_who_names_it_is_told_why(named: dict[str, Any]) -> None:
+def test_who_names_it_is_reported_why(named: dict[str, Any]) -> None:
     for policy in (Policy(), NO_PROCESSES):
         for found in (shown(given=("GPU-0",)), shown(used={"GPU-0": ("uid-0",)})):
             here = where(found, policy=policy)

@@ -200,7 +200,7 @@ def test_a_misplaced_or_misspelled_key_is_never_skipped(
     assert expected in faults({**annotations, **beside}, labels=labels)
 
 
-def test_a_configured_hash_key_is_one_wherever_it_stands() -> None:
+def test_a_configured_hash_key_is_one_wherever_it_is() -> None:
     rules = RequirementRules(hash_keys=("fudo.org/gpu.class", "gpuwarden.dev/of-ours"))
     for key in rules.hash_keys:
         assert requirements({key: A}, rules).hashes == frozenset({A})

@@ -212,7 +212,7 @@ def test_what_this_replica_ended_itself_has_its_end() -> None:
     assert [x.decision for x in told.audit.noted] == ["confirmed", "revoked"]
 
 
-def test_what_is_held_on_the_word_of_the_log() -> None:
+def test_a_reservation_restored_from_the_log() -> None:
     told = Told()
     told.recorder.held(GRANT)
     (record,) = told.audit.noted

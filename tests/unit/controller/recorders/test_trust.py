@@ -194,7 +194,7 @@ class AlarmBench:
         )
 
 
-def test_an_alarm_is_told_once_and_counted_as_long_as_it_is_told() -> None:
+def test_an_alarm_is_reported_once_and_counted_while_it_lasts() -> None:
     bench = AlarmBench()
     assert bench.telling("LOG_RESET") == 0
     with structlog.testing.capture_logs() as logs:
@@ -268,7 +268,7 @@ def bench() -> Iterator[Bench]:
         yield Bench(logs)
 
 
-def test_polls_are_counted_and_availability_is_told_once(bench: Bench) -> None:
+def test_polls_are_counted_and_availability_is_reported_once(bench: Bench) -> None:
     snapshot = spire_snapshot(spire_agent(), spire_agent(f"{PARENT}-2", banned=True))
     bench.recorder.taken(None, snapshot, 0.01)
     bench.recorder.taken(snapshot, snapshot, 0.01)
@@ -280,7 +280,7 @@ def test_polls_are_counted_and_availability_is_told_once(bench: Bench) -> None:
     assert bench.audit.noted == []
 
 
-def test_each_cause_of_failure_is_told_once_and_recovery_again(bench: Bench) -> None:
+def test_each_cause_of_failure_is_reported_once_and_recovery_again(bench: Bench) -> None:
     for _ in range(3):
         bench.recorder.failed(SpireFailure.UNREACHABLE, "unreachable: refused")
     bench.recorder.failed(SpireFailure.DENIED, "denied: no")

@@ -147,7 +147,7 @@ async def test_writing_to_a_stream_that_is_dead_ends_the_session_quietly() -> No
     assert bench.observed.ends == [("gpu-1", "peer")]
 
 
-async def test_a_refusal_that_cannot_be_told_still_ends_the_call() -> None:
+async def test_a_refusal_that_cannot_be_reported_still_ends_the_call() -> None:
     bench = Bench()
     bench.context.stuck = True
     bench.context.incoming.put_nowait(pb.AttestRequest(evidence=pb.Evidence()))

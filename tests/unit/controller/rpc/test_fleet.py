@@ -73,7 +73,7 @@ def test_nothing_changed_tells_nothing() -> None:
     assert watch.take_changes(fleet, 99 * S) == []
 
 
-def test_many_changes_between_two_looks_are_one() -> None:
+def test_many_changes_between_two_reads_are_one() -> None:
     watch = NodeWatch()
     watch.take_changes(fleet_of(node_view("a"), node_view("b")), 0)
     kept = watch.take_changes(EMPTY_FLEET, 0)
@@ -95,7 +95,7 @@ def test_a_lease_that_runs_out_is_a_change_without_any_event() -> None:
     assert watch.next_ns() is None
 
 
-def test_a_forgotten_node_is_told_once() -> None:
+def test_a_forgotten_node_is_reported_once() -> None:
     watch = NodeWatch()
     watch.take_changes(fleet_of(node_view("a")), 0)
     assert watch.take_changes(EMPTY_FLEET, 0) == [NodeChange("a", None)]

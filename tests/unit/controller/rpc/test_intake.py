@@ -281,7 +281,7 @@ async def test_a_node_without_a_record_can_be_quarantined() -> None:
     assert workbench.store.snapshot().records[NODE].denial is not None
 
 
-async def test_trust_is_gone_and_recorded_even_where_nobody_can_be_told() -> None:
+async def test_trust_is_gone_and_recorded_even_where_nobody_can_be_reported() -> None:
     workbench = Workbench()
     await workbench.take()
     workbench.observed.closed = True

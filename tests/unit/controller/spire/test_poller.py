@@ -122,7 +122,7 @@ async def test_a_new_svid_is_a_new_connection_and_none_is_a_failure() -> None:
     assert bench.observer.seen[-1] is SpireFailure.NO_SVID
 
 
-async def test_more_rights_than_needed_are_told_once_per_connection() -> None:
+async def test_more_rights_than_needed_are_reported_once_per_connection() -> None:
     bench = PollBench()
     bench.server.admin = True
     await bench.poller.poll()

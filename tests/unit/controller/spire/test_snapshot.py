@@ -48,7 +48,7 @@ def test_a_single_answer_adds_replaces_and_removes_without_making_it_fresher() -
     assert not before.agents[PARENT].banned
 
 
-def test_every_kind_of_change_is_told_and_a_renewal_is_not() -> None:
+def test_every_kind_of_change_is_reported_and_a_renewal_is_not() -> None:
     before = spire_snapshot()
 
     def change(*agents: SpireAgent) -> list[AgentChange]:

@@ -211,7 +211,7 @@ def test_a_device_that_is_not_here_is_a_warning() -> None:
     assert accepted.warnings == (f"allocated but not here: {gpu_uuid(9)} of team-a/job",)
 
 
-def test_a_pinned_gpu_that_is_gone_without_a_word_is_still_this_nodes() -> None:
+def test_an_enrolled_gpu_that_is_no_longer_listed_still_belongs_to_its_node() -> None:
     scene = Scene(evidence={"inventory": inventory(gpu(0), gpu(1))})
     scene.remember(scene.accepted())
     held = Allocation("team-a", "job", "main", "nvidia.com/gpu", gpu_uuid(2))

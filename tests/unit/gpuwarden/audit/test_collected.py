@@ -92,7 +92,7 @@ def test_missing_changed_and_forged_records_are_found() -> None:
         assert result.seq in {seq, seq - 1}
 
 
-def test_logs_of_several_replicas_are_told_apart() -> None:
+def test_logs_of_several_replicas_are_distinguished() -> None:
     first, second = log(2), log(3, origin="lab/controller-1")
 
     results = verify_collected([second[0], *first, *second[1:]])

@@ -211,7 +211,7 @@ def test_an_empty_log_ends_before_what_is_expected() -> None:
     assert fault == Broken(1, 0, what, BEFORE_FIRST)
 
 
-def test_the_first_fault_is_the_one_that_is_told() -> None:
+def test_the_first_fault_is_the_one_that_is_reported() -> None:
     check = TreeCheck(Wanted(checkpoint=Checkpoint(ORIGIN, "1f" * 16, TreeHead(0, b"x" * 32))))
     text = line(1, GENESIS, kind="checkpoint")[:-1]
     check.take(decode_record(text), text)

@@ -102,7 +102,7 @@ def test_the_size_of_a_signature_is_bounded() -> None:
         verify(certify(key), TYPE, PAYLOAD, b"x" * 1024)
 
 
-def test_a_signature_and_its_twin_are_the_same_evidence() -> None:
+def test_a_signature_and_its_other_encoding_are_the_same_evidence() -> None:
     # Both verify, so an identifier made from a signature would count one evidence twice.
     key = ec.generate_private_key(ec.SECP256R1())
     signature = sign(key, TYPE, PAYLOAD)

@@ -189,7 +189,7 @@ def test_a_leaf_cannot_vouch_for_another() -> None:
         verify_chain((*forged.chain_der, *above.chain_der), [ROOT.certificate], NOW)
 
 
-def test_dates_are_told_apart_from_each_other_and_from_a_bad_chain() -> None:
+def test_dates_are_distinguished_from_each_other_and_from_a_bad_chain() -> None:
     chain = ROOT.issue(AGENT, ttl=timedelta(hours=1), not_before=NOW).chain_der
     end = NOW + timedelta(hours=1)
     roots = [ROOT.certificate]

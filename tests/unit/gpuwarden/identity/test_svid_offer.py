@@ -51,9 +51,7 @@ def offer(issued: IssuedSvid | None = None, spiffe_id: str = AGENT) -> Offer:
         ([AGENT, AGENT], 0),
     ],
 )
-def test_the_configured_identity_is_taken_wherever_it_stands(
-    offered: list[str], taken: int
-) -> None:
+def test_the_configured_identity_is_taken_wherever_it_is(offered: list[str], taken: int) -> None:
     assert choose(offered, WANTED) == taken
 
 

@@ -82,7 +82,7 @@ def test_an_update_is_a_new_generation_and_a_repetition_is_not() -> None:
     assert (stage.generation(), stage.notified) == (2, 2)
 
 
-def test_who_unsubscribed_is_not_told_and_a_failing_subscriber_stops_nobody(
+def test_an_unsubscribed_reader_hears_nothing_and_a_failing_one_stops_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
@@ -114,7 +114,7 @@ def test_an_expired_svid_is_not_served_even_before_the_svid_watcher_has_noticed(
     assert stage.svid_watcher.state() == "no SVID: connection refused"
 
 
-def test_nobody_is_told_about_a_loss_before_there_was_anything() -> None:
+def test_nobody_is_reported_about_a_loss_before_there_was_anything() -> None:
     stage = Stage(DOWN)
     stage.turn()
     assert stage.notified == 0

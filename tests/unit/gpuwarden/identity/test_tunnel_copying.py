@@ -53,7 +53,7 @@ async def test_an_answer_that_comes_after_we_have_ended_arrives() -> None:
         assert others() == set()
 
 
-async def test_a_refusal_that_comes_after_we_have_ended_is_told() -> None:
+async def test_a_refusal_that_comes_after_we_have_ended_is_reported() -> None:
     async with pair() as (grpc, local), pair() as (remote, server):
         forwarding = asyncio.create_task(tunnel()._forward(local, remote))
         grpc[1].write_eof()

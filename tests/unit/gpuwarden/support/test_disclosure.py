@@ -38,12 +38,12 @@ from gpuwarden.telemetry.names import METRICS, Process
         ("x" * 5000 + " UNAVAILABLE", []),
     ],
 )
-def test_what_is_told(text: str, words: list[str]) -> None:
+def test_what_is_reported(text: str, words: list[str]) -> None:
     assert known_words(text) == words
 
 
 @given(st.text(st.sampled_from(string.printable), max_size=200))
-def test_nothing_else_is_ever_told(text: str) -> None:
+def test_nothing_else_is_ever_reported(text: str) -> None:
     assert set(known_words(text)) <= _KNOWN | set(_ERRORS.values())
 
 

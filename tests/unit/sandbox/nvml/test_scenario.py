@@ -97,7 +97,7 @@ def test_models_are_the_same_every_time_and_differ_by_seed() -> None:
     assert len({h100_sxm(i).serial for i in range(8)}) == 8
 
 
-def test_every_call_of_the_library_can_be_told_to_fail() -> None:
+def test_every_call_of_the_library_can_be_made_to_fail() -> None:
     exported = set(re.findall(r"^API \S+ \*?(nvml\w+)\(", SOURCE.read_text(), re.MULTILINE))
     assert exported - {"nvmlInit_v2", "nvmlErrorString"} == CALLS
 

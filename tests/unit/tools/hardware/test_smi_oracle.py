@@ -82,7 +82,7 @@ def test_what_both_say_alike_and_what_is_not_shown_is_no_difference() -> None:
         ("module_id", 5),
     ],
 )
-def test_each_fact_that_is_misread_is_told(fact: str, value: str | bool | int | None) -> None:
+def test_each_fact_that_is_misread_is_reported(fact: str, value: str | bool | int | None) -> None:
     (difference,) = differences(machine(**{fact: value}), REPORT)
     assert difference.startswith(f"{gpu_uuid(1)} {fact}: our agent says {value!r}, nvidia-smi says")
 
@@ -100,7 +100,7 @@ def test_versions_of_the_host_are_compared() -> None:
     )
 
 
-def test_a_gpu_that_one_side_misses_is_told() -> None:
+def test_a_gpu_that_one_side_misses_is_reported() -> None:
     other = gpu_uuid(9)
     found = differences(machine(uuid=other), REPORT)
     assert found == (
