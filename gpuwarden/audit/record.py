@@ -52,7 +52,7 @@ class RecordKind(StrEnum):
     )
     NODE_QUARANTINE = (
         "node.quarantine",
-        "what the store says about a denial: `stands`, `lifted`, or `lost` and written again",
+        "change of a quarantine entry in the store: `stands`, `lifted`, or `lost` and rewritten",
     )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
     SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed"
@@ -84,7 +84,7 @@ class RecordKind(StrEnum):
     RESERVATION_REVOKED = "reservation.revoked", "a reservation was taken back"
     RESERVATION_RESTORED = (
         "reservation.restored",
-        "the ledger had lost it: a live pod's (`adopted`), or one whose pod may run (`held`)",
+        "the ledger had lost it: of a live pod (`adopted`), or of a pod that may run (`held`)",
     )
     RESERVATION_ENDED = (
         "reservation.ended",
@@ -128,7 +128,7 @@ class RecordError(Exception):
 
 
 class LogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record as it stands in the log."""
+    """A record as it is in the log."""
 
     v: str
     seq: int

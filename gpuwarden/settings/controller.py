@@ -82,7 +82,7 @@ class AttestationSettings:
         Enrollment,
         Spec(
             keys.one_of(Enrollment),
-            "`firstUse` pins the hardware first seen; `required` wants it listed in the policy",
+            "`firstUse` enrolls the hardware first seen; `required` wants it listed in the policy",
         ),
     ] = Enrollment.FIRST_USE
 
@@ -381,9 +381,9 @@ class StoreSettings:
         StoreKind,
         Spec(
             keys.one_of(StoreKind),
-            "where pins, denials and instance ids live; `auto` is `kubernetes` where the Kubernetes"
-            " API is used (no other is accepted there), else `sqlite`; `memory` forgets them and is"
-            " for tests",
+            "where enrollments, quarantine entries and instance ids live; `auto` is `kubernetes`"
+            " where the Kubernetes API is used (no other is accepted there), else `sqlite`;"
+            " `memory` forgets them and is for tests",
         ),
     ] = StoreKind.AUTO
     path: Annotated[

@@ -353,11 +353,11 @@ OPERATOR_ACTS = _counter(
 QUARANTINE_ENTRIES = _counter(
     "quarantine_entries",
     _C,
-    "Changes of denials in the store as this replica has seen them, by fate (stands, lifted; lost:"
-    " gone without an operator's act, and written again).",
+    "Changes of quarantine entries in the store, seen by this replica, by fate (stands, lifted;"
+    " lost: gone without an operator's act, and written again).",
     "fate",
 )
-NODES_QUARANTINED = _gauge("nodes_quarantined", _C, "Nodes that are denied in the store.")
+NODES_QUARANTINED = _gauge("nodes_quarantined", _C, "Nodes that are quarantined in the store.")
 
 AUDIT_RECORDS = _counter("audit_records", _C, "Audit records made durable.", "kind")
 AUDIT_LOST = _counter(
@@ -425,7 +425,7 @@ KUBE_EVENTS = _counter(
 KUBE_REQUEUES = _counter(
     "kube_requeues",
     _C,
-    "Nodes touched so that the scheduler tries waiting pods again (touched, failed).",
+    "Nodes annotated so that the scheduler requeues waiting pods (touched, failed).",
     "result",
 )
 
@@ -478,7 +478,7 @@ class Event(StrEnum):
     NVML_STUCK = "nvml.stuck", "an NVML call never returned; the process ends itself"
     GPU_EVENT = "gpu.event", "failure notices about a GPU (XID, lost, driver reload)"
     INVENTORY_READ = "inventory.read", "the inventory was read; counts and failures"
-    ALLOCATIONS_READ = "allocations.read", "kubelet told its allocations, after it had not"
+    ALLOCATIONS_READ = "allocations.read", "kubelet reported its allocations again"
     ALLOCATIONS_UNREAD = "allocations.unread", "kubelet did not tell its allocations, or not all"
     STATE_LOST = "state.lost", "the state file was missing or damaged; the agent starts without"
 
@@ -508,7 +508,7 @@ class Event(StrEnum):
         "api.finalized",
         "a pod or operator said that a pod is bound; what is against it",
     )
-    API_FAILED = "api.failed", "an operation of the HTTP API failed; the caller is told no more"
+    API_FAILED = "api.failed", "an operation of the HTTP API failed; the caller gets no details"
     BIND_DECIDED = (
         "bind.decided",
         "the binding webhook answered about a managed pod; what is against it",
@@ -536,7 +536,7 @@ class Event(StrEnum):
     USE_FAULT_ENDED = "use.agrees", "such a disagreement is over"
     POD_EVICTED = "pod.evicted", "a pod was evicted because of its GPU, or could not be"
     RPC_DENIED = "rpc.denied", "a caller lacks the role for a method"
-    RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller is told no more than that"
+    RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller gets no details"
 
     SUPPORT_PART_FAILED = "support.part.failed", "a part of a support bundle could not be made"
     SPIRE_AVAILABLE = "spire.available", "the SPIRE server answers; its agents and our entries"
@@ -561,7 +561,7 @@ class Event(StrEnum):
     )
     STORE_QUARANTINE_LOST = (
         "store.quarantine.lost",
-        "the store had lost a denial that nobody lifted; it stands here and is written again",
+        "the store had lost a quarantine entry that nobody ended; it is written again",
     )
     STORE_AVAILABLE = "store.available", "enrollments can be read again"
 
@@ -597,7 +597,7 @@ class Event(StrEnum):
     AUDIT_AVAILABLE = "audit.available", "the audit log can be written again"
     LOG_ALARM = (
         "audit.witness.alarm",
-        "an agent saw an audit log that is not what it was; told by agent and controller",
+        "an agent saw a changed audit log; reported by agent and controller",
     )
     AUDIT_LOW_SPACE = "audit.space.low", "only the reserve is left; ordinary records are dropped"
 

@@ -33,7 +33,7 @@ _VOLATILE = re.compile(
 
 @dataclass(frozen=True)
 class Step:
-    """One command of the page with what it prints, and the heading it stands under."""
+    """One command of the page with what it prints, and the heading above it."""
 
     section: str
     command: str
@@ -109,7 +109,7 @@ BEFORE: dict[str, Callable[[Walk], Awaitable[None]]] = {
     "A card was replaced": Walk.card_is_replaced,
     "The old hardware is back": Walk.old_card_is_back_for_a_moment,
     "A node was rebuilt": Walk.node_is_made_again,
-    "Taking a node out by hand": Walk.nothing,
+    "Quarantine a node by hand": Walk.nothing,
 }
 
 
