@@ -1,6 +1,21 @@
-"""Decision.
+"""The binding decision: whether a pod may be bound to a node, and with which GPUs.
 
-Holds: view, decision, recent denials, early choice.
+The steps of `decide_binding`, in order, with the reason code that each of them gives:
+
+1. The Binding sets a key that only gpuwarden may write: BINDING_FORGED.
+2. The API server has no such pod: POD_UNKNOWN.
+3. The pod is another one, has ended, is bound or has changed: BINDING_STALE.
+4. The pod fails validation: a BYPASS_* code or REQ_INVALID.
+5. The pod is not managed: the Binding stays untouched.
+6. The GPUs were reserved on another node at the pod's creation: RESERVATION_CONFLICT.
+7. The controller is not ready: CONTROLLER_NOT_READY.
+8. The node or its GPUs do not fit, as in /filter: the code of /filter, such as GPU_BUSY.
+9. The snapshot of the ledger is too old, or admission.idKeys is not set: LEDGER_UNAVAILABLE.
+10. What was reserved at creation cannot be had any more: GPU_LOST.
+11. The namespace has reached its quota: QUOTA_EXCEEDED.
+12. Startup reconciliation or unreserved use is against it: CONTROLLER_NOT_READY, GPU_BUSY.
+
+Pure. Must not claim: a `Reserve` names what to claim.
 """
 
 from collections import Counter
@@ -50,9 +65,7 @@ from controller.policy import NodeMode
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- view
-# What the binding webhook decides by, besides the Binding and the pod: one moment's snapshots.
-# Pure.
+# --- what is known at the moment of a decision
 
 GrantRefusal = Callable[[str, tuple[str, ...]], Refusal | None]
 """What is against granting GPUs of a node now, besides their records (`ledger.reconciliation`)."""
@@ -178,12 +191,10 @@ def _devices_of(view: BindingView, node: str) -> tuple[Device, ...]:
     return view.scene.memory.pool(node, found.acceptance).devices
 
 
-# --- decision
-# The decision about a Binding: untouched, refused, or let through with what is written. Pure.
-#
-# A pod is judged on its node by the very same code as in /filter, against this moment's
-# evidence and ledger; GPUs are chosen only then. Nothing here claims: a `Reserve` says what to
-# claim, and counts once it is claimed and its audit record is durable.
+# --- the decision
+# The pod is judged on its node by the code of /filter, by the evidence and the ledger of this
+# moment. GPUs are chosen after that. A `Reserve` counts once it is claimed and its audit record
+# is durable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,11 +413,9 @@ def _refused(code: ReasonCode, text: str) -> Refused:
     return Refused((Refusal(code, text),))
 
 
-# --- recent denials
-# Which pods the binding webhook has just turned away from which nodes. Pure, bounded.
-#
-# /filter asks here, so that it sends a pod elsewhere instead of to the same denial again. What
-# is forgotten is told, so that a pod which has nowhere else to go is tried again.
+# --- recent refusals
+# /filter asks here, so that it does not send a pod to the same refusal again. The nodes of what
+# is forgotten are returned, so that a pod without another node is requeued.
 
 KEPT_NS: Final = 5 * NS_PER_S
 MOST: Final = 4096
@@ -462,13 +471,9 @@ class RecentDenials:
             del self._by_pod[uid]
 
 
-# --- early choice
-# Which node and GPUs a pod gets that is not there yet: by /filter's and the binding webhook's
-# code. Pure.
-#
-# Among the nodes that pass, the one that /prioritize would score highest. Of what the scheduler
-# looks at besides, selectors, required affinity and taints count; resources other than GPUs and
-# spreading do not. Nothing here claims.
+# --- the choice at a pod's creation
+# Among the nodes that pass, the one with the highest score of /prioritize. Selectors, required
+# affinity and taints count as well. Other resources and spreading do not.
 
 MOST_NODES: Final = 16
 """Of those that pass, how many are tried: what the copy shows as free may be on its way."""

@@ -1,8 +1,15 @@
-"""Carries out what operators say about GPUs of silent nodes: one holder's end.
+"""Releases a GPU of a silent node by an operator's order.
 
-What may be done says `ledger.operator_release`. The order's audit record is durable before
-anything is written, and an order goes on when its caller does not wait for the end. Must not know
-who may give orders, nor talk to callers.
+The steps, in order, with the reason code that each of them gives:
+
+1. Not every node was heard since the start: CONTROLLER_NOT_READY.
+2. The pod has not ended, or the holder is not being released: RESERVATION_IN_FORCE.
+3. The node's last report shows use by the pod: RESERVATION_IN_USE.
+4. The audit record of the order is made durable: AUDIT_UNAVAILABLE.
+5. Steps 2 and 3 again, on what is there by now.
+6. The holder's end is written: LEDGER_UNAVAILABLE, LEDGER_CONFLICT.
+
+An order goes on although its caller does not wait for the end. Must not know who may give orders.
 """
 
 import asyncio

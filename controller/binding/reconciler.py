@@ -1,6 +1,16 @@
-"""Reconciler.
+"""Keeps the ledger right: restores lost records after a start, and carries reservations on.
 
-Holds: reconciliation state startup_reconciler, reconciler.
+`StartupReconciler` reads and restores. `ReservationReconciler` does what `reconciliation.Followup`
+decides. The steps of a restore, in order, and why a grant is refused until each is done:
+
+1. Read all records and all pods: CONTROLLER_NOT_READY until both were read.
+2. Read the audit log from before the start: CONTROLLER_NOT_READY until it was read.
+3. Give live pods without a record theirs again: CONTROLLER_NOT_READY on their nodes until then.
+4. Hold what only the log or the memory of this replica has: GPU_BUSY for these GPUs.
+5. Hear the node about use: CONTROLLER_NOT_READY for the node; GPU_BUSY for a GPU in unreserved
+   use.
+
+Must not decide what becomes of a reservation.
 """
 
 import asyncio
@@ -52,14 +62,7 @@ from controller.ledger.release import (
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- reconciliation state startup_reconciler
-# Keeps the ground that grants stand on: the ledger and the pods were read, nobody is missing.
-#
-# Live pods whose records are missing get them again, each after a read of the pod itself; what
-# only the audit log of this replica knows, or what it saw itself before the store was put back,
-# is held again (`ledger.recovery`). Until then nothing is granted on their nodes, nor anywhere
-# before the first reading and after the ledger's history went backwards (`ledger.reconciliation`).
-# Must not release anything.
+# --- startup reconciliation
 
 
 class PodIndex(Protocol):
@@ -357,11 +360,9 @@ def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:
     )
 
 
-# --- reconciler
-# Sees reservations through: reads the ledger again and again, and does what `Followup` says.
-#
-# One round a second; sooner where the watch shows a pod with a reservation change. What fails
-# is tried in the next round. Must not decide anything.
+# --- the reconciler of reservations
+# It reads the ledger each second, and sooner when the watch shows a change of a pod with a
+# reservation. What fails is tried again in the next round.
 
 ROUND_SECONDS: Final = 1.0
 _AT_ONCE: Final = 16

@@ -1,6 +1,7 @@
-"""Reconciliation.
+"""Decides the next steps of reservations from what a replica knows now.
 
-Holds: apart, followup, absent nodes, settlement.
+Each replica decides by itself; the store accepts the first of several equal writes. Pure. Must not
+write or ask anybody.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -49,14 +50,11 @@ from controller.ledger.release import (
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.moment import NS_PER_S
 
-# --- apart
-# Holders whose pods are not bound as the ledger says: the API server's history went back. Pure.
-#
-# Bound is final for a pod, so one that was confirmed and is found unbound, or bound under another
-# reservation, was put back together with everything that the API server knows. Its containers
-# of before may run on; so the holder is let go as that of a pod that has gone: not before its
-# node shows that nothing is left. The copy alone proves nothing, it may lag: the pod is touched
-# first, which also makes every older Binding of it fail.
+# --- pods that are not bound as the ledger has it
+# Bound is final for a pod. A pod that was confirmed and is found unbound, or bound under another
+# reservation, was rolled back together with the API server. Its earlier containers may run on, so
+# its holder is released like that of a pod that has gone. The cache may lag and proves nothing:
+# the pod is requeued first, which also makes every older Binding of it fail.
 
 APART_NS: Final = 15 * NS_PER_S
 """A copy that lags shows a confirmed pod unbound for a moment; only later its pod is touched."""
@@ -103,12 +101,9 @@ def _is_apart(reservation: str, sight: PodSight) -> bool:
     return sight.reservation != reservation and (not sight.node or sight.reservation is not None)
 
 
-# --- followup
-# What becomes of reservations after the answer: the next steps, from what is known now. Pure.
-#
-# Attempts are confirmed, withdrawn or given up; holders whose pods have ended are released once
-# their nodes show it. Every replica does this by itself and remembers its own cache; the
-# store lets the first of several equal writes through.
+# --- the next steps
+# Attempts are confirmed, revoked or expired. Holders whose pods have ended are released once
+# their nodes show it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +309,9 @@ def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
     return Rewrite(tuple((x, x.record.moved(reservation, move.to)) for x in entries), change)
 
 
-# --- absent nodes
-# Nodes that are gone from the cluster, and since when this replica has known it. Pure.
-#
-# A node counts as gone only while a copy of the nodes that is not too old lacks it; one look at
-# an older copy, and the time begins again.
+# --- nodes that were deleted
+# A node counts as gone only while a cache of the nodes that is not too old lacks it. One look at
+# an older cache, and the time begins again.
 
 
 class AbsentNodes:
@@ -340,12 +333,10 @@ class AbsentNodes:
         return NodeGone(self._since_ns.setdefault(node, now_ns))
 
 
-# --- settlement
-# Which GPUs are to be settled on which pods, by what a `plugin` node's reports show. Pure.
-#
-# A report tells pods by their names. So it counts for a pod only if it was asked for after this
-# replica knew that the pod has the name: two reports, the first of which may still be about
-# another pod. Every replica settles by itself; the store lets the first of equal writes through.
+# --- kubelet's allocations to record
+# A report names pods. It counts for a pod only if it was asked for after this replica knew that
+# the pod has the name. So two reports are needed, the first of which may still be about an
+# earlier pod.
 
 
 @dataclass(frozen=True, slots=True)

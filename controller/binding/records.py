@@ -1,4 +1,4 @@
-"""What the binding webhook and its reservations leave in the audit log. Pure."""
+"""The audit records of Bindings, reservations and operators' orders. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
-"""Request.
+"""A Binding as the API server sends it, the stored pod that it names, and what is written into it.
 
-Holds: request, stored pod, results, forgery, bound pod.
+Pure. Must not decide whether the pod may be bound.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,12 +32,10 @@ from controller.placement.requirements import Requirements, RequirementsInvalid
 from controller.placement.values import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- request
-# A Binding as the API server hands it to the binding webhook: `pods/binding`, or the old
-# `bindings`. Pure.
-#
-# Source: core/v1 Binding. A Binding has neither the pod's spec nor, when made by hand, its UID;
-# its annotations and labels land on the pod together with the node's name.
+# --- the request
+# `pods/binding`, or the older `bindings`. Source: core/v1 Binding. A Binding does not carry the
+# pod's spec, nor, when made by hand, its UID. Its annotations and labels are stored on the pod
+# together with the node's name.
 
 _MAX_CHARS: Final = 253
 _Name = Annotated[str, msgspec.Meta(max_length=_MAX_CHARS)]
@@ -126,8 +124,7 @@ def _decoded(raw: msgspec.Raw | None) -> _Binding:
         raise BindingDecodeError(f"not a Binding: {error}") from None
 
 
-# --- stored pod
-# The pod of a Binding as it is stored, and whether the Binding is about just this one. Pure.
+# --- the pod as it is stored
 
 
 class PodsUnavailableError(Exception):
@@ -165,9 +162,7 @@ def _stale(text: str) -> Refusal:
     return Refusal(ReasonCode.BINDING_STALE, text)
 
 
-# --- results
-# What the binding webhook writes into a Binding, and so onto the pod, in one write with its node.
-# Pure.
+# --- what is written into the Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +224,7 @@ def _wants_cdi(pod: AdmittedPod) -> bool:
     return pod.labels.get(SEED_ASSIGN) in {"", "true"}
 
 
-# --- forgery
-# Keys in a Binding that are not for its caller to say: they would land on the pod. Pure.
+# --- keys that a caller may not set
 
 
 def forged_key(request: BindingRequest, keys: ReservedKeys) -> Refusal | None:
@@ -247,8 +241,7 @@ def _given(request: BindingRequest) -> Iterable[str]:
     return sorted({*(request.annotations or ()), *request.labels})
 
 
-# --- bound pod
-# A pod that is bound and has not ended, as the comparison with its node needs it. Pure.
+# --- bound pods
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Use.
+"""Compares what nodes report of GPU use with the ledger: mismatches, unreserved use, evictions.
 
-Holds: use faults, fault watch, use reports, evictions, ledger use, use records.
+Pure. Must not write or evict.
 """
 
 from collections import Counter
@@ -23,12 +23,10 @@ from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.moment import NS_PER_S
 
-# --- use faults
-# Where a node's own account of its GPUs and the ledger do not agree. Pure.
-#
-# Three accounts of one report are compared: what the ledger holds, what kubelet has given, and
-# whose processes the driver knows. What a pod was promised stands in the ledger; that a GPU is
-# given or used by somebody whom no reservation explains is no fault of that pod, and is said.
+# --- mismatches of one report
+# Three sources are compared: what the ledger holds, what kubelet has given, and whose processes
+# the driver reports. Unreserved use by somebody else is no mismatch of the pod that holds the
+# GPU, and is reported.
 
 _SLICE: Final = "::"
 
@@ -171,12 +169,9 @@ def _is_named(holder: Holder, device: GivenDevice) -> bool:
     return (holder.pod.namespace, holder.pod.name) == (device.namespace, device.pod)
 
 
-# --- fault watch
-# Which disagreements stand, and which are new: told once, however many reports show them. Pure.
-#
-# Accounts of one report are taken one after the other, and the copies of pods and ledger are a
-# moment old, so what one report shows alone is nothing yet: it stands from the second on in a row,
-# and is over with the first that does not show it.
+# --- mismatches over time
+# The sources of one report are read one after the other, and the caches are a moment old. So a
+# mismatch counts from the second report in a row, and ends with the first that does not show it.
 
 ENOUGH: Final = 2
 MAX_PER_NODE: Final = 256
@@ -237,11 +232,9 @@ def _order(fault: UseFault) -> tuple[str, str, str, str, str]:
     )
 
 
-# --- use reports
-# What nodes' accepted evidence says about who uses which GPU, as the ledger asks. Pure.
-#
-# An acceptance outlives later refusals, and the report in it is as true as it was: only newer
-# accepted evidence makes a newer report.
+# --- reports
+# Only newer accepted evidence makes a newer report: later refusals change nothing of what was
+# reported.
 
 SETTLES_NS: Final = 60 * NS_PER_S
 """A kubelet that names no device at all may have just started: it names none until it has read
@@ -314,10 +307,8 @@ class UseReports:
 
 
 # --- evictions
-# Whom to evict now, where the policy says that a pod must not keep a GPU it should not have. Pure.
-#
-# Each such pod is asked for once; what was refused (a disruption budget, a server that is away) is
-# asked again after a while, for as long as the disagreement stands.
+# Each pod is evicted once. A refused eviction (a disruption budget, a server that is away) is
+# tried again after a while, for as long as the mismatch exists.
 
 AGAIN_NS: Final = 30 * NS_PER_S
 AT_ONCE: Final = 4
@@ -351,8 +342,7 @@ class Evictions:
         return again_ns is not None and again_ns <= now_ns
 
 
-# --- ledger use
-# What /filter counts as used beyond the evidence: the GPUs that the ledger holds. Pure.
+# --- what /filter counts as used
 
 
 class LedgerUse:
@@ -382,8 +372,7 @@ class LedgerUse:
         return replace(self._use, busy=busy, shared=without_group - busy, own=own)
 
 
-# --- use records
-# What the comparison of nodes with the ledger leaves in the audit log. Pure.
+# --- audit records
 
 _SHOWN_CHARS: Final = 253
 _CONTROLLER: Final = "controller"

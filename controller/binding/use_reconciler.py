@@ -1,10 +1,9 @@
-"""Compares what nodes report of their GPUs with the ledger: settles, tells, and has pods evicted.
+"""Records kubelet's allocations, reports mismatches with the ledger, and evicts pods.
 
-Each accepted evidence of a node is looked at once. GPUs that kubelet has given to managed pods get
-their records (`settlement`), what does not agree is told when it begins and when it ends, and where
-the policy says so one replica evicts. Where a GPU is free again that a pod had without a record,
-pods that wait are tried again. What fails is tried with the next report. Must not decide anything,
-and must not release anything.
+Each accepted evidence of a node is looked at once. A GPU that kubelet has given to a managed pod
+gets its record. A mismatch is reported when it begins and when it ends. Where the policy says so,
+one replica evicts. When a GPU without a record is free again, waiting pods are requeued. What
+fails is tried again with the next report. Must not decide or release anything.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Webhook.
+"""The binding webhook and the reservations at a pod's creation: claim, record, answer in time.
 
-Holds: granting, binding webhook, early.
+`decision` decides. Here the pod is found, GPUs are claimed, the audit record is made durable, and
+what cannot be answered in time is taken back.
 """
 
 import asyncio
@@ -73,12 +74,10 @@ from controller.placement.snapshot import GpuUse
 from controller.record import AuditUnavailableError, Record
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- granting
-# Makes a decided reservation one that counts: claimed, with a durable record, or taken back.
-#
-# Shared by the binding webhook on Bindings and the reservations at a pod's creation. A claim whose
-# record could not be made durable, whose answer came too late, or that stands on a ledger which was
-# found to have gone backwards meanwhile, is taken back. Must not choose anything.
+# --- claim and audit record
+# Shared by the binding webhook and the reservations at a pod's creation. A claim is taken back
+# where its record could not be made durable, its answer came too late, or a rollback of the
+# ledger was detected meanwhile. Must not choose anything.
 
 
 class Claims(Protocol):
@@ -197,14 +196,9 @@ def _change(
     return ReservationChange(claim.pod, claim.reservation, claim.node, gpus, state, cause)
 
 
-# --- binding webhook
-# The binding webhook as the API server asks it: finds the pod, decides, claims, and answers in
-# time.
-#
-# The network is used in two places: one quorum read where the copy of the pods cannot know,
-# and the claim in the ledger. An answer that comes too late, cannot be made durable in the
-# audit log, or stands on a ledger that was found to have gone backwards meanwhile, takes its
-# claim back. A retry for the same pod and node finds its own claim.
+# --- the webhook on Bindings
+# The network is used twice: one quorum read where the cache of the pods cannot know, and the
+# claim in the ledger. A retry for the same pod and node finds its own claim.
 
 BINDING_WEBHOOK: Final = "/mutate/bindings"
 MOST_CHOICES_BINDING: Final = 4
@@ -378,13 +372,11 @@ class BindingWebhook:
         )
 
 
-# --- early
-# Reserves GPUs for pods at their creation, and gives each reservation to the one pod it is for.
-#
-# The mutating webhook asks for a reservation before the pod has a name or a UID; the validating
-# one says which pod it became, by compare-and-set. A pod that is made again and again (a later
-# admission step refuses it) gets what was reserved for the one before, or is told to wait. Must
-# not judge pods or nodes: `early_choice` does.
+# --- reservations at a pod's creation
+# The mutating webhook asks for a reservation before the pod has a name or a UID. The validating
+# webhook reports which pod it became. A pod that is created again and again, because a later
+# admission step refuses it, gets what was reserved for the one before, or waits.
+# `decision.choose_early` judges pods and nodes.
 
 MOST_CHOICES_EARLY: Final = 16
 """Times that another replica may be faster at the GPUs that were chosen: many pods are made at

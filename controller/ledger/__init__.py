@@ -1,6 +1,7 @@
-"""Who holds which GPU: the reservation ledger (placement design, section 4).
+"""The reservation ledger: which pod has which GPU.
 
-A pure core that decides, one `LedgerStore` protocol, and a small asynchronous shell that
-claims several GPUs. At most one holder, or one declared share group, has a GPU; it is free
-again only when its node has said so. Knows no API server, no HTTP and no webhook.
+A pure core decides, `LedgerStore` is the interface of the store, and a small asynchronous shell
+claims several GPUs. A GPU has one holder at most, or the pods of one declared share group. It is
+free again only after its node has shown that nothing of the pod is left. Must not know the API
+server, HTTP or a webhook.
 """

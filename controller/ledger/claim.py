@@ -1,6 +1,7 @@
-"""Claim.
+"""Claims GPUs for a pod, and decides what becomes of the attempt until its pod is bound.
 
-Holds: attempt, adoption, confirm, claim, claimant, early.
+A claim is all or nothing. An attempt ends as Confirmed, Releasing, Expired or Revoked. A live pod
+whose record was lost gets it again. Must not decide when a GPU is free after its pod has ended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,16 +33,14 @@ from controller.ledger.store import (
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- attempt
-# The next step of an attempt: what becomes of a reservation while it is Proposed. Pure.
-#
+# --- what becomes of an attempt
 # An answer is no binding: a later admission step may refuse it, two Bindings may be in flight,
-# and one may land a minute late. So an attempt is given up only when none can land any more: its
-# time is over, the pod was touched since (a Binding carries the resourceVersion it was made
-# from), and the answer to that very touch shows it unbound. A pod that was reserved for at its
-# creation may come into being a minute after its UID was told: that there is none proves nothing
-# earlier, and nobody asks. Time runs by this replica's CLOCK_BOOTTIME since it first saw the
-# attempt as it is; no timestamp of anybody else's is believed.
+# and one may be stored a minute late. An attempt expires only when no Binding can be stored any
+# more: its time is over, the pod was requeued since (a Binding carries the resourceVersion that
+# it was made from), and the answer to that requeue shows the pod unbound. A pod with a
+# reservation from its creation may appear a minute after its UID was reported. That it is missing
+# proves nothing earlier. Time is this replica's CLOCK_BOOTTIME since it first saw the attempt as
+# it is. No timestamp of another machine is believed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +152,11 @@ def _patience_ns(holder: Holder, pod: PodSight, limits: AttemptLimits) -> int:
     return limits.pending_ns if isinstance(pod, PodSeen) else limits.unborn_ns
 
 
-# --- adoption
-# Re-adoption: what is written for a pod that runs on a GPU which the ledger does not give it.
-#
-# After a start, and when records were lost or put back (deleted by hand, a store restored from
-# a backup), live pods with reservation ids of ours get their records again before anything is
-# granted. Only a bound, living pod is adopted, as the API server has it now, whose id was
-# found authentic for exactly this pod, node and GPUs; a record that is there is never taken
-# away from its holder, so a GPU may end with two holders: then nobody else gets it until both
-# have gone. Pure.
+# --- a live pod without its record
+# After a start, and when records were lost or rolled back, live pods get their records again
+# before anything is granted. The pod must be bound and alive now, by a quorum read, and its
+# reservation ID must be authentic for this pod, node and GPUs. A record is never taken from its
+# holder. So a GPU may have two holders; then nobody else gets it until both have ended.
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +199,9 @@ def _part(live: LivePod, call: str, state: HolderState) -> Holder:
     )
 
 
-# --- confirm
-# Confirmation: the pod is bound under its reservation. Pure.
-#
-# By the watch (`attempt.attempt_step`) or by the pod's own word (`POST /finalize`), which
-# counts only together with a live pod that is bound. Nothing is confirmed without a claim.
+# --- confirmation
+# The watch confirms (`attempt_step`), or the pod itself (`POST /finalize`), which counts only
+# together with a live pod that is bound. Nothing is confirmed without a claim.
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +253,11 @@ def _against_place(record: GpuRecord, holder: Holder, pod: PodSight) -> Refusal 
     return None
 
 
-# --- claim
-# What one claim may do with one GPU's record, and how it is undone. Pure.
-#
-# All-or-nothing over several GPUs comes from three rules: everybody claims in one order,
-# whoever meets somebody else takes back what this very call added, and nothing else. A claim
-# that finds its reservation made by another call (a retry, another replica) counts itself in
-# (`Holder.answers`), so that whoever made it no longer takes it back.
+# --- one claim and one record
+# Three rules make a claim of several GPUs all or nothing: every claim takes GPUs in one order, a
+# claim that meets another holder takes back what this call added, and it takes back nothing else.
+# A claim that finds its reservation made by another call counts itself in (`Holder.answers`), so
+# that the other call no longer takes it back.
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,12 +390,9 @@ def _refusal(text: str) -> Refusal:
     return Refusal(ReasonCode.LEDGER_CONFLICT, text)
 
 
-# --- claimant
-# Claims several GPUs for one pod over a store: all of them, or none that stays.
-#
-# GPUs are claimed one after the other in one order, each by compare-and-set. Whoever meets
-# somebody else's takes back what it added. What this call wrote is known by its `call`. What a
-# crash or a dead store leaves behind is an attempt that expires.
+# --- the claim of several GPUs
+# GPUs are claimed one after the other, each by compare-and-set. What this call wrote is known by
+# its `call`. What a crash or a dead store leaves behind is an attempt that expires.
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,12 +457,10 @@ class Claimant:
             return False
 
 
-# --- early
-# Reservations made at a pod's creation, as whoever reserves for the next pod finds them. Pure.
-#
-# An API server that is refused by a later admission step asks again for what looks like another
-# pod. So an owner has one proposal at a time whose pod nobody has seen: the next pod of that
-# owner gets that one, or waits.
+# --- reservations at a pod's creation
+# After a refusal in a later admission step the API server asks again for what looks like another
+# pod. So an owner has one reservation at a time for a pod that nobody has seen. The owner's next
+# pod gets that one, or waits.
 
 
 def held_early(snapshot: LedgerSnapshot, reservation: str, pod_uid: str | None) -> Holder | None:

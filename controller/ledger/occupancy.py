@@ -1,6 +1,7 @@
-"""Occupancy.
+"""Which GPUs are taken, whether this replica may grant any yet, and what the ledger has lost.
 
-Holds: pod use, occupancy, reconciliation state, recovery.
+Startup reconciliation is complete when the ledger, the pods and the audit log were read and each
+live pod has its record again. Pure. Must not write records.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,13 +25,11 @@ from controller.ledger.release import GivenDevice, UseReport, card_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- pod use
-# Which GPUs a node shows in the hands of pods, and whether the ledger explains that. Pure.
-#
-# One rule for whoever chooses GPUs and for whoever grants them: a GPU is nobody else's while the
-# node's last report shows that kubelet has given it to a pod, or that a process of a pod uses it
-# for which the ledger does not hold it. Kubelet tells pods by their names, which an earlier pod may
-# have had: so nothing explains what it has given. Processes of no pod are not this rule's business.
+# --- use that a node shows
+# One rule for whoever chooses GPUs and whoever grants them: a GPU is taken while the node's last
+# report shows that kubelet has given it to a pod, or that a process of a pod uses it and the
+# ledger does not hold it for that pod. Kubelet names pods, and an earlier pod may have had the
+# name, so no record explains what kubelet has given. Processes of no pod do not count here.
 
 Users = Mapping[str, frozenset[str | None]]
 """As of `UseReport`."""
@@ -123,12 +122,10 @@ def _uses(
     )
 
 
-# --- occupancy
-# Which GPUs are taken as one pod sees it: for /filter, the binding webhook and the lists. Pure.
-#
-# A pod's own open attempt does not stand in its way, and neither does a GPU that its share
-# group holds. One snapshot is worked through once; the same answer is the same object, so
-# that whoever remembers verdicts by it recognises it.
+# --- GPUs that are taken for one pod
+# A pod's own open attempt is free for it, and so is a GPU that its share group holds. A snapshot
+# is worked through once. The same answer is the same object, so that a cache of verdicts
+# recognizes it.
 
 
 class Occupancy:
@@ -220,13 +217,10 @@ def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]
     return {group: frozenset(gpus) for group, gpus in found.items()}
 
 
-# --- reconciliation state
-# Whether this replica may grant GPUs yet: at its start, and after history went backwards. Pure.
-#
-# A store that was put back to an old copy, or records that somebody removed by force, may say
-# that a GPU is free which a pod runs on. So nothing is granted before the ledger and the pods
-# were read again, every live pod with an id of ours has its record again, and the node itself
-# was heard about use. What a report shows of pods on GPUs without a record blocks those.
+# --- whether this replica may grant
+# A store that was rolled back, or records that somebody removed by force, may show a GPU as free
+# that a pod uses. So nothing is granted before the ledger and the pods were read, each live pod
+# has its record again, and the node was heard about use. Use without a record blocks its GPU.
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,15 +319,12 @@ def _calls(entry: Entry) -> frozenset[str]:
     return frozenset(x.call for x in entry.record.holders)
 
 
-# --- recovery
-# What a log knows of reservations and the ledger does not: found, and held again. Pure.
-#
-# A store that was put back to an old copy may say that a GPU is free which was given away
-# since, to a pod that the API server has forgotten as well. Its containers may run on, idle, so
-# that no report shows them. Whoever gave the GPU has it in its audit log: it is held again,
-# as Releasing, until the node itself shows that nothing of the pod is left. The same holds where
-# the old copy has it as an attempt, and the pod was bound after the copy: an attempt expires,
-# however much still runs.
+# --- what the ledger has lost
+# After a rollback the store may show a GPU as free that was given to a pod which the API server
+# has lost too. Its containers may run on, idle, so that no report shows them. The replica that
+# gave the GPU has this in its audit log. The GPU is held again as Releasing until the node shows
+# that nothing of the pod is left. The same is true where the old copy has an attempt and the pod
+# was bound after the copy.
 
 
 @dataclass(frozen=True, slots=True)

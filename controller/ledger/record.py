@@ -1,6 +1,6 @@
-"""Record.
+"""What the ledger stores of one GPU: states, holders, reservation IDs, and what is known of a pod.
 
-Holds: states, record, reservation id, pods.
+Pure values. Must not contain moments: each replica measures time by its own clock.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from gpuwarden.evidence.canonical import canonical_json
 # bound under this reservation. Releasing: the pod has ended, its processes may not have.
 # Released, Expired and Revoked are ends: the GPU is free of this holder. A move that is not
 # listed is refused; there is no way back into an earlier state. A record begins as Proposed, or
-# as Confirmed where a pod runs on the GPU already: one whose record was lost (`adoption`), and one
-# that kubelet gave the GPU to by itself (`settlement`).
+# as Confirmed where a pod runs on the GPU already: one whose record was lost (`adopted_on`), and
+# one that kubelet gave the GPU to by itself (`settled_on`).
 
 
 class HolderState(StrEnum):
@@ -83,12 +83,9 @@ def demand_move(state: HolderState, to: HolderState) -> None:
         raise MoveRefusedError(f"a reservation does not go from {state} to {to}")
 
 
-# --- record
-# What the ledger keeps about one GPU: its holders, each with a state of its own. Pure.
-#
-# A record exists while the GPU has a holder; the last one's end closes it. Records are
-# values: a change makes a new one with the next version, and goes to the store by
-# compare-and-set. There is no time in a record: moments are each replica's own business.
+# --- a record
+# A record exists while the GPU has a holder; the last end closes it. Records are values: a change
+# makes a new record with the next version, and it is written by compare-and-set.
 
 MAX_GPUS: Final = 64
 """Of one reservation."""
@@ -409,11 +406,9 @@ def _mac(key: ReservationKey, cluster: str, subject: ReservationSubject, nonce: 
     return hmac.new(key.secret, b"%b\n%b" % (TAG, document), hashlib.sha256).hexdigest()
 
 
-# --- pods
-# What is known of one pod, as far as reservations depend on it. Pure.
-#
-# Bound and ended are final for a UID: neither is ever taken back, so an old sight of either
-# counts. That a pod is not bound, or not there, is true of one moment only.
+# --- what is known of a pod
+# Bound and ended are final for a UID, so an old sight of either counts. That a pod is not bound,
+# or does not exist, is true of one moment only.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Release.
+"""Decides when a GPU is free again, what is recorded of kubelet's allocations, and what drifts.
 
-Holds: release, operator release, settlement, sweep.
+Pure. Must not claim GPUs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,17 +28,19 @@ from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- release
-# When a GPU is free again: not when its pod is gone, but when its node has shown it. Pure.
+# A GPU is free not when its pod is gone, but when its node has shown it. A pod that was deleted
+# by force can outlive its object. The steps of a release:
 #
-# A pod that was force-deleted can outlive its object by seconds, or with kubelet down for as
-# long as it likes. So a holder is Releasing from its pod's end until the node's agent has
-# reported twice in a row, both asked for after the end was known here, that no process of
-# the pod uses a GPU, that none is in its cgroup, and that kubelet has not given it this one. A
-# reboot after the end does as much as the first of them. A node that is gone is waited for, then
-# let go; a node that is merely silent or terminating keeps what it has.
+# 1. The pod has ended, or its node is gone: Confirmed becomes Releasing (`end_step`).
+# 2. Two reports of the agent in a row, both asked for after the end was known here, show no
+#    process of the pod on any GPU, none in its cgroup, and no allocation of this GPU by kubelet
+#    (`after_report`). A reboot after the end replaces the first of them.
+# 3. Releasing becomes Released (`release_step`).
+# 4. A node that was deleted and stays silent for `reservation.nodeGoneGrace` releases too. A node
+#    that is only silent keeps what it has, until it is heard or an operator releases it.
 #
 # Moments are this replica's CLOCK_BOOTTIME: a report is as young as the challenge that it
-# answers, and a replica that starts begins to count again.
+# answers. A replica that starts begins to count again.
 
 DEFAULT_GRACE_NS: Final = 300 * NS_PER_S
 """`reservation.nodeGoneGrace`."""
@@ -199,11 +201,10 @@ def _gone(gone: NodeGone | None, last_asked_ns: int, now_ns: int, grace_ns: int)
     return Move(HolderState.RELEASED, "its node is gone for good")
 
 
-# --- operator release
-# An operator's word that nothing is left of a pod: one holder's end without its node's. Pure.
-#
-# It replaces what a silent node does not say, and never what a node says or the API server: refused
-# while the pod lives, and while the node's last report, not older than its lease, shows use by it.
+# --- release by an operator
+# An operator's order replaces what a silent node does not report. It contradicts nobody: it is
+# refused while the pod has not ended (RESERVATION_IN_FORCE) and while the node's last report,
+# until its lease is over, shows use by the pod (RESERVATION_IN_USE).
 
 _INSTEAD: Final = {
     HolderState.PROPOSED: "an attempt expires by itself",
@@ -266,17 +267,12 @@ def shown_use(
     return None
 
 
-# --- settlement
-# Settlement: what is written for a GPU that kubelet gave to a pod by its own choice. Pure.
-#
+# --- kubelet's allocation
 # On a node with a stock device plugin nothing can be claimed before kubelet has chosen. The
-# record is made from what the node's agent then shows in signed evidence: which pod has which
-# GPU. It begins as Confirmed, since there is nothing left that could come to nothing: the pod is
-# bound and has the GPU. Each GPU is a reservation of its own, so a report that says more only
-# adds. As in `adoption`, a record that is there is never taken away from its holder.
-#
-# Kubelet tells pods by their names alone. A pod that has the name of one that is still being
-# released may be shown with what the other had, so it waits until nothing of that one runs.
+# record is made from the agent's signed evidence: which pod has which GPU. It begins as
+# Confirmed. Each GPU is a reservation of its own, so a report that shows more only adds. A record
+# is never taken from its holder. Kubelet names pods, so a pod with the name of one that is being
+# released waits until nothing of that one runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,13 +319,11 @@ def _may_be_meant(holder: Holder, pod: PodRef, report: UseReport) -> bool:
     return report.may_run(holder.pod.uid)
 
 
-# --- sweep
-# Drift: where the ledger and the world disagree, and what is written about it. Pure.
-#
-# Every replica sweeps: none grants anything on a node before it has compared by itself. What it
-# finds is counted and shown; the one thing that it repairs is a live pod without its record, after
-# a quorum read of that pod, and the store lets one of equal writes through. Attempts and ended
-# pods are no drift: `binding.followup` sees to those.
+# --- drift
+# Every replica compares the ledger with the world, and grants nothing on a node before. It counts
+# and shows what it finds. It repairs one thing: a live pod without its record, after a quorum
+# read of that pod. Attempts and ended pods are no drift: `binding.reconciliation` decides about
+# them.
 
 
 class DriftKind(StrEnum):

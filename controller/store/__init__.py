@@ -1,5 +1,4 @@
-"""Where pins, denials, instance ids and reservations outlive the process: SQLite on this machine.
+"""Enrollments, quarantine entries and instance IDs in SQLite, where there is no Kubernetes API.
 
-Implements the stores that `controller.fleet` and `controller.ledger` declare. Nothing here decides
-about trust; whatever cannot be read or written is an error, never an empty answer.
+Must not decide about trust. What cannot be read or written is an error, never an empty answer.
 """

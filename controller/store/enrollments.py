@@ -1,6 +1,7 @@
-"""Enrollments.
+"""The enrollment store on a SQLite file that several controllers of one machine may share.
 
-Holds: record as text, enrollment table, sqlite enrollment.
+A snapshot is always a state that the file once had, own writes included. It counts for a few
+seconds after the read that confirmed it.
 """
 
 import asyncio
@@ -28,9 +29,9 @@ from controller.store.sqlite import (
 )
 from gpuwarden.clock import Clock
 
-# --- record as text
-# The text is all that compare-and-set compares. A text that would not be written the
-# same way again (a field of a newer version, an edit by hand) is refused, not repaired.
+# --- a record as text
+# The text is all that compare-and-set compares. A text that would not be written the same way
+# again (a field of a newer version, an edit by hand) is refused, not repaired.
 
 VERSION: Final = 1
 """Of this form; a new field is a new version, with a migration of what is stored."""
@@ -62,11 +63,9 @@ def decode_record(text: str) -> EnrollmentRecord:
     return record
 
 
-# --- enrollment table
-# The table of enrolment records: compare-and-set in one transaction, and what has changed since.
-#
-# Every write that counts gets the next generation, so that a reader asks for the rows after
-# the one it knows. Rows are never deleted. Runs on the thread of the connection.
+# --- the table
+# Every write gets the next generation, so that a reader asks for the rows after the one it knows.
+# Rows are never deleted. Runs on the thread of the connection.
 
 ENROLLMENT: Final = Component(
     "enrollment",
@@ -179,12 +178,7 @@ def _decoded(rows: Sequence[tuple[str, str]]) -> tuple[EnrollmentRecord, ...]:
     return tuple(records)
 
 
-# --- sqlite enrollment
-# EnrollmentStore on a SQLite file that several controllers of one machine may share.
-#
-# What the file's thread answers arrives in order, so the snapshot is always a state that the
-# file once had, own successful writes included. A snapshot counts for a few seconds after the
-# read that confirmed it, then it is stale.
+# --- the store
 
 _MANY: Final = 64
 

@@ -1,6 +1,6 @@
-"""Sqlite.
+"""Opens a SQLite file and serves it on one thread.
 
-Holds: sqlite file, file thread.
+Must not know what the tables of a component mean.
 """
 
 import asyncio
@@ -20,12 +20,10 @@ from urllib.parse import quote
 
 from gpuwarden.clock import Clock
 
-# --- sqlite file
-# Opens the SQLite file that replicas on one machine share, and notices when it is another one.
-#
-# Durable and strict: WAL, `synchronous=FULL`, mode 0600, integrity checked once, refused
-# if it is not ours or newer than we are. A connection belongs to the thread that opened it.
-# Must not know what the tables of a component mean.
+# --- the file
+# Durable and strict: WAL, `synchronous=FULL`, mode 0600, integrity checked once. A file of
+# another program or of a newer version is refused. A connection belongs to the thread that opened
+# it.
 
 APPLICATION_ID: Final = 0x67707577
 """`gpuw`: what makes a SQLite file ours."""
@@ -196,12 +194,10 @@ def _error(path: Path, error: OSError | sqlite3.Error) -> StoreError:
     return StoreError(f"{path}: {text}")
 
 
-# --- file thread
-# The one thread that touches a store's file: it serves whatever waits in one transaction.
-#
-# Nobody waits for it longer than a deadline, and an answer counts although nobody waits any
-# more. What it read is taken on the event loop in the order of the batches, before the
-# answers are told, so that a store's snapshot includes what was answered.
+# --- the thread
+# It serves all waiting requests in one transaction. Nobody waits longer than a deadline, and a
+# write counts although nobody waits any more. What was read is taken on the event loop in the
+# order of the batches, before the answers, so that a snapshot includes what was answered.
 
 FRESH_NS: Final = 5_000_000_000
 """How long a snapshot counts after the read that confirmed it."""

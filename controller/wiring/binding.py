@@ -1,7 +1,4 @@
-"""Binding.
-
-Holds: id keys, assembly, assembly.
-"""
+"""Makes the webhooks and the reconcilers of reservations from the settings. Starts nothing."""
 
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
@@ -56,12 +53,11 @@ from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 
-# --- id keys
-# Reads the keys of reservation ids (`admission.idKeys`): one file that all replicas share.
-#
-# One line per key, `<key id> <secret in hex>`, at least 32 bytes; blank lines and those that
-# begin with # do not count. The first key makes ids, all of them read them. Small file, read
-# once at start; what is in it stands in no message.
+# --- the keys of reservation IDs
+# `admission.idKeys` names one file that all replicas share: one line per key, `<key id> <secret
+# in hex>`, at least 32 bytes. Blank lines and lines that begin with # do not count. The first key
+# makes IDs, all of them read IDs. The file is read once at the start; no message shows its
+# content.
 
 _MAX_BYTES: Final = 64 * 1024
 
@@ -103,11 +99,8 @@ def _key(path: Path, number: int, words: list[str]) -> ReservationKey:
         raise IdKeysError(f"{expected} of 32 bytes or more") from None
 
 
-# --- assembly
-# Puts the webhooks of a controller together from its settings. Starts nothing.
-#
-# Other parts of the controller hand in handlers for paths of their own, such as the binding
-# binding webhook's; all of them are served by the one listener.
+# --- the listener of the webhooks
+# Other parts of the controller add handlers for paths of their own.
 
 OPEN_TO_THE_NETWORK: Final = (
     "admission.tls.clientCa is not set: whoever reaches listen.admission can call the webhooks,"
@@ -160,8 +153,7 @@ def admission_server(
     )
 
 
-# --- assembly
-# Puts the binding webhook of a controller together, and what follows its answers. Starts nothing.
+# --- the parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
