@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.enrollment import EnrollmentUnavailableError
 from controller.kube.client import Exchange
-from controller.operations.quarantine_reconciler import LOOK_SECONDS
+from controller.operations.quarantine_reconciler import RECONCILE_SECONDS
 from controller.placement.static_hashes import StaticHashesError
 from controller.policies.file import PolicyInvalidError
 from controller.recorders.trust import CONTROLLER
@@ -76,7 +76,7 @@ class Tempo:
 
     tick_s: float = 0.25
     policy_look_s: float = 2.0
-    store_look_s: float = LOOK_SECONDS
+    store_look_s: float = RECONCILE_SECONDS
     first_svid_s: float = 3.0
 
 
@@ -203,7 +203,7 @@ class _Controller:
         """Raises StartError, unless the store may come later; nothing is accepted until then."""
         denials = self._parts.denials
         if self._parts.store.may_come_later:
-            await denials.look()
+            await denials.reconcile()
             return
         try:
             await denials.begin()

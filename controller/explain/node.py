@@ -182,7 +182,7 @@ def _refusal_document(one: PastRefusal) -> dict[str, object]:
 
 
 def _version(text: str | None) -> str | None:
-    """A node may call its version anything; what does not look like one is not told."""
+    """A node may call its version anything; what does not look like one is left out."""
     return text if text is not None and _VERSION.fullmatch(text) else None
 
 

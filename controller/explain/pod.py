@@ -49,7 +49,7 @@ class AllocationTrace:
     explanation: PodExplanation | None
     """None where the pod is gone."""
     given: str
-    """The guarantee that stands on the pod; empty where none does."""
+    """The guarantee in the pod's annotation; empty where there is none."""
     recent: Recent
     others: tuple[Part, ...]
     """What earlier pods of the same name still hold."""

@@ -51,7 +51,7 @@ class PodDocument:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs that it was told it has."""
+        """UUIDs of the GPUs that its annotation assigns to it."""
         return tuple(filter(None, self.annotations.get(ASSIGNED_UUIDS, "").split(",")))
 
 

@@ -41,7 +41,7 @@ class Name(StrEnum):
 
 
 class State(StrEnum):
-    """Where the pod stands with a stage."""
+    """What is known of a stage of the pod."""
 
     REACHED = "reached"
     WAITING = "waiting"
@@ -126,7 +126,7 @@ class Case:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """UUIDs that stand on the pod."""
+        """UUIDs in the pod's annotation."""
         return () if self.pod is None else self.pod.told
 
 
@@ -222,7 +222,7 @@ def _bound_without(case: Case, pod: PodDocument) -> tuple[State, str]:
 
 
 def bound(case: Case) -> Stage:
-    """Where it went, and what it was told."""
+    """Where it was bound, and which GPUs it was assigned."""
     pod, source = case.pod, "pod, by the API server"
     if pod is None:
         return Stage(Name.BOUND, State.OVER, source="API server", findings=("the pod is gone",))

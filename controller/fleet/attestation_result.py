@@ -67,7 +67,7 @@ class StreamState:
     """One admitted stream: its session, and how far its evidence has come."""
 
     stream_id: str
-    """32 lower-case hex digits, drawn by the shell."""
+    """32 lower-case hex digits, drawn by the caller."""
     node: str
     peer: SpiffeId
     chain: tuple[bytes, ...]
@@ -109,7 +109,7 @@ class EnrollmentChange:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Evidence that passed steps 1 to 18. It counts once the shell has done 19 and 20."""
+    """Evidence that passed steps 1 to 18. It counts once the caller has taken steps 19 and 20."""
 
     node: str
     stream: StreamState
@@ -133,7 +133,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class FailureNoticeAccepted:
-    """Authentic news that takes trust away; extends no lease and restores nothing."""
+    """An authentic failure notice: it takes trust away; extends no lease and restores nothing."""
 
     node: str
     stream: StreamState

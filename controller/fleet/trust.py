@@ -36,7 +36,7 @@ _INVENTORY_STEP: Final = 16
 
 
 class ChangeKind(StrEnum):
-    """What happened to a node; becomes events, metrics and audit records in the shell."""
+    """What happened to a node; recorded as Events, metrics, audit records."""
 
     FIRST_ACCEPTED = "first-accepted"
     RENEWED = "renewed"
@@ -46,7 +46,7 @@ class ChangeKind(StrEnum):
     FACTS_CHANGED = "facts-changed"
     """Accepted as before, with other facts, class or process."""
     OUTDATED = "outdated"
-    """Accepted evidence that counts for nothing: newer facts or a later refusal stand."""
+    """Accepted evidence that counts for nothing: newer facts or a later refusal are in force."""
     REFUSED = "refused"
     """Transient: the lease runs on."""
     REVOKED = "revoked"
@@ -269,7 +269,7 @@ def _refused(record: NodeRecord, event: EvidenceRefused) -> Outcome:
 
 
 def _offering(outcome: Outcome, candidate: Candidate | None) -> Outcome:
-    """Newer evidence was judged: what older one showed is no longer there to be accepted."""
+    """Newer evidence was appraised: what older one showed is no longer there to be accepted."""
     view = replace(outcome.record.view, candidate=candidate)
     return replace(outcome, record=replace(outcome.record, view=view))
 

@@ -43,7 +43,7 @@ _NO_PROCESSES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class NodeState(StrEnum):
-    """Where a node stands at a given moment."""
+    """The state of a node at a given moment."""
 
     UNKNOWN = "unknown"
     """Known to the directory, or trying, but never accepted."""
@@ -155,10 +155,10 @@ class NodeView:
     mode: NodeMode
     warnings: tuple[str, ...] = ()
     candidate: Candidate | None = None
-    """What its last judged evidence showed, where only the pins stood against that."""
+    """What its last appraised evidence showed, where only the pins were against it."""
 
     def state(self, now_ns: int) -> NodeState:
-        """Where the node stands at `now_ns` (controller CLOCK_BOOTTIME)."""
+        """The node's state at `now_ns` (controller CLOCK_BOOTTIME)."""
         if self.blocked is not None:
             if self.blocked.effect is Effect.QUARANTINE:
                 return NodeState.QUARANTINED

@@ -234,7 +234,7 @@ PLACEMENT_REASON: Final = "PodWouldNotBePlaced"
 
 
 def admission_notice(decision: AdmissionDecision) -> Notice | None:
-    """`would be denied: …`, or None where the pod is let in anyway.
+    """`would be denied: …`, or None where the pod is admitted anyway.
 
     About the object that made the pod, else about the pod, which has no UID at its creation.
     """
@@ -283,7 +283,7 @@ def _by_count(counts: Mapping[ReasonCode, int]) -> list[ReasonCode]:
 # --- trust in nodes
 
 MAX_PODS: Final = 64
-"""Pods of one node that are told of one change."""
+"""Pods of one node that get an Event about one change."""
 
 
 class _Words(NamedTuple):
@@ -396,7 +396,7 @@ def _reason(fault: UseFault) -> str:
 # --- writing
 
 CONTROLLER: Final = f"{GROUP}/controller"
-LOOK_SECONDS: Final = 1.0
+WRITE_SECONDS: Final = 1.0
 
 
 class EventRecorder:
@@ -424,7 +424,7 @@ class EventRecorder:
         self._series = EventSeries(CONTROLLER, reporter)
         self._count = instruments.counter(names.KUBE_EVENTS)
         self._log = logger("kube")
-        self._told = False
+        self._reported = False
 
     def say(self, notices: Iterable[Notice]) -> None:
         """Remember what is to be said; returns at once."""
@@ -435,13 +435,13 @@ class EventRecorder:
             result = self._series.add(notice, self._draw_name(), now_ns, wall_ns)
             self._count.labels(result).inc()
 
-    async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
+    async def follow(self, seconds: float = WRITE_SECONDS) -> NoReturn:
         """Write what is due, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
-            await self.look()
+            await self.write_due()
 
-    async def look(self) -> None:
+    async def write_due(self) -> None:
         """Write what is due now; one failure is enough for a while."""
         if not self._leads():
             self._series.clear()
@@ -454,7 +454,7 @@ class EventRecorder:
                 return
             self._series.wrote(writing.key, self._clock.boottime_ns())
             self._count.labels("written").inc()
-            self._told = False
+            self._reported = False
 
     async def _write(self, writing: Writing) -> None:
         if writing.is_new:
@@ -465,6 +465,6 @@ class EventRecorder:
     def _failed(self, writing: Writing, error: ApiError) -> None:
         if self._series.failed(writing.key, is_gone=error.is_not_found and not writing.is_new):
             self._count.labels("failed").inc()
-        if not self._told:
+        if not self._reported:
             self._log.warning(Event.KUBE_EVENT_FAILED, reason=str(error))
-        self._told = True
+        self._reported = True

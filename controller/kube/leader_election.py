@@ -183,7 +183,7 @@ class Leadership:
         self._terms = terms
         self._gauge = instruments.gauge(names.LEADER)
         self._log = logger("kube")
-        self._told = False
+        self._reported = False
 
     def leads(self) -> bool:
         """Whether this replica leads now; ask again before each act."""
@@ -194,7 +194,7 @@ class Leadership:
         while True:
             with contextlib.suppress(ApiError):
                 await self._try()
-            self.tell()
+            self.report()
             await asyncio.sleep(self._terms.retry_s * (1.0 + self._jitter() / 5))
 
     async def release(self) -> None:
@@ -207,17 +207,17 @@ class Leadership:
                 if lease is not None:
                     update = self._candidate.release(lease, self._clock.wall_ns())
                     await self._write(update)
-        self.tell()
+        self.report()
 
-    def tell(self) -> None:
-        """Say so when it changed."""
+    def report(self) -> None:
+        """Log a change of leadership and set the gauge."""
         leads = self.leads()
         self._gauge.set(leads)
-        if leads and not self._told:
+        if leads and not self._reported:
             self._log.info(Event.LEADER_ELECTED)
-        elif self._told and not leads:
+        elif self._reported and not leads:
             self._log.warning(Event.LEADER_LOST)
-        self._told = leads
+        self._reported = leads
 
     async def _try(self) -> None:
         lease = await self._read()

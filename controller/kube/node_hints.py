@@ -24,8 +24,8 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-LOOK_SECONDS: Final = 0.5
-MOST_PER_LOOK: Final = 10
+RECONCILE_SECONDS: Final = 0.5
+MOST_CHANGES: Final = 10
 MOST_REQUIREMENTS: Final = 64
 """So many labels of ours a node has at most."""
 KEPT_REQUIREMENT_NS: Final = 60 * NS_PER_S
@@ -143,22 +143,22 @@ class NodeHints:
         self._count = instruments.counter(names.KUBE_HINTS)
         self._followed = instruments.gauge(names.KUBE_HINTED_REQUIREMENTS)
         self._log = logger("kube")
-        self._told = False
+        self._reported = False
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, NoReturn]]:
         """What has to run, once."""
         return {"kube hints": self.follow()}
 
-    async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
+    async def follow(self, seconds: float = RECONCILE_SECONDS) -> NoReturn:
         """Change what is due, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
-            await self.look()
+            await self.reconcile()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Change what is due now; one failure is enough for a while."""
-        for change in self._due()[:MOST_PER_LOOK]:
-            if not await self._changed(change):
+        for change in self._due()[:MOST_CHANGES]:
+            if not await self._change(change):
                 return
 
     def _due(self) -> list[LabelChange]:
@@ -169,7 +169,7 @@ class NodeHints:
         self._followed.set(len(self._plan))
         return self._plan.changes(nodes.nodes, self._passing)
 
-    async def _changed(self, change: LabelChange) -> bool:
+    async def _change(self, change: LabelChange) -> bool:
         labels = dict.fromkeys(change.add, FITS) | dict.fromkeys(change.remove)
         try:
             await self._api.patch(NODES, change.node, {"metadata": {"labels": labels}})
@@ -179,14 +179,14 @@ class NodeHints:
             self._failed(error)
             return False
         self._count.labels("changed").inc()
-        self._told = False
+        self._reported = False
         return True
 
     def _failed(self, error: ApiError) -> None:
         self._count.labels("failed").inc()
-        if not self._told:
+        if not self._reported:
             self._log.warning(Event.KUBE_HINT_FAILED, reason=str(error))
-        self._told = True
+        self._reported = True
 
 
 # --- requeueing of waiting pods
@@ -205,12 +205,12 @@ _HELPS: Final = frozenset(
 )
 
 
-class WakeupQueue:
-    """Nodes that pods may go to again and that nobody has touched yet. Pure.
+class RequeueQueue:
+    """Nodes whose annotation is to be changed so that waiting pods are tried again. Pure.
 
     kube-scheduler tries a pod that an extender rejected again only after an event that may help
     it: a changed label, annotation or new condition of a node is one, better evidence is none. A
-    touch is due while managed pods wait. Few are made in a second: each wakes every such pod.
+    change is due while managed pods wait. Few are made in a second: each requeues every such pod.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class WakeupQueue:
         return len(self._since)
 
     def add(self, changes: Iterable[TrustChange], now_ns: int) -> None:
-        """Take the nodes for which a pod may be let through now that was rejected before."""
+        """Take the nodes that may pass now for a pod that was rejected before."""
         self.add_nodes((change.node for change in changes if change.kind in _HELPS), now_ns)
 
     def add_nodes(self, nodes: Iterable[str], now_ns: int) -> None:
@@ -232,7 +232,7 @@ class WakeupQueue:
             self._since[node] = now_ns
 
     def due(self, now_ns: int, *, pods_wait: bool) -> str | None:
-        """The node to touch now, the one that waits longest; it stays until `done`."""
+        """The node to annotate now, the one that waits longest; it stays until `done`."""
         self._fill(now_ns)
         if not pods_wait:
             self._forget(now_ns)
@@ -243,7 +243,7 @@ class WakeupQueue:
         return next(iter(self._since))
 
     def done(self, node: str) -> None:
-        """It was touched, or is gone."""
+        """It was annotated, or is gone."""
         self._since.pop(node, None)
 
     def _fill(self, now_ns: int) -> None:
@@ -283,10 +283,10 @@ class NodeRequeuer:
         self._replica = replica
         self._pods_wait = pods_wait
         self._clock = clock
-        self._queue = WakeupQueue()
+        self._queue = RequeueQueue()
         self._count = instruments.counter(names.KUBE_REQUEUES)
         self._log = logger("kube")
-        self._told = False
+        self._reported = False
 
     def wake(self, changes: Iterable[TrustChange]) -> None:
         """Remember what may help a waiting pod; returns at once."""
@@ -296,20 +296,20 @@ class NodeRequeuer:
         """The same for nodes that have room again; returns at once."""
         self._queue.add_nodes(nodes, self._clock.boottime_ns())
 
-    async def follow(self, seconds: float = LOOK_SECONDS) -> NoReturn:
+    async def follow(self, seconds: float = RECONCILE_SECONDS) -> NoReturn:
         """Touch what is due, forever; ends by cancellation only."""
         while True:
             await asyncio.sleep(seconds)
-            await self.look()
+            await self.reconcile()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Touch what is due now; one failure is enough for a while."""
         while len(self._queue):
             node = self._queue.due(self._clock.boottime_ns(), pods_wait=self._pods_wait())
-            if node is None or not await self._touched(node):
+            if node is None or not await self._requeue(node):
                 return
 
-    async def _touched(self, node: str) -> bool:
+    async def _requeue(self, node: str) -> bool:
         value = f"{rfc3339(self._clock.wall_ns(), digits=6)} {self._replica}"
         try:
             await self._api.patch(NODES, node, {"metadata": {"annotations": {ANNOTATION: value}}})
@@ -321,11 +321,11 @@ class NodeRequeuer:
             return False
         self._queue.done(node)
         self._count.labels("touched").inc()
-        self._told = False
+        self._reported = False
         return True
 
     def _failed(self, error: ApiError) -> None:
         self._count.labels("failed").inc()
-        if not self._told:
+        if not self._reported:
             self._log.warning(Event.KUBE_REQUEUE_FAILED, reason=str(error))
-        self._told = True
+        self._reported = True

@@ -54,9 +54,9 @@ class KnownPod:
     uses_gpus: bool
     """In an enforced namespace it would be managed."""
     waiting: AdmittedPod | None = None
-    """The whole pod, while it is not bound and has not ended: the binding webhook judges it."""
+    """The whole pod, while it is not bound and has not ended: the binding decision needs it."""
     held: LivePod | None = None
-    """What it was told that it holds, once it is bound; nobody has checked the id yet."""
+    """The reservation that it carries once it is bound; nobody has checked the id yet."""
     needs: Requirements | RequirementsInvalid | None = None
     """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
 
@@ -208,7 +208,7 @@ class ClusterBoundPods:
 
 
 REQUEUED = "touched.gpuwarden.dev/at"
-"""An annotation beside our prefix: what stands under that does not change after creation."""
+"""An annotation beside our prefix: keys below that do not change after creation."""
 _RELIED_ON_NS = 15 * NS_PER_S
 """An older cache is not asked about pods that are to be bound."""
 _ANOTHER = frozenset({HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})

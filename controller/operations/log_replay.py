@@ -25,7 +25,7 @@ class LogReplay:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = logger("audit")
-        self._told = ""
+        self._reported = ""
 
     async def denials(self) -> Mapping[str, QuarantineEntry]:
         """Quarantine entries in force, by node."""
@@ -39,7 +39,7 @@ class LogReplay:
         try:
             return await asyncio.to_thread(lambda: fold(recent_records(self._folder, prefixes)))
         except OSError as error:
-            if str(error) != self._told:
+            if str(error) != self._reported:
                 self._log.error(Event.AUDIT_REPLAY_FAILED, reason=str(error))
-            self._told = str(error)
+            self._reported = str(error)
             raise

@@ -80,7 +80,7 @@ class Done:
 
 
 class ActObserver(Protocol):
-    """Is told about acts and what followed. Must return at once."""
+    """Records acts and what followed (`controller.recorders`). Must return at once."""
 
     def acted(self, act: Act, order: Order, refusal: Refusal | None) -> None:
         """`refusal` is None where it was done."""
@@ -118,7 +118,7 @@ class OperatorService:
         return await self._run(
             Act.ACCEPT,
             order,
-            self._let_in(Act.ACCEPT, order, lambda x, known: accepted(x, known, expected)),
+            self._give_trust(Act.ACCEPT, order, lambda x, known: accepted(x, known, expected)),
         )
 
     async def release(self, order: Order, expected: str) -> Done | Refusal:
@@ -126,7 +126,7 @@ class OperatorService:
         return await self._run(
             Act.RELEASE,
             order,
-            self._let_in(Act.RELEASE, order, lambda x, _: released(x, expected)),
+            self._give_trust(Act.RELEASE, order, lambda x, _: released(x, expected)),
         )
 
     async def quarantine(self, order: Order) -> Done | Refusal:
@@ -151,8 +151,8 @@ class OperatorService:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _let_in(self, act: Act, order: Order, decide: Decide) -> Done | Refusal:
-        """Decide, wait for the audit record, decide again on what stands then, write."""
+    async def _give_trust(self, act: Act, order: Order, decide: Decide) -> Done | Refusal:
+        """Decide, wait for the audit record, decide again on what is known then, write."""
         try:
             known = await self._store.load()
             before = self.shown(order.node, known)
@@ -160,7 +160,7 @@ class OperatorService:
             if isinstance(decided, Refusal):
                 return decided
             await self._audit.grant(_record(act, order, before, decided))
-            written = await self._written(order.node, decide)
+            written = await self._write(order.node, decide)
         except EnrollmentUnavailableError as error:
             return Refusal(ReasonCode.ENROLLMENT_STALE, str(error))
         except AuditUnavailableError as error:
@@ -173,7 +173,7 @@ class OperatorService:
             self._let_try(act, order)
         return Done(after, pin_changes(written) if act is Act.ACCEPT else ())
 
-    async def _written(self, node: str, decide: Decide) -> Shown | Refusal:
+    async def _write(self, node: str, decide: Decide) -> Shown | Refusal:
         """Compare-and-set; returns what was decided on.
 
         An update of the record that changes nothing of what was shown is no obstacle.

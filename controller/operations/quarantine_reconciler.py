@@ -31,11 +31,11 @@ from gpuwarden.telemetry.names import Event
 Changes = tuple[TrustChange, ...]
 LogReplayer = Callable[[], Awaitable[Mapping[str, QuarantineEntry]]]
 """Quarantine entries in force when this replica last knew, by node; raises OSError."""
-LOOK_SECONDS: Final = 0.5
+RECONCILE_SECONDS: Final = 0.5
 
 
 class ChangeObserver(Protocol):
-    """Is told what followed. Must return at once."""
+    """Records what followed (`controller.recorders`). Must return at once."""
 
     def changed(self, changes: Changes, actor: str) -> None:
         """`actor` caused `changes`."""
@@ -80,9 +80,9 @@ class QuarantineReconciler:
         self._denied: Mapping[str, QuarantineEntry] = {}
         """Quarantine entries that are in force here: seen in the store, or lost by it."""
         self._stand: Mapping[str, QuarantineEntry] = {}
-        """Those that the store had at the last look."""
+        """Those that the store had at the last reconcile."""
         self._settled: dict[str, int] = {}
-        """Of our own quarantine entries, how many a look has found to be in the store or lifted."""
+        """How many of our own entries a reconcile has found to be in the store or lifted."""
         self._read: EnrollmentSnapshot | None = None
         self._trouble = ""
 
@@ -93,7 +93,7 @@ class QuarantineReconciler:
         self._available.set(1)
         await self._denials.retry()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Read what has changed, carry it out, and write what could not be written before."""
         await self._remember()
         counts = dict(self._denials.counts)
@@ -107,11 +107,11 @@ class QuarantineReconciler:
         self._sync(snapshot, counts)
         await self._denials.retry()
 
-    async def follow(self, seconds: float = LOOK_SECONDS) -> None:
-        """Look forever."""
+    async def follow(self, seconds: float = RECONCILE_SECONDS) -> None:
+        """Reconcile forever."""
         while True:
             await asyncio.sleep(seconds)
-            await self.look()
+            await self.reconcile()
 
     async def _remember(self) -> None:
         """What the log knows counts as seen before; tried again until the log can be read."""
@@ -149,7 +149,7 @@ class QuarantineReconciler:
         self._denied, self._stand, self._read = {**lost, **denied}, denied, snapshot
 
     def _ours(self, counts: Mapping[str, int]) -> set[str]:
-        """Nodes that we quarantined since the last look, all of it written before this one."""
+        """Nodes that we quarantined since the last reconcile, all of it written before this one."""
         return {
             node
             for node, count in counts.items()

@@ -24,7 +24,7 @@ _WINDOW_FACTOR = Fraction(11, 10)
 
 @dataclass(frozen=True, slots=True)
 class ReadinessFacts:
-    """What readiness is decided on; collected by the shell at each question."""
+    """What readiness is decided on; collected at each question."""
 
     first_round: str | None
     """As `first_round` says."""
@@ -52,7 +52,7 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether no reason is against it."""
         return not self.reasons
 
 
@@ -106,7 +106,7 @@ _DRIFT = 1000
 class ClockAnchor:
     """Both clocks at one moment, and the step that is still believed (nanoseconds).
 
-    Certificates are judged by wall time. A wall clock that has moved against CLOCK_BOOTTIME since
+    Certificates are verified by wall time. A wall clock that has moved against CLOCK_BOOTTIME since
     the start is suspect (CONTROLLER_CLOCK_SUSPECT): a warning, never a reason to revoke anybody.
     """
 

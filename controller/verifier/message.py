@@ -51,7 +51,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 _TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS, TYPE_FAILURE_NOTICE})
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 _SECOND_MS: Final = 1000
-BAD_NEWS_KINDS: Final = frozenset({"xid", "gpu-lost", "driver-reload", "nvml-unavailable"})
+FAILURE_NOTICE_KINDS: Final = frozenset({"xid", "gpu-lost", "driver-reload", "nvml-unavailable"})
 
 
 class _Header(EvidenceHeader, frozen=True, forbid_unknown_fields=False):
@@ -87,7 +87,7 @@ def check_shape(
 
 
 def _is_unasked(message: ReceivedMessage, issued: IssuedChallenge | Refusal) -> bool:
-    """Whether it tells of pods without having been asked to."""
+    """Whether it reports pods without having been asked to."""
     is_asked = not isinstance(issued, IssuedChallenge) or WANT_PODS in issued.want
     return message.payload_type == TYPE_EVIDENCE_WITH_PODS and not is_asked
 
@@ -132,7 +132,7 @@ def read_payload(
     `known` is what the stream has shown before.
     """
     if message.payload_type == TYPE_FAILURE_NOTICE:
-        return _read_bad_news(message.payload)
+        return _read_failure_notice(message.payload)
     limit, kind = len(message.payload), _kind(message)
     if known is not None and (again := evidence_showing(known, message.payload, kind)) is not None:
         return again
@@ -150,14 +150,14 @@ def _kind(message: ReceivedMessage) -> type[Evidence]:
     return EvidenceWithPods if message.payload_type == TYPE_EVIDENCE_WITH_PODS else Evidence
 
 
-def _read_bad_news(payload: bytes) -> FailureNotice | Refusal:
+def _read_failure_notice(payload: bytes) -> FailureNotice | Refusal:
     try:
         news = decode(payload, FailureNotice, max_bytes=len(payload))
     except DecodeError as error:
-        return Refusal(ReasonCode.MSG_MALFORMED, f"failure notices: {error}")
-    if news.kind not in BAD_NEWS_KINDS:
+        return Refusal(ReasonCode.MSG_MALFORMED, f"failure notice: {error}")
+    if news.kind not in FAILURE_NOTICE_KINDS:
         return Refusal(
-            ReasonCode.MSG_MALFORMED, f"failure notices: kind {quote(news.kind)} is not known"
+            ReasonCode.MSG_MALFORMED, f"failure notice: kind {quote(news.kind)} is not known"
         )
     return news
 
@@ -283,7 +283,7 @@ Payload = Evidence | FailureNotice | Unreadable
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One message with everything it is judged by."""
+    """One message with everything that decides about it."""
 
     stream: StreamState
     message: ReceivedMessage

@@ -323,10 +323,10 @@ class TestLeadershipAndEvents:
             about, "NodeQuarantined", "Quarantine", Severity.WARNING, "DUPLICATE_AGENT", "two"
         )
         recorder.say([notice])
-        await recorder.look()
+        await recorder.write_due()
         recorder.say([notice, notice])
         clock.advance(REPEAT_NS / 1e9)
-        await recorder.look()
+        await recorder.write_due()
         event = lab.api.get("/apis/events.k8s.io/v1/namespaces/default/events/kube-events.1a2b3c")
         assert event["note"] == "gpuwarden: DUPLICATE_AGENT two"
         assert event["series"]["count"] == 3

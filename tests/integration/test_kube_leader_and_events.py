@@ -147,12 +147,12 @@ class TestEvents:
         self, server: FakeApiServer, recorder: EventRecorder, clock: FakeClock
     ) -> None:
         recorder.say([NOTICE])
-        await recorder.look()
+        await recorder.write_due()
         recorder.say([NOTICE, NOTICE])
-        await recorder.look()
+        await recorder.write_due()
         assert "series" not in server.objects.all("events")["default/n.0"]
         clock.advance(REPEAT_NS / 1e9)
-        await recorder.look()
+        await recorder.write_due()
         assert server.objects.all("events")["default/n.0"]["series"]["count"] == 3
 
     async def test_who_does_not_lead_says_nothing(
@@ -161,9 +161,9 @@ class TestEvents:
         recorder.say([NOTICE])
         leading[0] = False
         recorder.say([NOTICE])
-        await recorder.look()
+        await recorder.write_due()
         leading[0] = True
-        await recorder.look()
+        await recorder.write_due()
         assert server.requests == []
 
     async def test_a_server_that_refuses_is_not_asked_for_ever(
@@ -173,5 +173,5 @@ class TestEvents:
             server.fail_next(403)
         recorder.say([NOTICE])
         for _ in range(5):
-            await recorder.look()
+            await recorder.write_due()
         assert len(server.requests) == 3

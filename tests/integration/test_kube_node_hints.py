@@ -13,7 +13,7 @@ from controller.admission.mutation import hint
 from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.kube.client import ApiClient
-from controller.kube.node_hints import MOST_PER_LOOK, NodeHints
+from controller.kube.node_hints import MOST_CHANGES, NodeHints
 from controller.placement.keys import RequirementRules
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
@@ -90,7 +90,7 @@ def labels(server: FakeApiServer, node: str) -> dict[str, str]:
 
 
 async def test_labels_come_and_go_and_others_stay(server: FakeApiServer, hints: NodeHints) -> None:
-    await hints.look()
+    await hints.reconcile()
     assert labels(server, "a") == {"theirs": "kept", STALE: "fits", KEY: "fits"}
     assert labels(server, "b") == {"theirs": "kept"}
 
@@ -116,22 +116,22 @@ async def test_nothing_is_written(
 ) -> None:
     for name, value in change.items():
         setattr(around, name, value)
-    await hints.look()
+    await hints.reconcile()
     assert server.requests == []
 
 
 async def test_few_nodes_at_a_time(server: FakeApiServer, hints: NodeHints, around: Around) -> None:
-    around.passing = [f"n{number}" for number in range(MOST_PER_LOOK + 5)]
+    around.passing = [f"n{number}" for number in range(MOST_CHANGES + 5)]
     around.nodes = dict.fromkeys(around.passing, KnownNode())
-    await hints.look()
-    assert len(server.requests) == MOST_PER_LOOK  # of nodes that are gone by now
+    await hints.reconcile()
+    assert len(server.requests) == MOST_CHANGES  # of nodes that are gone by now
 
 
 async def test_after_a_failure_it_is_tried_at_the_next_look(
     server: FakeApiServer, hints: NodeHints
 ) -> None:
     server.fail_next(503)
-    await hints.look()
+    await hints.reconcile()
     assert len(server.requests) == 1
-    await hints.look()
+    await hints.reconcile()
     assert KEY in labels(server, "a")

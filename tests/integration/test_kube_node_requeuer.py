@@ -81,10 +81,10 @@ async def test_nothing_is_written_while_no_pod_waits(
 ) -> None:
     waiting[0] = False
     requeuer.wake(GOOD_AGAIN)
-    await requeuer.look()
+    await requeuer.reconcile()
     assert server.requests == []
     waiting[0] = True
-    await requeuer.look()
+    await requeuer.reconcile()
     assert [verb for verb, _ in server.requests] == ["patch"]
 
 
@@ -93,9 +93,9 @@ async def test_a_failed_touch_is_tried_at_the_next_look(
 ) -> None:
     server.fail_next(503)
     requeuer.wake([*GOOD_AGAIN, TrustChange("m", ChangeKind.RESTORED)])
-    await requeuer.look()
+    await requeuer.reconcile()
     assert len(server.requests) == 1
-    await requeuer.look()
+    await requeuer.reconcile()
     assert ANNOTATION in annotations(server)
 
 
@@ -104,6 +104,6 @@ async def test_a_node_that_is_gone_is_forgotten(
 ) -> None:
     server.delete("nodes", "n")
     requeuer.wake(GOOD_AGAIN)
-    await requeuer.look()
-    await requeuer.look()
+    await requeuer.reconcile()
+    await requeuer.reconcile()
     assert len(server.requests) == 1

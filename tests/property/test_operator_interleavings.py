@@ -209,7 +209,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(which=WHICH)
     def a_replica_looks(self, which: int) -> None:
         replica = self.replicas[which]
-        self.do(replica.reconciler.look())
+        self.do(replica.reconciler.reconcile())
         if replica.store.up and self.record.denial is not None:
             assert replica.out
 
@@ -219,7 +219,7 @@ class Interleavings(RuleBasedStateMachine):
             replica.store.up = True
         for _ in range(2):
             for replica in self.replicas:
-                self.do(replica.reconciler.look())
+                self.do(replica.reconciler.reconcile())
         assert (self.record.denial is not None) == self.denied
         assert [x.out for x in self.replicas] == [self.denied] * 2
         assert all(not x.denials.unwritten for x in self.replicas)

@@ -7,7 +7,7 @@ from controller.admission.mutation import hint
 from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import KnownNode
 from controller.fleet.trust import ChangeKind, TrustChange
-from controller.kube.node_hints import BURST, MOST_REQUIREMENTS, HintPlan, LabelChange, WakeupQueue
+from controller.kube.node_hints import BURST, MOST_REQUIREMENTS, HintPlan, LabelChange, RequeueQueue
 from controller.kube.node_hints import KEPT_NODE_NS as WAKEUP_KEPT_NS
 from controller.kube.node_hints import KEPT_REQUIREMENT_NS as KEPT_NS
 from controller.placement.keys import RequirementRules
@@ -137,15 +137,15 @@ HELPS = {
 }
 
 
-def queue(*nodes: str, now_ns: int = 0) -> WakeupQueue:
-    made = WakeupQueue()
+def queue(*nodes: str, now_ns: int = 0) -> RequeueQueue:
+    made = RequeueQueue()
     made.add([TrustChange(node, ChangeKind.RESTORED) for node in nodes], now_ns)
     return made
 
 
 @pytest.mark.parametrize("kind", ChangeKind)
 def test_only_what_may_let_a_pod_through_is_taken(kind: ChangeKind) -> None:
-    made = WakeupQueue()
+    made = RequeueQueue()
     made.add([TrustChange("n", kind)], 0)
     assert len(made) == (kind in HELPS)
 
@@ -190,7 +190,7 @@ def test_touches_are_few_in_a_second() -> None:
 
 
 def test_nodes_with_room_are_due_like_those_with_better_evidence() -> None:
-    queue = WakeupQueue()
+    queue = RequeueQueue()
     queue.add_nodes(("n1", "n2"), 0)
     queue.add_nodes(("n1",), 1)
     assert queue.due(2, pods_wait=True) == "n2"

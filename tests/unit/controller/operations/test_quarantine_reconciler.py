@@ -154,8 +154,8 @@ async def test_a_denial_of_another_replica_takes_out_once() -> None:
     world = World()
     await world.reconciler.begin()
     await world.stands("gpu-1", OPERATORS)
-    await world.reconciler.look()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.told.kinds == [ChangeKind.QUARANTINED]
     blocked = world.view().blocked
@@ -167,7 +167,7 @@ async def test_a_denial_that_is_gone_lets_it_try_again() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.reconciler.begin()
     await world.lifted()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.REFUSED
     assert world.told.kinds[-1] is ChangeKind.RELEASED
 
@@ -178,7 +178,7 @@ async def test_a_quarantine_of_our_own_is_not_lifted_for_lack_of_a_denial() -> N
     world.fleet.quarantine(
         "gpu-1", code=ReasonCode.DUPLICATE_AGENT, reason="two", now_ns=1, wall_ns=1
     )
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
 
 
@@ -187,10 +187,10 @@ async def test_a_release_by_another_replica_between_two_reads_lets_the_node_try(
     await world.reconciler.begin()
     await world.we_deny()
     await world.lifted()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.REFUSED
     assert world.told.kinds == [ChangeKind.RELEASED]
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.told.kinds == [ChangeKind.RELEASED]
 
 
@@ -202,12 +202,12 @@ async def test_an_answer_from_before_our_denial_lifts_nothing(
     await world.reconciler.begin()
     await world.lifted()
     world.store.between = world.we_deny
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     await world.lifted()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.REFUSED
 
 
@@ -216,7 +216,7 @@ async def test_a_newer_denial_that_could_not_be_written_keeps_it_out() -> None:
     await world.reconciler.begin()
     await world.lifted()
     world.denials._unwritten["gpu-1"] = OPERATORS
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.store.snapshot().records["gpu-1"].denial == OPERATORS
 
@@ -236,14 +236,14 @@ async def test_a_denial_that_nobody_lifted_was_lost_and_is_written_again(
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.reconciler.begin()
     world.store.restore([older])
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == SWAPPED
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.told.kinds == [ChangeKind.QUARANTINED]
     assert [x for _, _, x in world.told.fates] == [QuarantineFate.STANDS, QuarantineFate.LOST]
     await world.lifted()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.REFUSED
     assert world.told.fates[-1] == ("gpu-1", SWAPPED, QuarantineFate.LIFTED)
 
@@ -253,7 +253,7 @@ async def test_a_denial_of_ours_that_is_lost_before_it_was_seen_is_written_again
     await world.reconciler.begin()
     await world.we_deny()
     world.store.restore([EnrollmentRecord("gpu-1")])
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == SWAPPED
 
@@ -264,11 +264,11 @@ async def test_a_lost_denial_that_cannot_be_written_keeps_the_node_out() -> None
     world.store.restore([])
     world.store.refuses = True
     for _ in range(3):
-        await world.reconciler.look()
+        await world.reconciler.reconcile()
     assert dict(world.store.snapshot().records) == {}
     assert world.state() is NodeState.QUARANTINED
     world.store.refuses = False
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.now() == SWAPPED
 
 
@@ -279,14 +279,14 @@ async def test_a_denial_of_ours_is_noted_at_once_and_once() -> None:
     assert not await world.denials.deny("gpu-1", OPERATORS)
     assert world.noted == [("gpu-1", OPERATORS)]
     world.store.gone = False
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert await world.denials.deny("gpu-1", SWAPPED)
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.now() == OPERATORS
     assert world.noted == [("gpu-1", OPERATORS)]
     assert world.told.fates == []
     await world.lifted()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert await world.denials.deny("gpu-1", SWAPPED)
     assert world.noted[1:] == [("gpu-1", replace(SWAPPED, wall_ns=OPERATORS.wall_ns + 1))]
 
@@ -325,7 +325,7 @@ async def test_a_log_that_can_be_read_only_later_is_asked_again() -> None:
     assert world.state("gpu-2") is NodeState.QUARANTINED
     assert "gpu-1" not in world.fleet.snapshot().nodes
     for _ in range(2):
-        await world.reconciler.look()
+        await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == OPERATORS
 
@@ -334,9 +334,9 @@ async def test_denials_of_a_node_have_an_order_whatever_the_clock_says() -> None
     world = World(EnrollmentRecord("gpu-1", lifted_ns=100))
     await world.reconciler.begin()
     await world.stands("gpu-1", SWAPPED)
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     world.store.restore([EnrollmentRecord("gpu-1", lifted_ns=100)])
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.now() == replace(SWAPPED, wall_ns=101)
 
@@ -345,7 +345,7 @@ async def test_a_node_that_was_forgotten_is_taken_out_again() -> None:
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.reconciler.begin()
     world.fleet.forget("gpu-1")
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
 
 
@@ -353,12 +353,12 @@ async def test_an_unreadable_store_changes_nothing_and_is_reported_once_each_way
     world = World(EnrollmentRecord("gpu-1", denial=SWAPPED))
     await world.reconciler.begin()
     world.store.gone = True
-    await world.reconciler.look()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
+    await world.reconciler.reconcile()
     assert world.state() is NodeState.QUARANTINED
     assert world.gauge(names.STORE_AVAILABLE) == 0
     world.store.gone = False
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
     assert world.gauge(names.STORE_AVAILABLE) == 1
 
 
@@ -367,8 +367,8 @@ async def test_what_could_not_be_written_is_written_later() -> None:
     world.store.gone = True
     assert not await world.denials.deny("gpu-1", SWAPPED)
     world.store.gone = False
-    await world.reconciler.look()
-    await world.reconciler.look()
+    await world.reconciler.reconcile()
+    await world.reconciler.reconcile()
     assert world.store.snapshot().records["gpu-1"].denial == SWAPPED
     assert world.state() is NodeState.QUARANTINED
 
