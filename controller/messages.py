@@ -270,7 +270,7 @@ def _denial(denial: QuarantineEntry) -> fleet_pb2.Denial:
 def fit_message(
     needs: Requirements | RequirementsInvalid, report: FitReport | None
 ) -> fleet_pb2.FitPodResponse:
-    """All verdicts; `report` is None for a pod that asks for nothing of ours."""
+    """All verdicts; `report` is None for a pod that is not managed."""
     if isinstance(needs, RequirementsInvalid):
         message = fleet_pb2.FitPodResponse(
             guarded=True, code=ReasonCode.REQ_INVALID, detail=needs.detail()
@@ -392,7 +392,7 @@ def _age_s(made_at: str, wall_ns: int) -> int:
     return min(max(wall_ns // NS_PER_S - int(made_s), 0), _U32)
 
 
-# --- one pod
+# --- allocation trace of one pod
 
 _LISTED: Final = 64
 """GPUs of one record, and earlier reservations of one name."""

@@ -134,11 +134,11 @@ class CheckpointSigner:
         self._demanded = True
 
     def draft(self) -> Draft:
-        """A trial of what comes next."""
+        """Begin a draft of the next lines."""
         return Draft(self.state)
 
     def commit(self, draft: Draft) -> None:
-        """The lines of the draft are durable."""
+        """Take over the draft: its lines are durable."""
         self.state.frontier, self.state.log = draft.frontier, draft.log
         self._records += draft.records
         self._tree.append(bytes(draft.hashes))
@@ -151,7 +151,7 @@ class CheckpointSigner:
         return Signed(checkpoint.signed(self.signer), head)
 
     def carried(self, signed: Signed) -> dict[str, Json]:
-        """What the first record of a further file says, so that the file stands for itself."""
+        """What the first record of a further file holds, so that the file can be verified alone."""
         peaks = tuple(b64encode(peak).decode() for peak in self.state.frontier.peaks)
         return {"checkpoint": signed.note, "frontier": peaks, "key": str(self.signer.key)}
 

@@ -124,7 +124,7 @@ class EvidenceStore:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing: a full disk keeps no part of what did not fit."""
+    """Write all of it or nothing: a full disk keeps no part of what did not fit."""
     fresh = path.with_suffix(".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:

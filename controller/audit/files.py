@@ -86,7 +86,7 @@ def scan_file(
 
 
 def _feed(verifier: ChainVerifier, path: Path) -> tuple[int, bytes]:
-    """Feed all lines; return the length of what fits, and what comes behind it."""
+    """Feed all lines; return the length of what fits, and the bytes behind it."""
     durable = 0
     with path.open("rb") as file:
         while verifier.fault is None and (line := file.readline(_LINE_LIMIT)):

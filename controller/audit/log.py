@@ -197,7 +197,7 @@ def _parted(record: Record) -> tuple[Record, ArchivedEvidence | None]:
 def _call(
     loop: asyncio.AbstractEventLoop, resolve: Callable[[str | None], None], failure: str | None
 ) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is gone, and with it the waiter
+    with contextlib.suppress(RuntimeError):  # the event loop is closed, so the waiter is gone
         loop.call_soon_threadsafe(resolve, failure)
 
 

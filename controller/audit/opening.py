@@ -121,7 +121,7 @@ class _Opening:
         return store, state
 
     def _key_change(self, state: LogState, keys: LogKeys, changes: KeyChanges) -> list[Record]:
-        """The record of a new key, stated by the old one too; nobody else may go on."""
+        """The record of a new key, which the old key must state too; otherwise LogKeyError."""
         current = keys.current
         if state.key in {None, current.key}:
             return []
@@ -172,7 +172,7 @@ def rebuilt(folder: Path, tree: TreeFile) -> LogState:
 
 
 def prev_log(folder: Path, keys: LogKeys) -> str | None:
-    """The note that says where a lost log had ended, if somebody has put it there.
+    """The checkpoint where a lost log ended, if an operator has put it there.
 
     Raises LogKeyError unless one of our keys has signed it.
     """

@@ -85,7 +85,7 @@ class Recent:
     records: tuple[LogRecord, ...] = ()
     """The oldest first; of many the last."""
     since: str = ""
-    """`ts` of the oldest record that was looked at; empty where there is none."""
+    """`ts` of the oldest record that was read; empty where there is none."""
 
 
 def records_about(folder: Path, subject: str, *, most_bytes: int = MOST_BYTES) -> Recent:

@@ -73,7 +73,7 @@ class RepeatCounter:
             over = [
                 key
                 for key, counter in self._open.items()
-                # A wall clock set back ends the counter too: its hour can no longer be told.
+                # A wall clock set back ends the counter too: its hour is not known any more.
                 if not 0 <= wall_ns - counter.since_ns < HOUR_NS
             ]
         return self._take(over)

@@ -162,7 +162,7 @@ class Opened:
 
 
 class Observer(Protocol):
-    """Learns how it goes, on the writer's thread.
+    """Takes note of commits, losses and states, on the writer's thread.
 
     The writer must not know metrics and logs; `log.Reporting` implements this.
     """
@@ -394,7 +394,7 @@ class Writer:
         try:
             store.rotate(line.line + b"\n", line.head)
         except OSError:
-            # The old file is as good; the next attempt comes when it has grown some more.
+            # The old file stays in use; the next attempt follows when it has grown some more.
             self._rotate_at = store.size + self._rotate_bytes // 8
             return
         self._rotate_at = self._rotate_bytes

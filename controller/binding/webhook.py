@@ -404,8 +404,8 @@ class EarlyPods(Protocol):
 class EarlySink(Protocol):
     """Takes what was answered."""
 
-    def reserved_early(self, code: ReasonCode, *, again: bool) -> None:
-        """One answer to a pod's creation; `again`: GPUs were claimed that were not before."""
+    def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
+        """One answer to a pod's creation; `is_new`: GPUs were claimed that were not before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,12 +436,12 @@ class EarlyReservations:
         """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
         async with self._turn(reference_of(ask)):
             try:
-                found, again = await self._reserved(ask)
+                found, is_new = await self._reserved(ask)
             except (LedgerUnavailableError, PodsUnavailableError) as error:
-                found, again = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
+                found, is_new = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
         if not ask.dry_run:
             code = found.code if isinstance(found, Refusal) else ReasonCode.ACCEPTED
-            self._ports.sink.reserved_early(code, again=again)
+            self._ports.sink.reserved_early(code, is_new=is_new)
         return found if isinstance(found, Refusal) else _given(ask, found)
 
     async def take(self, granted: Granted, pod: PodRef) -> Refusal | None:

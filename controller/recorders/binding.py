@@ -47,7 +47,7 @@ _SHOWN_CHARS: Final = 300
 
 
 class BindingRecorder:
-    """Implements the sinks of binding webhook, reconciler and reconciliation state."""
+    """Implements what binding webhook, reconcilers and startup reconciliation call."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class BindingRecorder:
             gpus=decision.gpus[:_SHOWN_GPUS],
         )
 
-    def reserved_early(self, code: ReasonCode, *, again: bool) -> None:
+    def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
         """A pod's creation asked for a reservation; its record is written where it is made."""
         self._early.labels(code.value).inc()
-        if again:
+        if is_new:
             self._changes.labels(HolderState.PROPOSED.value).inc()
 
     def changed(self, change: ReservationChange) -> None:
-        """A reservation was moved."""
+        """A reservation changed its state."""
         self._audit.note(reservation_record(change))
         parts = _parts(change.gpus, change.reservation)
         if change.state.is_end:
@@ -137,7 +137,7 @@ class BindingRecorder:
         self._writes.labels(result).inc()
 
     def ledger_read(self, error: str) -> None:
-        """The ledger was read, or not; told once per change."""
+        """The ledger was read, or not; recorded once per change."""
         self._available.set(not error)
         if error and not self._ledger_error:
             self._log.error(Event.LEDGER_UNAVAILABLE, reason=error)
@@ -149,7 +149,7 @@ class BindingRecorder:
         self._ledger_error = error
 
     def drifts(self, counts: Mapping[DriftKind, int]) -> None:
-        """What a survey found; told when it is something else."""
+        """What a reconciliation found; logged when it differs from the last one."""
         for kind in DriftKind:
             self._drift.labels(kind.value).set(counts.get(kind, 0))
         if dict(counts) != dict(self._drifts):
@@ -172,7 +172,7 @@ class BindingRecorder:
         )
 
     def history_went_back(self, gpus: frozenset[str]) -> None:
-        """Nothing is granted for a while."""
+        """The ledger was rolled back: nothing is granted for a while."""
         shown: list[Json] = [*sorted(gpus)]
         self._rewinds.inc()
         self._audit.note(ledger_record("rewound", {"count": len(shown), "gpus": shown}))
@@ -187,7 +187,7 @@ class BindingRecorder:
         self._logged |= _parts((gpu,), reservation)
 
     def held(self, grant: LoggedGrant) -> None:
-        """A GPU that the ledger had lost is held on the word of the log."""
+        """A GPU that the ledger had lost is held because the audit log has its reservation."""
         self._audit.note(held_record(grant))
         self._logged |= _parts((grant.gpu,), grant.reservation)
         self._changes.labels(_HELD).inc()
@@ -199,7 +199,7 @@ class BindingRecorder:
         )
 
     def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
-        """The ledger no longer has them; those are noted that this log has, and no end of."""
+        """The ledger no longer has them; the ends that this log lacks are recorded."""
         for grant in grants:
             part = (key_of(grant.gpu), grant.reservation)
             if part in self._logged:
@@ -246,7 +246,7 @@ class UseRecorder:
         self._evictions = instruments.counter(names.EVICTIONS)
 
     def settled(self, given: GivenGpu, reservation: str) -> None:
-        """This replica wrote a record for a GPU that kubelet gave away."""
+        """This replica recorded kubelet's allocation of a GPU."""
         self._audit.note(settled_record(given, reservation))
         self._logged(given.gpu, reservation)
         self._changes.labels(_SETTLED).inc()

@@ -1,4 +1,4 @@
-"""Sets gauges that are worked out when Prometheus asks: the fleet and our SVID."""
+"""Sets gauges that are worked out when Prometheus asks: the fleet and the controller's SVID."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class FleetGauges:
         self._classes.set(counts.classes)
 
     def set_svid(self, facts: SvidFacts) -> None:
-        """Show our SVID; counters move by what is new since the last look."""
+        """Show the controller's SVID; counters move by what is new since the last scrape."""
         self._svid.set(facts.svid_expires_seconds)
         restarts = max(0, facts.rebuilds - 1)
         self._updates.labels("taken").inc(facts.generation - self._seen_updates)

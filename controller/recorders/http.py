@@ -135,20 +135,20 @@ class FilterRecorder:
         self,
         audit: AuditLog,
         count_nodes: Callable[[Mapping[ReasonCode, int]], None],
-        tell: Callable[[FilterDecision, Totals], None] | None = None,
+        emit: Callable[[FilterDecision, Totals], None] | None = None,
     ) -> None:
-        """`tell` writes Events about it."""
+        """`emit` sends Events about it."""
         self._audit = audit
         self._count_nodes = count_nodes
-        self._tell = tell
+        self._emit = emit
 
     def note(self, decision: FilterDecision) -> None:
         """Work out the totals and append the record."""
         totals = decision.totals()
         self._audit.note(decision_record(decision, totals))
         self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
-        if self._tell is not None:
-            self._tell(decision, totals)
+        if self._emit is not None:
+            self._emit(decision, totals)
 
 
 class ApiRecorder(_ListenerRecorder):
@@ -167,7 +167,7 @@ class ApiRecorder(_ListenerRecorder):
         self._seconds.labels(operation.value).observe(seconds)
 
     def failed(self, operation: Operation, error: Exception) -> None:
-        """A fault of ours."""
+        """The controller failed."""
         self._log.error(Event.API_FAILED, operation=operation.value, exc_info=error)
 
     def reviewed(self, result: str) -> None:

@@ -51,7 +51,7 @@ _ROUTINE = frozenset(
 
 
 class TrustRecorder:
-    """One for the process."""
+    """Streams, evidence, changes of nodes, operators' acts and calls; one for the process."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class TrustRecorder:
         self._log.debug(Event.STREAM_CLOSED, peer=peer, node=node, cause=cause, detail=detail)
 
     def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
-        """A gRPC call was let in, or not."""
+        """A gRPC call was accepted or refused."""
         known = method if method in ALLOWED_CALLERS else "unknown"
         self._calls.labels(known, refusal.code.value if refusal else "OK").inc()
         if refusal is not None:
@@ -223,7 +223,7 @@ class WitnessAlarms:
         self._audit = audit
         self._log = logger("attestation")
         self._nodes: dict[str, frozenset[tuple[str, str]]] = {}
-        """Node -> origins and codes that it tells of."""
+        """Node -> origins and codes that it reports."""
         self._recorded: Counter[tuple[str, str]] = Counter()
         self._show()
 
@@ -322,7 +322,7 @@ class SpireRecorder:
             self._changed(tuple(changed_agents(before, after)))
 
     def failed(self, failure: SpireFailure, text: str) -> None:
-        """A poll failed; each cause is told once."""
+        """A poll failed; each cause is logged once."""
         self._polls.labels(failure.value).inc()
         self._available.set(0)
         if text != self._trouble:
@@ -330,7 +330,7 @@ class SpireRecorder:
             self._log.error(Event.SPIRE_UNAVAILABLE, reason=text)
 
     def excessive(self) -> None:
-        """The server lets us do more than read."""
+        """The SPIRE server grants the controller more than reading."""
         self._log.warning(Event.CONFIG_INSECURE, warning=ADMIN_WARNING)
 
     def _changed(self, changed: tuple[ChangedAgent, ...]) -> None:

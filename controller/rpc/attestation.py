@@ -80,13 +80,13 @@ def accepted_verdict(
 
 
 def noted_verdict(challenge_id: bytes) -> pb.AttestResponse:
-    """Failure notices was taken; a challenge follows at once. No hash: news earns none."""
+    """A failure notice was taken; a challenge follows at once. A notice earns no hash."""
     return pb.AttestResponse(
         verdict=pb.Verdict(
             challenge_id=challenge_id,
             outcome=pb.OUTCOME_ACCEPTED,
             code=ReasonCode.ACCEPTED,
-            detail="failure notices noted",
+            detail="failure notice taken",
             next_challenge_ms=1,
         )
     )
@@ -186,7 +186,10 @@ class SessionTiming:
 
 
 class StreamObserver(Protocol):
-    """Is told about streams, for metrics and logs. Must return at once."""
+    """Takes note of streams, for metrics and logs. Must return at once.
+
+    The recorder that implements it is above this layer.
+    """
 
     def opened(self, stream: StreamState) -> None:
         """A stream was admitted."""
@@ -259,7 +262,7 @@ class _End(Exception):  # noqa: N818 - no error: the way out of the conversation
         self.status = status
         self.detail = detail
         self.refusal = refusal
-        """Told to the peer in a verdict, before the status, as the answer to `challenge_id`."""
+        """Sent to the peer in a verdict, before the status, as the answer to `challenge_id`."""
         self.challenge_id = challenge_id
 
 
@@ -318,7 +321,7 @@ class AttestSession:
             message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
             if message is not None:
                 state = await self._judge_in_its_round(state, message)
-                del message  # it would be held until the next comes
+                del message  # otherwise it would stay in memory until the next one
             elif self._peer_left:
                 return
             else:
@@ -470,7 +473,7 @@ class AttestSession:
             ) from error
 
     async def _finish(self, end: _End) -> None:
-        """Verdict and status; a peer that cannot be told the one still gets the other."""
+        """Send verdict and status; a peer that cannot be sent the first still gets the second."""
         if end.refusal is None:
             await self._context.abort(end.status, end.detail)
         code, detail = end.refusal.code, end.refusal.detail

@@ -88,7 +88,7 @@ async def reject_field(context: Context, field: str, detail: str) -> NoReturn:
 
 
 _LEFT: Final[set[asyncio.Task[Any]]] = set()
-"""Reads that nobody waits for any more; kept alive until their calls are over."""
+"""Reads that no caller waits for any more; kept alive until their calls are over."""
 
 
 class RequestReader:
@@ -159,7 +159,7 @@ async def read_requests(context: Context) -> AsyncIterator[Any]:
 def _forget(reading: asyncio.Task[Any]) -> None:
     _LEFT.discard(reading)
     if not reading.cancelled():
-        reading.exception()  # looked at, so that nobody is told about it
+        reading.exception()  # read, so that asyncio does not log it as never retrieved
 
 
 class Wakeup:

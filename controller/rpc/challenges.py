@@ -50,7 +50,7 @@ class Challenger:
         draw: Callable[[int], bytes] = secrets.token_bytes,
         wants_pods: Callable[[str], bool] = lambda _node: False,
     ) -> None:
-        """`wants_pods`: whether it matters which pods run on a node, which costs it a look."""
+        """`wants_pods`: whether to ask a node for its pods, which costs it a query."""
         self._settings = settings
         self._svids = svids
         self._head = head

@@ -140,7 +140,7 @@ class FleetServicer(pb_grpc.FleetServiceServicer):
     async def ListNodes(  # noqa: N802 - the method's name in the protocol
         self, request: pb.ListNodesRequest, context: Context
     ) -> pb.ListNodesResponse:
-        """All nodes, sorted by name, with what stands in the way of deciding."""
+        """All nodes, sorted by name, with why the controller is not ready."""
         del request, context
         now_ns = self._clock.boottime_ns()
         labels_of = self._labels()
@@ -324,7 +324,7 @@ class KnownFleet:
         return self._snapshot
 
     def subscribe(self, notify: Callable[[], None], /) -> Callable[[], None]:
-        """As the verified fleet; the directory is looked at with each change."""
+        """As the verified fleet; the directory is read with each change."""
         return self._fleet.subscribe(notify)
 
     def _merge(

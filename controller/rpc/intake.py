@@ -129,7 +129,7 @@ class EvidenceIntake:
         self._observer.appraised(refusal, grant=False, seconds=0.0)
 
     async def _enroll(self, result: Result, appraise: Callable[[], Result]) -> Result:
-        """Write what has to stand in the store first, and judge again by what stands there then."""
+        """Write the enrollment that is needed, and appraise again by what the store holds then."""
         for _ in range(_MAX_RACES):
             if not isinstance(result, Accepted) or result.enrollment is None:
                 return result
@@ -196,7 +196,7 @@ class EvidenceIntake:
     def _refuse(
         self, refusal: Refused, peer: str, archived_evidence: ArchivedEvidence | None = None
     ) -> None:
-        """Trust is gone when this returns; the record follows without anybody waiting for it."""
+        """Revoke trust before this returns; the record follows, and no caller waits for it."""
         now_ns, wall_ns = self._times()
         changes = self._registry.refuse(refusal, now_ns=now_ns, wall_ns=wall_ns)
         self._observer.changed(changes, peer)
@@ -207,7 +207,7 @@ class EvidenceIntake:
         return now.boottime_ns, now.wall_ns
 
     async def _deny(self, refusal: Refused) -> None:
-        """A quarantine is written into the store, so that every replica and restart agrees.
+        """Write a quarantine into the store, so that every replica and restart agrees.
 
         Where that fails now, the registry of this replica holds it meanwhile.
         """
@@ -243,7 +243,7 @@ def _stale(result: Accepted, detail: str) -> Refused:
 
 
 def _outdated(result: Accepted) -> Refused:
-    """It passed, but the fleet knows something newer; the next round settles it."""
+    """It passed, but the fleet knows something newer; the next challenge decides."""
     detail = "newer facts or a later refusal stand against this answer"
     refusal = refused(Refusal(ReasonCode.CHALLENGE_EXPIRED, detail), result.node)
     return replace(refusal, stream=result.stream, evidence_digest=result.evidence_digest)

@@ -47,7 +47,7 @@ REQUEST_SECONDS: Final = 10.0
 
 
 Authenticate = Callable[[Context, datetime], Caller | Refusal]
-"""The caller behind a context as of an aware time, or why it is nobody."""
+"""The caller behind a context as of an aware time, or why it is not recognised."""
 
 
 class CallObserver(Protocol):
@@ -57,7 +57,7 @@ class CallObserver(Protocol):
     """
 
     def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
-        """`caller` is None where nobody was recognised; `refusal` is None when allowed."""
+        """`caller` is None where it was not recognised; `refusal` is None when allowed."""
 
 
 class AuthorizationInterceptor(aio.ServerInterceptor):

@@ -59,7 +59,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     ) -> None:
         """`ledger` is None where nothing is reserved.
 
-        `about` tells what is known of the pod of a namespace and name; None without a Kubernetes
+        `about` gives what is known of the pod of a namespace and name; None without a Kubernetes
         API.
         """
         self._ledger = ledger

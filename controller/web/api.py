@@ -149,7 +149,7 @@ _TEN_A_SECOND: Final = Rate(10.0, 50)
 
 
 class ApiSink(Protocol):
-    """Takes measurements, and news for log and audit log.
+    """Takes measurements, and entries for log and audit log.
 
     The recorder that implements it is above this layer.
     """
@@ -158,7 +158,7 @@ class ApiSink(Protocol):
         """One answer."""
 
     def failed(self, operation: Operation, error: Exception) -> None:
-        """No answer: a fault of ours."""
+        """No answer, because the controller failed."""
 
     def finalized(self, caller: str, request: FinalizeRequest, refusal: Refusal | None) -> None:
         """A call of `POST /finalize` was decided."""
@@ -252,7 +252,7 @@ class Endpoint:
             return problem_response(found.status, found.problem, retry_s=found.retry_s)
         except TimeoutError:
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, Problem("no answer in time"))
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told nothing of it
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the caller learns nothing of it
             self._sink.failed(operation, error)
             text = "a fault of the controller; see its log"
             return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, Problem(text))
@@ -316,7 +316,7 @@ class Endpoint:
             return read_finalize(await self._bodies.receive(request))
         except BodyRefusedError as error:
             raise ProblemError(error.status, str(error)) from None
-        except ConnectionError:  # nobody is there to be answered, and it is no fault of ours
+        except ConnectionError:  # the client is gone; the controller did not fail
             raise ProblemError(HTTPStatus.BAD_REQUEST, "the body ended early") from None
         except FinalizeRequestError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None

@@ -185,7 +185,7 @@ class TokenReviews:
         if not self._asking[address]:
             del self._asking[address]
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone
+            task.exception()  # read, because the caller may be gone
 
 
 # --- callers
@@ -215,7 +215,10 @@ class Authentication:
         self._readers = readers
 
     async def authenticate(self, request: web.Request) -> ApiCaller | Refusal:
-        """Who sent the request, or why nobody did; raises TokenReviewUnavailableError."""
+        """Find out who sent the request, or why it does not count.
+
+        Raises TokenReviewUnavailableError.
+        """
         sent = request.headers.getall("Authorization", [])
         if not sent:
             return self._by_certificate(request)

@@ -162,8 +162,9 @@ class NodeUse:
     given: frozenset[str]
     """Keys of what kubelet has given."""
     is_part_hidden: bool
-    """Whether somebody has a MIG device that the node does not show any more: no GPU is free whole,
-    for nobody can tell which it was a part of."""
+    """Whether a MIG device is in use that the node does not show any more.
+
+    Then no GPU is free whole, because it is not known which GPU the device belonged to."""
 
 
 def use_on(
@@ -211,14 +212,14 @@ def status_of(device: FleetDevice, holders: Iterable[Holder], use: NodeUse) -> D
 
 
 def _is_used(device: FleetDevice, use: NodeUse) -> bool:
-    """Whether somebody has it without a record."""
+    """Whether it is in use without a record."""
     if device.in_use or not use.given.isdisjoint(map(key_of, (device.uuid, device.gpu.uuid))):
         return True
     return device.mig is None and use.is_part_hidden
 
 
 def _parts_or_whole(gpu: GpuView, accepted: Acceptance) -> Iterator[FleetDevice]:
-    """Devices of which nobody asks whether a process uses them."""
+    """Devices whose use is not asked for."""
     if not gpu.mig or not gpu.mig_devices:
         yield FleetDevice(gpu.uuid, accepted.host, gpu, None, in_use=False)
         return

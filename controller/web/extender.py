@@ -51,7 +51,7 @@ class ExtenderLimits(ConnectionLimits):
 
 
 class ListenRefusedError(Exception):
-    """The listener would be open to anybody; names the key and what was expected."""
+    """The listener would be open to every caller; names the key and what was expected."""
 
 
 class Extender:

@@ -33,7 +33,7 @@ class TlsFilesError(Exception):
 
 
 class Reload(Enum):
-    """What a look at the files found."""
+    """What reading the files found."""
 
     UNCHANGED = auto()
     CHANGED = auto()
@@ -173,7 +173,7 @@ class _Refuse(asyncio.Protocol):
 
 
 class HttpServer:
-    """Listens, and keeps its certificate as new as its files."""
+    """Listens, and takes changed certificate files into use."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ async def healthz(_request: web.Request) -> web.Response:
 
 
 def sent_traceparent(request: web.Request) -> str:
-    """Of a caller that traces; which of several is meant nobody can know."""
+    """The caller's trace context; empty where it sent none or several."""
     sent = request.headers.getall("traceparent", [])
     return sent[0] if len(sent) == 1 else ""
 

@@ -276,7 +276,7 @@ class ExtenderVerbs:
     ) -> tuple[Requirements | RequirementsInvalid, FitReport | None]:
         """Judge a pod (or the template in a workload) that does not exist yet on every node.
 
-        The report is None for a pod that asks for nothing of ours. Raises PodDecodeError.
+        The report is None for a pod that is not managed. Raises PodDecodeError.
         """
         pod = find_pod(pod_json)
         needs = self._needs(pod, namespace)

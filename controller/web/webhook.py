@@ -42,7 +42,7 @@ _BROKEN: Final = Refusal(ReasonCode.ADMISSION_FAILED, "the controller failed; it
 
 
 class AdmissionMetrics(Protocol):
-    """Takes measurements, and news for the log.
+    """Takes measurements, and entries for the log.
 
     The recorder that implements it is above this layer.
     """
@@ -80,7 +80,7 @@ class AdmissionWebhooks:
         limits: AdmissionLimits,
         report: bool,
     ) -> None:
-        """`report`: failures let in too (`enforcement: report`)."""
+        """With `report` failures admit too (`enforcement: report`)."""
         self._handlers = handlers
         self._metrics = metrics
         self._limits = limits

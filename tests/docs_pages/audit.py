@@ -107,8 +107,8 @@ line.
 ## Verifying
 
 `gpuwarden audit verify` names the first number at which the chain is broken: a record that was
-changed, deleted, inserted, repeated or moved. A changed record is told from a changed link by the
-line after it. A log that was chained again does not fit the next checkpoint: its root is that of
+changed, deleted, inserted, repeated or moved. The line after it shows whether the record or its
+link was changed. A log that was chained again does not fit the next checkpoint: its root is that of
 other records. What a crash leaves after the last whole line is reported apart and is no fault.
 
 A log cannot show that its tail was cut off, nor that all of it, keys included, is another one.

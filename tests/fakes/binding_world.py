@@ -175,8 +175,8 @@ class Sink:
     def history_went_back(self, gpus: frozenset[str]) -> None:
         self.went_back.append(gpus)
 
-    def reserved_early(self, code: ReasonCode, *, again: bool) -> None:
-        self.early.append((code.value, again))
+    def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
+        self.early.append((code.value, is_new))
 
     def log_replayed(self, grants: Grants) -> None:
         del grants

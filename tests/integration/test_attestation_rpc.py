@@ -612,7 +612,7 @@ async def test_bad_news_on_one_stream_outdates_evidence_that_waits_on_another(
         await new.answer(await new.admitted(), content=changed)
         await asyncio.wait_for(world.audit.asked.wait(), DEADLINE)
         await old.send(old.failure_notice(challenge, "driver-reload", xid=None))
-        assert (await old.verdict()).detail == "failure notices noted"
+        assert (await old.verdict()).detail == "failure notice taken"
         world.audit.held.set()
         assert (await new.verdict()).outcome == pb.OUTCOME_REFUSED
         assert world.state() is NodeState.REVOKED

@@ -202,7 +202,7 @@ async def misbehave(cluster: Cluster) -> None:
     async with cluster.hostile() as client:
         challenge = await client.admitted()
         await client.send(client.failure_notice(challenge, detail=f"Bearer {CALLER_TOKEN} {JWT}"))
-        assert (await client.verdict()).detail == "failure notices noted"
+        assert (await client.verdict()).detail == "failure notice taken"
     pem = "-----BEGIN PRIVATE KEY-----\n" + base64.b64encode(JWT.encode()).decode()
     for changes in ({"agent_version": JWT}, {"instance_id": pem}, {"node_name": pem}):
         async with cluster.hostile() as client:

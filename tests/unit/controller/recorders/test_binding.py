@@ -60,9 +60,9 @@ def decision(*refusals: Refusal, reported: bool = False) -> BindDecision:
 
 def test_reservations_at_creation() -> None:
     told = Told()
-    told.recorder.reserved_early(ReasonCode.ACCEPTED, again=True)
-    told.recorder.reserved_early(ReasonCode.ACCEPTED, again=False)
-    told.recorder.reserved_early(ReasonCode.GPU_BUSY, again=False)
+    told.recorder.reserved_early(ReasonCode.ACCEPTED, is_new=True)
+    told.recorder.reserved_early(ReasonCode.ACCEPTED, is_new=False)
+    told.recorder.reserved_early(ReasonCode.GPU_BUSY, is_new=False)
     assert told.metric("early_reservations_total", code="ACCEPTED") == 2
     assert told.metric("early_reservations_total", code="GPU_BUSY") == 1
     assert told.metric("reservation_changes_total", state="Proposed") == 1
