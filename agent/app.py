@@ -1,7 +1,7 @@
 """Composition root of the agent: makes the parts, runs them, ends them in order.
 
 The order of the end, within five seconds whatever hangs:
-  1. failure notices that has come still goes out, then every stream says goodbye,
+  1. failure notices that have come still go out, then every stream is closed,
   2. the state file is written once more,
   3. NVML is closed, unless a call keeps it,
   4. the SVID svid_watcher stops,
@@ -294,7 +294,7 @@ class App:
 
     async def _pass_news_on(self) -> None:
         async for event in self._gpus.events():
-            self._recorder.told(event)
+            self._recorder.gpu_event(event)
             self._replicas.tell(event)
 
     async def _watch_nvml(self) -> None:

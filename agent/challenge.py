@@ -1,4 +1,4 @@
-"""Judges a challenge: made by the configured controller, now, for this stream of ours.
+"""Judges a challenge: made by the configured controller, now, for this stream.
 
 The challenge is how a controller proves itself beyond the TLS tunnel. Authenticity
 comes before meaning: sizes, chain, name and signature first, then the document.
@@ -186,7 +186,9 @@ def _foreign(document: Challenge, expected: Expectation) -> ChallengeRefusal | N
 
 def _unbound(document: Challenge, expected: Expectation) -> ChallengeRefusal | None:
     if document.hello_sha256 != expected.hello_sha256:
-        return ChallengeRefusal(ChallengeDefect.HELLO, "answers another Hello than ours")
+        return ChallengeRefusal(
+            ChallengeDefect.HELLO, "answers a Hello that this agent did not send"
+        )
     if document.leaf_sha256 != expected.leaf_sha256:
         return ChallengeRefusal(
             ChallengeDefect.LEAF, "made for another certificate than that of this TLS session"

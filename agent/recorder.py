@@ -57,7 +57,7 @@ class Readiness:
     reasons: tuple[str, ...]
     replicas: tuple[ReplicaReport, ...]
     alarms: tuple[str, ...]
-    """What is wrong with the audit logs of controllers; says nothing about this node."""
+    """What is wrong with the audit logs of controllers; that is no fault of this node."""
 
 
 class IdentityState(Protocol):
@@ -181,7 +181,7 @@ class AgentRecorder:
         )
 
     def alarmed(self, alarm: LogAlarm) -> None:
-        """A controller's audit log is not what it was; told again at each start."""
+        """A controller's audit log is not what it was; reported again at each start."""
         self._alarms.append(alarm)
         self._log.error(
             Event.LOG_ALARM,
@@ -232,7 +232,7 @@ class AgentRecorder:
             self._log.info(Event.ALLOCATIONS_READ, allocations=count)
         self._kubelet_error = error
 
-    def told(self, event: GpuEvent) -> None:
+    def gpu_event(self, event: GpuEvent) -> None:
         """Failure notices came from the driver."""
         self._instruments.counter(names.AGENT_GPU_EVENTS).labels(event.kind).inc()
         self._log.warning(

@@ -46,11 +46,11 @@ class AgentState(Document, frozen=True):
 
 
 class StateLostError(Exception):
-    """There is no usable file; says why."""
+    """There is no usable file; the message is why."""
 
 
 class StateNotKeptError(Exception):
-    """The file could not be written; says why."""
+    """The file could not be written; the message is why."""
 
 
 def encode_state(state: AgentState) -> bytes:

@@ -1,8 +1,8 @@
-"""`gpuwarden-agent support-bundle`: what can be told of the agent of this node, for a bug report.
+"""`gpuwarden-agent support-bundle`: what may leave of the agent of this node, for a bug report.
 
-Takes the agent's own flags and environment, so that it finds the settings that the agent
-has, and asks the agent's ops listener. The agent's image has no command line of ours but
-this; `gpuwarden support-bundle --process agent` does the same elsewhere.
+Takes the agent's own flags and environment, so that it finds the settings that the agent has, and
+asks the agent's ops listener. The agent's image has no other command line; elsewhere
+`gpuwarden support-bundle --process agent` does the same.
 """
 
 import argparse

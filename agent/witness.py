@@ -2,7 +2,7 @@
 
 That makes every agent a witness of every controller's log: what `gpuwarden.audit.witness`
 concludes is kept, across restarts, and an alarm stays for good. An alarm accuses a log;
-it says nothing about this node and stops nothing.
+it does not concern this node and stops nothing.
 """
 
 from collections.abc import Callable

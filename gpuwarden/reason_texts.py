@@ -649,7 +649,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.QUARANTINE_UNKNOWN: _Text(
             "The node is not quarantined.",
-            "Run `gpuwarden explain node NODE`, which says why it is not eligible.",
+            "Run `gpuwarden explain node NODE`, which shows why it is not eligible.",
         ),
         ReasonCode.ENROLLMENT_CONFLICT: _Text(
             "The enrollment, quarantine or hardware of the node changed after it was shown.",

@@ -42,7 +42,7 @@ _SEPARATORS: Final = 1
 
 
 def allocations_in(answer: pb.ListPodResourcesResponse, wanted: Iterable[str]) -> AllocationReading:
-    """What `answer` says about resources and drivers that `wanted` names or begins.
+    """The allocations in `answer` whose resource or driver `wanted` names or begins.
 
     What is malformed or beyond the bounds is left out and said to be.
     """

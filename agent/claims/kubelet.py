@@ -1,7 +1,7 @@
 """Asks kubelet through its PodResources socket, which is root's and speaks gRPC in the clear.
 
 One question at a time, each with its own deadline, answers up to a size. Whatever goes wrong
-is a reading that says so. The channel connects again by itself when kubelet has restarted.
+is a reading with a failed read. The channel connects again by itself when kubelet has restarted.
 """
 
 from pathlib import Path

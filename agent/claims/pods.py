@@ -26,7 +26,7 @@ class ProcessPods:
         self._proc = proc
 
     def __call__(self, pid: int) -> str | None:
-        """The UID of the pod that process `pid` runs in, if it can be told."""
+        """The UID of the pod that process `pid` runs in, if that is known."""
         try:
             with (self._proc / str(pid) / "cgroup").open("rb") as file:
                 return pod_uid(file.read(MAX_BYTES + 1).decode("ascii", "replace"))
@@ -49,9 +49,9 @@ class PodsReading:
     """One look at the processes."""
 
     pods: tuple[str, ...] | None
-    """UIDs of the pods that run, sorted; None where nobody looked or it could not be told."""
+    """UIDs of the pods that run, sorted; None where nobody looked or it could not be read."""
     failed_reads: tuple[FailedRead, ...] = ()
-    """At most one: why it could not be told."""
+    """At most one: why it could not be read."""
 
 
 NOT_LOOKED: Final = PodsReading(None)
@@ -59,7 +59,7 @@ NOT_LOOKED: Final = PodsReading(None)
 
 
 class UnreadableProcessesError(Exception):
-    """The processes of the node cannot be told; says why in one word."""
+    """The processes of the node cannot be read; the message is the reason in one word."""
 
 
 class RunningPods:

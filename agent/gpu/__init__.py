@@ -1,1 +1,1 @@
-"""The node's GPUs: NVML read on its own threads, concluded into the inventory, events told."""
+"""The node's GPUs: NVML read on its own threads, concluded into the inventory, and events."""

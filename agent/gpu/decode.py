@@ -1,7 +1,7 @@
 """From the binding's answers to facts, one small function each.
 
 Each takes what pynvml returned and gives the fact in the spelling of the inventory;
-null where the answer says that there is none. Raises ValueError for an answer that
+null where the answer is that there is none. Raises ValueError for an answer that
 cannot be read. Pure; knows pynvml's shapes but does not import it.
 """
 
@@ -64,7 +64,7 @@ def total(memory: Any) -> int | None:  # noqa: ANN401 - either memory struct
 
 
 def pci(info: Any) -> PciAddress:  # noqa: ANN401 - nvmlPciInfo_t
-    """Place and ids; the device stands in the high half of NVML's word."""
+    """Place and ids; the device is in the high half of NVML's word."""
     return PciAddress(bus(info), _ids(info.pciDeviceId), _ids(info.pciSubSystemId))
 
 
@@ -128,7 +128,7 @@ def _at(names: tuple[str, ...], number: int) -> str:
 
 
 def fabric(info: Any) -> Fabric | None:  # noqa: ANN401 - any fabric struct
-    """What the driver says about the NVLink fabric; null where it knows none.
+    """What the driver reports of the NVLink fabric; null where it knows none.
 
     One that is not joined (yet, or with an error) has neither cluster nor clique.
     """

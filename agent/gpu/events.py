@@ -208,7 +208,7 @@ class EventPump:
 def _failure(failed: Failed) -> GpuEvent:
     """A wait that fails is failure notices itself: from here on, XIDs would be missed.
 
-    Told once: the reading it leads to makes a new set, which may fail the same way.
+    Reported once: the reading it leads to makes a new set, which may fail the same way.
     """
     kind = EventKind.NVML_UNAVAILABLE
     if failed.error in LOST:

@@ -43,7 +43,7 @@ class Failed:
 
 
 Outcome: TypeAlias = T | Failed | None
-"""Null stands for "does not exist"."""
+"""Null means "does not exist"."""
 
 
 class NvmlUnavailableError(Exception):
@@ -71,7 +71,7 @@ class DeviceLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PciAddress:
-    """Where a GPU sits and what it says it is."""
+    """Where a GPU sits and what it reports to be."""
 
     bus_id: str
     """As the driver writes it: `00000000:1B:00.0`."""
@@ -153,4 +153,4 @@ class Survey:
     cc: Outcome[str]
     devices: tuple[DeviceSurvey, ...]
     count: Outcome[int]
-    """How many GPUs NVML says there are."""
+    """How many GPUs NVML counts."""

@@ -106,7 +106,7 @@ def conclude(
 
 
 def nothing_known(failed: Failed, host: HostFacts) -> tuple[Inventory, tuple[FailedRead, ...]]:
-    """The inventory of a node whose NVML does not answer: incomplete, and it says so."""
+    """The inventory of a node whose NVML does not answer: marked as incomplete."""
     facts = Host(driver=None, cuda=None, cc=None, arch=host.arch, system_uuid=host.system_uuid)
     read = FailedRead(fact="gpus", gpu=None, call=failed.call, error=failed.error)
     return Inventory(host=facts, gpus=(), lost=()), (read,)

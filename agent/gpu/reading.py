@@ -33,7 +33,7 @@ class InventoryReading:
     """One complete pass over NVML, the host and the GPU processes.
 
     While `state` is UNAVAILABLE the inventory has no GPUs and `failed_reads`
-    says so under the fact `gpus`; evidence made from it is INVENTORY_INCOMPLETE.
+    has an entry for the fact `gpus`; evidence made from it is INVENTORY_INCOMPLETE.
     """
 
     inventory: Inventory

@@ -1,6 +1,6 @@
 """One pass over NVML: asks every GPU for every fact, and keeps the others when one is lost.
 
-Each call answers with an Outcome; DeviceLostError says that the GPU no longer answers. MIG
+Each call answers with an Outcome; DeviceLostError means that the GPU no longer answers. MIG
 profiles come from the device's name or attributes: the GPU-instance calls need privilege.
 """
 

@@ -1,7 +1,7 @@
 """One stream to one controller replica over grpc.aio: drives the machine, signs, sends.
 
 A stream lives on the SVID it was opened with: its own tunnel, its own channel, its
-signer with the leaf of that tunnel. It decides nothing; `machine` says what to do.
+signer with the leaf of that tunnel. It decides nothing: `machine` does.
 Every wait that leaves the process has a deadline, either here or in the machine.
 """
 
@@ -358,9 +358,9 @@ class _Conversation:
         except TimeoutError:
             return machine.PeerEnded(f"a message could not be written within {_WRITE_S:.0f} s")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The stream is dead; why, the receiver says in a moment. (Where the status came
+            # The stream is dead; the receiver reports why in a moment. (Where the status came
             # while this write was under way, gRPC replaces it by INTERNAL: rare, and the
-            # next stream is told the same again.)
+            # next stream gets the same status.)
             return None
         return None
 

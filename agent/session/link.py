@@ -3,7 +3,7 @@
 Make-before-break: a new SVID, or a stream that grows old, opens a second stream,
 and only when the controller has accepted that one is the first one closed. Streams
 that end are opened again after a back-off with full jitter, which is reset by an
-acceptance. An agent that is told it is superseded opens nothing any more.
+acceptance. An agent that was superseded opens nothing any more.
 
 Pure: reads no clock and draws no randomness; `now_ns` is CLOCK_BOOTTIME and
 `jitter` is uniform in [0, 1).
@@ -213,7 +213,7 @@ def _ended(link: Link, stream: int, reason: EndReason, now_ns: int, jitter: floa
     if newest is None or stream not in _numbers(link):
         return link, ()  # closed from this side
     # The controller also ends the older of our own two streams as superseded:
-    # only what it says about the newest one is about this process.
+    # only the end of the newest one concerns this process.
     if reason is EndReason.SUPERSEDED and stream == newest.stream:
         link, actions = _halt(_without(link, stream), "another instance took over")
         return link, (*actions, Superseded())

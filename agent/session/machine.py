@@ -21,7 +21,7 @@ _STOPPING: Final = frozenset({ReasonCode.STREAM_SUPERSEDED, ReasonCode.DUPLICATE
 
 
 class Phase(StrEnum):
-    """Where the conversation stands."""
+    """State of the conversation."""
 
     GREETED = "greeted"
     CHALLENGED = "challenged"
@@ -289,7 +289,7 @@ def _challenged(state: State, event: Challenged, now_ns: int) -> Step:
     read = Read(event.challenge_id)
     if not state.queue:
         return state, (read,)
-    # What happened before this challenge is told before its fresh reading.
+    # What happened before this challenge is reported before its fresh reading.
     oldest, *others = state.queue
     state = replace(state, queue=tuple(others), told=event.challenge_id)
     return state, (Tell(oldest), read)

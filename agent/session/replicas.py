@@ -43,7 +43,7 @@ class ResolveError(Exception):
 
 
 class Resolver(Protocol):
-    """Says where a controller's replicas are."""
+    """Finds the addresses of a controller's replicas."""
 
     async def resolve(self, controller: Address) -> frozenset[Address]:
         """Addresses of all replicas, at least one; raises ResolveError."""

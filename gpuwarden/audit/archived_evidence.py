@@ -2,7 +2,7 @@
 
 One JSON document per piece of evidence, named by its digest. With it anybody can verify
 years later that the signature and the chain were valid then. What was decided about it
-stands in the log's record, which names the digests of evidence, leaf and roots. Pure.
+is in the log's record, which names the digests of evidence, leaf and roots. Pure.
 """
 
 from base64 import b64decode, b64encode
@@ -29,7 +29,7 @@ FOLDER: Final = "evidence"
 
 
 class ArchivedEvidenceError(Exception):
-    """What is kept does not prove what it should; says why."""
+    """What is kept does not prove what it should; the message is why."""
 
 
 class StoredEvidence(Document, frozen=True):

@@ -15,7 +15,7 @@ from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeCheck, TreeFacts, Tre
 from gpuwarden.evidence.canonical import sha256_hex
 
 Accepted = Callable[[LogRecord, bytes], None]
-"""Is told a record that fits, and its line without LF."""
+"""Receives a record that fits, and its line without LF."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class ChainVerifier:
     def feed(self, line: bytes, number: int = 0) -> None:
         """Take one line with its LF; does nothing after a fault.
 
-        `number` is its place in the input, for whoever wants to be told where a fault is.
+        `number` is its place in the input, so that a fault can name it.
         """
         if self.fault is not None:
             return

@@ -8,7 +8,7 @@
 
 The last two are extension lines. The id is the beginning of the first record's leaf hash,
 so another log cannot have it. `prev` is there only where a log was begun in place of
-one that got lost, and says openly what is known of that. Pure.
+one that got lost, and states what is known of that. Pure.
 """
 
 import re
@@ -81,7 +81,7 @@ def open_checkpoint(note: str, key: VerifierKey) -> Checkpoint:
 
 
 def unverified_checkpoint(note: str) -> Checkpoint:
-    """What a note says, whoever signed it; raises NoteError."""
+    """The content of a note, whoever signed it; raises NoteError."""
     return read_checkpoint(open_note(note), note)
 
 

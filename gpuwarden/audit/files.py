@@ -24,7 +24,7 @@ def file_name(first_seq: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a line of the input stands."""
+    """The place of a line in the input."""
 
     path: Path
     line: int

@@ -15,7 +15,7 @@ HASH_BYTES: Final = 32
 MAX_SIZE: Final = 1 << 53
 """Sizes travel in JSON."""
 MAX_PROOF: Final = 63
-"""Hashes in a proof at most (C2SP tlog-witness); ours need 54."""
+"""Hashes in a proof at most (C2SP tlog-witness); this log needs 54."""
 EMPTY_ROOT: Final = sha256(b"").digest()
 
 Node = Callable[[int, int], bytes]
@@ -23,7 +23,7 @@ Node = Callable[[int, int], bytes]
 
 
 class ProofError(Exception):
-    """A proof that does not hold; says why."""
+    """A proof that does not hold; the message is why."""
 
 
 def leaf_hash(line: bytes) -> bytes:
@@ -98,7 +98,7 @@ def stored_count(size: int) -> int:
 
 
 def stored_index(level: int, offset: int) -> int:
-    """Where the hash of a complete subtree stands: behind the leaf that completed it."""
+    """Place of the hash of a complete subtree: behind the leaf that completed it."""
     last_leaf = ((offset + 1) << level) - 1
     return stored_count(last_leaf) + level
 

@@ -32,7 +32,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 class NoteError(Exception):
-    """A note that is not accepted; says why."""
+    """A note that is not accepted; the message is why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class NoProofError(Exception):
-    """There is no such proof; says why."""
+    """There is no such proof; the message is why."""
 
 
 @dataclass(frozen=True, slots=True)

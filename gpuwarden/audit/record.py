@@ -23,13 +23,13 @@ GENESIS = "0" * 64
 
 
 class RecordKind(StrEnum):
-    """What a record is about, and what it says: a closed set; docs are made from here."""
+    """The kinds of record and their meanings: a closed set; docs are made from here."""
 
     meaning: str
     written: bool
     """Whether this version writes it; what only a later one writes can be read already."""
 
-    def __new__(cls, value: str, meaning: str, written: bool = True) -> Self:  # noqa: FBT001, FBT002 -- stands beside its name below
+    def __new__(cls, value: str, meaning: str, written: bool = True) -> Self:  # noqa: FBT001, FBT002 -- written beside its name below
         """Keep the meaning beside the string."""
         kind = str.__new__(cls, value)
         kind._value_ = value
@@ -55,7 +55,7 @@ class RecordKind(StrEnum):
         "change of a quarantine entry in the store: `stands`, `lifted`, or `lost` and rewritten",
     )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
-    SPIRE_STATUS = "spire.status", "what the SPIRE server says about an agent changed"
+    SPIRE_STATUS = "spire.status", "what the SPIRE server reports of an agent changed"
     FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"
     ADMISSION_DECISION = (
         "admission.decision",
@@ -111,7 +111,7 @@ class RecordKind(StrEnum):
         "a pod was evicted because of a mismatch, or could not be",
     )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
-    LOG_START = "log.start", "the log was opened; `healed` says what a crash had left behind"
+    LOG_START = "log.start", "the log was opened; `healed` is what a crash had left behind"
     LOG_ROTATE = (
         "log.rotate",
         "first record of a further file; `deleted` names files past retention",
@@ -124,7 +124,7 @@ class RecordKind(StrEnum):
 
 
 class RecordError(Exception):
-    """The line is not a record; says why."""
+    """The line is not a record; the message is why."""
 
 
 class LogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

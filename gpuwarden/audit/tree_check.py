@@ -1,4 +1,4 @@
-"""Checks what a log says about itself: roots and signatures of its checkpoints, changes of key.
+"""Checks what a log claims about itself: roots and signatures of its checkpoints, changes of key.
 
 The chain shows that records hang together; whoever rewrites all of it makes another that
 does too. This shows that the records are those which the signed checkpoints were made

@@ -4,7 +4,7 @@ A witness keeps, for each origin, the last checkpoint that was proven to continu
 earlier ones, and the key it was signed with: that of first use, and those which its
 holder named as successors. A checkpoint that does not continue it is an alarm:
 
-* `CHECKPOINT_INCONSISTENT`: the same log says something else about its past, or goes back
+* `CHECKPOINT_INCONSISTENT`: the same log has another past, or goes back
   behind what was seen, or is signed by another key. What was kept stays kept.
 * `LOG_RESET`: another log under the same origin, which does not openly continue the old
   one (`prev`). It is witnessed from there on, so that it is not changed in its turn.
@@ -33,7 +33,7 @@ MAX_HELD: Final = 3
 """Checkpoints in a row that may be proven from an earlier one only."""
 _RECENT: Final = 8
 NOTHING: Final = TreeHead(0, EMPTY_ROOT)
-"""What a log is proven from as long as the witness has not told what it knows."""
+"""What a log is proven from until the witness has sent what it knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Shapes only; what makes a document acceptable is decided by the Verifier. All of
 them are RFC 8785 JSON with camelCase keys, hold strings, booleans and small
 integers only, and refuse unknown fields. 64-bit values are decimal strings.
-A fact that NVML says does not exist is null; a read that failed is null too and
+A fact that does not exist according to NVML is null; a read that failed is null too and
 listed in `failedReads` under the name of the fact.
 
 This module must not decode bytes (see `strict_json`) nor compute digests.
@@ -49,7 +49,7 @@ class WitnessedLog(WitnessedCheckpoint, frozen=True):
 
 
 class LogAlarm(Document, frozen=True):
-    """A witness accuses an audit log; stands in evidence for as long as the witness remembers."""
+    """A witness accuses an audit log; part of evidence for as long as the witness remembers."""
 
     code: str
     """CHECKPOINT_INCONSISTENT or LOG_RESET."""
@@ -190,7 +190,7 @@ class Host(Document, frozen=True):
 
 
 class Inventory(Document, frozen=True):
-    """Everything the node says it has."""
+    """Everything the node reports to have."""
 
     host: Host
     gpus: tuple[Gpu, ...]

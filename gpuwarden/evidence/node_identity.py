@@ -1,4 +1,4 @@
-"""The node identity document: which node and which cards exactly. This is what gets pinned.
+"""The node identity document: which node and which GPUs exactly. This is what is enrolled.
 
 MIG devices are not in it: they come and go and carry their parent's UUID. It must
 not judge a change (pins do that) nor hold a fact that the class already covers.

@@ -26,7 +26,7 @@ MAX_ALLOCATIONS: Final = 1000
 MAX_PROCESSES: Final = 1000
 """Of all GPUs of a node together."""
 MAX_PODS: Final = 1024
-"""Pods that run on a node; kubelet takes 110 unless it is told otherwise."""
+"""Pods that run on a node; kubelet takes 110 by default."""
 _MAX_PID: Final = 2**22
 """PID_MAX_LIMIT of Linux on 64 bits."""
 _LISTED: Final = 4

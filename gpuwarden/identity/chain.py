@@ -32,7 +32,7 @@ _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtens
 
 
 class ChainError(Exception):
-    """A chain that is not accepted; `code` is what the peer and the operator are told."""
+    """A chain that is not accepted; `code` is reported to the peer and the operator."""
 
     code: ClassVar[ReasonCode] = ReasonCode.CHAIN_INVALID
 

@@ -19,7 +19,7 @@ from gpuwarden.identity.spiffe_id import SpiffeId, SpiffeIdError, parse_spiffe_i
 from gpuwarden.identity.svid import Svid
 
 Wanted = Callable[[SpiffeId], bool]
-"""Says whether an identity is the one this process is configured to have."""
+"""Whether an identity is the one this process is configured to have."""
 
 _SHOWN_IDS = 8
 
@@ -53,7 +53,7 @@ def exactly(spiffe_id: SpiffeId) -> Wanted:
 
 
 def choose(offered: Sequence[str], wanted: Wanted) -> int:
-    """Index of the SVID to take; 0 if none is wanted (`appraise` then says so). Never raises.
+    """Index of the SVID to take; 0 if none is wanted (`appraise` then reports it). Never raises.
 
     Of several SVIDs with the wanted identity it is the first, of several wanted
     identities the first in the order of their names: what counts is never the
@@ -90,7 +90,7 @@ def is_same(svid: Svid, offer: Offer) -> bool:
 
 
 def is_behind(seen: Offer, fresh: Offer) -> bool:
-    """Whether a watch that still says `seen` has missed what a fetch just answered.
+    """Whether a watch that still reports `seen` has missed what a fetch just answered.
 
     A leaf that is a little newer proves nothing (some agents issue one per call);
     one that began a quarter of its lifetime later does, as do another bundle or

@@ -40,7 +40,7 @@ class PeerFacts:
 
 
 def peer_facts(auth_context: Mapping[str, Iterable[bytes]]) -> PeerFacts:
-    """Read the facts; a session counts as resumed unless TLS says that it was not."""
+    """Read the facts; a session counts as resumed unless TLS reports that it was not."""
     leaf = _certificates(auth_context.get("x509_pem_cert", ()))[:1]
     above = _certificates(auth_context.get("x509_pem_cert_chain", ()))
     # Some versions of gRPC put the leaf into the chain as well.

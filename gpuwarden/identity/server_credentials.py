@@ -33,10 +33,10 @@ from gpuwarden.identity.chain import ChainError, ChainProof, verify_chain
 from gpuwarden.identity.svid import PrivateKey, Svid, SvidSource
 
 OnError = Callable[[str], None]
-"""Told once per handshake that had no good SVID; called on foreign threads, must not wait."""
+"""Called once per handshake that had no good SVID; called on foreign threads, must not wait."""
 
 OnOffer = Callable[[], None]
-"""Told once per handshake that our SVID is offered in; otherwise as `OnError`."""
+"""Called once per handshake in which the SVID is offered; otherwise as `OnError`."""
 
 CALM_S: Final = 0.1
 """From entering the fetcher to a change: a thousand times what a handshake needs to begin."""

@@ -2,7 +2,7 @@
 
 Source: SPIFFE-ID standard, sections 2 and 2.1 to 2.3. Paths are exact: no
 percent-encoding, no empty, `.` or `..` segments, no trailing slash.
-Pure; imports nothing of ours.
+Pure; imports no other module of the product.
 """
 
 import re
@@ -18,7 +18,7 @@ _MAX_NODE_NAME = 253
 
 
 class SpiffeIdError(ValueError):
-    """The text is not a SPIFFE ID; says what was expected."""
+    """The text is not a SPIFFE ID; the message is what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def controller_id(trust_domain: str, prefix: str) -> SpiffeId:
 
 
 def peer_name(spiffe_id: SpiffeId, prefix: str) -> PeerName | None:
-    """Role and name behind an ID, or None where the path is not one of ours.
+    """Role and name behind an ID, or None for any other path.
 
     The name of an agent is not yet checked to be a node name; see `is_node_name`.
     """

@@ -205,7 +205,7 @@ class SvidWatcher:
             self._take(self._watch.latest())
 
     def _build(self) -> None:
-        """Replace the watch; a fetch first, because it says at once and exactly what is wrong."""
+        """Replace the watch; a fetch first, because its error comes at once and is exact."""
         self._end_watch()
         self._dog = self._dog.ended()
         self._api.fetch()

@@ -1,13 +1,13 @@
 """An in-process tunnel: a private unix socket whose other end is mTLS to one SPIFFE server.
 
-gRPC for Python checks host names and cannot be told not to, while SPIFFE servers
+gRPC for Python checks host names and this cannot be turned off, while SPIFFE servers
 have none; and its clients cannot change certificates. So gRPC dials a unix socket
 of this process in the clear, and for each connection the tunnel dials the server
 with one fixed SVID, compares the server's SPIFFE ID, and only then forwards bytes.
 
 One tunnel, one channel per SVID generation; rotation is a new tunnel. What is
 signed inside a connection must be signed with `Tunnel.svid`. The tunnel does not
-retry: gRPC does, by connecting again, and `last_error` says why the last dial failed.
+retry: gRPC does, by connecting again, and `last_error` is why the last dial failed.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class Tunnel:
             self._directory = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A task of ours: Python 3.11's own logs an error for each one that is cancelled.
+        # A task made here: Python 3.11's own logs an error for each one that is cancelled.
         task = asyncio.create_task(self._connection(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)

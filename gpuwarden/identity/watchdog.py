@@ -48,7 +48,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watchdog:
-    """Where the watch stands. `overdue` arguments: the watch has no SVID that is good for long."""
+    """State of the watch. `overdue` arguments: the watch has no SVID that is good for long."""
 
     limits: Limits = field(default_factory=Limits)
     watching: bool = False

@@ -1,6 +1,6 @@
 """The SPIFFE Workload API through the `spiffe` library: one fetch, or a watch.
 
-Translates the library's classes and errors into ours and judges nothing; see
+Translates the library's classes and errors and judges nothing; see
 `offer` and `watchdog`. Calls block, and the library calls back on its own threads.
 """
 
@@ -110,7 +110,7 @@ def _fingerprint(certificate: x509.Certificate) -> bytes:
 
 
 def _translated(error: PySpiffeError) -> WorkloadApiError:
-    """The same error as ours; the status is on the cause, without which only text would tell."""
+    """The error as one of this package; its cause carries the gRPC status."""
     text = ascii(str(error))[1:-1][:_SHOWN_TEXT]
     code = getattr(error.__cause__, "code", None)
     if callable(code) and code().name == "PERMISSION_DENIED":

@@ -255,7 +255,7 @@ class ReservationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSettings:
-    """Section `clock`: difference between a node's wall clock and ours."""
+    """Section `clock`: difference between the wall clocks of a node and the controller."""
 
     warn: Annotated[Duration, Spec(keys.duration("100ms", "1h"), "difference that is reported")] = (
         Duration.parse("30s")

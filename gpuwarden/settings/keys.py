@@ -68,7 +68,7 @@ class Kind(Generic[T]):
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
     """JSON Schema of the value in the file."""
     closed: bool = False
-    """Numbers, words and names of ours: no value of this kind can hold a secret."""
+    """Numbers, words and names from closed sets: no value of this kind can hold a secret."""
 
 
 def _server_or_off(text: str) -> Address | None:
@@ -372,7 +372,7 @@ NODE_MAP: Kind[Mapping[str, str]] = Kind(
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Stands in a field's `Annotated` and makes it a key."""
+    """Part of a field's `Annotated`; makes it a key."""
 
     kind: Kind[Any]
     help: str

@@ -301,7 +301,7 @@ def _from_file(
 
 def _from_variable(key: Key, name: str, text: str) -> Raw:
     if key.spec.alias_adds and name != key.env:
-        # The seeds know one value; dropping ours for it would let pods out of sight.
+        # The seeds know one value; dropping the default for it would hide pods.
         text = f"{key.spec.kind.show(key.default)},{text}"
     return Raw(text, f"environment {name}")
 

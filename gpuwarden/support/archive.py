@@ -42,7 +42,7 @@ class Bundle:
 
 
 def pack(sections: Mapping[str, Iterable[Part]], now: datetime) -> Bundle:
-    """One archive of all parts; `sections` are folders: who told them."""
+    """One archive of all parts; `sections` are folders: who sent them."""
     parts = _within(
         [(f"{section}/{part.name}", part) for section, made in sections.items() for part in made]
     )

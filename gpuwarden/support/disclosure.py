@@ -42,7 +42,7 @@ CONTROLLER_PARTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`content` is None where it is missing, and `missing` says why."""
+    """`content` is None where it is missing, and `missing` is why."""
 
     name: str
     content: bytes | None

@@ -113,7 +113,7 @@ def settings_parts(loaded: Loaded[Any]) -> Iterator[Part]:
 
 
 def ops_parts(ops: Address) -> Iterator[Part]:
-    """What the ops listener of a process says."""
+    """What the ops listener of a process answers."""
     yield _asked("readyz.json", ops, "/readyz", _ready)
     yield _asked("metrics.prom", ops, "/metrics", lambda body: metrics_part("metrics.prom", body))
 

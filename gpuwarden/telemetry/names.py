@@ -460,17 +460,17 @@ class Event(StrEnum):
         return event
 
     PROCESS_STARTED = "process.started", "all listeners are up"
-    PROCESS_STOPPING = "process.stopping", "a signal or a fault ends the process; says which"
+    PROCESS_STOPPING = "process.stopping", "a signal or a fault ends the process; `detail` is which"
     PROCESS_STOPPED = "process.stopped", "everything is closed"
     PROCESS_FAULT = "process.fault", "a part of the process failed unexpectedly"
     CONFIG_EFFECTIVE = "config.effective", "settings at start, secrets left out"
     CONFIG_ALIAS = "config.alias", "a setting came from another program's environment variable"
     CONFIG_INSECURE = "config.insecure", "an Insecure… stand-in is on"
-    LISTENER_OPEN = "listener.open", "a port or socket accepts connections; says which address"
+    LISTENER_OPEN = "listener.open", "a port or socket accepts connections; `address` is which"
 
     SVID_UPDATED = "svid.updated", "a new SVID is in use"
     SVID_SOURCE_FAILED = "svid.source.failed", "the Workload API gives no usable SVID"
-    TLS_MATERIAL_REFUSED = "tls.material.refused", "new server certificate not taken; says why"
+    TLS_MATERIAL_REFUSED = "tls.material.refused", "a new server certificate was not taken, and why"
 
     NVML_UNAVAILABLE = "nvml.unavailable", "library or driver is missing or does not answer"
     NVML_AVAILABLE = "nvml.available", "library and driver answer again"
@@ -483,12 +483,12 @@ class Event(StrEnum):
     STATE_LOST = "state.lost", "the state file was missing or damaged; the agent starts without"
 
     STREAM_OPENED = "stream.opened", "an attestation stream is up"
-    STREAM_CLOSED = "stream.closed", "an attestation stream ended; says why"
+    STREAM_CLOSED = "stream.closed", "an attestation stream ended, and why"
     CONTROLLER_UNRESOLVED = "controller.unresolved", "a controller's name has no address now"
     ROUND_LOST = "round.lost", "a challenge passed before the GPUs had been read"
     CHALLENGE_REFUSED = "challenge.refused", "a challenge did not verify; the stream is closed"
     VERDICT_ACCEPTED = "verdict.accepted", "a controller accepted our evidence"
-    VERDICT_REFUSED = "verdict.refused", "a controller refused our evidence; says why"
+    VERDICT_REFUSED = "verdict.refused", "a controller refused the evidence, and why"
 
     EVIDENCE_ACCEPTED = "evidence.accepted", "first, changed or regained acceptance of a node"
     EVIDENCE_REFUSED = "evidence.refused", "evidence or its stream was refused; code and step"
@@ -531,7 +531,7 @@ class Event(StrEnum):
     )
     USE_FAULT_BEGAN = (
         "use.fault",
-        "a node shows a GPU that is given or used otherwise than the ledger says; kind and pod",
+        "a node shows a GPU that is given or used otherwise than the ledger has it; kind and pod",
     )
     USE_FAULT_ENDED = "use.agrees", "such a disagreement is over"
     POD_EVICTED = "pod.evicted", "a pod was evicted because of its GPU, or could not be"
@@ -554,7 +554,7 @@ class Event(StrEnum):
         "an operator released a GPU of a silent node, or was refused",
     )
     NODE_OPERATOR = "node.operator", "an operator accepted, quarantined or released a node, or not"
-    STORE_OPENED = "store.opened", "the store of enrollments is open; a new one says so"
+    STORE_OPENED = "store.opened", "the store of enrollments is open; reports a new one"
     STORE_UNAVAILABLE = (
         "store.unavailable",
         "enrollments cannot be read; soon nothing new is accepted",
@@ -567,7 +567,7 @@ class Event(StrEnum):
 
     KUBE_CACHE_TROUBLE = (
         "kube.cache.trouble",
-        "a collection of the Kubernetes API cannot be followed now; says why",
+        "a collection of the Kubernetes API cannot be followed now, and why",
     )
     KUBE_CACHE_FRESH = "kube.cache.fresh", "a collection is followed again"
     KUBE_ENROLLMENT_MISSING = (

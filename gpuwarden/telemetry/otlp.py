@@ -100,7 +100,7 @@ class OtlpTracer:
             self._ids.wanted.reset(token)
 
     def _flags(self, ids: RoundIds) -> trace.TraceFlags:
-        """Whether the other process samples the round, if its sampler is set as ours is."""
+        """Whether the other process samples the round, if its sampler is set like this one."""
         decided = self._provider.sampler.should_sample(Context(), ids.trace, _SCOPE)
         return _flag(decided.decision is Decision.RECORD_AND_SAMPLE)
 

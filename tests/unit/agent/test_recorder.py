@@ -158,7 +158,7 @@ def test_metrics() -> None:
     )
     bench.standing.reading_done(reading(3, failed=failed), 0.2)
     bench.standing.lost_round(REPLICA, 1)
-    bench.standing.told(xid())
+    bench.standing.gpu_event(xid())
     bench.standing.unresolved(Address("c.test", 1), "no answer")
     bench.standing.ended(REPLICA, 9, End(EndReason.SILENT, "no verdict on evidence"))
     lines = bench.metrics()
