@@ -1,6 +1,7 @@
-"""Access.
+"""Who a caller is, which gRPC methods it may call, and how much one peer uses.
 
-Holds: authorization, caller, peer usage.
+A method that is not in the table is refused for everybody, also when a service is registered. Must
+not do IO, nor look at requests or the fleet.
 """
 
 import math
@@ -60,12 +61,7 @@ class TokenReviewUnavailableError(Exception):
     """The API server did not say what the token is worth; never holds a token."""
 
 
-# --- authorization
-# Who may call which gRPC method: one table, default deny.
-#
-# A method that is not in the table is refused for everybody, also when a service
-# happens to be registered. Pure: knows full method names and caller kinds only;
-# must not look at requests, certificates or the fleet.
+# --- authorization: one table, default deny
 
 
 class CallerKind(StrEnum):
@@ -131,11 +127,7 @@ def authorize(method: str, caller: CallerKind) -> Refusal | None:
     return Refusal(ReasonCode.ROLE_DENIED, f"{caller} may not call {method}")
 
 
-# --- caller
-# Who a caller is, from what TLS proved: steps 2 to 5 for every method, not only Attest.
-#
-# Pure: session facts, roots and `now` in, a caller or a refusal out. Must not know
-# methods; `authorization.py` decides what a caller may do.
+# --- the caller, from what TLS proved (verification steps 2 to 5, for every method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +193,7 @@ def caller_of(
     return Caller(KIND_OF_ROLE[name.role], str(identity), leaf.not_valid_after_utc)
 
 
-# --- peer usage
-# How much one peer, and all peers together, use now: what step 1 of verification judges.
-#
-# Counts every open stream, accepted or not. State with bounded memory; takes `now_ns`
-# (CLOCK_BOOTTIME). Must not do IO, nor judge streams: the Verifier does.
+# --- usage by peer (verification step 1); bounded memory, times are CLOCK_BOOTTIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
-"""Admission of pods: what our webhooks put into them, and the bypass checks that they shut.
+"""Admission of pods: what the webhooks add to them, and the bypass checks that they must pass.
 
-All of it is pure but `webhook` and `recorder`. Nothing here reads the fleet or the network:
-a pod is judged by itself, the requirement keys and whether its namespace is enforced. Which GPU it
-gets is the business of the binding.
+Must not read the fleet or the network: a pod is judged by itself, by the requirement keys and by
+whether its namespace is enforced. Which GPU it gets, `controller.binding` decides.
 """

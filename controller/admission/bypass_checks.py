@@ -1,7 +1,21 @@
-"""Bypass checks.
+"""Bypass checks: the ways in which a pod gets a GPU that gpuwarden has not given it.
 
-Holds: case, annotations, environment, privileges, paths, volumes, ephemeral, placement,
-resources, every.
+All of them run, in this order, and each violation is reported; the first code is the answer's:
+
+1. environment        BYPASS_ENV, BYPASS_ENV_FROM
+2. runtime_devices    BYPASS_CDI, BYPASS_NRI
+3. host_paths         BYPASS_HOSTPATH
+4. device_lists       BYPASS_DEVICE_LIST
+5. privileged         BYPASS_PRIVILEGED
+6. host_processes     BYPASS_HOST_PID
+7. foreign_scheduler, without_binding_webhook    BYPASS_SCHEDULER
+8. node_name          BYPASS_NODE_NAME
+9. runtime_class      BYPASS_RUNTIME_CLASS
+10. claims            BYPASS_CLAIM
+11. unmanaged_gpus    BYPASS_RESOURCE
+
+`results` (BYPASS_ANNOTATION) comes before them, `ephemeral` (BYPASS_EPHEMERAL) after them
+(`validation`). Must not read the fleet or the ledger: a pod is judged by itself.
 """
 
 import posixpath
@@ -32,13 +46,10 @@ from controller.placement.requirements import Requirements
 from controller.placement.values import shown
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- case
-# What a bypass looks at. Pure.
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pod with what is known about it."""
+    """What a bypass check looks at: one pod with what is known about it."""
 
     pod: AdmittedPod
     needs: Requirements
@@ -48,7 +59,7 @@ class Case:
     granted: Granted | None = None
     """The reservation that was made for it at its creation."""
     to_be_reserved: bool = False
-    """Whether one is made next, on the node that the pod names, unless a bypass stands open."""
+    """Whether one is made next, on the node that the pod names, unless the pod is refused."""
 
     def supply_of(self, container: AdmittedContainer) -> Supply:
         """Where the container's GPUs come from."""
@@ -56,18 +67,17 @@ class Case:
 
 
 BypassCheck = Callable[[Case], Iterator[Refusal]]
-"""Gives a refusal for each way in that stands open."""
+"""Gives a refusal for each violation."""
 
 
-# --- annotations
-# Bypass checks in a pod's annotations and labels. Pure.
+# --- annotations and labels
 
 RESULT_KEYS: Final = RESULT_ANNOTATIONS | SEED_RESULT_ANNOTATIONS
 _CDI: Final = tuple(prefix for prefix in RUNTIME_DEVICE_PREFIXES if "cdi" in prefix)
 
 
 def results(pod: AdmittedPod, granted: Granted | None = None) -> Iterator[Refusal]:
-    """Keys that only we write, where we have not: with a reservation of ours we have."""
+    """Keys that only gpuwarden writes; it has, where the pod brings a reservation."""
     annotations = frozenset() if granted is not None else frozenset(pod.annotations)
     for key in sorted(RESULT_KEYS & {*annotations, *pod.labels}):
         yield Refusal(ReasonCode.BYPASS_ANNOTATION, f"{key} is not for a pod to bring")
@@ -85,20 +95,20 @@ def runtime_devices(case: Case) -> Iterator[Refusal]:
 
 
 # --- environment
-# Bypass checks in a container's environment. Pure.
-#
-# A variable that is ours is judged by the injection check, not here: where we write it, the
-# user's own entry is replaced, and an explicit entry wins over `envFrom`. So `envFrom` opens a
-# bypass only where the device plugin's value is the one that counts.
 
 
 def environment(case: Case) -> Iterator[Refusal]:
-    """Of every container that is there from the pod's creation on."""
+    """Variables and `envFrom` by which a container is given devices.
+
+    A variable that gpuwarden writes is judged by the injection check, not here: the user's own
+    entry is replaced, and an explicit entry wins over `envFrom`. So `envFrom` is a violation only
+    where the device plugin's value is the one that counts.
+    """
     for container in case.pod.all_containers():
-        yield from of_container_of_environment(container, case.supply_of(container))
+        yield from environment_of(container, case.supply_of(container))
 
 
-def of_container_of_environment(container: AdmittedContainer, supply: Supply) -> Iterator[Refusal]:
+def environment_of(container: AdmittedContainer, supply: Supply) -> Iterator[Refusal]:
     """Of one container."""
     for entry in container.env or ():
         if entry.name in DEVICE_VARIABLES and opens_devices(entry):
@@ -113,7 +123,6 @@ def of_container_of_environment(container: AdmittedContainer, supply: Supply) ->
 
 
 # --- privileges
-# Bypass checks through what a container may do on its node. Pure.
 
 AS_GOOD_AS: Final = frozenset(
     {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
@@ -125,10 +134,10 @@ AS_GOOD_AS: Final = frozenset(
 def privileged(case: Case) -> Iterator[Refusal]:
     """Privileged containers: they see every device, whatever their environment says."""
     for container in case.pod.all_containers():
-        yield from of_container_of_privileges(container)
+        yield from privileges_of(container)
 
 
-def of_container_of_privileges(container: AdmittedContainer) -> Iterator[Refusal]:
+def privileges_of(container: AdmittedContainer) -> Iterator[Refusal]:
     """Of one container."""
     context = container.security_context
     if context is None:
@@ -149,8 +158,7 @@ def host_processes(case: Case) -> Iterator[Refusal]:
         yield Refusal(ReasonCode.BYPASS_HOST_PID, "hostPID is set")
 
 
-# --- paths
-# Which paths of a container name devices to its runtime. Pure, on text alone.
+# --- device lists: paths that name devices to the container toolkit
 
 _VAR_RUN: Final = "/var/run"
 _DEVICE_LIST_NAME: Final = "nvidia-container-devices"
@@ -175,7 +183,6 @@ def _plain(path: str) -> str:
 
 
 # --- volumes
-# Bypass checks through volumes: the node's files, and device lists by mount. Pure.
 
 
 def host_paths(case: Case) -> Iterator[Refusal]:
@@ -194,10 +201,10 @@ def host_paths(case: Case) -> Iterator[Refusal]:
 def device_lists(case: Case) -> Iterator[Refusal]:
     """Mounts by which a container names devices."""
     for container in case.pod.all_containers():
-        yield from of_container_of_volumes(container)
+        yield from mounts_of(container)
 
 
-def of_container_of_volumes(container: AdmittedContainer) -> Iterator[Refusal]:
+def mounts_of(container: AdmittedContainer) -> Iterator[Refusal]:
     """Of one container: whatever volume is mounted there."""
     for mount in container.volume_mounts or ():
         if is_device_list(mount.mount_path):
@@ -205,8 +212,7 @@ def of_container_of_volumes(container: AdmittedContainer) -> Iterator[Refusal]:
             yield Refusal(ReasonCode.BYPASS_DEVICE_LIST, text)
 
 
-# --- ephemeral
-# Bypass checks that an ephemeral container opens in a pod that is there already. Pure.
+# --- ephemeral containers of a pod that exists
 
 
 def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
@@ -216,15 +222,14 @@ def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
         if container.name in known:
             continue
         for found in (
-            *of_container_of_environment(container, supply),
-            *of_container_of_privileges(container),
-            *of_container_of_volumes(container),
+            *environment_of(container, supply),
+            *privileges_of(container),
+            *mounts_of(container),
         ):
             yield Refusal(ReasonCode.BYPASS_EPHEMERAL, f"{found.detail} ({found.code})")
 
 
-# --- placement
-# Bypass checks past the scheduler and its runtime. Pure.
+# --- scheduler, node and runtime
 
 
 def foreign_scheduler(case: Case) -> Iterator[Refusal]:
@@ -267,8 +272,7 @@ def runtime_class(case: Case) -> Iterator[Refusal]:
         yield Refusal(ReasonCode.BYPASS_RUNTIME_CLASS, text)
 
 
-# --- resources
-# Bypass checks through what kubelet and DRA drivers give out past the managed resources. Pure.
+# --- resources and claims
 
 _IMPLICIT_CLAIM: Final = "deviceclass.resource.kubernetes.io/"
 """Extended resources behind which the scheduler makes a claim by itself (KEP-5004)."""
@@ -303,8 +307,7 @@ def _asked(container: AdmittedContainer) -> Iterable[str]:
     return () if asked is None else {**(asked.requests or {}), **(asked.limits or {})}
 
 
-# --- every
-# All bypass checks of a new pod, in the order in which they are told. Pure.
+# --- all checks of a new pod, in order
 
 BYPASS_CHECKS: Final[tuple[BypassCheck, ...]] = (
     environment,

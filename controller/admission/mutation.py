@@ -44,7 +44,10 @@ from controller.placement.pod import device_requests
 from controller.placement.requirements import Requirements
 from controller.placement.values import RequirementTextError
 
-# --- the label by which a scheduler that does not ask the extender finds nodes
+# --- hint labels, for a scheduler that does not ask the extender
+# Pods that ask for the same share a label; nodes have it while such a pod would pass there
+# (`kube.node_hints`). Nothing trusts it: the binding webhook judges every Binding. It is below
+# `node-restriction.kubernetes.io/`, which no kubelet may set on its own node.
 
 FITS: Final = "fits"
 _DIGITS: Final = 32
@@ -219,7 +222,7 @@ def _scheduler(pod: AdmittedPod, name: str) -> Iterator[Operation]:
 
 def _toleration(pod: AdmittedPod) -> Iterator[Operation]:
     present = pod.spec.tolerations or ()
-    if any(map(_tolerates_of_mutation, present)):
+    if any(map(_is_injected, present)):
         return
     entry: Value = {"key": MANAGED_TAINT, "operator": "Exists", "effect": MANAGED_EFFECT}
     path = pointer("spec", "tolerations")
@@ -229,7 +232,7 @@ def _toleration(pod: AdmittedPod) -> Iterator[Operation]:
         yield Operation(Verb.ADD, path, [entry])
 
 
-def _tolerates_of_mutation(toleration: Toleration) -> bool:
+def _is_injected(toleration: Toleration) -> bool:
     return (
         toleration.operator == "Exists"
         and (toleration.key or MANAGED_TAINT) == MANAGED_TAINT

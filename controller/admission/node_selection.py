@@ -142,10 +142,10 @@ def _is_tolerated(taint: Taint, pod: AdmittedPod, ours: OurToleration) -> bool:
             return False
         if ours is OurToleration.INJECTED and taint.effect == MANAGED_EFFECT:
             return True
-    return any(_tolerates_of_node_match(each, taint) for each in pod.spec.tolerations or ())
+    return any(_tolerates(each, taint) for each in pod.spec.tolerations or ())
 
 
-def _tolerates_of_node_match(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect not in {None, "", taint.effect}:
         return False
     if not toleration.key:

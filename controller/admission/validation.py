@@ -1,6 +1,18 @@
-"""Validation.
+"""What is against a pod, and what it lacks: the whole of pod admission as values.
 
-Holds: room, size, unservable, judgement.
+Two questions, asked by the pod webhooks and by the binding webhook: `mutated` says what to add or
+why it cannot be said, `validated` says what is against the pod as it will be stored. In order:
+
+1. size: more parts than are judged         REQ_INVALID
+2. keys that only gpuwarden writes          BYPASS_ANNOTATION
+3. requirements that cannot be read, or leave no room for the answer
+                                            REQ_INVALID, EXACT_UNAVAILABLE
+4. the bypass checks (`bypass_checks`)      BYPASS_*
+5. what the mutating webhook has to add     BYPASS_UNINJECTED
+6. no declared node mode serves the pod     NODE_MODE
+7. the early reservation (`pod_webhooks`)   codes of the ledger and of /filter
+
+A pod that asks for nothing, outside enforced namespaces, is not looked at beyond step 2.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -26,13 +38,10 @@ from controller.placement.requirements import Requirements, RequirementsInvalid,
 from controller.policy import NodeMode
 from gpuwarden.reasons import ReasonCode, Refusal
 
-# --- room
-# Whether a managed pod leaves room for the annotations that we write. Pure.
-#
+# --- room for annotations
 # The API server takes 256 KiB of annotations, and the policies read some 1000 keys of a pod
-# (`deploy/policy/keys.yaml`): of a fuller one nothing changes any more. A pod that cannot be
-# touched would keep what is reserved for it for as long as it waits. What we have written already
-# does not count.
+# (`deploy/policy/keys.yaml`). A fuller pod could not be changed any more, so what is reserved for
+# it would stay reserved while it waits. What gpuwarden has written already does not count.
 
 MOST_KEYS: Final = 900
 MOST_BYTES: Final = 192 << 10
@@ -55,11 +64,8 @@ def overfull(pod: AdmittedPod) -> Refusal | None:
 
 
 # --- size
-# How much there is to judge in a pod. Pure.
-#
-# A request holds megabytes, and one pod's keys or containers by the ten thousand would keep
-# everybody
-# else's pods and Bindings waiting for seconds.
+# A request holds megabytes: one pod's keys or containers by the ten thousand would delay everybody
+# else's pods and Bindings for seconds.
 
 MOST_PARTS: Final = 10_000
 """A pod with more of them is not judged: it is refused where it is any business of ours."""
@@ -108,11 +114,9 @@ def _parts_of(container: AdmittedContainer) -> int:
     return CONTAINER_PARTS + sum(len(each) for each in sized if each is not None)
 
 
-# --- unservable
-# Pods that no node will ever serve, going by what the policy declares of all of them. Pure.
-#
-# Only what kubelet is asked for is judged: where no node has a device plugin it would wait without
-# anybody saying why. A pod that asks us is told at its nodes.
+# --- pods that no declared node serves
+# Only what kubelet is asked for is judged: where no node has a device plugin such a pod would wait
+# without a reason. A pod that asks gpuwarden is told at its nodes.
 
 
 def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refusal | None:
@@ -138,10 +142,6 @@ def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refus
 
 
 # --- judgement
-# What is against a pod, and what it lacks: the whole of pod admission as values. Pure.
-#
-# Two questions, asked by two webhooks and by the binding webhook: `mutated` says what to add or
-# why it cannot be said, `validated` says what is against the pod as it will be stored.
 
 
 @dataclass(frozen=True, slots=True)

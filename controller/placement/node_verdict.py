@@ -79,7 +79,7 @@ class DeviceDemands:
             return ask
         return replace(ask, taken=ask.taken | taken, shared=ask.shared | own)
 
-    def would_do_without_strangers(self, name: str, pool: DevicePool) -> bool:
+    def would_do_without_unreserved_use(self, name: str, pool: DevicePool) -> bool:
         """Whether a node that is too busy would serve, had no pod a device without a record."""
         ask = self._by_records(name, pool)
         taken = taken_without_record(pool, self._scene.holders, ask.busy)
@@ -260,7 +260,7 @@ class Judge:
             return self._against_mode(node.mode)
         if code is ReasonCode.GPU_BUSY and node.acceptance is not None:
             pool = self._scene.memory.pool(name, node.acceptance)
-            if self._demands.would_do_without_strangers(name, pool):
+            if self._demands.would_do_without_unreserved_use(name, pool):
                 return WITHOUT_RECORD
         return REFUSALS[code]
 

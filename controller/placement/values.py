@@ -25,7 +25,7 @@ class RequirementTextError(ValueError):
 
 # --- quantities (k8s.io/apimachinery/pkg/api/resource) and dotted versions
 
-_MAX_CHARS_QUANTITY = 32
+_QUANTITY_CHARS = 32
 _MAX_EXPONENT = 24
 _QUANTITY = re.compile(
     r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]{1,3}))?"
@@ -42,7 +42,7 @@ _DOTTED = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,7}")
 
 def parse_quantity(text: str) -> Fraction:
     """Read a quantity such as `40Gi`, `1500M`, `2e3`; raises RequirementTextError."""
-    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARS_QUANTITY else None
+    match = _QUANTITY.fullmatch(text) if len(text) <= _QUANTITY_CHARS else None
     if match is None:
         raise RequirementTextError("a quantity such as 40Gi")
     sign, number, suffix, exponent = match.groups()
@@ -58,7 +58,7 @@ def parse_quantity(text: str) -> Fraction:
 
 def parse_count(text: str) -> int:
     """Read a quantity of whole devices, 0 or more; raises RequirementTextError."""
-    if text.isascii() and text.isdecimal() and len(text) <= _MAX_CHARS_QUANTITY:
+    if text.isascii() and text.isdecimal() and len(text) <= _QUANTITY_CHARS:
         return int(text)  # nearly always
     value = parse_quantity(text)
     if value.denominator != 1 or value < 0:
@@ -79,7 +79,7 @@ def parse_dotted(text: str) -> tuple[int, ...]:
 # --- hash lists: `v1:sha256:…[,v1:sha256:…]`
 
 _MAX_HASHES = 16
-_MAX_CHARS_HASH_LIST = 8192
+_LIST_CHARS = 8192
 _MAX_OPAQUE_CHARS = 253
 _HASH = re.compile(r"v1:sha256:[0-9a-f]{64}")
 _BLANKS = " \t\r\n"
@@ -103,8 +103,8 @@ def is_opaque_hash(text: str) -> bool:
 
 def split_list(key: str, text: str, most: int) -> tuple[str, ...] | Finding:
     """The elements of a comma list, blanks trimmed, duplicates folded, none empty."""
-    if len(text) > _MAX_CHARS_HASH_LIST:
-        return Finding(key, shown(text), f"at most {_MAX_CHARS_HASH_LIST} characters")
+    if len(text) > _LIST_CHARS:
+        return Finding(key, shown(text), f"at most {_LIST_CHARS} characters")
     elements = tuple(dict.fromkeys(part.strip(_BLANKS) for part in text.split(",")))
     if not all(elements):
         return Finding(key, shown(text), "values separated by commas, none of them empty")

@@ -1,6 +1,7 @@
-"""File.
+"""The policy file: its schema, its decoding to a `Policy`, and reading it again when it changes.
 
-Holds: policy document, policy findings, policy file.
+An invalid file is refused as a whole with every fault named, and the policy in force stays.
+`policy_of` is the one way from a document to a policy, for the custom resources too.
 """
 
 import asyncio
@@ -35,11 +36,7 @@ from controller.spire.verification import image_digest
 from gpuwarden.finding import Finding
 from gpuwarden.strict_yaml import YamlError, parse_plain
 
-# --- policy document
-# The policy file's document: keys, types and what each means. Shapes only.
-#
-# The same shape as the custom resources. `policy_file` decodes it; the JSON Schema
-# for editors is made from it.
+# --- the document: keys, types and what each means, as in the custom resources
 
 API_VERSION = "config.gpuwarden.dev/v1alpha1"
 KIND = "Policy"
@@ -116,8 +113,7 @@ class PolicyDocument(_Section, frozen=True):
     evict_mismatched: bool = False
 
 
-# --- policy findings
-# Checks a parsed document against a msgspec type and reports every fault, not the first. Pure.
+# --- findings: every fault of a parsed document, not the first
 
 _SHOWN_CHARS = 80
 
@@ -209,12 +205,7 @@ def _expectation(wanted: inspect.Type) -> str:
             return "a mapping"
 
 
-# --- policy file
-# The policy file: YAML to `Policy`, strictly, and again when it changes.
-#
-# A wrong file is refused as a whole with every fault named, and the policy that is in
-# force stays. Pure but for `PolicyFile`, which reads one file. `policy_of` is the one way
-# from a document to a policy, for the custom resources too.
+# --- decoding
 
 MAX_BYTES: Final = 1 << 20
 _SELECTOR: Final = re.compile(r"[A-Za-z0-9_-]+(?::[!-~]+)?")
