@@ -30,7 +30,7 @@ LISTED: Final = 8
 _MAX_CHARS: Final = 400
 
 
-class Name(StrEnum):
+class StageName(StrEnum):
     """Of a stage, in their order."""
 
     REQUIRED = "required"
@@ -40,7 +40,7 @@ class Name(StrEnum):
     NVML = "nvml"
 
 
-class State(StrEnum):
+class StageState(StrEnum):
     """What is known of a stage of the pod."""
 
     REACHED = "reached"
@@ -58,15 +58,15 @@ class State(StrEnum):
     """Nobody can say now."""
 
 
-WRONG: Final = frozenset({State.MISSING, State.MISMATCH})
+WRONG: Final = frozenset({StageState.MISSING, StageState.MISMATCH})
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One stage; times are RFC 3339 and empty where nobody says."""
 
-    name: Name
-    state: State
+    name: StageName
+    state: StageState
     at: str = ""
     source: str = ""
     evidence: str = ""
@@ -154,14 +154,20 @@ def required(case: Case) -> Stage:
     pod, needs, source = case.pod, case.needs, "pod, by the API server"
     if pod is None or needs is None:
         text = "the API server has no such pod; what it asked for is not known any more"
-        return Stage(Name.REQUIRED, State.OVER, source="API server", findings=(text,))
+        return Stage(StageName.REQUIRED, StageState.OVER, source="API server", findings=(text,))
     if isinstance(needs, RequirementsInvalid):
         lines: tuple[str, ...] = (f"cannot be read: {needs.detail()}",)
-        return Stage(Name.REQUIRED, State.MISMATCH, pod.created_at, source, findings=lines)
+        return Stage(
+            StageName.REQUIRED, StageState.MISMATCH, pod.created_at, source, findings=lines
+        )
     if not needs.managed:
         lines = ("nothing of gpuwarden",)
-        return Stage(Name.REQUIRED, State.UNNEEDED, pod.created_at, source, findings=lines)
-    return Stage(Name.REQUIRED, State.REACHED, pod.created_at, source, findings=describe(needs))
+        return Stage(
+            StageName.REQUIRED, StageState.UNNEEDED, pod.created_at, source, findings=lines
+        )
+    return Stage(
+        StageName.REQUIRED, StageState.REACHED, pod.created_at, source, findings=describe(needs)
+    )
 
 
 def reserved(case: Case) -> Stage:
@@ -170,9 +176,9 @@ def reserved(case: Case) -> Stage:
         return _held(case)
     if case.ledger_unknown:
         lines = (case.ledger_unknown,)
-        return Stage(Name.RESERVED, State.UNKNOWN, source="ledger", findings=lines)
+        return Stage(StageName.RESERVED, StageState.UNKNOWN, source="ledger", findings=lines)
     state, text = _not_held(case)
-    return Stage(Name.RESERVED, state, source="ledger", findings=(text,))
+    return Stage(StageName.RESERVED, state, source="ledger", findings=(text,))
 
 
 _MADE_BY: Final = {
@@ -196,48 +202,55 @@ def _held(case: Case) -> Stage:
         lines.append(f"no records of {listed(sorted(lacks))}")
     lines.append(f"reservation {holder.reservation}")
     made = min((x.made_at for x, _ in case.parts if x.made_at), default="")
-    state = State.MISSING if lacks else State.REACHED
-    return Stage(Name.RESERVED, state, made, "ledger", gpus=case.reserved, findings=tuple(lines))
+    state = StageState.MISSING if lacks else StageState.REACHED
+    return Stage(
+        StageName.RESERVED, state, made, "ledger", gpus=case.reserved, findings=tuple(lines)
+    )
 
 
-def _not_held(case: Case) -> tuple[State, str]:
+def _not_held(case: Case) -> tuple[StageState, str]:
     pod, needs = case.pod, case.needs
     if case.is_over:
-        return State.OVER, "the ledger holds nothing for it"
+        return StageState.OVER, "the ledger holds nothing for it"
     if not case.managed:
-        return State.UNNEEDED, "nothing is reserved for a pod that asks for nothing of ours"
+        return StageState.UNNEEDED, "nothing is reserved for a pod that asks for nothing of ours"
     if isinstance(needs, Requirements) and not needs.count:
-        return State.UNNEEDED, "it asks for no GPU, so nothing is reserved"
+        return StageState.UNNEEDED, "it asks for no GPU, so nothing is reserved"
     if pod is None or not pod.node:
-        return State.WAITING, "nothing is reserved before it is bound"
+        return StageState.WAITING, "nothing is reserved before it is bound"
     return _bound_without(case, pod)
 
 
-def _bound_without(case: Case, pod: PodDocument) -> tuple[State, str]:
+def _bound_without(case: Case, pod: PodDocument) -> tuple[StageState, str]:
     if RESERVATION_ID in pod.annotations:
-        return State.MISSING, "the pod carries a reservation id, and the ledger has no record of it"
+        return (
+            StageState.MISSING,
+            "the pod carries a reservation id, and the ledger has no record of it",
+        )
     if case.mode is not NodeMode.ENV:
-        return State.UNNEEDED, "on this node kubelet chooses the GPUs, and counts them"
-    return State.MISSING, "it is bound, and nothing was reserved for it"
+        return StageState.UNNEEDED, "on this node kubelet chooses the GPUs, and counts them"
+    return StageState.MISSING, "it is bound, and nothing was reserved for it"
 
 
 def bound(case: Case) -> Stage:
     """Where it was bound, and which GPUs it was assigned."""
     pod, source = case.pod, "pod, by the API server"
     if pod is None:
-        return Stage(Name.BOUND, State.OVER, source="API server", findings=("the pod is gone",))
+        return Stage(
+            StageName.BOUND, StageState.OVER, source="API server", findings=("the pod is gone",)
+        )
     if not pod.node:
         text = "" if pod.scheduled is None else pod.scheduled.text
         lines = cut(f"scheduler: {text}" if text else "no scheduler has said anything yet")
         at = "" if pod.scheduled is None else pod.scheduled.at
-        state = State.OVER if pod.has_ended else State.WAITING
-        return Stage(Name.BOUND, state, at, source, findings=lines)
+        state = StageState.OVER if pod.has_ended else StageState.WAITING
+        return Stage(StageName.BOUND, state, at, source, findings=lines)
     wrong = tuple(_against_binding(case, pod))
     at = "" if pod.scheduled is None else pod.scheduled.at
     lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
-    state = State.MISMATCH if wrong else State.REACHED
+    state = StageState.MISMATCH if wrong else StageState.REACHED
     judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
-    return Stage(Name.BOUND, state, at, source, judged_by, case.told, lines)
+    return Stage(StageName.BOUND, state, at, source, judged_by, case.told, lines)
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
@@ -267,27 +280,27 @@ def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
 # A process on a GPU of which the pod has a MIG device counts as foreign only where it cannot
 # belong to a pod that has another MIG device.
 
-_Said = tuple[State, tuple[str, ...], tuple[str, ...]]
+_Said = tuple[StageState, tuple[str, ...], tuple[str, ...]]
 """State, GPUs and findings."""
 _Reading = Callable[[Case, Acceptance], _Said]
 
 
 def kubelet(case: Case) -> Stage:
     """What kubelet gave it, and since when it runs."""
-    return _from_evidence(Name.KUBELET, case, _given)
+    return _from_evidence(StageName.KUBELET, case, _given)
 
 
 def nvml(case: Case) -> Stage:
     """On which GPUs its processes run, and whether others do."""
-    return _from_evidence(Name.NVML, case, _used)
+    return _from_evidence(StageName.NVML, case, _used)
 
 
-def _from_evidence(name: Name, case: Case, read: _Reading) -> Stage:
+def _from_evidence(name: StageName, case: Case, read: _Reading) -> Stage:
     if case.node is None or case.node.acceptance is None:
         if case.pod is not None and not case.pod.node and not case.pod.has_ended:
-            return Stage(name, State.WAITING, findings=("it is bound to no node yet",))
+            return Stage(name, StageState.WAITING, findings=("it is bound to no node yet",))
         text = "no accepted evidence of its node is known"
-        return Stage(name, State.UNKNOWN, findings=(text,))
+        return Stage(name, StageState.UNKNOWN, findings=(text,))
     accepted = case.node.acceptance
     state, gpus, lines = read(case, accepted)
     standing = case.node.state(case.now_ns)
@@ -316,18 +329,18 @@ def _given(case: Case, accepted: Acceptance) -> _Said:
 
 def _judged(
     case: Case, devices: list[str], gpus: tuple[str, ...], *, is_read: bool
-) -> tuple[State, str]:
+) -> tuple[StageState, str]:
     if case.mode is NodeMode.ENV:
         if gpus:
-            return State.MISMATCH, "kubelet gave GPUs on an env node"
-        return State.UNNEEDED, "on an env node kubelet gives no GPUs"
+            return StageState.MISMATCH, "kubelet gave GPUs on an env node"
+        return StageState.UNNEEDED, "on an env node kubelet gives no GPUs"
     if not is_read:
-        return State.UNKNOWN, "kubelet was not asked, or gave no answer"
+        return StageState.UNKNOWN, "kubelet was not asked, or gave no answer"
     if not devices:
         return _unused(case), "kubelet shows no device of it"
     if case.parts and keys_of(gpus) != keys_of(case.reserved):
-        return State.MISMATCH, "not the GPUs that the ledger holds for it"
-    return State.REACHED, ""
+        return StageState.MISMATCH, "not the GPUs that the ledger holds for it"
+    return StageState.REACHED, ""
 
 
 def _started(pod: PodDocument) -> tuple[str, ...]:
@@ -336,7 +349,7 @@ def _started(pod: PodDocument) -> tuple[str, ...]:
 
 def _used(case: Case, accepted: Acceptance) -> _Said:
     if accepted.processes is None:
-        return State.UNKNOWN, (), ("the driver did not list processes",)
+        return StageState.UNKNOWN, (), ("the driver did not list processes",)
     mine = [x for x in accepted.processes if x.pod_uid is not None and x.pod_uid == case.uid]
     gpus = tuple(dict.fromkeys(x.gpu for x in mine))
     own = keys_of(case.reserved or (() if case.is_over else case.told))
@@ -350,10 +363,10 @@ def _used(case: Case, accepted: Acceptance) -> _Said:
         for x in foreign[:LISTED]
     ]
     if wrong:
-        return State.MISMATCH, gpus, tuple(wrong)
+        return StageState.MISMATCH, gpus, tuple(wrong)
     if mine:
         still = ("the pod has ended, and something of it still runs",) if case.is_over else ()
-        return State.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
+        return StageState.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
     return _unused(case), (), ("no process of it",)
 
 
@@ -385,10 +398,10 @@ def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> b
     return bool(others & keys_of(x for x in given if x is not None))
 
 
-def _unused(case: Case) -> State:
+def _unused(case: Case) -> StageState:
     if case.is_over:
-        return State.OVER
-    return State.WAITING if case.managed or case.parts else State.UNNEEDED
+        return StageState.OVER
+    return StageState.WAITING if case.managed or case.parts else StageState.UNNEEDED
 
 
 def stages(case: Case) -> tuple[Stage, ...]:

@@ -66,8 +66,8 @@ SECURITY_MUTATIONS = (
     SecurityMutation(
         "prioritize",
         "controller/placement/filter_and_score.py",
-        "return 2 * tight + thrift(",
-        "return 0 * tight + thrift(",
+        "return 2 * tight + level_penalty(",
+        "return 0 * tight + level_penalty(",
     ),
     SecurityMutation(
         "rotation",

@@ -4,7 +4,7 @@ import pytest
 
 from controller.audit.reading import Recent
 from controller.explain.pod_document import read_pod
-from controller.explain.stages import State
+from controller.explain.stages import StageState
 from controller.ledger.record import HolderState, PodRef
 from controller.placement.pod import PodDecodeError
 from gpuwarden.audit.record import LogRecord, decode_record
@@ -37,11 +37,11 @@ def test_a_pod_that_is_gone_and_still_holds() -> None:
     assert found is not None
     assert (found.case.uid, found.case.pod, found.given) == (UID, None, "")
     assert [x.state for x in found.stages] == [
-        State.OVER,
-        State.REACHED,
-        State.OVER,
-        State.UNNEEDED,
-        State.REACHED,
+        StageState.OVER,
+        StageState.REACHED,
+        StageState.OVER,
+        StageState.UNNEEDED,
+        StageState.REACHED,
     ]
 
 
@@ -49,7 +49,7 @@ def test_a_pod_that_is_gone_for_good_lives_in_the_log() -> None:
     found = account(None, recent=recent(OTHER_UID, UID, ""))
     assert found is not None
     assert found.case.uid == UID
-    assert [x.state for x in found.stages][:3] == [State.OVER] * 3
+    assert [x.state for x in found.stages][:3] == [StageState.OVER] * 3
 
 
 def test_of_a_pod_that_nobody_knows_there_is_no_account() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.explain.pod import AllocationTrace
-from controller.explain.stages import Name, Stage, State
+from controller.explain.stages import Stage, StageName, StageState
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -37,7 +37,7 @@ from tests.builders.ledger import SHARE, holder
 
 # --- What each stage says, and where two of them do not agree
 
-FIVE = [Name.REQUIRED, Name.RESERVED, Name.BOUND, Name.KUBELET, Name.NVML]
+FIVE = [StageName.REQUIRED, StageName.RESERVED, StageName.BOUND, StageName.KUBELET, StageName.NVML]
 EMPTY_ERA = "1970-01-01T00:00:00.000Z"
 """When the builders' evidence was accepted."""
 
@@ -48,11 +48,11 @@ def told(*args: Any, **more: Any) -> AllocationTrace:
     return found
 
 
-def stage(name: Name, *args: Any, **more: Any) -> Stage:
+def stage(name: StageName, *args: Any, **more: Any) -> Stage:
     return next(x for x in told(*args, **more).stages if x.name is name)
 
 
-def states(found: AllocationTrace) -> list[State]:
+def states(found: AllocationTrace) -> list[StageState]:
     return [x.state for x in found.stages]
 
 
@@ -60,11 +60,11 @@ def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
     found = told(pod_document(), held(), node=node_of(process()))
     assert [x.name for x in found.stages] == FIVE
     assert states(found) == [
-        State.REACHED,
-        State.REACHED,
-        State.REACHED,
-        State.UNNEEDED,
-        State.REACHED,
+        StageState.REACHED,
+        StageState.REACHED,
+        StageState.REACHED,
+        StageState.UNNEEDED,
+        StageState.REACHED,
     ]
     assert [x.at for x in found.stages] == [CREATED, MADE, SCHEDULED, EMPTY_ERA, EMPTY_ERA]
     assert [x.evidence for x in found.stages] == ["", "", "", "e" * 64, "e" * 64]
@@ -85,7 +85,7 @@ def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
 
 def test_a_pod_that_waits() -> None:
     found = told(waiting_document())
-    assert states(found) == [State.REACHED, *[State.WAITING] * 4]
+    assert states(found) == [StageState.REACHED, *[StageState.WAITING] * 4]
     bound = found.stages[2]
     assert bound.findings == ("scheduler: Unschedulable: 0/3 nodes are available",)
     assert bound.at == SCHEDULED
@@ -93,36 +93,36 @@ def test_a_pod_that_waits() -> None:
 
 
 def test_a_scheduler_s_long_story_is_cut() -> None:
-    (line,) = stage(Name.BOUND, waiting_document("x" * 5000)).findings
+    (line,) = stage(StageName.BOUND, waiting_document("x" * 5000)).findings
     assert len(line) < 500
 
 
 def test_a_pod_that_nobody_has_looked_at() -> None:
     document = pod_document(REQUIREMENT, node="", phase="Pending", conditions=None)
-    assert stage(Name.BOUND, document).findings == ("no scheduler has said anything yet",)
+    assert stage(StageName.BOUND, document).findings == ("no scheduler has said anything yet",)
 
 
 def test_a_pod_that_asks_for_nothing_of_ours() -> None:
     found = told(pod_document({}), node=node_of())
     assert states(found) == [
-        State.UNNEEDED,
-        State.UNNEEDED,
-        State.REACHED,
-        State.UNNEEDED,
-        State.UNNEEDED,
+        StageState.UNNEEDED,
+        StageState.UNNEEDED,
+        StageState.REACHED,
+        StageState.UNNEEDED,
+        StageState.UNNEEDED,
     ]
 
 
 def test_a_requirement_that_cannot_be_read() -> None:
-    required = stage(Name.REQUIRED, pod_document({"gpuwarden.dev/min-level": "L9"}, node=""))
-    assert required.state is State.MISMATCH
+    required = stage(StageName.REQUIRED, pod_document({"gpuwarden.dev/min-level": "L9"}, node=""))
+    assert required.state is StageState.MISMATCH
     assert "cannot be read: gpuwarden.dev/min-level" in required.findings[0]
 
 
 def test_a_managed_pod_without_a_gpu_needs_no_reservation() -> None:
-    found = stage(Name.RESERVED, pod_document({"gpuwarden.dev/min-level": "L0"}))
+    found = stage(StageName.RESERVED, pod_document({"gpuwarden.dev/min-level": "L0"}))
     assert (found.state, found.findings) == (
-        State.UNNEEDED,
+        StageState.UNNEEDED,
         ("it asks for no GPU, so nothing is reserved",),
     )
 
@@ -130,30 +130,30 @@ def test_a_managed_pod_without_a_gpu_needs_no_reservation() -> None:
 @pytest.mark.parametrize(
     ("annotations", "mode", "state"),
     [
-        (REQUIREMENT | TOLD, NodeMode.ENV, State.MISSING),
-        (REQUIREMENT, NodeMode.ENV, State.MISSING),
-        (REQUIREMENT | TOLD, NodeMode.PLUGIN, State.MISSING),
-        (REQUIREMENT, NodeMode.PLUGIN, State.UNNEEDED),
+        (REQUIREMENT | TOLD, NodeMode.ENV, StageState.MISSING),
+        (REQUIREMENT, NodeMode.ENV, StageState.MISSING),
+        (REQUIREMENT | TOLD, NodeMode.PLUGIN, StageState.MISSING),
+        (REQUIREMENT, NodeMode.PLUGIN, StageState.UNNEEDED),
     ],
 )
 def test_a_bound_pod_that_the_ledger_does_not_know(
-    annotations: dict[str, str], mode: NodeMode, state: State
+    annotations: dict[str, str], mode: NodeMode, state: StageState
 ) -> None:
     document = pod_document(annotations)
-    assert stage(Name.RESERVED, document, node=node_of(mode=mode)).state is state
+    assert stage(StageName.RESERVED, document, node=node_of(mode=mode)).state is state
 
 
 def test_a_reservation_that_lacks_a_gpu() -> None:
     one = replace(held(), holders=(replace(held().holders[0], gpus=(GPU, OTHER_GPU)),))
-    found = stage(Name.RESERVED, pod_document(), one)
-    assert found.state is State.MISSING
+    found = stage(StageName.RESERVED, pod_document(), one)
+    assert found.state is StageState.MISSING
     assert f"no records of {OTHER_GPU.lower()}" in found.findings
 
 
 def test_what_is_special_about_a_reservation_is_said() -> None:
     mine = replace(held().holders[0], adopted=True)
     shared = replace(held(), holders=(mine, holder(GPU)), share=SHARE)
-    lines = stage(Name.RESERVED, pod_document(), shared).findings
+    lines = stage(StageName.RESERVED, pod_document(), shared).findings
     assert "shared with 1 others under gpu-1:0" in lines
     assert any(x.startswith("the ledger had lost it") for x in lines)
 
@@ -163,8 +163,8 @@ def test_a_ledger_that_is_not_known() -> None:
         ({"ledger": None}, "this controller reserves nothing: it has no admission.tls"),
         ({"now_ns": 2**63}, "the ledger was not read lately"),
     ):
-        found = stage(Name.RESERVED, pod_document(), held(), **changes)
-        assert (found.state, found.findings) == (State.UNKNOWN, (text,))
+        found = stage(StageName.RESERVED, pod_document(), held(), **changes)
+        assert (found.state, found.findings) == (StageState.UNKNOWN, (text,))
 
 
 @pytest.mark.parametrize(
@@ -181,46 +181,46 @@ def test_a_ledger_that_is_not_known() -> None:
     ],
 )
 def test_a_pod_that_was_told_something_else(changes: dict[str, str], text: str) -> None:
-    found = stage(Name.BOUND, pod_document(REQUIREMENT | TOLD | changes), held())
-    assert found.state is State.MISMATCH
+    found = stage(StageName.BOUND, pod_document(REQUIREMENT | TOLD | changes), held())
+    assert found.state is StageState.MISMATCH
     assert text in found.findings
 
 
 def test_a_pod_that_was_bound_past_us() -> None:
-    found = stage(Name.BOUND, pod_document(REQUIREMENT), held())
+    found = stage(StageName.BOUND, pod_document(REQUIREMENT), held())
     assert "it is bound without the reservation id" in found.findings
     elsewhere = replace(held(), node="gpu-2")
-    assert "it is reserved on gpu-2" in stage(Name.BOUND, pod_document(), elsewhere).findings
+    assert "it is reserved on gpu-2" in stage(StageName.BOUND, pod_document(), elsewhere).findings
 
 
 def test_a_class_that_has_changed_since() -> None:
     document = pod_document(
         REQUIREMENT | TOLD | {"gpuwarden.dev/attestation-hash": "v1:sha256:old"}
     )
-    found = stage(Name.BOUND, document, held())
-    assert found.state is State.REACHED
+    found = stage(StageName.BOUND, document, held())
+    assert found.state is StageState.REACHED
     assert any(x.startswith("the node's class was v1:sha256:old, it is") for x in found.findings)
 
 
 @pytest.mark.parametrize(
     ("mode", "allocations", "state", "text"),
     [
-        (NodeMode.PLUGIN, (given(),), State.REACHED, None),
-        (NodeMode.PLUGIN, (given(OTHER_GPU),), State.MISMATCH, "not the GPUs that the ledger"),
-        (NodeMode.PLUGIN, (), State.WAITING, "kubelet shows no device of it"),
-        (NodeMode.PLUGIN, None, State.UNKNOWN, "kubelet was not asked"),
-        (NodeMode.ENV, None, State.UNNEEDED, "on an env node kubelet gives no GPUs"),
-        (NodeMode.ENV, (given(),), State.MISMATCH, "kubelet gave GPUs on an env node"),
-        (NodeMode.ENV, (), State.UNNEEDED, "on an env node kubelet gives no GPUs"),
+        (NodeMode.PLUGIN, (given(),), StageState.REACHED, None),
+        (NodeMode.PLUGIN, (given(OTHER_GPU),), StageState.MISMATCH, "not the GPUs that the ledger"),
+        (NodeMode.PLUGIN, (), StageState.WAITING, "kubelet shows no device of it"),
+        (NodeMode.PLUGIN, None, StageState.UNKNOWN, "kubelet was not asked"),
+        (NodeMode.ENV, None, StageState.UNNEEDED, "on an env node kubelet gives no GPUs"),
+        (NodeMode.ENV, (given(),), StageState.MISMATCH, "kubelet gave GPUs on an env node"),
+        (NodeMode.ENV, (), StageState.UNNEEDED, "on an env node kubelet gives no GPUs"),
     ],
 )
 def test_what_kubelet_gave(
-    mode: NodeMode, allocations: tuple[Allocation, ...] | None, state: State, text: str | None
+    mode: NodeMode, allocations: tuple[Allocation, ...] | None, state: StageState, text: str | None
 ) -> None:
     node = node_of(
         mode=mode, allocations=tuple(map(_real, allocations)) if allocations else allocations
     )
-    found = stage(Name.KUBELET, pod_document(), held(gpu=_uuid(GPU)), node=node)
+    found = stage(StageName.KUBELET, pod_document(), held(gpu=_uuid(GPU)), node=node)
     assert found.state is state
     assert found.evidence == "e" * 64
     assert text is None or any(text in x for x in found.findings)
@@ -229,26 +229,28 @@ def test_what_kubelet_gave(
 def test_another_pod_s_devices_are_not_its_own() -> None:
     foreign = Allocation("team-b", "train-0", "main", "nvidia.com/gpu", _uuid(GPU))
     node = node_of(mode=NodeMode.PLUGIN, allocations=(foreign,))
-    assert stage(Name.KUBELET, pod_document(REQUIREMENT), node=node).state is State.WAITING
+    assert (
+        stage(StageName.KUBELET, pod_document(REQUIREMENT), node=node).state is StageState.WAITING
+    )
 
 
 @pytest.mark.parametrize(
     ("processes", "state", "text"),
     [
-        ((process(),), State.REACHED, "processes of it: 1"),
-        ((), State.WAITING, "no process of it"),
-        ((process(OTHER_GPU),), State.MISMATCH, f"it uses {OTHER_GPU}, which is not its own"),
-        ((process(uid=None),), State.MISMATCH, f"process 7 of no pod uses {GPU} too"),
+        ((process(),), StageState.REACHED, "processes of it: 1"),
+        ((), StageState.WAITING, "no process of it"),
+        ((process(OTHER_GPU),), StageState.MISMATCH, f"it uses {OTHER_GPU}, which is not its own"),
+        ((process(uid=None),), StageState.MISMATCH, f"process 7 of no pod uses {GPU} too"),
         (
             (process(), process(uid=OTHER_UID)),
-            State.MISMATCH,
+            StageState.MISMATCH,
             f"process 7 of pod {OTHER_UID} uses {GPU} too",
         ),
-        ((process(OTHER_GPU, OTHER_UID),), State.WAITING, "no process of it"),
+        ((process(OTHER_GPU, OTHER_UID),), StageState.WAITING, "no process of it"),
     ],
 )
-def test_what_runs_on_its_gpus(processes: tuple[Any, ...], state: State, text: str) -> None:
-    found = stage(Name.NVML, pod_document(), held(), node=node_of(*processes))
+def test_what_runs_on_its_gpus(processes: tuple[Any, ...], state: StageState, text: str) -> None:
+    found = stage(StageName.NVML, pod_document(), held(), node=node_of(*processes))
     assert (found.state, found.findings) == (state, (text,))
 
 
@@ -267,13 +269,13 @@ def on_its_part(*processes: GpuProcess, others: tuple[GpuRecord, ...] = (), **mo
     changes = {"now_ns": more.pop("now_ns")} if "now_ns" in more else {}
     told = REQUIREMENT | TOLD | {"gpuwarden.dev/gpu-uuids-assigned": PART}
     node = node_of(*processes, split=(PART, BESIDE), **more)
-    return stage(Name.NVML, pod_document(told), held(gpu=PART), *others, node=node, **changes)
+    return stage(StageName.NVML, pod_document(told), held(gpu=PART), *others, node=node, **changes)
 
 
 def test_a_process_on_a_part_is_named_on_the_whole_gpu() -> None:
     found = on_its_part(process())
     assert (found.state, found.gpus, found.findings) == (
-        State.REACHED,
+        StageState.REACHED,
         (GPU,),
         ("processes of it: 1",),
     )
@@ -301,7 +303,7 @@ def test_a_process_on_a_part_is_named_on_the_whole_gpu() -> None:
 def test_the_owner_of_the_neighbouring_mig_device_is_not_unreserved_use(
     other: GpuProcess, more: dict[str, Any]
 ) -> None:
-    assert on_its_part(process(), other, **more).state is State.REACHED
+    assert on_its_part(process(), other, **more).state is StageState.REACHED
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict
     found = on_its_part(process(), other, **more)
     who = f"pod {other.pod_uid}" if other.pod_uid else "no pod"
     assert (found.state, found.findings) == (
-        State.MISMATCH,
+        StageState.MISMATCH,
         (f"process 7 of {who} uses {GPU} too",),
     )
 
@@ -332,29 +334,29 @@ def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict
 def test_a_pod_with_another_gpu_is_unreserved_use_on_this_one() -> None:
     elsewhere = held(gpu=OTHER_GPU, uid=OTHER_UID, reservation="v1.k1.b")
     found = told(pod_document(), held(), elsewhere, node=node_of(process(uid=OTHER_UID)))
-    assert found.stages[4].state is State.MISMATCH
+    assert found.stages[4].state is StageState.MISMATCH
 
 
 def test_pods_of_its_share_group_are_not_unreserved_use() -> None:
     other = holder(GPU, reservation="v1.k1.z", pod=replace(held().holders[0].pod, uid=OTHER_UID))
     shared = replace(held(), holders=(held().holders[0], other), share=SHARE)
     node = node_of(process(), process(uid=OTHER_UID))
-    assert stage(Name.NVML, pod_document(), shared, node=node).state is State.REACHED
+    assert stage(StageName.NVML, pod_document(), shared, node=node).state is StageState.REACHED
 
 
 def test_a_driver_that_does_not_list_processes() -> None:
-    assert stage(Name.NVML, pod_document(), held(), node=node_of(read=False)).state is (
-        State.UNKNOWN
+    assert stage(StageName.NVML, pod_document(), held(), node=node_of(read=False)).state is (
+        StageState.UNKNOWN
     )
 
 
 def test_a_node_without_evidence_or_standing_says_so() -> None:
     silent = replace(node_of(), acceptance=None)
-    for name in (Name.KUBELET, Name.NVML):
-        assert stage(name, pod_document(), held(), node=silent).state is State.UNKNOWN
+    for name in (StageName.KUBELET, StageName.NVML):
+        assert stage(name, pod_document(), held(), node=silent).state is StageState.UNKNOWN
     banned = replace(node_of(process()), blocked=past(ReasonCode.NODE_DENIED))
-    found = stage(Name.NVML, pod_document(), held(), node=banned)
-    assert found.state is State.REACHED
+    found = stage(StageName.NVML, pod_document(), held(), node=banned)
+    assert found.state is StageState.REACHED
     assert "the node is revoked: this is the last that it proved" in found.findings
 
 
@@ -371,11 +373,11 @@ def test_nothing_is_left_of_a_pod_that_has_ended() -> None:
     ended = pod_document(phase="Succeeded")
     found = told(ended, node=node_of(process(uid=OTHER_UID)))
     assert states(found) == [
-        State.REACHED,
-        State.OVER,
-        State.REACHED,
-        State.UNNEEDED,
-        State.OVER,
+        StageState.REACHED,
+        StageState.OVER,
+        StageState.REACHED,
+        StageState.UNNEEDED,
+        StageState.OVER,
     ]
 
 
