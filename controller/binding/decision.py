@@ -199,7 +199,7 @@ def _devices_of(view: BindingView, node: str) -> tuple[Device, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """The pod asks for nothing of ours, and nothing is against it."""
+    """The pod is not managed, and nothing is against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +208,12 @@ class Refused:
 
     refusals: tuple[Refusal, ...]
     managed: bool = False
-    """Whether the pod was found and asks for something of ours."""
+    """Whether the pod was found and is managed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Let through without a reservation: kubelet chooses the GPUs, or none are asked for."""
+    """Accepted without a reservation: kubelet chooses the GPUs, or none are asked for."""
 
     annotations: Mapping[str, str]
     evidence: str = ""
@@ -222,7 +222,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Let through once all of `gpus` are claimed under `reservation`."""
+    """Accepted once all of `gpus` are claimed under `reservation`."""
 
     annotations: Mapping[str, str]
     reservation: str
@@ -419,7 +419,7 @@ def _refused(code: ReasonCode, text: str) -> Refused:
 
 KEPT_NS: Final = 5 * NS_PER_S
 MOST: Final = 4096
-"""Denials that are remembered; beyond, the oldest is forgotten first."""
+"""Refusals that are remembered; beyond, the oldest is forgotten first."""
 NONE: Final[frozenset[str]] = frozenset()
 
 

@@ -147,7 +147,7 @@ class StartupReconciler:
         return refusal or self._held_by_pods(gpus)
 
     def _held_by_pods(self, gpus: tuple[str, ...]) -> Refusal | None:
-        """Live pods keep their GPUs whatever was done to their records, until they are adopted."""
+        """Live pods keep their GPUs, whatever was done to their records."""
         snapshot = self._ports.store.snapshot()
         for gpu in gpus:
             entry = snapshot.get(gpu)
@@ -162,7 +162,7 @@ class StartupReconciler:
 
     @property
     def is_firm(self) -> bool:
-        """Whether everything was read since the ground was lost, and compared."""
+        """Whether startup reconciliation is complete: all was read and compared."""
         found, reads = (
             self._reconciliation,
             (self._reconciliation.ledger_read_ns, self._reconciliation.pods_read_ns),
@@ -176,7 +176,7 @@ class StartupReconciler:
         return uncertainty(self._reconciliation)
 
     def pods_listed(self, asked_ns: int) -> None:
-        """All pods were listed, asked for then; they count once they were surveyed."""
+        """All pods were listed, asked for then; they count once they were compared."""
         self.listed_ns = asked_ns
 
     def ledger_read(self, asked_ns: int) -> None:
@@ -200,7 +200,7 @@ class StartupReconciler:
         self._reconciliation = replace(self._reconciliation, ledger_read_ns=asked_ns)
 
     async def survey(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
-        """Find drift and adopt.
+        """Find drift and restore records.
 
         `live` was known before the ledger was last read, from a copy that was last listed at
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
@@ -234,7 +234,7 @@ class StartupReconciler:
         try:
             grants = await self._ports.log_replay()
         except OSError:
-            return  # whoever reads it has said so; the next survey tries again
+            return  # whoever reads it has said so; the next comparison tries again
         self._ports.sink.log_replayed(grants)
         self._remembered = {**grants, **self._remembered}
         self._reconciliation = replace(self._reconciliation, log_replayed=True)
@@ -251,7 +251,7 @@ class StartupReconciler:
     async def _hold(self, grant: LoggedGrant) -> bool:
         """Whether nothing is left to be done about it, since its GPU is held.
 
-        Not while the GPU is recorded on another node. A pod that waits is touched first: a Binding
+        Not while the GPU is recorded on another node. A pod that waits is requeued first: a Binding
         of it that was let through under this reservation may be on its way. One that runs without
         an id got its GPUs from kubelet, and has its record again from its node's next report.
         """
@@ -318,7 +318,7 @@ def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
 
 
 def _grants_of(drift: Drift) -> tuple[LoggedGrant, ...]:
-    """What a live pod lacks: its containers run on if it has gone before it is adopted."""
+    """What a live pod lacks: its containers run on if it has gone before its record is restored."""
     return () if drift.adopt is None else (granted_to(drift.adopt, drift.gpu),)
 
 

@@ -57,7 +57,7 @@ from gpuwarden.moment import NS_PER_S
 # the pod is requeued first, which also makes every older Binding of it fail.
 
 APART_NS: Final = 15 * NS_PER_S
-"""A copy that lags shows a confirmed pod unbound for a moment; only later its pod is touched."""
+"""A copy that lags shows a confirmed pod unbound for a moment; only later its pod is requeued."""
 
 
 class Apart:
@@ -85,7 +85,7 @@ class Apart:
             self._proven.add(reservation)
 
     def due(self, snapshot: LedgerSnapshot, now_ns: int) -> Iterator[Holder]:
-        """Whose pods are to be touched now; each again after as long, until it is answered."""
+        """Whose pods are to be requeued now; each again after as long, until it is answered."""
         self._seen = {k: x for k, x in self._seen.items() if k in snapshot.by_reservation}
         self._proven &= self._seen.keys()
         for reservation, (holder, since_ns) in self._seen.items():
@@ -127,7 +127,7 @@ class LookFor:
 
 @dataclass(frozen=True, slots=True)
 class RequeuePod:
-    """Touch the pod of an attempt, and tell `touched` what the answer showed."""
+    """Requeue the pod of an attempt, and tell `touched` what the answer showed."""
 
     reservation: str
     pod: PodRef
@@ -172,7 +172,7 @@ class Followup:
         self._apart = Apart()
 
     def touched(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
-        """The answer to a touch, and when it was asked for."""
+        """The answer to a requeue, and when it was asked for."""
         watch = self._attempts.get(reservation)
         if watch is not None:
             self._attempts[reservation] = after_requeue(watch, answer, asked_ns)

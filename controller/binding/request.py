@@ -228,7 +228,7 @@ def _wants_cdi(pod: AdmittedPod) -> bool:
 
 
 def forged_key(request: BindingRequest, keys: ReservedKeys) -> Refusal | None:
-    """What the caller put in of ours, of a map's ordinals, or for a container runtime."""
+    """A key that the caller may not set: gpuwarden's, a map's ordinal, or a container runtime's."""
     for key in _given(request):
         is_device = key.startswith(RUNTIME_DEVICE_PREFIXES)
         if keys.is_ours(key) or key in keys.ordinals or is_device:
@@ -252,7 +252,7 @@ class BoundPod:
     """With name and UID."""
     node: str
     needs: Requirements | RequirementsInvalid | None
-    """None for a pod that asks for nothing of ours."""
+    """None for a pod that is not managed."""
 
 
 class BoundPods(Protocol):
@@ -265,4 +265,4 @@ class BoundPods(Protocol):
         """The pod of that UID."""
 
     def managed(self, node: str) -> Iterable[BoundPod]:
-        """Those of a node that ask for something of ours."""
+        """The managed pods of a node."""

@@ -143,7 +143,7 @@ def _unreserved(case: UseCase) -> Iterator[UseFault]:
 
 
 def _is_reserved(case: UseCase, pod: PodRef) -> bool:
-    """Whether it was told its GPUs; what is settled follows what kubelet gives."""
+    """Whether it has a reservation by a claim; a record of kubelet's allocation does not count."""
     parts = case.ledger.parts_of(pod.uid or "")
     return any(x.origin is not Origin.SETTLEMENT for _, x in parts)
 

@@ -71,7 +71,7 @@ class UsePorts:
     store: LedgerStore
     pods: BoundPods
     ids: ReservationIds | None
-    """None where `admission.idKeys` is not set: then nothing is settled."""
+    """None where `admission.idKeys` is not set: then no allocation is recorded."""
     fleet: Callable[[], FleetSnapshot]
     report: Callable[[str], UseReport | None]
     fits: Callable[[BoundPod, str], bool]

@@ -60,13 +60,13 @@ DEFAULT_LIMITS: Final = AttemptLimits()
 
 @dataclass(frozen=True, slots=True)
 class AttemptWatch:
-    """What this replica remembers of one attempt: since when, and the answer to its touch."""
+    """What this replica remembers of one attempt: since when, and the answer to its requeue."""
 
     parts: tuple[Holder, ...]
     """The reservation's part in each GPU, as first seen `since_ns`."""
     since_ns: int
     touched: PodSeen | PodGone | None = None
-    """The pod in the answer to the last touch."""
+    """The pod in the answer to the last requeue."""
     requeued_ns: int = 0
     """When that was asked."""
 
@@ -81,7 +81,7 @@ def watch_attempt(
 
 
 def after_requeue(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
-    """Remember what a touch showed; a touch that was not answered shows nothing."""
+    """Remember what a requeue showed; one without an answer shows nothing."""
     return replace(watch, touched=answer, requeued_ns=asked_ns)
 
 
@@ -378,7 +378,7 @@ def _join(record: GpuRecord, claim: Claim) -> Write | Taken:
 
 
 def _has_strangers(record: GpuRecord, share: ShareGroup | None) -> bool:
-    """Whether somebody stands beside the attempt who was let in by no claim of its group."""
+    """Whether a pod has the GPU beside the attempt, and got it by no claim of its group."""
     return len(record.holders) > 1 and not record.is_shared_by(share)
 
 

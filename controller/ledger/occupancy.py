@@ -234,7 +234,7 @@ class ReconciliationState:
     pods_read_ns: int | None = None
     """The same of the pods."""
     unrecorded: frozenset[str] = frozenset()
-    """Nodes with a live pod of ours that the ledger lacks (`sweep`), or with a reservation that
+    """Nodes with a live managed pod that the ledger lacks (`sweep`), or with a reservation that
     only a log has (`lost_grants`)."""
     owed: frozenset[str] = frozenset()
     """`key_of` the GPUs of those, whatever node shows them now."""
@@ -399,7 +399,7 @@ def held_again(
 ) -> GpuRecord | Elsewhere | None:
     """The record to write so that `grant`'s GPU is held for it; None where it is already.
 
-    Beside others it is a stranger, for nobody knows which share group it was of. `call` as in a
+    Beside others it is of no share group, for nobody knows which one it was of. `call` as in a
     claim. Raises RecordInvalidError.
     """
     demand_gpus(grant.gpus)

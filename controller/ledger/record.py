@@ -176,7 +176,7 @@ class Holder:
         return replace(self, pod=replace(self.pod, owner=None))
 
     def demand_valid(self) -> None:
-        """Raise RecordInvalidError for values that nothing of ours makes."""
+        """Raise RecordInvalidError for values that gpuwarden never makes."""
         if not is_reservation(self.reservation):
             raise RecordInvalidError("reservation: expected an id of ours")
         if not self.pod.namespace:
@@ -253,7 +253,7 @@ class GpuRecord:
         return self._changed(others if others and to.is_end else [*others, moved])
 
     def demand_valid(self) -> None:
-        """Raise RecordInvalidError for values that nothing of ours makes."""
+        """Raise RecordInvalidError for values that gpuwarden never makes."""
         demand_gpus((self.gpu,))
         if not self.node:
             raise RecordInvalidError("node: expected a node's name")

@@ -144,7 +144,7 @@ def is_quiet(report: UseReport, pod: PodRef, gpu: str, *, succeeded: bool = Fals
 
 
 def has_successor(record: GpuRecord, holder: Holder) -> bool:
-    """Whether the GPU was settled on a later pod of the same name, as of a StatefulSet."""
+    """Whether kubelet gave the GPU to a later pod of the same name, as of a StatefulSet."""
     return any(
         x.origin is Origin.SETTLEMENT
         and x.state is HolderState.CONFIRMED
@@ -330,9 +330,9 @@ class DriftKind(StrEnum):
     """What does not agree; a metric's label."""
 
     POD_UNRECORDED = "pod_unrecorded"
-    """A live pod's GPU is not held for it: adopted after a quorum read."""
+    """A live pod's GPU is not held for it: its record is restored after a quorum read."""
     HELD_TWICE = "held_twice"
-    """Several holders that are not of one share group, since one of them was adopted."""
+    """Several holders that are not of one share group, since one of them was restored."""
     POD_MISMATCH = "pod_mismatch"
     """A confirmed holder's pod is bound elsewhere or under another reservation."""
     POD_ALIVE = "pod_alive"
