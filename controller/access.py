@@ -50,7 +50,7 @@ class BoundPod:
 
 @dataclass(frozen=True, slots=True)
 class TokenIdentity:
-    """What the API server says about a token that counts for our audience."""
+    """What the API server says about a token that counts for `api.audience`."""
 
     username: str
     pod: BoundPod | None

@@ -174,7 +174,7 @@ def rebuilt(folder: Path, tree: TreeFile) -> LogState:
 def prev_log(folder: Path, keys: LogKeys) -> str | None:
     """The checkpoint where a lost log ended, if an operator has put it there.
 
-    Raises LogKeyError unless one of our keys has signed it.
+    Raises LogKeyError unless one of this log's keys has signed it.
     """
     try:
         # A checkpoint is bounded in characters, of which some have several bytes.

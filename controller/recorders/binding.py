@@ -39,7 +39,7 @@ from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
-_ADOPTED: Final = "Adopted"
+_RESTORED: Final = "Restored"
 _HELD: Final = "Held"
 _RELEASE: Final = "release-gpu"
 _SHOWN_GPUS: Final = 16
@@ -161,12 +161,12 @@ class BindingRecorder:
         """A live pod's record was written again."""
         self._audit.note(adoption_record(pod, gpu))
         self._logged |= _parts((gpu,), pod.reservation)
-        self._changes.labels(_ADOPTED).inc()
+        self._changes.labels(_RESTORED).inc()
         self._log.warning(
             Event.RESERVATION_CHANGED,
             pod=f"{pod.pod.namespace}/{pod.pod.name}",
             node=pod.node,
-            state=_ADOPTED,
+            state=_RESTORED,
             cause="the ledger had lost it",
             gpus=(gpu,),
         )
@@ -222,7 +222,7 @@ def _parts(gpus: tuple[str, ...], reservation: str) -> set[tuple[str, str]]:
 
 # --- use of GPUs
 
-_SETTLED: Final = "Settled"
+_ALLOCATED: Final = "Allocated"
 
 
 class UseRecorder:
@@ -249,12 +249,12 @@ class UseRecorder:
         """This replica recorded kubelet's allocation of a GPU."""
         self._audit.note(settled_record(given, reservation))
         self._logged(given.gpu, reservation)
-        self._changes.labels(_SETTLED).inc()
+        self._changes.labels(_ALLOCATED).inc()
         self._log.info(
             Event.RESERVATION_CHANGED,
             pod=_name(given.pod),
             node=given.node,
-            state=_SETTLED,
+            state=_ALLOCATED,
             cause="kubelet gave it the GPU",
             gpus=(given.gpu,),
         )

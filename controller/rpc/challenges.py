@@ -1,6 +1,6 @@
 """Makes challenges: ids, nonces, the signature, and the audit log's head for this agent.
 
-The signature and the client's check of our certificate are how the controller proves itself.
+The signature and the client's check of the certificate are how the controller proves itself.
 Keeps no challenge: the stream remembers what was issued.
 """
 

@@ -136,7 +136,7 @@ def agents_server(
     services: tuple[AddService, ...],
     max_calls: int,
 ) -> RpcServer:
-    """The mTLS server of all our services, health and reflection.
+    """The mTLS server of all services, health and reflection.
 
     More than `max_calls` calls at a time are refused with RESOURCE_EXHAUSTED.
     """

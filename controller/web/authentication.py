@@ -230,7 +230,9 @@ class Authentication:
             return Refusal(ReasonCode.TOKEN_INVALID, "no token counts here")
         found = await self._reviews.review(token, request.remote or "")
         if found is None:
-            return Refusal(ReasonCode.TOKEN_INVALID, "the token does not count for our audience")
+            return Refusal(
+                ReasonCode.TOKEN_INVALID, "the token does not count for the audience of this API"
+            )
         return token_caller(found, self._readers)
 
     def _by_certificate(self, request: web.Request) -> ApiCaller | Refusal:

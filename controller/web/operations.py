@@ -39,7 +39,7 @@ class Access(StrEnum):
 class ApiCaller:
     """A caller that is known.
 
-    A token for our audience says which account, and which pod, it was made for; that alone gives
+    A token for this audience names the account and the pod that it was made for; that alone gives
     nothing but the right to speak for this one pod. Reading is for inspectors, operators and the
     accounts that `api.readers` names: who has which GPU is not every pod's business.
     """
@@ -158,7 +158,7 @@ OPERATIONS: Final = {
         "POST",
         "/finalize",
         Access.HOLDER,
-        "The pod's word that it is bound, for one GPU; the same again is the same answer",
+        "Confirms one GPU of a pod that is bound; the same request again gets the same answer",
         Done,
         body=FinalizeRequest,
         problems=(
@@ -225,7 +225,7 @@ _WHO: Final = {
     Access.ANYBODY: "For anybody.",
 }
 _AUTHENTICATED: Final = (
-    (401, "No token that counts for our audience, and no SVID; or one that does not count"),
+    (401, "Neither a token that counts for `api.audience` nor an SVID; or one that does not count"),
     (403, "ROLE_DENIED"),
     (429, "LIMIT_RATE: too many requests of this caller"),
     (503, "TOKEN_REVIEW_UNAVAILABLE, or without a code: no answer in time. Ask again"),

@@ -269,7 +269,7 @@ RESERVATION_CHANGES = _counter(
     "reservation_changes",
     _C,
     "Reservations that this replica moved, by state (Proposed, Confirmed, Releasing, Released,"
-    " Expired, Revoked, Settled), or wrote again after the ledger had lost them (Adopted, Held).",
+    " Expired, Revoked, Allocated), or wrote after the ledger had lost them (Restored, Held).",
     "state",
 )
 RESERVATION_WRITES = _counter(

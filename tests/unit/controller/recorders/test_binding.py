@@ -119,7 +119,7 @@ def test_an_adoption() -> None:
     told.recorder.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
     (record,) = told.audit.noted
     assert (record.kind, record.refs["gpus"]) == (RecordKind.RESERVATION_RESTORED, ["GPU-b"])
-    assert told.metric("reservation_changes_total", state="Adopted") == 1
+    assert told.metric("reservation_changes_total", state="Restored") == 1
 
 
 def test_what_is_held_and_what_does_not_agree() -> None:
@@ -287,7 +287,7 @@ def test_a_settlement() -> None:
         "reservation": "v1.k.x",
         "gpus": ["GPU-a"],
     }
-    assert told.metric("reservation_changes_total", state="Settled") == 1
+    assert told.metric("reservation_changes_total", state="Allocated") == 1
     assert told.metric("reservation_writes_total", result="written") == 1
 
 
