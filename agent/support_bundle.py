@@ -17,8 +17,8 @@ from gpuwarden.settings.loader import AGENT
 from gpuwarden.settings.start import settings_or_exit
 from gpuwarden.settings.values import Address
 from gpuwarden.support.archive import pack, write_new
-from gpuwarden.support.disclosure import Part, missing
 from gpuwarden.support.local import ops_parts, reachable, settings_parts, versions_part
+from gpuwarden.support.part import Part, missing
 
 _PROGRAM: Final = "gpuwarden-agent support-bundle"
 _STDOUT: Final = "-"

@@ -24,18 +24,13 @@ from gpuwarden.moment import NS_PER_S, rfc3339
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.support.disclosure import (
-    MAX_PART_BYTES,
-    Content,
-    Part,
     disclosed_reasons,
     disclosed_settings,
-    json_line,
-    json_part,
     known_words,
     metrics_part,
-    missing,
 )
 from gpuwarden.support.local import versions
+from gpuwarden.support.part import MAX_PART_BYTES, Content, Part, json_line, json_part, missing
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.names import Event
 

@@ -27,7 +27,7 @@ from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import is_node_name
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.support.disclosure import Part
+from gpuwarden.support.part import Part
 from gpuwarden.wire.v1 import (
     operator_pb2,
     operator_pb2_grpc,

@@ -28,7 +28,7 @@ from gpuwarden.identity.offer import Offer, OfferRefusedError, appraise
 from gpuwarden.identity.spiffe_id import Role, SpiffeId, SpiffeIdError, parse_spiffe_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
-from gpuwarden.support.disclosure import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
+from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
 from gpuwarden.wire.transport import client_options
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops

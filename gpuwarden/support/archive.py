@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwarden import __version__
-from gpuwarden.support.disclosure import Part, json_bytes, missing
+from gpuwarden.support.part import Part, json_bytes, missing
 
 FORMAT: Final = "gpuwarden.dev/support-bundle/v1"
 MAX_BYTES: Final = 32 << 20

@@ -1,4 +1,4 @@
-"""What may leave a process in a support bundle: its parts, and the words and values in them. Pure.
+"""What may leave a process in a support bundle: the words and values in its parts. Pure.
 
 Everything here lists what may leave; what is not listed stays. A text that others wrote (an
 error, a detail, a reason) may repeat what a peer, a file or a library said, secrets included.
@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import re
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -18,73 +17,16 @@ from gpuwarden.redaction import REDACTED
 from gpuwarden.settings.keys import Key
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.values import Address
-from gpuwarden.telemetry.names import METRICS
-
-# --- the parts of a bundle
-
-MAX_PART_BYTES: Final = 8 << 20
-MAX_WHY: Final = 300
-
-CONTROLLER_PARTS: Final = (
-    "versions.json",
-    "settings.json",
-    "readiness.json",
-    "identity.json",
-    "fleet.json",
-    "nodes.jsonl",
-    "refusals.json",
-    "audit.json",
-    "store.json",
-    "metrics.prom",
+from gpuwarden.support.part import (
+    MAX_PART_BYTES,
+    MAX_WHY,
+    Content,
+    Part,
+    json_bytes,
+    json_line,
+    missing,
 )
-"""What a controller tells, in this order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """`content` is None where it is missing, and `missing` is why."""
-
-    name: str
-    content: bytes | None
-    missing: str = ""
-    withheld: tuple[str, ...] = ()
-    """What was left out on purpose, by the name of its key."""
-    left_out: int = 0
-    """Entries that there was no room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a source makes: a JSON value, and what it withheld."""
-
-    value: object
-    withheld: tuple[str, ...] = ()
-    left_out: int = field(default=0)
-
-
-def json_part(name: str, content: Content) -> Part:
-    """The part of a JSON value."""
-    data = json_bytes(content.value)
-    if len(data) > MAX_PART_BYTES:
-        return missing(name, f"larger than {MAX_PART_BYTES} bytes")
-    return Part(name, data, withheld=content.withheld, left_out=content.left_out)
-
-
-def missing(name: str, why: str) -> Part:
-    """A part that could not be made."""
-    return Part(name, None, why[:MAX_WHY])
-
-
-def json_bytes(value: object) -> bytes:
-    """JSON for people, in ASCII: no terminal and no editor sees a control character."""
-    return f"{json.dumps(value, indent=1)}\n".replace("\x7f", "\\u007f").encode("ascii")
-
-
-def json_line(value: object) -> bytes:
-    """One line of JSON, in ASCII."""
-    text = json.dumps(value, separators=(",", ":"))
-    return f"{text}\n".replace("\x7f", "\\u007f").encode("ascii")
-
+from gpuwarden.telemetry.names import METRICS
 
 # --- words of a text
 

@@ -21,15 +21,12 @@ from gpuwarden.evidence.model import PROTOCOL
 from gpuwarden.settings.loader import Loaded
 from gpuwarden.settings.values import Address
 from gpuwarden.support.disclosure import (
-    Content,
-    Part,
     disclosed_readiness,
     disclosed_settings,
-    json_part,
     known_words,
     metrics_part,
-    missing,
 )
+from gpuwarden.support.part import Content, Part, json_part, missing
 
 # --- versions
 

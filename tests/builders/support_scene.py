@@ -26,7 +26,7 @@ from gpuwarden.audit.checkpoint import TreeHead
 from gpuwarden.evidence.model import Host, LogAlarm
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import CONTROLLER, Inputs, Loaded, load
-from gpuwarden.support.disclosure import Part
+from gpuwarden.support.part import Part
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process

@@ -19,7 +19,7 @@ from controller.fleet.directory import DirectorySnapshot
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
-from gpuwarden.support.disclosure import CONTROLLER_PARTS
+from gpuwarden.support.part import CONTROLLER_PARTS
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import fleet_pb2_grpc as pb_grpc
 from gpuwarden.wire.v1 import operator_pb2, operator_pb2_grpc, support_pb2, support_pb2_grpc

@@ -30,8 +30,9 @@ from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, load
 from gpuwarden.settings.values import Address
 from gpuwarden.support.archive import pack
-from gpuwarden.support.disclosure import CONTROLLER_PARTS, received_part
+from gpuwarden.support.disclosure import received_part
 from gpuwarden.support.local import ops_parts, settings_parts, versions_part
+from gpuwarden.support.part import CONTROLLER_PARTS
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.support_scene import ID, SupportScene
 from tests.builders.svids import new_svid

@@ -21,8 +21,9 @@ from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, Loaded, Setting
 from gpuwarden.settings.start import CONFIG_VARIABLE, read_config_file, read_secret_file
 from gpuwarden.settings.values import Address
 from gpuwarden.support.archive import Bundle, pack, write_new
-from gpuwarden.support.disclosure import CONTROLLER_PARTS, Part, known_words, missing, received_part
+from gpuwarden.support.disclosure import known_words, received_part
 from gpuwarden.support.local import ops_parts, reachable, settings_parts, versions_part
+from gpuwarden.support.part import CONTROLLER_PARTS, Part, missing
 
 Process = Literal["agent", "controller"]
 File = Annotated[str, Parameter(name=["--config", "-f"], env_var=CONFIG_VARIABLE)]

@@ -8,7 +8,7 @@ import pytest
 from controller.recorders import support_bundle
 from controller.recorders.support_bundle import ControllerState
 from gpuwarden.reasons import ReasonCode
-from gpuwarden.support.disclosure import CONTROLLER_PARTS, Part
+from gpuwarden.support.part import CONTROLLER_PARTS, Part
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.node_views import fleet_of, node_view
 from tests.builders.support_scene import ID, SupportScene

@@ -9,7 +9,7 @@ from controller.ledger.store import Entry, LedgerSnapshot
 from controller.rpc import services as support_service
 from controller.rpc.services import AT_ONCE, PlacementServicer, SupportServicer
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.support.disclosure import Part, missing
+from gpuwarden.support.part import Part, missing
 from gpuwarden.wire.v1 import placement_pb2 as pb
 from gpuwarden.wire.v1 import support_pb2 as support_pb
 from tests.builders.accounts import account, held, pod_document

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwarden.support import archive
 from gpuwarden.support.archive import pack, write_new
-from gpuwarden.support.disclosure import Part, missing
+from gpuwarden.support.part import Part, missing
 
 NOW = datetime(2026, 11, 28, 3, 4, 5, tzinfo=UTC)
 STEM = "gpuwarden-support-20261128T030405Z"

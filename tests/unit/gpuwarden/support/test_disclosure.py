@@ -12,14 +12,13 @@ from gpuwarden.settings.loader import CONFIG_TYPES, CONTROLLER, Inputs, load
 from gpuwarden.support.disclosure import (
     _ERRORS,
     _KNOWN,
-    Part,
     disclosed_settings,
     known_words,
     may_be_shown,
     metrics_part,
-    missing,
     received_part,
 )
+from gpuwarden.support.part import Part, missing
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import METRICS, Process
 

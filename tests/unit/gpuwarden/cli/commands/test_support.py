@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden.cli.app import run
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.support.disclosure import CONTROLLER_PARTS
+from gpuwarden.support.part import CONTROLLER_PARTS
 from gpuwarden.wire.v1 import support_pb2 as sup
 from tests.fakes.fleet_server import FakeFleetServer
 from tests.unit.gpuwarden.cli.conftest import Cli
