@@ -28,12 +28,12 @@ _LINES_AT_ONCE = 1024
 _SPARSE = 4
 """Where one name in so many can pass at most, the others are not looked up for the answer."""
 MAX_REASONS = 100
-"""Rejected nodes that get a reason in one answer (placement design, section 2)."""
+"""Rejected nodes that get a reason in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The whole of a decision in little: how many nodes got which code."""
+    """A summary of a decision: how many nodes got which code."""
 
     passed: int
     rejected: dict[ReasonCode, int]
@@ -48,7 +48,7 @@ class FilterOutcome:
     passed: list[str]
     reasons: dict[str, Refusal]
     codes: Callable[[], bytes]
-    """Works out every node's code (`verdicts.CODES`); for after the answer."""
+    """Works out every node's code (`verdict_cache.CODES`); for after the answer."""
     names: Sequence[str]
     """The input."""
 
@@ -169,7 +169,10 @@ def prioritize_nodes(
 
 
 def score(name: str, judge: Judge, scene: Scene) -> int:
-    """The score of one node."""
+    """The score of one node (docs/scoring.md): bin packing, then level, then freshness.
+
+    A node on which more stays free never gets the higher score; ties are possible.
+    """
     if not judge.passes(name):
         return 0
     offer = judge.offer(name)
@@ -188,7 +191,7 @@ def bin_packing(left_over: int) -> int:
 
 
 def level_penalty(acceptance: Acceptance, judge: Judge, now_ns: int) -> int:
-    """0 where a higher evidence level than asked would be spent, else 1, and 2 while fresh.
+    """0 where a higher assurance level than asked would be spent, else 1, and 2 while fresh.
 
     Fresh means in the first half of the lease.
     """
@@ -219,7 +222,7 @@ class FilterDecision:
     totals: Callable[[], Totals]
     """Codes of all nodes and the digest of the full list; costly, call it once."""
     reported: bool = False
-    """Whether all nodes were let through whatever was decided: report-only mode."""
+    """Whether all nodes passed whatever was decided: report-only mode."""
 
 
 def decision_record(decision: FilterDecision, totals: Totals) -> Record:

@@ -216,7 +216,7 @@ class Judge:
         return self._without_evidence(name) if node is None else self._verdict(node)
 
     def codes(self, names: Sequence[str]) -> bytes:
-        """A byte for each of `names` (`verdicts.CODES`): `refusal` for many at once."""
+        """A byte for each of `names` (`verdict_cache.CODES`): `refusal` for many at once."""
         if self.pod_refusal is not None:
             return packed([self.pod_refusal.code]) * len(names)
         fleet = self._scene.fleet

@@ -70,7 +70,7 @@ def test_every_key_of_the_policy_is_on_the_page() -> None:
 
 def test_the_table_of_bin_packing() -> None:
     assert [bin_packing(left) for left in (0, 1, 2, 3, 4)] == [4, 3, 2, 2, 1]
-    assert "| tightness | 4 | 3 | 2 | 1 |" in SCORING
+    assert "| bin packing | 4 | 3 | 2 | 1 |" in SCORING
 
 
 def test_the_example_scores() -> None:
