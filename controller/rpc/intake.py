@@ -318,7 +318,7 @@ def refused_record(
 
 
 def failure_notice_record(
-    news: FailureNoticeAccepted,
+    notice: FailureNoticeAccepted,
     stream: StreamState,
     archived_evidence: ArchivedEvidence | None = None,
 ) -> Record:
@@ -326,13 +326,13 @@ def failure_notice_record(
     return Record(
         RecordKind.NODE_STATE,
         actor=str(stream.peer),
-        subject=f"node/{news.node}",
+        subject=f"node/{notice.node}",
         decision="failure-notice",
         refs={
-            "kind": news.news.kind,
-            "gpu": news.news.gpu,
-            "xid": news.news.xid,
-            "evidence": news.evidence_digest,
+            "kind": notice.news.kind,
+            "gpu": notice.news.gpu,
+            "xid": notice.news.xid,
+            "evidence": notice.evidence_digest,
             **_bundle(archived_evidence),
         },
         archived_evidence=archived_evidence,
