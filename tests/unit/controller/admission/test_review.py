@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.admission.pod_webhooks import Owner, admission_record
+from controller.admission.pod_webhooks import AdmissionDecision, Owner, admission_record
 from controller.admission.review import (
     Operation,
     ReviewError,
@@ -333,3 +333,22 @@ async def test_a_report_is_an_event_where_people_look(world: AdmissionWorld) -> 
     assert owned.regarding == Regarding("Job", "j", "u", "team-a", "batch/v1")
     assert (owned.reason, owned.code) == ("PodWouldBeDenied", "BYPASS_PRIVILEGED")
     assert owned.note == "would be denied: container main is privileged (and 1 more)"
+
+
+def test_the_record_of_an_early_reservation_names_it_and_its_gpus() -> None:
+    made = AdmissionDecision(
+        step="mutate",
+        namespace="team-a",
+        pod="train-0",
+        owner=None,
+        user="jane",
+        refusals=(),
+        enforced=True,
+        reported=False,
+        reservation="v1.k1.a",
+        gpus=("GPU-a", "GPU-b"),
+    )
+    record = admission_record(made)
+    assert record.decision == "admitted"
+    assert record.refs["reservation"] == "v1.k1.a"
+    assert record.refs["gpus"] == ["GPU-a", "GPU-b"]

@@ -13,6 +13,7 @@ from controller.binding.decision import (
     RecentDenials,
     Refused,
     Reserve,
+    asked_before,
     decide_binding,
 )
 from controller.binding.request import BindingRequest, StoredPod
@@ -645,3 +646,7 @@ def test_the_oldest_goes_first() -> None:
         denials.add(f"pod-{number}", "n", number)
     assert len(denials) == 2
     assert [bool(denials.nodes(f"pod-{x}", 4)) for x in range(4)] == [False, False, True, True]
+
+
+def test_on_a_node_without_evidence_no_claim_is_open() -> None:
+    assert asked_before(binding_view(), "gpu-9", UID) == ()
