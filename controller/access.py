@@ -16,11 +16,8 @@ from typing import Final
 
 from cryptography import x509
 
-from controller.ledger.claim import LivePod
-from controller.ledger.record import (
-    PodGone,
-    PodSeen,
-)
+from controller.ledger.record import PodGone, PodSeen
+from controller.ledger.restore import LivePod
 from controller.verifier import session
 from controller.verifier.context import StreamFacts
 from gpuwarden.evidence.strict_json import quote

@@ -18,13 +18,8 @@ from controller.admission.pod import (
     AdmittedPod,
 )
 from controller.admission.review import Operation, Value, Verb, pointer
-from controller.ledger.record import (
-    PodRef,
-    ReservationIds,
-    ReservationSubject,
-    in_claiming_order,
-    is_early_id,
-)
+from controller.ledger.record import PodRef, in_claiming_order
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject, is_early_id
 from controller.placement.keys import (
     ASSIGNED_UUIDS,
     CDI_ASSIGNMENT,

@@ -39,16 +39,8 @@ from controller.binding.request import (
 from controller.fleet.directory import KnownNode
 from controller.ledger.claim import held_early, open_attempt
 from controller.ledger.occupancy import Holders
-from controller.ledger.record import (
-    Holder,
-    HolderState,
-    PodRef,
-    ReservationIds,
-    ReservationSubject,
-    ShareGroup,
-    in_claiming_order,
-    request_nonce,
-)
+from controller.ledger.record import Holder, HolderState, PodRef, ShareGroup, in_claiming_order
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject, request_nonce
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.filter_and_score import filter_nodes, prioritize_nodes
 from controller.placement.keys import MANAGED_TAINT, reserved_keys

@@ -25,31 +25,14 @@ from controller.binding.reconciliation import Action, Around, Followup, LookFor,
 from controller.binding.records import ReservationChange
 from controller.binding.request import PodsUnavailableError
 from controller.fleet.view import FleetSnapshot
-from controller.ledger.claim import LivePod, adopted_on
 from controller.ledger.occupancy import (
-    Elsewhere,
-    Grants,
     Known,
-    LoggedGrant,
     ReconciliationState,
     grant_refusal,
-    granted_to,
-    grants_of,
-    held_again,
-    lost_grants,
     uncertainty,
     went_back,
 )
-from controller.ledger.record import (
-    PodGone,
-    PodRef,
-    PodSeen,
-    PodSight,
-    RecordInvalidError,
-    ReservationIds,
-    ReservationSubject,
-    key_of,
-)
+from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight, RecordInvalidError, key_of
 from controller.ledger.release import (
     Drift,
     DriftKind,
@@ -58,6 +41,18 @@ from controller.ledger.release import (
     UseReport,
     sweep,
     unrecorded_nodes,
+)
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
+from controller.ledger.restore import (
+    Elsewhere,
+    Grants,
+    LivePod,
+    LoggedGrant,
+    adopted_on,
+    granted_to,
+    grants_of,
+    held_again,
+    lost_grants,
 )
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal

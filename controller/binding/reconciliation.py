@@ -13,7 +13,7 @@ from controller.binding.records import ReservationChange
 from controller.binding.request import BoundPods
 from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.view import Acceptance
-from controller.ledger.claim import (
+from controller.ledger.attempt import (
     DEFAULT_LIMITS,
     AttemptLimits,
     AttemptWatch,

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.ledger.claim import LivePod
-from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.restore import LivePod, LoggedGrant
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import Refusal

@@ -23,14 +23,9 @@ from controller.binding.use import (
 )
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
 from controller.ledger.occupancy import Holders
-from controller.ledger.record import (
-    GpuRecord,
-    PodRef,
-    RecordInvalidError,
-    ReservationIds,
-    ReservationSubject,
-)
+from controller.ledger.record import GpuRecord, PodRef, RecordInvalidError
 from controller.ledger.release import GivenGpu, UseReport, settled_on
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.placement.devices import DevicePool, taken_without_record
 from controller.policy import NodeMode

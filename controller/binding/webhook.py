@@ -5,23 +5,18 @@ what cannot be answered in time is taken back.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from controller.admission.early_reservation import (
     DRY_RUN_ID,
-    EarlyAsk,
-    Given,
-    Granted,
     granted_early,
 )
 from controller.admission.review import AdmissionRequest, Verdict, reported
 from controller.binding.decision import (
     BindingView,
     Decision,
-    EarlyPlace,
     GrantRefusal,
     InFlight,
     Placed,
@@ -29,11 +24,8 @@ from controller.binding.decision import (
     Refused,
     Reserve,
     Untouched,
-    choose_early,
     decide_binding,
     forged,
-    reference_of,
-    taken_up,
 )
 from controller.binding.records import BindDecision, ReservationChange, reservation_record
 from controller.binding.request import (
@@ -46,31 +38,17 @@ from controller.binding.request import (
     same_pod_patch,
     stale_binding,
 )
-from controller.fleet.directory import KnownNode
 from controller.ledger.claim import (
     Claim,
     Claimed,
-    answered_before,
-    bound_to_pod,
     held_early,
-    open_proposals,
 )
 from controller.ledger.record import (
-    GpuRecord,
-    Holder,
     HolderState,
     Origin,
-    PodGone,
-    PodRef,
-    PodSeen,
-    PodSight,
-    ReservationIds,
-    in_claiming_order,
-    request_nonce,
 )
-from controller.ledger.store import Entry, LedgerStore, LedgerUnavailableError, change_record
+from controller.ledger.store import Entry, LedgerUnavailableError
 from controller.placement.keys import RESERVATION_ID, SEED_RESERVATION_ID
-from controller.placement.snapshot import GpuUse
 from controller.record import AuditUnavailableError, Record
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -370,203 +348,3 @@ class BindingWebhook:
                 evidence="" if isinstance(decision, Refused) else decision.evidence,
             )
         )
-
-
-# --- reservations at a pod's creation
-# The mutating webhook asks for a reservation before the pod has a name or a UID. The validating
-# webhook reports which pod it became. A pod that is created again and again, because a later
-# admission step refuses it, gets what was reserved for the one before, or waits.
-# `decision.choose_early` judges pods and nodes.
-
-MOST_CHOICES_EARLY: Final = 16
-"""Times that another replica may be faster at the GPUs that were chosen: many pods are made at
-once, and all of them are offered the same GPU first."""
-_PENDING: Final = Refusal(
-    ReasonCode.RESERVATION_PENDING,
-    "GPUs are reserved for an earlier pod of this owner, which is not there yet",
-)
-_UNSURE: Final = frozenset({ReasonCode.CONTROLLER_NOT_READY, ReasonCode.LEDGER_UNAVAILABLE})
-_NOT_THERE: Final = Refusal(
-    ReasonCode.RESERVATION_EXPIRED, "what was reserved at its creation is not reserved any more"
-)
-
-
-class EarlyPods(Protocol):
-    """The pods of the cluster, by UID."""
-
-    def sight(self, pod: PodRef) -> PodSight:
-        """What the copy says; that it lacks a pod proves nothing."""
-
-    async def look(self, pod: PodRef) -> PodSeen | PodGone:
-        """Past the copy; raises PodsUnavailableError."""
-
-
-class EarlySink(Protocol):
-    """Takes what was answered."""
-
-    def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
-        """One answer to a pod's creation; `is_new`: GPUs were claimed that were not before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyPorts:
-    """What is asked and told."""
-
-    view: Callable[[], BindingView]
-    use: GpuUse
-    nodes: Callable[[], Mapping[str, KnownNode]]
-    """The cluster's."""
-    pods: EarlyPods
-    store: LedgerStore
-    granting: Granting
-    audit: Grants
-    sink: EarlySink
-
-
-class EarlyReservations:
-    """Implements `EarlyReservations`; used from one event loop."""
-
-    def __init__(self, ports: EarlyPorts, ids: ReservationIds | None) -> None:
-        self._ports = ports
-        self.ids = ids
-        self._turns: dict[PodRef, tuple[asyncio.Lock, int]] = {}
-        """Of owners that are being reserved for, and how many of their pods wait."""
-
-    async def reserve(self, ask: EarlyAsk) -> Given | Refusal:
-        """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
-        async with self._turn(reference_of(ask)):
-            try:
-                found, is_new = await self._reserved(ask)
-            except (LedgerUnavailableError, PodsUnavailableError) as error:
-                found, is_new = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
-        if not ask.dry_run:
-            code = found.code if isinstance(found, Refusal) else ReasonCode.ACCEPTED
-            self._ports.sink.reserved_early(code, is_new=is_new)
-        return found if isinstance(found, Refusal) else _given(ask, found)
-
-    async def take(self, granted: Granted, pod: PodRef) -> Refusal | None:
-        """Make a reservation this very pod's, once and for all; the pod has its UID now.
-
-        It counts once its record with the UID is durable.
-        """
-        gpus = in_claiming_order(granted.gpus)
-        try:
-            for gpu in gpus:
-                refusal = await self._take_one(granted.reservation, gpu, pod)
-                if refusal is not None:
-                    return refusal
-            taken = ReservationChange(
-                pod, granted.reservation, granted.node, gpus, HolderState.PROPOSED, "creation"
-            )
-            await self._ports.audit.grant(reservation_record(taken))
-        except LedgerUnavailableError as error:
-            return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
-        except AuditUnavailableError as error:
-            return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
-        return None
-
-    async def _reserved(self, ask: EarlyAsk) -> tuple[EarlyPlace | Refusal, bool]:
-        """And whether GPUs were claimed that were not before."""
-        found: EarlyPlace | Refusal = _PENDING
-        for _ in range(MOST_CHOICES_EARLY):
-            before = await self._before(ask)
-            if isinstance(before, Refusal):
-                return before, False
-            found, is_new = self._place(ask, before), before is None
-            if isinstance(found, Refusal) or ask.dry_run:
-                return found, False
-            if before is not None and before.pod.uid is not None:
-                return found, False
-            refusal = await self._ports.granting.reserve(
-                found.reserve, found.node, Origin.ADMISSION
-            )
-            if refusal is None:
-                return found, is_new
-            found = refusal
-            if refusal.code is not ReasonCode.LEDGER_CONFLICT:
-                break
-        return found, False
-
-    def _place(self, ask: EarlyAsk, before: Holder | None) -> EarlyPlace | Refusal:
-        ports, view = self._ports, self._view()
-        if before is None:
-            return choose_early(ask, view, ports.use, ports.nodes())
-        entry = view.ledger.get(before.gpus[0])
-        if entry is None or entry.record.holder(before.reservation) is None:
-            return _PENDING
-        found = taken_up(ask, view, before, entry.record.node)
-        is_unlike = isinstance(found, Refusal) and found.code not in _UNSURE
-        return _PENDING if is_unlike else found
-
-    async def _before(self, ask: EarlyAsk) -> Holder | Refusal | None:
-        """What this pod gets because it was reserved for it, or for one like it, before.
-
-        None: nothing was. Refused: what was reserved is for a pod that may still come.
-        """
-        ledger, granted = self._ports.store.snapshot(), ask.granted
-        if granted is not None and granted.reservation != DRY_RUN_ID:
-            await self._read(granted)
-            found = held_early(self._ports.store.snapshot(), granted.reservation, None)
-            return _NOT_THERE if found is None else found
-        again = answered_before(ledger, ask.namespace, request_nonce(ask.namespace, ask.request))
-        if again is not None:
-            return again
-        for holder in open_proposals(ledger, reference_of(ask)):
-            if holder.pod.uid is None:
-                return holder
-            if not await self._is_there(holder.pod):
-                return _PENDING
-        return None
-
-    async def _is_there(self, pod: PodRef) -> bool:
-        pods = self._ports.pods
-        return pods.sight(pod) is not None or isinstance(await pods.look(pod), PodSeen)
-
-    async def _read(self, granted: Granted) -> None:
-        """Another replica may have reserved it just now."""
-        if held_early(self._ports.store.snapshot(), granted.reservation, None) is None:
-            for gpu in granted.gpus:
-                await self._ports.store.read(gpu)
-
-    async def _take_one(self, reservation: str, gpu: str, pod: PodRef) -> Refusal | None:
-        store = self._ports.store
-
-        async def decide(record: GpuRecord | None) -> GpuRecord | Refusal:
-            return _NOT_THERE if record is None else bound_to_pod(record, reservation, pod)
-
-        entry = store.snapshot().get(gpu)
-        if entry is None or entry.record.holder(reservation) is None:
-            await store.read(gpu)
-        found = await change_record(store, gpu, decide)
-        return found if isinstance(found, Refusal) else None
-
-    def _view(self) -> BindingView:
-        return replace(self._ports.view(), claiming=self._ports.granting.gpus)
-
-    @asynccontextmanager
-    async def _turn(self, pod: PodRef) -> AsyncIterator[None]:
-        """One after the other for pods that share what is reserved."""
-        lock, waiting = self._turns.get(pod, (asyncio.Lock(), 0))
-        self._turns[pod] = lock, waiting + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, waiting = self._turns.pop(pod)
-            if waiting > 1:
-                self._turns[pod] = lock, waiting - 1
-
-
-def _given(ask: EarlyAsk, place: EarlyPlace) -> Given:
-    reserve = place.reserve
-    annotations = dict(reserve.annotations)
-    if ask.dry_run:
-        places = {RESERVATION_ID, SEED_RESERVATION_ID} & annotations.keys()
-        annotations |= dict.fromkeys(places, DRY_RUN_ID)
-    granted = Granted(
-        DRY_RUN_ID if ask.dry_run else reserve.reservation,
-        ask.namespace,
-        place.node,
-        reserve.gpus,
-    )
-    return Given(granted, annotations)

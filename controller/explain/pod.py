@@ -7,12 +7,8 @@ from controller.audit.reading import Recent
 from controller.explain.pod_document import PodDocument, read_pod
 from controller.explain.stages import WRONG, Case, Stage, stages
 from controller.fleet.view import FleetSnapshot
-from controller.ledger.record import (
-    Holder,
-    ReservationIds,
-    ReservationSubject,
-    in_claiming_order,
-)
+from controller.ledger.record import Holder, in_claiming_order
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.explanation import PodExplanation
 from controller.placement.keys import GIVEN_GUARANTEE, RESERVATION_ID

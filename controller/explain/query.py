@@ -11,7 +11,7 @@ from controller.audit.reading import Recent
 from controller.binding.request import PodsUnavailableError
 from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import FleetSnapshot
-from controller.ledger.record import ReservationIds
+from controller.ledger.reservation_id import ReservationIds
 from controller.ledger.store import LedgerSnapshot
 from controller.placement.explanation import PodExplanation
 from controller.placement.pod import PodDecodeError

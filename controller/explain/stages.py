@@ -11,11 +11,7 @@ from typing import Final
 
 from controller.explain.pod_document import PodDocument
 from controller.fleet.view import Acceptance, NodeState, NodeView
-from controller.ledger.record import (
-    Holder,
-    Origin,
-    key_of,
-)
+from controller.ledger.record import Holder, Origin, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.keys import ATTESTATION_HASH, RESERVATION_ID
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe

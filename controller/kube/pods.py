@@ -14,7 +14,6 @@ from controller.binding.request import BoundPod, PodsUnavailableError, StoredPod
 from controller.kube.cache import Cache, Change
 from controller.kube.client import ApiClient
 from controller.kube.resources import EVICTION, PODS, ApiError, Entry, Kind, Metadata
-from controller.ledger.claim import LivePod
 from controller.ledger.record import (
     Origin,
     PodGone,
@@ -22,9 +21,10 @@ from controller.ledger.record import (
     PodSeen,
     PodSight,
     in_claiming_order,
-    is_early_id,
     key_of,
 )
+from controller.ledger.reservation_id import is_early_id
+from controller.ledger.restore import LivePod
 from controller.placement.keys import ASSIGNED_UUIDS, RESERVATION_ID, RequirementRules
 from controller.placement.pod import Pod
 from controller.placement.requirements import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from controller.ledger.claim import LivePod, Move
+from controller.ledger.attempt import Move
 from controller.ledger.record import (
     MAX_HOLDERS,
     GpuRecord,
@@ -23,6 +23,7 @@ from controller.ledger.record import (
     is_over,
     key_of,
 )
+from controller.ledger.restore import LivePod
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from controller.audit.reading import recent_records
 from controller.fleet.enrollment import QuarantineEntry
-from controller.ledger.occupancy import Grants
+from controller.ledger.restore import Grants
 from controller.operations.logged import open_grants, quarantine_entries
 from gpuwarden.audit.record import LogRecord, RecordKind
 from gpuwarden.telemetry.logs import logger

@@ -19,8 +19,8 @@ from typing import Final
 
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
-from controller.ledger.occupancy import Grants, LoggedGrant, held_again
 from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
+from controller.ledger.restore import Grants, LoggedGrant, held_again
 from controller.record import Record
 from gpuwarden.audit.record import LogRecord, RecordKind
 

@@ -27,10 +27,9 @@ from controller.binding.use import (
     fault_record,
     settled_record,
 )
-from controller.ledger.claim import LivePod
-from controller.ledger.occupancy import Grants, LoggedGrant
 from controller.ledger.record import HolderState, PodRef, key_of
 from controller.ledger.release import DriftKind, GivenGpu
+from controller.ledger.restore import Grants, LivePod, LoggedGrant
 from controller.ledger.store import LedgerSnapshot
 from controller.record import AuditLog, Json
 from gpuwarden.reasons import ReasonCode, Refusal

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from controller.access import PeerUsage, Rate, TokenReviewUnavailableError
-from controller.ledger.claim import Confirmed
+from controller.ledger.attempt import Confirmed
 from controller.web.authentication import Authentication
 from controller.web.documents import (
     Done,

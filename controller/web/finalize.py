@@ -12,15 +12,10 @@ import msgspec
 from controller.access import FoundPod
 from controller.binding.records import ReservationChange
 from controller.binding.request import PodsUnavailableError
-from controller.ledger.claim import Confirmed, LivePod, finalize_on
-from controller.ledger.record import (
-    GpuRecord,
-    HolderState,
-    PodRef,
-    ReservationIds,
-    ReservationSubject,
-    key_of,
-)
+from controller.ledger.attempt import Confirmed, finalize_on
+from controller.ledger.record import GpuRecord, HolderState, PodRef, key_of
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
+from controller.ledger.restore import LivePod
 from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.web.documents import FinalizeRequest
 from gpuwarden.evidence.strict_json import quote

@@ -10,6 +10,7 @@ from controller.admission.pod_webhooks import ENFORCED
 from controller.admission.review import AdmissionHandler
 from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.early_reservation import EarlyPorts, EarlyReservations
 from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
     ReconcilerPorts,
@@ -25,16 +26,15 @@ from controller.binding.webhook import (
     BINDING_WEBHOOK,
     BindingWebhook,
     BindingWebhookPorts,
-    EarlyPorts,
-    EarlyReservations,
     Granting,
     GrantPorts,
 )
 from controller.fleet.view import FleetSnapshot
 from controller.kube.cache import Change
 from controller.kube.pods import KnownPod
-from controller.ledger.claim import AttemptLimits, Claimant
-from controller.ledger.record import ReservationIds, ReservationKey
+from controller.ledger.attempt import AttemptLimits
+from controller.ledger.claim import Claimant
+from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.ledger.store import LedgerStore
 from controller.operations.log_replay import LogReplay
 from controller.placement.devices import is_required

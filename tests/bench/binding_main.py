@@ -34,7 +34,7 @@ from controller.binding.webhook import (
     GrantPorts,
 )
 from controller.ledger.claim import Claim, Claimant, Claimed
-from controller.ledger.record import ReservationIds, ReservationKey
+from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.placement.snapshot import Scenes
 from controller.policy import NodeMode, Policy
 from controller.record import AuditLog, Record

@@ -8,7 +8,8 @@ import msgspec
 from controller.audit.reading import Recent
 from controller.explain.pod import AllocationTrace, Asked, trace_of
 from controller.fleet.view import NodeView
-from controller.ledger.record import GpuRecord, HolderState, PodRef, ReservationSubject
+from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.explanation import explain_bound, explain_waiting
 from controller.placement.keys import RequirementRules

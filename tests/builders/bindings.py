@@ -8,7 +8,8 @@ from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView
 from controller.binding.request import BindingRequest, StoredPod, read_binding
 from controller.fleet.view import NodeView
-from controller.ledger.record import GpuRecord, ReservationIds, ReservationKey
+from controller.ledger.record import GpuRecord
+from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.ledger.store import Entry, LedgerSnapshot
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import Document, admitted, new_pod, patched

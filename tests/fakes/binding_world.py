@@ -15,6 +15,7 @@ import msgspec
 from controller.admission.review import AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.early_reservation import EarlyPorts, EarlyReservations
 from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
     PodIndex,
@@ -36,22 +37,15 @@ from controller.binding.records import (
 from controller.binding.request import PodsUnavailableError, StoredPod
 from controller.binding.use import LedgerUse, UseReports
 from controller.binding.webhook import BindingPods as Pods
-from controller.binding.webhook import (
-    BindingWebhook,
-    BindingWebhookPorts,
-    EarlyPorts,
-    EarlyReservations,
-    Granting,
-    GrantPorts,
-)
+from controller.binding.webhook import BindingWebhook, BindingWebhookPorts, Granting, GrantPorts
 from controller.binding.webhook import Grants as GrantLog
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.kube.pods import pod_kind
-from controller.ledger.claim import Claimant, LivePod
-from controller.ledger.occupancy import Grants, LoggedGrant
+from controller.ledger.claim import Claimant
 from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight
 from controller.ledger.release import DriftKind, NodeGone
+from controller.ledger.restore import Grants, LivePod, LoggedGrant
 from controller.ledger.store import Entry, LedgerStore
 from controller.placement.snapshot import Scenes
 from controller.policy import DEFAULT_POLICY

@@ -13,8 +13,9 @@ from cryptography import x509
 from controller.access import BoundPod, FoundPod, TokenIdentity
 from controller.binding.records import ReservationChange
 from controller.fleet.view import FleetSnapshot
-from controller.ledger.claim import LivePod
-from controller.ledger.record import PodGone, PodRef, PodSeen, ReservationSubject
+from controller.ledger.record import PodGone, PodRef, PodSeen
+from controller.ledger.reservation_id import ReservationSubject
+from controller.ledger.restore import LivePod
 from controller.web.api import ApiLimits, Endpoint
 from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import FinalizeRequest, Inventory

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.ledger.record import ReservationIds, ReservationKey, ReservationSubject
+from controller.ledger.reservation_id import ReservationIds, ReservationKey, ReservationSubject
 
 _KEYS = {"k1": bytes(range(32)), "k2": b"a second secret of thirty-two by"}
 _NONCE = "00112233445566778899aabbccddeeff"

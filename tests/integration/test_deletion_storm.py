@@ -9,8 +9,9 @@ from typing import Final
 import pytest
 
 from controller.ledger.claim import Claim, Claimant
-from controller.ledger.record import Origin, PodRef, ReservationSubject
+from controller.ledger.record import Origin, PodRef
 from controller.ledger.release import NodeGone
+from controller.ledger.reservation_id import ReservationSubject
 from controller.placement.keys import RESERVATION_ID
 from tests.builders.bindings import IDS, env_pod
 from tests.fakes.binding_world import BindingWorld, Replica

@@ -3,7 +3,7 @@
 import asyncio
 
 from controller.binding.operator_release import ReleaseDone
-from controller.ledger.occupancy import Grants
+from controller.ledger.restore import Grants
 from controller.operations.logged import open_grants
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from controller.ledger import claim
-from controller.ledger import claim as attempt
+from controller.ledger import attempt, claim
 from controller.ledger import claim as early
-from controller.ledger.claim import DEFAULT_LIMITS, AttemptWatch, Claim, Move, Touch, Write
+from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch
+from controller.ledger.claim import Claim, Write
 from controller.ledger.record import (
     GpuRecord,
     HolderState,

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from controller.ledger import claim, release
-from controller.ledger import claim as adoption
-from controller.ledger import claim as attempt
+from controller.ledger import attempt, claim, release
 from controller.ledger import release as operator_release
 from controller.ledger import release as settlement
-from controller.ledger.claim import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
+from controller.ledger import restore as adoption
+from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
 from controller.ledger.record import (
     GpuRecord,
     Holder,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.claim import AttemptWatch, Move, Touch, attempt_step, bound_to_pod
+from controller.ledger.attempt import AttemptWatch, Move, Touch, attempt_step
+from controller.ledger.claim import bound_to_pod
 from controller.ledger.record import GpuRecord, Holder, HolderState, PodRef
 from tests.model.early_world import EarlyPlan, EarlyRules, EarlySteps
 from tests.model.explorer import FoundError, explore

@@ -10,17 +10,8 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.claim import (
-    AttemptWatch,
-    Claim,
-    Move,
-    Taken,
-    Touch,
-    Wait,
-    Write,
-    attempt_step,
-    claim_on,
-)
+from controller.ledger.attempt import AttemptWatch, Move, Touch, Wait, attempt_step
+from controller.ledger.claim import Claim, Taken, Write, claim_on
 from controller.ledger.record import GpuRecord, Holder, HolderState
 from controller.ledger.release import (
     Known,

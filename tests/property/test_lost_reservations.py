@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.binding.records import ReservationChange, ended_record, reservation_record
-from controller.ledger.occupancy import Elsewhere, LoggedGrant, held_again, lost_grants
 from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.restore import Elsewhere, LoggedGrant, held_again, lost_grants
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.operations.logged import open_grants
 from controller.record import Record

@@ -127,7 +127,7 @@ ENTRIES: Final = (
     ),
     one(
         "early-one-per-owner",
-        "controller/binding/webhook.py",
+        "controller/binding/early_reservation.py",
         "            if not await self._is_there(holder.pod):",
         "            if False:",
         f"{EARLY}::test_the_owner_of_a_pod_over_its_quota_gets_no_second_gpu",
@@ -148,7 +148,7 @@ ENTRIES: Final = (
     ),
     one(
         "early-dry-run",
-        "controller/binding/webhook.py",
+        "controller/binding/early_reservation.py",
         "            if isinstance(found, Refusal) or ask.dry_run:",
         "            if isinstance(found, Refusal):",
         f"{EARLY}::test_a_dry_run_is_answered_alike_and_leaves_nothing",

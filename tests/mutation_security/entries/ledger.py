@@ -43,14 +43,14 @@ ENTRIES: Final = (
     ),
     one(
         "ledger-touch",
-        "controller/ledger/claim.py",
+        "controller/ledger/attempt.py",
         "    if watch.touched is None or watch.requeued_ns < until_ns:\n        return Touch()\n",
         "",
         "tests/unit/controller/ledger/test_claim.py::test_then_the_pod_is_touched",
     ),
     one(
         "ledger-touch-since",
-        "controller/ledger/claim.py",
+        "controller/ledger/attempt.py",
         "    if watch.touched is None or watch.requeued_ns < until_ns:",
         "    if watch.touched is None:",
         "tests/unit/controller/ledger/test_claim.py"
@@ -100,7 +100,7 @@ ENTRIES: Final = (
     ),
     one(
         "share-group-by-its-entry",
-        "controller/ledger/claim.py",
+        "controller/ledger/restore.py",
         "part if live.share == record.share else part.as_stranger()",
         "part",
         "tests/unit/controller/ledger/test_claim.py"
@@ -132,14 +132,14 @@ ENTRIES: Final = (
     ),
     one(
         "attempts-that-were-bound",
-        "controller/ledger/occupancy.py",
+        "controller/ledger/restore.py",
         "    return grant.bound and held.state is HolderState.PROPOSED\n",
         "    return False\n",
         f"{LOST}::test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire",
     ),
     one(
         "adopted-on-its-own-node",
-        "controller/ledger/claim.py",
+        "controller/ledger/restore.py",
         "    if record.node != live.node:\n        return None\n",
         "",
         "tests/unit/controller/ledger/test_claim.py"
@@ -149,7 +149,7 @@ ENTRIES: Final = (
     ),
     one(
         "held-on-its-own-node",
-        "controller/ledger/occupancy.py",
+        "controller/ledger/restore.py",
         "    elif record.node != grant.node:",
         "    elif False:",
         "tests/property/test_lost_reservations.py::test_nothing_in_force_is_lost",
@@ -172,7 +172,7 @@ ENTRIES: Final = (
     ),
     one(
         "api-bound-pod",
-        "controller/ledger/claim.py",
+        "controller/ledger/attempt.py",
         "refusal = _against(holder, pod) or _against_place(record, holder, pod)",
         "refusal = None",
         f"{API_FINALIZE}::test_only_a_live_pod_that_is_bound_under_the_id_counts",

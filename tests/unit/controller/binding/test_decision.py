@@ -18,7 +18,8 @@ from controller.binding.decision import (
 )
 from controller.binding.request import BindingRequest, StoredPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject, ShareGroup
+from controller.ledger.record import HolderState, Origin, PodRef, ShareGroup
+from controller.ledger.reservation_id import ReservationSubject
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scene
 from controller.placement.static_hashes import InsecureStaticHashes

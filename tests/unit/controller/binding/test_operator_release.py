@@ -7,8 +7,8 @@ import pytest
 
 from controller.binding.operator_release import ReleaseDone
 from controller.binding.records import ReleaseOrder
-from controller.ledger.occupancy import Grants
 from controller.ledger.record import GpuRecord, HolderState
+from controller.ledger.restore import Grants
 from controller.ledger.store import Entry, LedgerUnavailableError
 from controller.operations.logged import open_grants
 from gpuwarden.audit.record import RecordKind

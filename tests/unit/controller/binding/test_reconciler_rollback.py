@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from controller.binding.use import settled_record
-from controller.ledger.occupancy import Grants
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.release import DriftKind, GivenGpu
+from controller.ledger.restore import Grants
 from controller.ledger.store import Entry
 from controller.operations.logged import open_grants
 from controller.record import Record

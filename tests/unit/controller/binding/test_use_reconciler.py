@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from controller.binding.use import FaultChanges, UseFaultKind, UseReports
 from controller.binding.use_reconciler import UsePorts, UseReconciler
 from controller.fleet.view import FleetSnapshot, NodeView
-from controller.ledger.record import HolderState, PodRef, ReservationSubject
+from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import GivenGpu
+from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.store import MOST_LOST, LedgerStore
 from controller.policy import NodeMode
 from tests.builders.bindings import IDS

@@ -7,7 +7,8 @@ import pytest
 from controller.admission.review import Verdict
 from controller.binding.webhook import BindingWebhookPorts
 from controller.ledger.claim import Claim, Claimant, open_attempt
-from controller.ledger.record import HolderState, Origin, PodRef, ReservationSubject
+from controller.ledger.record import HolderState, Origin, PodRef
+from controller.ledger.reservation_id import ReservationSubject
 from controller.ledger.store import LedgerSnapshot
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal

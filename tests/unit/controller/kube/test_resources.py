@@ -25,8 +25,8 @@ from controller.kube.resources import (
     Verb,
     error_from_answer,
 )
-from controller.ledger.claim import LivePod
 from controller.ledger.record import PodRef
+from controller.ledger.restore import LivePod
 from controller.placement.keys import RequirementRules
 from tests.builders.ledger import record
 from tests.contracts.enrollment_store import FULL

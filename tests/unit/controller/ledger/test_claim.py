@@ -3,30 +3,30 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.claim import (
+from controller.ledger.attempt import (
     DEFAULT_LIMITS,
     AttemptWatch,
+    Confirmed,
+    Move,
+    Step,
+    Touch,
+    Wait,
+    after_requeue,
+    attempt_step,
+    finalize_on,
+    watch_attempt,
+)
+from controller.ledger.claim import (
     Claim,
     Claimant,
     Claimed,
-    Confirmed,
     Held,
-    LivePod,
-    Move,
-    Step,
     Taken,
-    Touch,
-    Wait,
     Write,
-    adopted_on,
-    after_requeue,
-    attempt_step,
     bound_to_pod,
     claim_on,
-    finalize_on,
     open_attempt,
     rolled_back,
-    watch_attempt,
 )
 from controller.ledger.record import (
     MAX_HOLDERS,
@@ -41,6 +41,7 @@ from controller.ledger.record import (
     RecordInvalidError,
     ShareGroup,
 )
+from controller.ledger.restore import LivePod, adopted_on
 from controller.ledger.store import MOST_LOST, Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record

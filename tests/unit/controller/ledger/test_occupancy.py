@@ -4,23 +4,17 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis import strategies as st
 
-from controller.ledger.claim import LivePod, Taken, Write, claim_on
+from controller.ledger.claim import Taken, Write, claim_on
 from controller.ledger.occupancy import (
     CardUse,
-    Elsewhere,
     Holders,
     Known,
-    LoggedGrant,
     Occupancy,
     ReconciliationState,
     Users,
     grant_refusal,
-    granted_to,
-    grants_of,
     has_stranger,
-    held_again,
     is_taken,
-    lost_grants,
     uncertainty,
     use_of,
     uses_in,
@@ -36,6 +30,15 @@ from controller.ledger.record import (
     RecordInvalidError,
 )
 from controller.ledger.release import GivenDevice, UseReport
+from controller.ledger.restore import (
+    Elsewhere,
+    LivePod,
+    LoggedGrant,
+    granted_to,
+    grants_of,
+    held_again,
+    lost_grants,
+)
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode

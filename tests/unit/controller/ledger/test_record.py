@@ -17,14 +17,16 @@ from controller.ledger.record import (
     MoveRefusedError,
     PodRef,
     RecordInvalidError,
-    ReservationIds,
-    ReservationKey,
-    ReservationSubject,
     demand_gpus,
     demand_move,
     in_claiming_order,
-    is_early_id,
     key_of,
+)
+from controller.ledger.reservation_id import (
+    ReservationIds,
+    ReservationKey,
+    ReservationSubject,
+    is_early_id,
     nonce_of,
     request_nonce,
 )

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.ledger.claim import LivePod, Move
+from controller.ledger.attempt import Move
 from controller.ledger.record import (
     MAX_HOLDERS,
     GpuRecord,
@@ -38,6 +38,7 @@ from controller.ledger.release import (
     unrecorded_nodes,
     watch_release,
 )
+from controller.ledger.restore import LivePod
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, holder, in_state, record

@@ -9,8 +9,8 @@ from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.records import held_record
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
-from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import PodRef
+from controller.ledger.restore import LoggedGrant
 from controller.operations.log_replay import LogReplay
 from controller.operations.logged import quarantine_record
 from controller.record import Record

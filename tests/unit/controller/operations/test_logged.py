@@ -16,10 +16,9 @@ from controller.binding.records import (
 from controller.binding.use import settled_record
 from controller.fleet.enrollment import AUTOMATIC, Candidate, QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
-from controller.ledger.claim import LivePod
-from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import GivenGpu
+from controller.ledger.restore import LivePod, LoggedGrant
 from controller.operations.logged import open_grants, quarantine_entries, quarantine_record
 from controller.record import Record
 from gpuwarden.audit.chain import BEFORE_FIRST

@@ -6,10 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.binding.records import BindDecision, ReleaseOrder, ReservationChange
 from controller.binding.use import FaultChanges, UseFault, UseFaultKind
-from controller.ledger.claim import LivePod
-from controller.ledger.occupancy import LoggedGrant
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import DriftKind, GivenGpu
+from controller.ledger.restore import LivePod, LoggedGrant
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from gpuwarden.audit.record import RecordKind

@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 from controller.access import FoundPod
 from controller.binding.records import ReservationChange
 from controller.binding.request import PodsUnavailableError
-from controller.ledger.claim import Confirmed, LivePod
-from controller.ledger.record import (
-    GpuRecord,
-    HolderState,
-    PodGone,
-    PodRef,
-    PodSeen,
-    ReservationSubject,
-)
+from controller.ledger.attempt import Confirmed
+from controller.ledger.record import GpuRecord, HolderState, PodGone, PodRef, PodSeen
+from controller.ledger.reservation_id import ReservationSubject
+from controller.ledger.restore import LivePod
 from controller.ledger.store import LedgerStore
 from controller.web.documents import FinalizeRequest
 from controller.web.finalize import (

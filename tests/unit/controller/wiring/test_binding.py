@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.ledger.record import ReservationSubject
+from controller.ledger.reservation_id import ReservationSubject
 from controller.wiring.binding import IdKeysError, read_ids
 
 # --- The file of keys that all replicas share
