@@ -44,10 +44,10 @@ class Bench:
         self.clock = FakeClock()
         self.svids = FakeSvids(SVID)
         self.instruments = Instruments(Process.AGENT, "0.1.0")
-        self.standing = AgentRecorder(self.instruments, self.clock, self.svids)
+        self.recorder = AgentRecorder(self.instruments, self.clock, self.svids)
         self.stuck_call: StuckCall | None = None
         self.svid_watcher = SvidFacts(600.0, 1, 1, 0, watching=True)
-        self.ops = Ops(self.instruments, self.standing, self, self)
+        self.ops = Ops(self.instruments, self.recorder, self, self)
 
     def stuck(self, now: float) -> StuckCall | None:
         del now
@@ -60,9 +60,9 @@ class Bench:
         return self.svid_watcher
 
     def accepted(self) -> None:
-        self.standing.linked(REPLICA)
-        self.standing.opened(REPLICA, 1)
-        self.standing.judged(REPLICA, 1, verdict(), About.EVIDENCE)
+        self.recorder.linked(REPLICA)
+        self.recorder.opened(REPLICA, 1)
+        self.recorder.judged(REPLICA, 1, verdict(), About.EVIDENCE)
 
     def metrics(self) -> list[str]:
         return self.ops.metrics().body.decode().splitlines()
@@ -70,13 +70,13 @@ class Bench:
 
 def test_ready_while_one_acceptance_holds() -> None:
     bench = Bench()
-    assert bench.standing.readiness().reasons == ("no controller replica is known yet",)
+    assert bench.recorder.readiness().reasons == ("no controller replica is known yet",)
     bench.accepted()
-    readiness = bench.standing.readiness()
+    readiness = bench.recorder.readiness()
     assert (readiness.ready, readiness.reasons) == (True, ())
     assert readiness.replicas[0].fresh_for_s == 90
     bench.clock.advance(91)
-    readiness = bench.standing.readiness()
+    readiness = bench.recorder.readiness()
     assert not readiness.ready
     assert readiness.reasons == ("10.0.0.1:9443: ACCEPTED",)
 
@@ -84,67 +84,67 @@ def test_ready_while_one_acceptance_holds() -> None:
 def test_a_revoking_refusal_counts_at_once_and_a_transient_one_when_the_lease_ends() -> None:
     bench = Bench()
     bench.accepted()
-    bench.standing.judged(REPLICA, 1, verdict("INVENTORY_INCOMPLETE", "vbios"), About.EVIDENCE)
-    readiness = bench.standing.readiness()
+    bench.recorder.judged(REPLICA, 1, verdict("INVENTORY_INCOMPLETE", "vbios"), About.EVIDENCE)
+    readiness = bench.recorder.readiness()
     assert readiness.ready
     assert readiness.replicas[0].code == "INVENTORY_INCOMPLETE"
-    bench.standing.judged(REPLICA, 1, verdict("INVENTORY_CHANGED", "new GPU"), About.EVIDENCE)
-    readiness = bench.standing.readiness()
+    bench.recorder.judged(REPLICA, 1, verdict("INVENTORY_CHANGED", "new GPU"), About.EVIDENCE)
+    readiness = bench.recorder.readiness()
     assert not readiness.ready
     assert readiness.reasons == ("10.0.0.1:9443: INVENTORY_CHANGED new GPU",)
-    bench.standing.judged(REPLICA, 1, verdict("UNKNOWN"), About.STREAM)
-    assert bench.standing.readiness().replicas[0].code == "UNKNOWN"
+    bench.recorder.judged(REPLICA, 1, verdict("UNKNOWN"), About.STREAM)
+    assert bench.recorder.readiness().replicas[0].code == "UNKNOWN"
 
 
 def test_verdicts_on_news_change_nothing_that_is_shown() -> None:
     bench = Bench()
     bench.accepted()
-    before = bench.standing.readiness()
-    bench.standing.judged(REPLICA, 1, verdict("NODE_DENIED"), About.NEWS)
-    assert bench.standing.readiness() == before
+    before = bench.recorder.readiness()
+    bench.recorder.judged(REPLICA, 1, verdict("NODE_DENIED"), About.NEWS)
+    assert bench.recorder.readiness() == before
 
 
 def test_the_svid_is_part_of_being_ready() -> None:
     bench = Bench()
     bench.accepted()
     bench.svids.svid = None
-    readiness = bench.standing.readiness()
+    readiness = bench.recorder.readiness()
     assert (readiness.ready, readiness.reasons) == (False, ("no SVID: not asked yet",))
 
 
 def test_superseded_is_not_ready_and_says_so() -> None:
     bench = Bench()
     bench.accepted()
-    bench.standing.superseded(REPLICA)
-    assert bench.standing.readiness().reasons[0].startswith("STREAM_SUPERSEDED: another instance")
+    bench.recorder.superseded(REPLICA)
+    assert bench.recorder.readiness().reasons[0].startswith("STREAM_SUPERSEDED: another instance")
 
 
 def test_why_a_stream_ended_is_shown_until_there_is_another() -> None:
     bench = Bench()
-    bench.standing.linked(REPLICA)
-    bench.standing.opened(REPLICA, 1)
-    bench.standing.ended(REPLICA, 1, End(EndReason.UNPROVEN, "chain: no path to a root"))
-    [replica] = bench.standing.readiness().replicas
+    bench.recorder.linked(REPLICA)
+    bench.recorder.opened(REPLICA, 1)
+    bench.recorder.ended(REPLICA, 1, End(EndReason.UNPROVEN, "chain: no path to a root"))
+    [replica] = bench.recorder.readiness().replicas
     assert replica.condition is Condition.CONNECTING
     assert replica.detail == "unproven: chain: no path to a root"
-    bench.standing.ended(REPLICA, 2, End(EndReason.PEER, "denied", "NODE_DENIED"))
-    assert bench.standing.readiness().replicas[0].code == "NODE_DENIED"
-    bench.standing.opened(REPLICA, 3)
-    bench.standing.opened(REPLICA, 4)
-    bench.standing.ended(REPLICA, 3, End(EndReason.STOPPED, "successor"))
-    [replica] = bench.standing.readiness().replicas
+    bench.recorder.ended(REPLICA, 2, End(EndReason.PEER, "denied", "NODE_DENIED"))
+    assert bench.recorder.readiness().replicas[0].code == "NODE_DENIED"
+    bench.recorder.opened(REPLICA, 3)
+    bench.recorder.opened(REPLICA, 4)
+    bench.recorder.ended(REPLICA, 3, End(EndReason.STOPPED, "successor"))
+    [replica] = bench.recorder.readiness().replicas
     assert (replica.condition, replica.detail) == (Condition.OPEN, "peer: denied")
-    bench.standing.unlinked(REPLICA)
-    assert bench.standing.readiness().replicas == ()
+    bench.recorder.unlinked(REPLICA)
+    assert bench.recorder.readiness().replicas == ()
 
 
 def test_an_unavailable_library_is_a_reason() -> None:
     bench = Bench()
-    bench.standing.linked(REPLICA)
-    bench.standing.reading_done(reading(state=NvmlState.UNAVAILABLE, detail="no driver"), 0.1)
-    assert "NVML_UNAVAILABLE: no driver" in bench.standing.readiness().reasons
+    bench.recorder.linked(REPLICA)
+    bench.recorder.reading_done(reading(state=NvmlState.UNAVAILABLE, detail="no driver"), 0.1)
+    assert "NVML_UNAVAILABLE: no driver" in bench.recorder.readiness().reasons
     assert "gpuwarden_agent_nvml_available 0.0" in bench.metrics()
-    bench.standing.reading_done(reading(), 0.1)
+    bench.recorder.reading_done(reading(), 0.1)
     assert "gpuwarden_agent_nvml_available 1.0" in bench.metrics()
 
 
@@ -156,11 +156,11 @@ def test_metrics() -> None:
         FailedRead(fact="gsp", gpu=None, call="nvmlX", error="ERROR_77"),
         FailedRead(fact="memory", gpu=None, call="nvmlX", error="ERROR_78"),
     )
-    bench.standing.reading_done(reading(3, failed=failed), 0.2)
-    bench.standing.lost_round(REPLICA, 1)
-    bench.standing.gpu_event(xid())
-    bench.standing.unresolved(Address("c.test", 1), "no answer")
-    bench.standing.ended(REPLICA, 9, End(EndReason.SILENT, "no verdict on evidence"))
+    bench.recorder.reading_done(reading(3, failed=failed), 0.2)
+    bench.recorder.lost_round(REPLICA, 1)
+    bench.recorder.gpu_event(xid())
+    bench.recorder.unresolved(Address("c.test", 1), "no answer")
+    bench.recorder.ended(REPLICA, 9, End(EndReason.SILENT, "no verdict on evidence"))
     lines = bench.metrics()
     for expected in (
         'gpuwarden_agent_verdicts_total{code="ACCEPTED"} 1.0',
@@ -228,7 +228,7 @@ def test_an_alarm_about_a_log_is_shown_and_takes_no_readiness_away() -> None:
     bench.accepted()
     for code in ("CHECKPOINT_INCONSISTENT", "LOG_RESET", "LOG_RESET"):
         alarm = LogAlarm(code=code, origin="lab/c", detail="why", known="k", seen="s", wall_ms="7")
-        bench.standing.alarmed(alarm)
+        bench.recorder.alarmed(alarm)
     answer = json.loads(bench.ops.readyz().body)
     assert answer["ready"]
     assert answer["alarms"] == [
@@ -245,10 +245,10 @@ def test_kubelet_reports_are_counted_and_each_change_is_logged_once() -> None:
     told, failed = AllocationReading((held,)), unread("UNAVAILABLE", "UNAVAILABLE: gone")
     with capture_logs() as logged:
         for found in (told, failed, failed, told, told):
-            bench.standing.reading_done(replace(reading(), allocations=found), 0.1)
-        bench.standing.reading_done(reading(), 0.1)
+            bench.recorder.reading_done(replace(reading(), allocations=found), 0.1)
+        bench.recorder.reading_done(reading(), 0.1)
         metrics = bench.metrics()
-        bench.standing.reading_done(replace(reading(), allocations=failed), 0.1)
+        bench.recorder.reading_done(replace(reading(), allocations=failed), 0.1)
     assert 'gpuwarden_agent_kubelet_reads_total{result="complete"} 3.0' in metrics
     assert 'gpuwarden_agent_kubelet_reads_total{result="UNAVAILABLE"} 2.0' in metrics
     assert "gpuwarden_agent_allocations 1.0" in metrics
