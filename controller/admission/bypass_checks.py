@@ -233,7 +233,7 @@ def ephemeral(case: Case, known: frozenset[str]) -> Iterator[Refusal]:
 
 
 def foreign_scheduler(case: Case) -> Iterator[Refusal]:
-    """A managed pod that names a scheduler which does not ask us.
+    """A managed pod that names a scheduler which does not ask the extender.
 
     The default one is what the mutating webhook replaces; that it did, the injection check says.
     """

@@ -32,7 +32,7 @@ from controller.placement.requirements import Requirements
 from gpuwarden.reasons import ReasonCode, Refusal
 
 DRY_RUN_ID: Final = "dry-run"
-"""In the place of a reservation id: an id of ours stands for a claim, and there is none."""
+"""In the place of a reservation id: a real id stands for a claim, and there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class EarlyReservations(Protocol):
 
 
 def is_early(pod: AdmittedPod, needs: Requirements) -> bool:
-    """Whether the pod's GPUs are reserved at its creation: where nobody but us gives them."""
+    """Whether the pod's GPUs are reserved at its creation: where only gpuwarden gives them."""
     return is_env_pod(needs) and (needs.reserve is not None or bool(pod.spec.node_name))
 
 

@@ -29,18 +29,18 @@ class Supply(Enum):
     """Where a container's GPUs come from."""
 
     KUBELET = auto()
-    """A device plugin or DRA driver: nothing from us, a UUID that is not the chosen one would
-    leave CUDA without a device."""
+    """A device plugin or DRA driver: gpuwarden adds nothing, for a UUID that is not the chosen one
+    would leave CUDA without a device."""
     REFERENCE = auto()
     """What the binding webhook writes into the pod's annotation: an `env` node."""
     NONE = auto()
     """Nobody may give it any: the image's default would show every card."""
     UNTOUCHED = auto()
-    """Not managed by us: another container of a pod outside enforced namespaces."""
+    """Not managed: another container of a pod outside enforced namespaces."""
 
 
 def is_env_pod(needs: Requirements) -> bool:
-    """Whether the pod's GPUs come from nobody but us."""
+    """Whether only gpuwarden gives the pod its GPUs."""
     return needs.count > 0 and not needs.requests and not needs.claims
 
 
@@ -73,14 +73,14 @@ def supply_without_request(needs: Requirements, *, enforced: bool) -> Supply:
 
 
 def wanted_variables(supply: Supply) -> tuple[str, ...]:
-    """Names of the variables that such a container has from us."""
+    """Names of the variables that gpuwarden adds to such a container."""
     if supply is Supply.REFERENCE:
         return (CUDA, NVIDIA)
     return (NVIDIA,) if supply is Supply.NONE else ()
 
 
 def is_ours(entry: Variable, supply: Supply) -> bool:
-    """Whether an entry is what we write, with or without what the API server adds."""
+    """Whether an entry is what gpuwarden writes, with or without what the API server adds."""
     source = entry.value_from
     if supply is Supply.NONE:
         return source is None and entry.value == VOID

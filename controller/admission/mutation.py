@@ -149,7 +149,7 @@ def ephemeral_injection(
 def is_beyond_repair(
     pod: AdmittedPod, needs: Requirements, rules: AdmissionRules, *, enforced: bool
 ) -> bool:
-    """Whether a new pod lacks something of ours even with the patch."""
+    """Whether a new pod lacks something even with the patch."""
     if ephemeral_injection(pod, needs, enforced=enforced, known=frozenset()):
         return True
     return any(
@@ -160,7 +160,7 @@ def is_beyond_repair(
 
 
 def _surplus(container: AdmittedContainer, supply: Supply) -> list[int]:
-    """Places of entries with a name of ours, but for the first of each name."""
+    """Places of repeated entries: all but the first of each wanted name."""
     seen, found = set[str](), list[int]()
     wanted = wanted_variables(supply)
     for place, entry in enumerate(container.env or ()):

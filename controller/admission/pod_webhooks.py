@@ -137,15 +137,15 @@ class _Asked:
     """Ephemeral containers that were there; None for a new pod."""
     enforced: bool
     granted: Granted | None = None
-    """The reservation that it brings, if that is ours."""
+    """The reservation that it brings, if it is authentic."""
 
 
 class PodWebhooks:
     """The mutating and the validating webhook for pods; one for the process.
 
-    Mutation adds what is missing. It refuses requirements that cannot be read and our own keys, and
-    open bypass checks of a pod that is to be reserved for: first, nothing is claimed for it.
-    Validation refuses what has come through: open bypass checks, and pods that were not patched.
+    Mutation adds what is missing. It refuses requirements that cannot be read, reserved keys, and
+    violations of a pod that is to be reserved for, before anything is claimed for it. Validation
+    refuses violations, and pods that were not patched.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Verb(StrEnum):
 
 
 Value = str | int | bool | None | list["Value"] | dict[str, "Value"]
-"""What can stand in a patch of ours."""
+"""What a patch can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Verdict:
 
     refusals: tuple[Refusal, ...] = ()
     patch: Sequence[Operation] = ()
-    """Of a request that is let in."""
+    """Of a request that is admitted."""
     warnings: tuple[str, ...] = ()
     """Shown to whoever made the request."""
     result: str = "untouched"
@@ -240,6 +240,6 @@ def _status(refusals: Sequence[Refusal]) -> dict[str, object]:
 
 
 def reported(refusals: tuple[Refusal, ...]) -> Verdict:
-    """The verdict in report-only mode: what would be refused is let in with warnings."""
+    """The verdict in report-only mode: what would be refused is admitted with warnings."""
     warnings = tuple(f"would be denied: {message(refusal)}" for refusal in refusals)
     return Verdict(warnings=warnings, result="reported")

@@ -53,7 +53,7 @@ _FIELDS: Final = ("annotations", "labels")
 
 
 def asks_condition(rules: RequirementRules) -> str:
-    """Whether a pod has an annotation or label that is ours and no hint, or very many of them."""
+    """Whether a pod has a reserved key that is no hint, or very many keys."""
     keys = reserved_keys(rules)
     ours = " || ".join(
         (

@@ -68,12 +68,12 @@ def overfull(pod: AdmittedPod) -> Refusal | None:
 # else's pods and Bindings for seconds.
 
 MOST_PARTS: Final = 10_000
-"""A pod with more of them is not judged: it is refused where it is any business of ours."""
+"""A pod with more of them is not judged: it is refused where it is managed or may be."""
 CONTAINER_PARTS: Final = 10
 """What a container counts for, without what is in it."""
 _WRITTEN_IN_CONTAINER: Final = 2
 _WRITTEN_IN_POD: Final = 16
-"""Annotations of ours and a toleration are fewer."""
+"""Annotations of gpuwarden and a toleration are fewer."""
 
 
 def parts(pod: AdmittedPod) -> int:
@@ -95,7 +95,7 @@ def parts(pod: AdmittedPod) -> int:
 
 
 def has_room(pod: AdmittedPod) -> bool:
-    """Whether a new pod will still be judged once everything of ours stands in it."""
+    """Whether a new pod will still be judged once everything is added to it."""
     written = _WRITTEN_IN_POD + _WRITTEN_IN_CONTAINER * len(pod.all_containers())
     return parts(pod) + written <= MOST_PARTS
 
@@ -146,10 +146,10 @@ def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refus
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The answer to a webhook. Nothing against a pod means that it is let in."""
+    """The answer to a webhook. Without a refusal the pod is admitted."""
 
     concerned: bool
-    """Whether the pod is any business of ours; where not, it is not noted either."""
+    """Whether the pod concerns gpuwarden; where not, it is not recorded either."""
     refusals: tuple[Refusal, ...] = ()
     patch: tuple[Operation, ...] = ()
     needs: Requirements | RequirementsInvalid | None = None
@@ -168,11 +168,11 @@ _NONE_KNOWN: Final = frozenset[str]()
 def mutated(
     pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool, granted: Granted | None = None
 ) -> Judged:
-    """What a new pod lacks; refused are requirements that cannot be read and keys of ours.
+    """What a new pod lacks; refused are requirements that cannot be read, and reserved keys.
 
     Of a pod that is to be reserved for also all that `validated` would say to it then: no pod that
     is refused afterwards gets a GPU for the time until that is noticed.
-    `granted`: the reservation that it brings, if that is ours (`granted_early`).
+    `granted`: the reservation that it brings, if it is authentic (`granted_early`).
     """
     if parts(pod) > MOST_PARTS:
         return _too_large(pod, rules, enforced=enforced)
@@ -282,7 +282,7 @@ def _never_injected(case: Case) -> Iterator[Refusal]:
 
 
 def _too_large(pod: AdmittedPod, rules: AdmissionRules, *, enforced: bool) -> Judged:
-    """Not even its requirements are read: that it has a key of ours is enough."""
+    """Its requirements are not read: that it has a reserved key is enough."""
     keys = reserved_keys(rules.requirements)
     if not (enforced or any(map(keys.is_ours, (*pod.annotations, *pod.labels)))):
         return UNCONCERNED

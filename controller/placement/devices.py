@@ -1,6 +1,6 @@
 """The devices of one node: which satisfy a pod, which are in use, and which the pod gets.
 
-Mode `env`: nobody but us gives devices, so enough matching free ones are needed, or exactly the
+Mode `env`: only gpuwarden gives devices, so enough matching free ones are needed, or exactly the
 named ones. Mode `plugin`: kubelet chooses and nothing steers it, so every device that it could
 choose must satisfy the requirement; scheduler and kubelet count, so use does not matter here.
 """

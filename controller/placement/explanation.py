@@ -40,7 +40,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """What there is to say of one pod; of one that asks for nothing of ours, that alone."""
+    """The explanation of one pod; of an unmanaged one nothing but its requirements."""
 
     needs: Requirements | RequirementsInvalid
     refusal: Refusal | None = None

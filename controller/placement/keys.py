@@ -147,12 +147,12 @@ from annotations. CRI-O also keeps in one of them which program the runtime is.
 
 @dataclass(frozen=True, slots=True)
 class ReservedKeys:
-    """Annotations and labels alike: a key of ours has no meaning as the other of both."""
+    """Annotations and labels alike: a key that is one of them has no meaning as the other."""
 
     prefixes: tuple[str, ...]
-    """Everything that begins so is ours."""
+    """Every key that begins so is reserved."""
     names: tuple[str, ...]
-    """Ours besides, whole."""
+    """Reserved besides, whole."""
     ordinals: tuple[str, ...]
     """Others' keys that say which line of a map is the pod's, on pods with a map."""
 

@@ -1,6 +1,6 @@
 """A v1 Pod as placement reads it, decoded from JSON, and the devices that it requests.
 
-Unknown fields are skipped: the API server owns the schema, and a newer one must not stop us.
+Unknown fields are skipped: the API server owns the schema, and a newer one must not fail here.
 """
 
 from collections.abc import Iterable

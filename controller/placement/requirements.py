@@ -150,7 +150,7 @@ def parse_requirements(
     """Parse every requirement of `pod`.
 
     `enforced` says that its namespace makes each GPU pod managed. A pod that asks for
-    nothing of ours is `UNMANAGED`, whatever else is in it.
+    nothing is `UNMANAGED`, whatever else is in it.
     """
     if _has_keys(pod, rules):
         return _read_keys(pod, rules).counting(enforced=enforced)
@@ -184,7 +184,7 @@ def _strange_keys(pod: Pod, rules: RequirementRules) -> Iterator[Finding]:
 
 
 def _read_requests(pod: Pod, rules: RequirementRules) -> Requirements | RequirementsInvalid:
-    """Of a pod without a key of ours: what it asks kubelet for."""
+    """Of a pod without a reserved key: what it asks kubelet for."""
     findings: list[Finding] = []
     requests, claims = _requests(pod, rules, findings), bool(pod.spec.resource_claims)
     if findings:

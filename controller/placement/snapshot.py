@@ -70,7 +70,7 @@ class Scene:
     nodes: DirectorySnapshot = EMPTY_DIRECTORY
     """What the cluster says of its nodes: their other names in maps, and their taint."""
     protected: bool = False
-    """Whether the installation keeps what we do not admit off tainted nodes (`protection`)."""
+    """Whether pods that are not admitted are kept off tainted nodes (`protection`)."""
 
     def node_of(self, name: str) -> str:
         """The node that a map means: the one of this name, else the only one labelled so."""
