@@ -188,7 +188,7 @@ class EarlySteps:
         record: GpuRecord | None = self.interned.values[world.record]
         entries = () if record is None else (Entry(record, "x"),)
         is_early = self.rules.held_early(LedgerSnapshot.of(entries), _early_id(), self.refs[n].uid)
-        name, which = (_early_id(), 1) if is_early else (f"v1.k.binding_webhook-{n}", 2)
+        name, which = (_early_id(), 1) if is_early else (f"v1.k.binding-{n}", 2)
         asked = Claim(
             name, self.refs[n], NODE, (GPU,), Origin.BINDING_WEBHOOK, f"{8 + world.answers:08x}"
         )
@@ -266,7 +266,7 @@ class EarlySteps:
     def _seen(self, n: int, pod: Pod) -> PodSeen | PodGone:
         if pod.api in {ABSENT, GONE}:
             return PodGone()
-        name = {0: None, 1: _early_id(), 2: f"v1.k.binding_webhook-{n}"}[pod.reservation]
+        name = {0: None, 1: _early_id(), 2: f"v1.k.binding-{n}"}[pod.reservation]
         is_bound = pod.api == BOUND
         return PodSeen(
             str(self.refs[n].uid), NODE if is_bound else "", name if is_bound else None, False

@@ -58,7 +58,7 @@ ENTRIES: Final = (
     ),
     one(
         "ledger-lost-answer",
-        "controller/ledger/claim.py",
+        "controller/ledger/attempt.py",
         'Move(HolderState.RELEASING, "its pod is bound under another reservation")',
         'Move(HolderState.REVOKED, "its pod is bound under another reservation")',
         "tests/unit/controller/binding/test_webhook.py"
@@ -124,7 +124,7 @@ ENTRIES: Final = (
     ),
     one(
         "reservation-id-pod",
-        "controller/ledger/record.py",
+        "controller/ledger/reservation_id.py",
         '            "pod": subject.pod_uid if nonce is None else None,',
         '            "pod": None,',
         "tests/unit/controller/ledger/test_record.py"
