@@ -90,7 +90,7 @@ ENTRIES: Final = (
         "controller/placement/snapshot.py",
         "if name in self.nodes.nodes:",
         "if False:",
-        "tests/unit/controller/placement/test_verbs.py"
+        "tests/unit/controller/placement/test_filter_and_score.py"
         "::test_a_map_names_a_node_by_its_name_or_its_label",
     ),
     one(
