@@ -20,6 +20,10 @@ FLOORS = {
     "controller/audit/": 100.0,
     "controller/ledger/": 100.0,
     "controller/admission/": 100.0,
+    "controller/binding/decision.py": 100.0,
+    "controller/binding/reconciliation.py": 100.0,
+    "controller/binding/records.py": 100.0,
+    "controller/binding/request.py": 100.0,
     "controller/binding/use.py": 100.0,
     "": 90.0,
 }

@@ -21,7 +21,7 @@ Pure. Must not claim: a `Reserve` names what to claim.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
 from controller.admission.early_reservation import EarlyAsk, Granted, granted_early
 from controller.admission.node_selection import is_kept, our_toleration, suits
@@ -537,7 +537,8 @@ def _on(
 ) -> EarlyPlace | Refusal:
     nonce = request_nonce(ask.namespace, ask.request)
     case = case_of(view, node, reference_of(ask), ask.pod, ask.needs, early=early, nonce=nonce)
-    match on_node(case):
+    decision = on_node(case)
+    match decision:
         case Reserve() as reserve:
             return EarlyPlace(node, reserve)
         case Refused(refusals):
@@ -545,6 +546,8 @@ def _on(
         case Placed():
             text = "kubelet chooses the GPUs there: none can be reserved before"
             return Refusal(ReasonCode.EXACT_UNAVAILABLE, text)
+        case _:
+            assert_never(decision)
 
 
 def _candidates(ask: EarlyAsk, view: BindingView, nodes: Mapping[str, KnownNode]) -> Iterable[str]:

@@ -7,7 +7,7 @@ write or ask anybody.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, assert_never
 
 from controller.binding.records import ReservationChange
 from controller.binding.request import BoundPods
@@ -202,8 +202,10 @@ class Followup:
                         releasing[entry.record.key, holder.reservation] = entry.record.node
                         sight = self._apart.sight(holder, _sight(around, holder.pod, looks), now_ns)
                         move = self._releasing(around, entry, holder, sight)
-                    case _:
+                    case HolderState.RELEASED | HolderState.EXPIRED | HolderState.REVOKED:
                         continue
+                    case _:
+                        assert_never(holder.state)
                 if move is not None:
                     moves.setdefault((holder.reservation, move), []).append(entry)
         self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.restore import LivePod, LoggedGrant
@@ -95,6 +95,8 @@ def reservation_record(change: ReservationChange) -> Record:
             return Record(RecordKind.RESERVATION_EXPIRED, *_about(change))
         case HolderState.REVOKED:
             return Record(RecordKind.RESERVATION_REVOKED, *_about(change))
+        case _:
+            assert_never(change.state)
 
 
 def adoption_record(pod: LivePod, gpu: str) -> Record:

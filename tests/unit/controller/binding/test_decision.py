@@ -4,16 +4,19 @@ from typing import Any
 
 import pytest
 
+from controller.admission.early_reservation import EarlyAsk
 from controller.binding.decision import (
     UNTOUCHED,
     BindingView,
     Decision,
+    EarlyPlace,
     InFlight,
     Placed,
     RecentDenials,
     Refused,
     Reserve,
     asked_before,
+    choose_early,
     decide_binding,
 )
 from controller.binding.request import BindingRequest, StoredPod
@@ -21,11 +24,12 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.ledger.record import HolderState, Origin, PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationSubject
 from controller.placement.keys import RequirementRules
-from controller.placement.snapshot import Scene
+from controller.placement.requirements import Requirements
+from controller.placement.snapshot import DeviceUse, Scene
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.admitted_pods import Document, container, new_pod, variable
+from tests.builders.admitted_pods import Document, admitted, container, new_pod, validate, variable
 from tests.builders.bindings import IDS, NODE, UID, asked, binding, binding_view, env_pod, stored
 from tests.builders.fleet_views import (
     LEASE_NS,
@@ -651,3 +655,41 @@ def test_the_oldest_goes_first() -> None:
 
 def test_on_a_node_without_evidence_no_claim_is_open() -> None:
     assert asked_before(binding_view(), "gpu-9", UID) == ()
+
+
+# --- The choice at a pod's creation
+
+
+def chosen_early(document: Document, view: BindingView) -> EarlyPlace | Refusal:
+    needs = validate(document).needs
+    assert isinstance(needs, Requirements)
+    ask = EarlyAsk(
+        "request-1", "team-a", admitted(document), needs, None, enforced=True, dry_run=False
+    )
+    nodes = {name: KnownNode() for name in view.scene.fleet.nodes}
+    return choose_early(ask, view, lambda _uid, _share: DeviceUse(), nodes)
+
+
+def test_where_kubelet_chooses_nothing_is_reserved_at_creation() -> None:
+    view = binding_view(healthy(NODE, mode=NodeMode.PLUGIN))
+    found = chosen_early(new_pod(container(gpus=1), annotations={}), view)
+    text = "kubelet chooses the GPUs there: none can be reserved before"
+    assert found == Refusal(ReasonCode.EXACT_UNAVAILABLE, text)
+
+
+def test_where_one_node_refuses_at_creation_the_next_is_tried() -> None:
+    tried: list[str] = []
+
+    def refusal(node_name: str, _gpus: tuple[str, ...]) -> Refusal | None:
+        tried.append(node_name)
+        return None if node_name == "gpu-2" else Refusal(ReasonCode.GPU_BUSY, "unreserved use")
+
+    view = binding_view(healthy(NODE), healthy("gpu-2"), grant_refusal=refusal)
+    requirement = {
+        "gpuwarden.dev/reserve": "admission",
+        "gpuwarden.dev/gpu-selector": "memory>=1Gi",
+    }
+    found = chosen_early(new_pod(annotations=requirement), view)
+    assert isinstance(found, EarlyPlace)
+    assert (found.node, found.reserve.gpus) == ("gpu-2", ("GPU-gpu-2-0",))
+    assert tried == [NODE, "gpu-2"]

@@ -127,6 +127,13 @@ def test_a_touch_may_find_the_pod_bound_or_gone() -> None:
         assert moved(world.steps()) == (state, ("GPU-a",))
 
 
+@pytest.mark.parametrize("state", [x for x in HolderState if x.is_end])
+def test_a_reservation_that_has_ended_is_left_alone(state: HolderState) -> None:
+    world = World((in_state(state),), {"uid-0": UNBOUND})
+    assert world.steps() == ()
+    assert world.later(1_000).steps(("uid-0",)) == ()
+
+
 def test_a_retry_begins_the_time_again() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()

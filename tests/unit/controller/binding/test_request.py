@@ -8,11 +8,15 @@ import pytest
 from controller.binding.request import (
     BindingDecodeError,
     BindingRequest,
+    Result,
     binding_patch,
     read_binding,
+    result_annotations,
 )
+from controller.placement.node_verdict import Promise
+from controller.placement.requirements import Guarantee
 from tests.builders.admission_reviews import request_of
-from tests.builders.admitted_pods import documents
+from tests.builders.admitted_pods import admitted, documents, new_pod
 from tests.builders.bindings import SCHEDULER, UID, binding, binding_review, review_request, stored
 from tests.fakes.json_patch import applied
 
@@ -97,3 +101,8 @@ def test_the_patch_fits_whatever_is_there(metadata: dict[str, Any]) -> None:
     assert found["metadata"]["annotations"] == {**kept, **told}
     assert (found["metadata"]["uid"], found["metadata"]["resourceVersion"]) == (UID, "7")
     assert found["target"] == document["target"]
+
+
+def test_without_an_attestation_hash_none_is_written() -> None:
+    found = result_annotations(Result("gpu-1", None, Promise(Guarantee.NODE)), admitted(new_pod()))
+    assert found == {"gpuwarden.dev/node": "gpu-1", "gpuwarden.dev/guarantee-given": "node"}
