@@ -388,7 +388,7 @@ def _known_gpus(state: AgentState | None, boot_id: str) -> tuple[KnownGpu, ...]:
 
 
 def _announce(event: str, **values: str) -> None:
-    """One JSON line on standard output, for whoever started us with port 0."""
+    """One JSON line on standard output, for whoever started the agent with port 0."""
     sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
     sys.stdout.flush()
 

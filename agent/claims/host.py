@@ -31,7 +31,7 @@ class HostFacts:
     boot_id: str
     """The kernel's UUID of this boot."""
     system_uuid: str | None
-    """SMBIOS product UUID in lower case; null where it is missing, unset or not readable for us."""
+    """SMBIOS product UUID in lower case; null where it is missing, unset or not readable."""
 
 
 def read_host(root: Path = Path("/")) -> HostFacts:

@@ -26,7 +26,7 @@ UNAVAILABLE: Final = DRIVER_GONE | {"LIBRARY_NOT_FOUND"}
 """NVML cannot be had at all."""
 
 NO_VALUE: Final = "INVALID_VALUE"
-"""Our own name for an answer that cannot be read as what it should be."""
+"""gpuwarden's own name for an answer that cannot be read as what it should be."""
 
 TIMED_OUT: Final = "TIMEOUT"
 """The call did not come back within its deadline."""

@@ -415,7 +415,7 @@ class _Conversation:
 
 
 async def _say_farewell(call: _Call, end: End) -> None:
-    """End our half cleanly where the other side is still there to see it."""
+    """End this side's half cleanly where the other side is still there to see it."""
     if end.reason is not EndReason.STOPPED:
         return
     try:

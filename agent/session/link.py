@@ -212,7 +212,7 @@ def _ended(link: Link, stream: int, reason: EndReason, now_ns: int, jitter: floa
     newest = link.successor or link.current
     if newest is None or stream not in _numbers(link):
         return link, ()  # closed from this side
-    # The controller also ends the older of our own two streams as superseded:
+    # The controller also ends the older of this agent's own two streams as superseded:
     # only the end of the newest one concerns this process.
     if reason is EndReason.SUPERSEDED and stream == newest.stream:
         link, actions = _halt(_without(link, stream), "another instance took over")

@@ -214,7 +214,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     except CliError as error:
         return _fail(error.code, str(error))
     except BrokenPipeError:
-        # Whoever read our output has had enough; Python must not complain about it at exit.
+        # Whoever read the output has had enough; Python must not complain about it at exit.
         sys.stdout = None
         return ExitCode.OK
     return code if isinstance(code, ExitCode) else ExitCode.OK

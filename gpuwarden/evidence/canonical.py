@@ -1,4 +1,4 @@
-"""Canonical JSON (RFC 8785) of our documents, and SHA-256 over bytes.
+"""Canonical JSON (RFC 8785) of gpuwarden's documents, and SHA-256 over bytes.
 
 Strings, booleans, null and integers below 2**53 only: no float ever reaches a
 digest. It must not be used to re-make received bytes before they are verified.

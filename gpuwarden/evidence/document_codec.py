@@ -1,6 +1,6 @@
 """Documents to and from their canonical bytes in one pass, where that is provably the same.
 
-Our documents are structs and tuples of strings, booleans, null and integers. For those,
+Documents are structs and tuples of strings, booleans, null and integers. For those,
 msgspec's sorted encoding is the RFC 8785 form, and bytes that equal the encoding of what was
 decoded from them have no duplicate key, no float, no unknown field and no second reading.
 Whatever is not like that gets None: `canonical` and `strict_json` then go the long way,

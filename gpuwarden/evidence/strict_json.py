@@ -1,4 +1,4 @@
-"""Decodes received JSON into our documents and refuses what two parsers could read differently.
+"""Decodes received JSON into documents and refuses what two parsers could read differently.
 
 That is: duplicate keys, floats, large integers, unknown fields, lone surrogates and
 deep nesting. It must not repair, default or canonicalise: what is signed stays the
@@ -17,7 +17,7 @@ from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.redaction import without_secrets
 
 MAX_DEPTH: Final = 32
-"""Objects and arrays inside each other; our deepest document has 6 levels."""
+"""Objects and arrays inside each other; the deepest document has 6 levels."""
 
 MAX_INT: Final = 2**53 - 1
 """Largest magnitude that every JSON reader keeps exact (RFC 8259, section 6)."""

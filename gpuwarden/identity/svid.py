@@ -23,7 +23,7 @@ class Svid:
     """One generation of this process's identity.
 
     `chain` is the leaf followed by its intermediates, `roots` is the bundle of the
-    own trust domain only: a foreign domain's roots could vouch for our names.
+    own trust domain only: a foreign domain's roots could vouch for gpuwarden's names.
     """
 
     spiffe_id: SpiffeId

@@ -47,11 +47,11 @@ class DialFailure(StrEnum):
     UNREACHABLE = "unreachable"
     """No TCP connection, or no answer in time."""
     UNTRUSTED = "untrusted"
-    """The server's chain does not lead to the roots of our trust domain, or has expired."""
+    """The server's chain does not lead to the roots of the own trust domain, or has expired."""
     WRONG_IDENTITY = "wrong-identity"
-    """A workload of our trust domain, but not the one that was expected."""
+    """A workload of the own trust domain, but not the one that was expected."""
     REFUSED = "refused"
-    """The server ended the handshake: it does not accept our SVID, or speaks no TLS or h2."""
+    """The server ended the handshake: it refuses this side's SVID, or speaks no TLS or h2."""
     LOCAL = "local"
     """Another process, or too many connections, at the unix socket."""
 
@@ -236,7 +236,7 @@ class Tunnel:
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def _receive(self, remote: asyncio.StreamReader, local: asyncio.StreamWriter) -> None:
-        """As `_copy`; in TLS 1.3 a refusal of our certificate comes only now, instead of data."""
+        """As `_copy`; in TLS 1.3 a refusal of the own certificate comes here, instead of data."""
         try:
             first = await remote.read(_BUFFER)
         except OSError as error:  # an ssl.SSLError too: the alert, if it came before the reset

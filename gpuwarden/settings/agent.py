@@ -84,7 +84,7 @@ class AgentSettings:
         ),
     ]
     path_prefix: Annotated[
-        str, Spec(keys.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
+        str, Spec(keys.PATH_PREFIX, "first part of the path of gpuwarden's SPIFFE IDs")
     ] = "/gpuwarden"
     agent: AgentSection
     listen: AgentListenSettings = field(default_factory=AgentListenSettings)

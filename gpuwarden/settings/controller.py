@@ -31,7 +31,7 @@ class Enforcement(StrEnum):
 
 
 class Protection(StrEnum):
-    """What keeps pods that we do not admit off GPU nodes."""
+    """What keeps pods that gpuwarden does not admit off GPU nodes."""
 
     NAMESPACES = "namespaces"
     CLUSTER = "cluster"
@@ -184,7 +184,7 @@ class AdmissionSettings:
         tuple[str, ...],
         Spec(
             keys.list_of(keys.NODE_NAME),
-            "runtime classes that give no GPUs past us (BYPASS_RUNTIME_CLASS)",
+            "runtime classes that give no GPUs past gpuwarden (BYPASS_RUNTIME_CLASS)",
         ),
     ] = ("nvidia",)
     host_paths: Annotated[
@@ -356,7 +356,7 @@ class KubernetesSettings:
         str,
         Spec(
             keys.NAMESPACE,
-            "namespace of our own objects, such as the Lease",
+            "namespace of gpuwarden's own objects, such as the Lease",
             default_from="POD_NAMESPACE",
         ),
     ] = "gpuwarden-system"
@@ -456,7 +456,7 @@ class ControllerSettings:
         ),
     ] = "controller-0"
     path_prefix: Annotated[
-        str, Spec(keys.PATH_PREFIX, "first part of the path of our SPIFFE IDs")
+        str, Spec(keys.PATH_PREFIX, "first part of the path of gpuwarden's SPIFFE IDs")
     ] = "/gpuwarden"
     attestation: AttestationSettings = field(default_factory=AttestationSettings)
     spire: SpireSettings = field(default_factory=SpireSettings)
@@ -478,7 +478,8 @@ class ControllerSettings:
         Spec(
             keys.one_of(Protection),
             "`cluster`: the policy of deploy/policy/protection is installed, so that what is not"
-            " admitted by us runs on no node with the taint `gpuwarden.dev/managed:NoExecute`;"
+            " admitted by gpuwarden runs on no node with the taint"
+            " `gpuwarden.dev/managed:NoExecute`;"
             " only such nodes promise pods more than `node`",
         ),
     ] = Protection.NAMESPACES

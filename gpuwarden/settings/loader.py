@@ -46,7 +46,7 @@ _MAX_NAME = 100
 _OTHER_VARIABLES = frozenset(
     {"GPUWARDEN_CONFIG", "GPUWARDEN_SERVER", "GPUWARDEN_SVID", "GPUWARDEN_KEY", "GPUWARDEN_BUNDLE"}
 )
-"""Names with our prefix that are no settings: the file's name, and what the command line takes."""
+"""Names with the prefix that are no settings: the file's name, and what the command line takes."""
 
 _SCALARS = {
     Shape.TEXT: (Scalar.TEXT,),
@@ -59,7 +59,7 @@ _SCALARS = {
 _SERVICE_LINK = re.compile(
     r"_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT|PORT_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)"
 )
-"""Variables that Kubernetes sets in every pod for a Service, such as our own."""
+"""Variables that Kubernetes sets in every pod for a Service, such as gpuwarden's own."""
 
 
 class SettingsError(Exception):
@@ -254,7 +254,7 @@ def _from_environment(
     environment: Mapping[str, str],
     read_secret: ReadSecret,
 ) -> Source:
-    """Take our variables; those of `others` (the other process's keys) are left alone."""
+    """Take this process's variables; `others` (the other process's keys) are left alone."""
     values: dict[str, Raw] = {}
     findings: list[Finding] = []
     expected: set[str] = set(_OTHER_VARIABLES)

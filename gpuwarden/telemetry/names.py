@@ -62,7 +62,7 @@ _A, _C, _BOTH = Process.AGENT, Process.CONTROLLER, Process.BOTH
 
 BUILD_INFO = _gauge("build_info", _BOTH, "Always 1; what is running.", "version", "python")
 SVID_EXPIRY = _gauge(
-    "svid_expires_seconds", _BOTH, "Seconds until our own SVID expires; 0 while there is none."
+    "svid_expires_seconds", _BOTH, "Seconds until the own SVID expires; 0 while there is none."
 )
 SVID_UPDATES = _counter(
     "svid_updates", _BOTH, "SVIDs from the Workload API, by result (taken, failed).", "result"
@@ -155,7 +155,7 @@ STREAM_ENDS = _counter(
 HANDSHAKES = _counter(
     "tls_handshakes",
     _C,
-    "TLS handshakes on the agents' port that began, by what we had for them (svid, no-svid).",
+    "TLS handshakes on the agents' port that began, by what was presented (svid, no-svid).",
     "material",
 )
 EVIDENCE = _counter(
@@ -182,7 +182,7 @@ NODES = _gauge(
 GPUS = _gauge("gpus", _C, "GPUs of accepted evidence by state (usable, lost, unhealthy).", "state")
 CLASSES = _gauge("classes", _C, "Different attestation hashes in the fleet.")
 CLOCK_SUSPECT = _gauge(
-    "clock_suspect", _C, "1 while our wall clock disagrees with time since boot."
+    "clock_suspect", _C, "1 while the wall clock disagrees with time since boot."
 )
 POLICY_RELOADS = _counter(
     "policy_reloads", _C, "Reads of a changed policy, by result (taken, refused).", "result"
@@ -487,7 +487,7 @@ class Event(StrEnum):
     CONTROLLER_UNRESOLVED = "controller.unresolved", "a controller's name has no address now"
     ROUND_LOST = "round.lost", "a challenge passed before the GPUs had been read"
     CHALLENGE_REFUSED = "challenge.refused", "a challenge did not verify; the stream is closed"
-    VERDICT_ACCEPTED = "verdict.accepted", "a controller accepted our evidence"
+    VERDICT_ACCEPTED = "verdict.accepted", "a controller accepted the agent's evidence"
     VERDICT_REFUSED = "verdict.refused", "a controller refused the evidence, and why"
 
     EVIDENCE_ACCEPTED = "evidence.accepted", "first, changed or regained acceptance of a node"
@@ -495,7 +495,7 @@ class Event(StrEnum):
     NODE_STATE = "node.state", "a node changed its state"
     POLICY_LOADED = "policy.loaded", "a policy is in force; its digest"
     POLICY_REFUSED = "policy.refused", "a changed policy is wrong; the old one stays"
-    CLOCK_SUSPECT = "clock.suspect", "our wall clock disagrees with time since boot"
+    CLOCK_SUSPECT = "clock.suspect", "the wall clock disagrees with time since boot"
     FILTER_DECIDED = "filter.decided", "an extender answered; counts per code"
     EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
     ADMISSION_DECIDED = "admission.decided", "a webhook judged a pod; what is against it"
@@ -539,10 +539,13 @@ class Event(StrEnum):
     RPC_FAILED = "rpc.failed", "the handler of a call failed; the caller gets no details"
 
     SUPPORT_PART_FAILED = "support.part.failed", "a part of a support bundle could not be made"
-    SPIRE_AVAILABLE = "spire.available", "the SPIRE server answers; its agents and our entries"
+    SPIRE_AVAILABLE = (
+        "spire.available",
+        "the SPIRE server answers; its agents and gpuwarden's entries",
+    )
     SPIRE_UNAVAILABLE = (
         "spire.unavailable",
-        "the SPIRE server does not answer or not us; its last word counts for spire.grace",
+        "the SPIRE server does not answer or refuses; its last answer counts for spire.grace",
     )
     SPIRE_AGENTS_CHANGED = (
         "spire.agents.changed",

@@ -70,7 +70,7 @@ class RoundIds:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSpan:
-    """A span of whoever asks us, as a `traceparent` header (W3C Trace Context) names it."""
+    """A span of the caller, as a `traceparent` header (W3C Trace Context) names it."""
 
     trace: int
     span: int

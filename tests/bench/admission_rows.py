@@ -61,7 +61,7 @@ def admission_rows(folder: Path, peers: Path) -> list[Row]:
             creation[1],
             _GO,
             Goal(Bound.AT_LEAST, 1.0),
-            "Ours writes an audit record, metrics and a trace context for each; the Go webhook"
+            "gpuwarden writes an audit record, metrics and a trace context for each; the Go webhook"
             " decides the same and writes nothing.",
         ),
         *(Row(GROUP, f"of these, {x.work}", "/s", *found[x.work], _GO) for x in kinds[:2]),

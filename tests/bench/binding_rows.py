@@ -13,7 +13,7 @@ from tests.bench.fleet_of import node_name
 from tests.bench.results import Bound, Goal, Row
 from tests.builders.bindings import binding, binding_review
 
-GROUP: Final = "Binding binding webhook over mTLS, ledger in memory and audit log on disk"
+GROUP: Final = "Binding webhook over mTLS, ledger in memory and audit log on disk"
 _BINDING_WEBHOOK: Final = "/mutate/bindings"
 _BINDS: Final = 1_000
 _WARM: Final = 50

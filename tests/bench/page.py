@@ -15,7 +15,7 @@ def table(rows: Iterable[Row]) -> str:
     """A Markdown table, one row each, and the notes below it."""
     rows = tuple(rows)
     notes = [row for row in rows if row.note]
-    lines = ["| work | ours | peer | ratio | goal | |", "|---|---:|---:|---:|---|---|"]
+    lines = ["| work | gpuwarden | peer | ratio | goal | |", "|---|---:|---:|---:|---|---|"]
     for row in rows:
         number = f" [{notes.index(row) + 1}]" if row.note else ""
         lines.append(
