@@ -220,7 +220,7 @@ def enrollment_message(shown: Shown) -> fleet_pb2.Enrollment:
     """Everything that an operator judges by."""
     record, candidate = shown.record, shown.candidate
     message = fleet_pb2.Enrollment(
-        gpus=[_pin_message(pin) for pin in record.gpus],
+        gpus=[_enrolled_gpu_message(enrolled_gpu) for enrolled_gpu in record.gpus],
         node_uid=record.node_uid or "",
         spire_agent=record.spire_agent or "",
         version=shown.version,
@@ -239,7 +239,7 @@ def enrollment_message(shown: Shown) -> fleet_pb2.Enrollment:
 
 
 def change_messages(changes: Iterable[PinChange]) -> list[fleet_pb2.PinChange]:
-    """The difference between pins and candidate, line by line."""
+    """The difference between enrolled GPUs and candidate, line by line."""
     return [
         fleet_pb2.PinChange(
             change=x.change.value, subject=x.subject, pinned=x.pinned, offered=x.offered
@@ -248,13 +248,13 @@ def change_messages(changes: Iterable[PinChange]) -> list[fleet_pb2.PinChange]:
     ]
 
 
-def _pin_message(pin: EnrolledGpu) -> fleet_pb2.PinnedGpu:
+def _enrolled_gpu_message(enrolled_gpu: EnrolledGpu) -> fleet_pb2.PinnedGpu:
     return fleet_pb2.PinnedGpu(
-        uuid=pin.uuid,
-        serial=pin.serial or "",
-        identity_key=pin.identity_key or "",
-        pci_bus_id=pin.pci_bus_id or "",
-        enrolled=pin.enrolled,
+        uuid=enrolled_gpu.uuid,
+        serial=enrolled_gpu.serial or "",
+        identity_key=enrolled_gpu.identity_key or "",
+        pci_bus_id=enrolled_gpu.pci_bus_id or "",
+        enrolled=enrolled_gpu.enrolled,
     )
 
 

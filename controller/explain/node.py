@@ -42,7 +42,7 @@ def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> li
         lines.append(_evidence_line(node.acceptance))
         lines.append(_gpus_line(node.acceptance))
         lines.extend(_gpu_lines(node.acceptance))
-    lines.extend(_pin_lines(node, record))
+    lines.extend(_enrolled_gpu_lines(node, record))
     if node.blocked is not None:
         lines.append(f"blocked by {_refusal_text(node.blocked)}")
         lines.append(f"what to do: {EXPLANATIONS[node.blocked.code].remedy}")
@@ -55,7 +55,7 @@ def findings(node: NodeView, record: EnrollmentRecord | None, now_ns: int) -> li
 
 
 def pin_document(record: EnrollmentRecord | None) -> str:
-    """RFC 8785 JSON of what is pinned, empty when nothing is."""
+    """RFC 8785 JSON of what is enrolled, empty when nothing is."""
     if record is None or not record.gpus:
         return ""
     return canonical_json(
@@ -64,12 +64,12 @@ def pin_document(record: EnrollmentRecord | None) -> str:
             "spireAgent": record.spire_agent,
             "gpus": [
                 {
-                    "uuid": pin.uuid,
-                    "serial": pin.serial,
-                    "identityKey": pin.identity_key,
-                    "enrolled": pin.enrolled,
+                    "uuid": enrolled_gpu.uuid,
+                    "serial": enrolled_gpu.serial,
+                    "identityKey": enrolled_gpu.identity_key,
+                    "enrolled": enrolled_gpu.enrolled,
                 }
-                for pin in record.gpus
+                for enrolled_gpu in record.gpus
             ],
         }
     ).decode()
@@ -110,17 +110,17 @@ def _trouble(gpu: GpuView) -> str:
     return f"lost ({gpu.lost.error})" if gpu.lost is not None else f"unhealthy ({gpu.unhealthy})"
 
 
-def _pin_lines(node: NodeView, record: EnrollmentRecord | None) -> list[str]:
+def _enrolled_gpu_lines(node: NodeView, record: EnrollmentRecord | None) -> list[str]:
     if record is None or not record.gpus:
-        return ["pins: none yet"]
-    enrolled = sum(pin.enrolled for pin in record.gpus)
-    lines = [f"pins: {len(record.gpus)} GPUs, {enrolled} of them enrolled by an operator"]
+        return ["enrolled GPUs: none yet"]
+    enrolled = sum(enrolled_gpu.enrolled for enrolled_gpu in record.gpus)
+    lines = [f"enrolled GPUs: {len(record.gpus)}, {enrolled} of them by an operator"]
     if node.acceptance is not None:
         shown = {gpu.uuid for gpu in node.acceptance.gpus}
         lines.extend(
-            f"pinned GPU {pin.uuid} is not in the last accepted evidence"
-            for pin in record.gpus
-            if pin.uuid not in shown
+            f"enrolled GPU {enrolled_gpu.uuid} is not in the last accepted evidence"
+            for enrolled_gpu in record.gpus
+            if enrolled_gpu.uuid not in shown
         )
     if record.denial is not None:
         denial = record.denial

@@ -1,4 +1,4 @@
-"""What the controller knows about nodes: pins, claims, trust over time, and the whole fleet.
+"""What the controller knows about nodes: enrollment, claims, trust over time, the fleet.
 
 It must not verify evidence (see `controller.verifier`) nor know who reads it.
 """

@@ -35,7 +35,7 @@ class AppraisedInventory:
     """A well-formed inventory and the documents that were made of it, kept for the next message.
 
     An equal inventory under the same standing has the same documents and hashes. What depends on
-    anything else (pins, policy, claims of others) is appraised each time.
+    anything else (enrolled GPUs, policy, claims of others) is appraised each time.
     """
 
     known: KnownInventory
@@ -96,7 +96,7 @@ FIRST_STEP_OF_THE_NODE: Final = 6
 """Before it nothing is known to come from the node, so no refusal may hurt the node."""
 
 VANISHED: Final = "VANISHED"
-"""`error` of a pinned GPU that evidence neither has nor reports as lost."""
+"""`error` of an enrolled GPU that evidence neither has nor reports as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Accepted:
     identity_document: bytes
     """RFC 8785 JSON."""
     lost: tuple[LostGpu, ...]
-    """Pinned GPUs that do not answer, reported or not."""
+    """Enrolled GPUs that do not answer, reported or not."""
     warnings: tuple[str, ...]
     challenge_issued_ns: int
     fresh_until_ns: int
@@ -162,7 +162,7 @@ class Refused:
     evidence_digest: str = ""
     """Of the refused bytes, where they were authentic."""
     candidate: Candidate | None = None
-    """What an operator may make the pins, where nothing but the pins stood against it."""
+    """What an operator may enroll, where only the enrolled GPUs stood against it."""
 
 
 def refused(refusal: Refusal, node: str | None) -> Refused:

@@ -1,4 +1,4 @@
-"""Enrollment of nodes: their pins, quarantine and agent processes, and the store that keeps them.
+"""Enrollment of nodes: enrolled GPUs, quarantine, agent processes, and the store of them.
 
 A record only narrows trust: none makes a node eligible, and evidence is compared with it after it
 was authenticated. Records are values; every change goes through compare-and-set, so that all
@@ -19,7 +19,7 @@ AUTOMATIC: Final = "controller"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
-    """A pin of one GPU, seen from the GPU; `enrolled` if an operator listed it."""
+    """The node that enrolled a GPU; `enrolled` if an operator listed it."""
 
     node: str
     enrolled: bool
@@ -39,8 +39,9 @@ def rival(node: str, claims: Iterable[Claim], *, enrolled: bool) -> Claim | None
     """The claim because of which `node` may not have the GPU, or None.
 
     UUIDs are public, so a claim must not be a weapon: the owner keeps its GPU and only the
-    claimant is refused. What an operator enrolled beats what was pinned at first use; between
-    equals the claimant does not get it. Refused evidence makes no claim, so claims are pins.
+    claimant is refused. What an operator enrolled beats what was enrolled at first use; between
+    equals the claimant does not get it. Refused evidence makes no claim, so claims are enrolled
+    GPUs.
 
     `enrolled` says whether an operator listed the GPU for `node`.
     """
@@ -60,16 +61,16 @@ class EnrolledGpu:
     serial: str | None = None
     identity_key: str | None = None
     pci_bus_id: str | None = None
-    """Where it was when pinned; shown when it is lost, never compared."""
+    """Where it was when enrolled; shown when it is lost, never compared."""
     enrolled: bool = False
-    """An operator listed it; otherwise pinned at first use."""
+    """An operator listed it; otherwise enrolled at first use."""
     complete: bool = True
-    """False while only the UUID is known; the first reading completes the pin."""
+    """False while only the UUID is known; the first reading completes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Hardware that authentic but refused evidence showed: an operator may make it the pins.
+    """Hardware that authentic but refused evidence showed: an operator may enroll it.
 
     Claims nothing and is compared with nothing until then.
     """
@@ -114,8 +115,8 @@ class EnrollmentRecord:
     """`wall_ns` of the last quarantine entry that an operator's act has ended: the only proof that
     one has ended. A record that only lacks its entry was put back or edited: that lifts nothing."""
 
-    def pin(self, uuid: str) -> EnrolledGpu | None:
-        """The pin of one GPU."""
+    def enrolled_gpu(self, uuid: str) -> EnrolledGpu | None:
+        """The enrollment of one GPU."""
         return next((x for x in self.gpus if x.uuid == uuid), None)
 
     def denied(self, denial: QuarantineEntry) -> "EnrollmentRecord":
@@ -147,11 +148,11 @@ class EnrollmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class EnrollmentSnapshot:
-    """All records at one moment, and who pinned which GPU."""
+    """All records at one moment, and who enrolled which GPU."""
 
     records: ShardedMap[EnrollmentRecord] = field(default_factory=ShardedMap)
     claims: ShardedMap[tuple[Claim, ...]] = field(default_factory=ShardedMap)
-    """GPU UUID -> the nodes that pinned it."""
+    """GPU UUID -> the nodes that enrolled it."""
     fresh_until_ns: int = FOREVER_NS
     """Controller CLOCK_BOOTTIME from which the snapshot is too old to accept anybody by."""
 
@@ -163,8 +164,11 @@ class EnrollmentSnapshot:
         by_node = {x.node: x for x in records}
         claims: dict[str, tuple[Claim, ...]] = {}
         for record in by_node.values():
-            for pin in record.gpus:
-                claims[pin.uuid] = (*claims.get(pin.uuid, ()), Claim(record.node, pin.enrolled))
+            for enrolled_gpu in record.gpus:
+                claims[enrolled_gpu.uuid] = (
+                    *claims.get(enrolled_gpu.uuid, ()),
+                    Claim(record.node, enrolled_gpu.enrolled),
+                )
         return EnrollmentSnapshot(ShardedMap(by_node), ShardedMap(claims), fresh_until_ns)
 
     def with_record(self, record: EnrollmentRecord) -> "EnrollmentSnapshot":
@@ -174,7 +178,7 @@ class EnrollmentSnapshot:
         for uuid in {x.uuid for x in (before.gpus if before else ())} | {
             x.uuid for x in record.gpus
         }:
-            claims = _claimed(claims, uuid, record.node, record.pin(uuid))
+            claims = _claimed(claims, uuid, record.node, record.enrolled_gpu(uuid))
         return replace(self, records=self.records.put(record.node, record), claims=claims)
 
     def quarantined_holder(self, uuid: str) -> str | None:
@@ -204,7 +208,7 @@ class EnrollmentStore(Protocol):
 
 
 class MemoryEnrollmentStore:
-    """Forgets everything with the process: first use pins again after a restart."""
+    """Forgets everything with the process: the first use enrolls again after a restart."""
 
     def __init__(self, records: Iterable[EnrollmentRecord] = ()) -> None:
         self._snapshot = EnrollmentSnapshot.of(records)
@@ -244,13 +248,13 @@ async def write(
 
 
 def _claimed(
-    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, pin: EnrolledGpu | None
+    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, enrolled_gpu: EnrolledGpu | None
 ) -> ShardedMap[tuple[Claim, ...]]:
     others = tuple(x for x in claims.get(uuid, ()) if x.node != node)
-    mine = () if pin is None else (Claim(node, pin.enrolled),)
+    mine = () if enrolled_gpu is None else (Claim(node, enrolled_gpu.enrolled),)
     return claims.put(uuid, others + mine) if others + mine else claims.without(uuid)
 
 
 def enrolled_by_uuid(record: EnrollmentRecord | None) -> Mapping[str, EnrolledGpu]:
-    """The pins of a record, empty where there is none."""
+    """The enrolled GPUs of a record, empty where there is none."""
     return {} if record is None else {x.uuid: x for x in record.gpus}

@@ -125,10 +125,10 @@ def _denied(old: EnrollmentRecord | None, node: str, denial: QuarantineEntry) ->
 
 # --- decisions of operators
 # An act counts only for exactly what was shown: `version` stands for all of it, and an act that
-# expects another version is refused. Accepting makes the candidate the pins, releasing keeps the
-# pins; both end the entry and neither makes a node eligible: its next evidence does.
+# expects another version is refused. Accepting enrolls the candidate, releasing keeps the enrolled
+# GPUs. Both end the entry. Neither makes a node eligible: its next evidence does.
 
-PINS_TAG: Final = "gpuwarden.dev/pins/v1"
+ENROLLMENT_TAG: Final = "gpuwarden.dev/pins/v1"
 VERSION_TAG: Final = "gpuwarden.dev/enrollment/v1"
 
 
@@ -157,17 +157,17 @@ class Shown:
             VERSION_TAG,
             {
                 "node": self.record.node,
-                "pins": pins_digest(self.record),
+                "pins": enrollment_digest(self.record),
                 "denial": None
                 if denial is None
                 else [denial.code, denial.reason, denial.actor, str(denial.wall_ns)],
-                "candidate": None if candidate is None else pins_digest(candidate),
+                "candidate": None if candidate is None else enrollment_digest(candidate),
             },
         )
 
 
 class Change(StrEnum):
-    """How a pin would change."""
+    """How an enrolled GPU would change."""
 
     REMOVED = "removed"
     ADDED = "added"
@@ -177,7 +177,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PinChange:
-    """One line of the difference between pins and candidate."""
+    """One line of the difference between enrolled GPUs and candidate."""
 
     change: Change
     subject: str
@@ -201,15 +201,22 @@ def show(
     return Shown(present, record is not None, unwritten, candidate)
 
 
-def pins_digest(pins: EnrollmentRecord | Candidate) -> str:
+def enrollment_digest(enrolled_gpus: EnrollmentRecord | Candidate) -> str:
     """`v1:sha256:<hex>` over what is compared: UID, SPIRE agent, and each GPU's identity."""
-    gpus = [{"uuid": x.uuid, "serial": x.serial, "identityKey": x.identity_key} for x in pins.gpus]
-    document = {"nodeUid": pins.node_uid, "spireAgent": pins.spire_agent, "gpus": gpus}
-    return tagged_digest(PINS_TAG, document)
+    gpus = [
+        {"uuid": x.uuid, "serial": x.serial, "identityKey": x.identity_key}
+        for x in enrolled_gpus.gpus
+    ]
+    document = {
+        "nodeUid": enrolled_gpus.node_uid,
+        "spireAgent": enrolled_gpus.spire_agent,
+        "gpus": gpus,
+    }
+    return tagged_digest(ENROLLMENT_TAG, document)
 
 
 def pin_changes(shown: Shown) -> tuple[PinChange, ...]:
-    """What accepting would change, removed pins first; empty without a candidate."""
+    """What accepting would change, removed enrolled GPUs first; empty without a candidate."""
     if shown.candidate is None:
         return ()
     lines = (*_gpu_changes(shown.record, shown.candidate), *_ids(shown.record, shown.candidate))
@@ -217,7 +224,7 @@ def pin_changes(shown: Shown) -> tuple[PinChange, ...]:
 
 
 def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> EnrollmentRecord | Refusal:
-    """The record in which the candidate is pinned, or why not."""
+    """The record in which the candidate is enrolled, or why not."""
     if refusal := _unexpected(shown, expected):
         return refusal
     candidate, node = shown.candidate, shown.record.node
@@ -226,12 +233,12 @@ def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> Enrollme
         return Refusal(ReasonCode.CANDIDATE_UNKNOWN, detail)
     for gpu in candidate.gpus:
         if claim := rival(node, known.claims.get(gpu.uuid, ()), enrolled=False):
-            return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{gpu.uuid} is pinned for {claim.node}")
+            return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{gpu.uuid} is enrolled for {claim.node}")
     return replace(
         shown.record,
         node_uid=candidate.node_uid,
         spire_agent=candidate.spire_agent,
-        gpus=tuple(_enrolled(shown.record.pin(x.uuid), x) for x in candidate.gpus),
+        gpus=tuple(_enrolled(shown.record.enrolled_gpu(x.uuid), x) for x in candidate.gpus),
     ).lifted(shown.denial)
 
 
@@ -244,9 +251,13 @@ def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
     return shown.record.lifted(shown.denial)
 
 
-def _enrolled(pin: EnrolledGpu | None, gpu: EnrolledGpu) -> EnrolledGpu:
-    """A key that was proven once stays pinned, although this evidence did not show it."""
-    kept = pin.identity_key if pin is not None and pin.serial == gpu.serial else None
+def _enrolled(enrolled_gpu: EnrolledGpu | None, gpu: EnrolledGpu) -> EnrolledGpu:
+    """A key that was proven once stays enrolled, although this evidence did not show it."""
+    kept = (
+        enrolled_gpu.identity_key
+        if enrolled_gpu is not None and enrolled_gpu.serial == gpu.serial
+        else None
+    )
     return replace(gpu, identity_key=gpu.identity_key or kept, enrolled=True)
 
 
@@ -262,7 +273,7 @@ def _unexpected(shown: Shown, expected: str) -> Refusal | None:
 def _candidate(
     record: EnrollmentRecord, denial: QuarantineEntry | None, view: NodeView | None, now_ns: int
 ) -> Candidate | None:
-    """Of the entry, else of the last evidence, else the pins without GPUs that are lost."""
+    """Of the entry, else of the last evidence, else the enrolled GPUs that are lost."""
     if denial is not None and denial.candidate is not None:
         return denial.candidate
     if view is None or view.candidate is not None:
@@ -303,8 +314,8 @@ def _change(before: EnrolledGpu | None, after: EnrolledGpu | None) -> Change:
     return Change.KEPT if same or not before.complete else Change.CHANGED
 
 
-def _serial(pin: EnrolledGpu | None) -> str:
-    return "" if pin is None else pin.serial or ""
+def _serial(enrolled_gpu: EnrolledGpu | None) -> str:
+    return "" if enrolled_gpu is None else enrolled_gpu.serial or ""
 
 
 def _ids(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:

@@ -155,7 +155,7 @@ class NodeView:
     mode: NodeMode
     warnings: tuple[str, ...] = ()
     candidate: Candidate | None = None
-    """What its last appraised evidence showed, where only the pins were against it."""
+    """What its last appraised evidence showed, where only the enrolled GPUs were against it."""
 
     def state(self, now_ns: int) -> NodeState:
         """The node's state at `now_ns` (controller CLOCK_BOOTTIME)."""

@@ -125,7 +125,7 @@ def read_enrollment(body: bytes) -> tuple[Metadata, EnrollmentRecord]:
         found.metadata.name,
         node_uid=spec.node_uid,
         spire_agent=spec.spire_agent,
-        gpus=tuple(_pin(x) for x in spec.gpus),
+        gpus=tuple(_enrolled_gpu(x) for x in spec.gpus),
         instance=spec.instance,
         superseded=tuple(spec.superseded),
         denial=None if spec.denial is None else _read_denial(spec.denial),
@@ -136,18 +136,18 @@ def read_enrollment(body: bytes) -> tuple[Metadata, EnrollmentRecord]:
 ENROLLMENT_KIND: Final = Kind(ENROLLMENTS, read_enrollment)
 
 
-def _gpu(pin: EnrolledGpu) -> _Gpu:
+def _gpu(enrolled_gpu: EnrolledGpu) -> _Gpu:
     return _Gpu(
-        pin.uuid,
-        pin.serial,
-        pin.identity_key,
-        pin.pci_bus_id,
-        enrolled=pin.enrolled,
-        incomplete=not pin.complete,
+        enrolled_gpu.uuid,
+        enrolled_gpu.serial,
+        enrolled_gpu.identity_key,
+        enrolled_gpu.pci_bus_id,
+        enrolled=enrolled_gpu.enrolled,
+        incomplete=not enrolled_gpu.complete,
     )
 
 
-def _pin(gpu: _Gpu) -> EnrolledGpu:
+def _enrolled_gpu(gpu: _Gpu) -> EnrolledGpu:
     return EnrolledGpu(
         gpu.uuid,
         gpu.serial,
@@ -190,7 +190,7 @@ def _read_denial(denial: _QuarantineEntry) -> QuarantineEntry:
             shown.code,
             shown.node_uid,
             shown.spire_agent,
-            tuple(_pin(x) for x in shown.gpus),
+            tuple(_enrolled_gpu(x) for x in shown.gpus),
             shown.evidence_digest,
         ),
     )

@@ -25,8 +25,8 @@ from controller.fleet.quarantine import (
     QuarantineEntries,
     Shown,
     accepted,
+    enrollment_digest,
     pin_changes,
-    pins_digest,
     released,
     show,
 )
@@ -270,8 +270,8 @@ def _record(act: Act, order: Order, before: Shown, after: EnrollmentRecord) -> R
             "reason": order.reason,
             "denial": None if denial is None else f"{denial.actor}: {denial.reason}"[:300],
             "evidence": before.candidate.evidence_digest if before.candidate else None,
-            "pinsBefore": pins_digest(before.record),
-            "pinsAfter": pins_digest(after),
+            "pinsBefore": enrollment_digest(before.record),
+            "pinsAfter": enrollment_digest(after),
             "changes": lines,
         },
     )

@@ -195,7 +195,7 @@ class Conditions:
         """Whether this controller is ready, and why not."""
         now_ns = self.clock.boottime_ns()
         audit = self.audit.condition
-        pins, nodes = self.store.snapshot(), self.directory.snapshot()
+        enrollments, nodes = self.store.snapshot(), self.directory.snapshot()
         spire = self.spire(now_ns)
         return readiness(
             ReadinessFacts(
@@ -203,7 +203,7 @@ class Conditions:
                 svid_valid=self.svids.current() is not None,
                 svid_state=self.svids.state(),
                 audit_error=None if audit.available else audit.reason,
-                stores_error=_stale("the enrollments", pins.fresh_until_ns, now_ns),
+                stores_error=_stale("the enrollments", enrollments.fresh_until_ns, now_ns),
                 directory_error=_stale("the list of nodes", nodes.fresh_until_ns, now_ns)
                 or self._namespaces_error(now_ns),
                 clock_suspect=self.state.clock_suspect,

@@ -134,7 +134,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     async def AcceptNode(  # noqa: N802 - the method's name in the protocol
         self, request: operator_pb2.AcceptNodeRequest, context: Context
     ) -> operator_pb2.AcceptNodeResponse:
-        """Make the hardware that the node has shown its pins."""
+        """Enroll the hardware that the node has shown."""
         order = await _read_order(request.name, request.reason, context)
         expected = await _read_version(request.expected_version, context)
         done = await _unwrap(await self._operator_service.accept(order, expected), context)
@@ -155,7 +155,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     async def ReleaseNode(  # noqa: N802 - the method's name in the protocol
         self, request: operator_pb2.ReleaseNodeRequest, context: Context
     ) -> operator_pb2.ReleaseNodeResponse:
-        """End the denial of a node; its pins stay."""
+        """End the quarantine of a node; its enrolled GPUs stay."""
         order = await _read_order(request.name, request.reason, context)
         expected = await _read_version(request.expected_version, context)
         done = await _unwrap(await self._operator_service.release(order, expected), context)

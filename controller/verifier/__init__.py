@@ -18,9 +18,9 @@ What the caller (`controller.rpc`) does for each stream:
    `stream` is the state to go on with, None ends the stream.
 5. `FailureNoticeAccepted`: report it at once, go on with its `stream`, send a challenge.
 6. `Accepted` with an `enrollment` change: `enrollment.write(store, old, new)`, then
-   appraise the same message again on the new snapshots, also after a lost race. Pins
-   come before the audit record because a pin alone trusts nobody; the second look
-   is what refuses both of two nodes that pinned one GPU at the same moment.
+   appraise the same message again on the new snapshots, also after a lost race. Enrolled GPUs
+   come before the audit record because an enrolled GPU alone trusts nobody; the second look
+   is what refuses both of two nodes that enrolled one GPU at the same moment.
 7. `Accepted` without one: step 19, if `FleetRegistry.needs_grant` wait until the audit
    record is durable (else AUDIT_UNAVAILABLE: nothing is swapped); step 20,
    `FleetRegistry.accept`; go on with its `stream`.

@@ -25,15 +25,15 @@ from controller.verifier.context import (
 )
 from controller.verifier.inventory import (
     InventoryQuestion,
-    accepted_pins,
+    accepted_gpus,
     contested_claims,
     enrolled_uuids,
     inventory_refusals,
     lost_gpus,
     malformed_refusals,
     next_record,
-    offered_pins,
-    unpinned_lost,
+    offered_gpus,
+    unenrolled_lost,
     warnings_about_reads,
 )
 from controller.verifier.message import Opened
@@ -56,7 +56,7 @@ _FOR_AN_OPERATOR: Final = frozenset(
         ReasonCode.INVENTORY_CHANGED,
     }
 )
-"""Refusals that say nothing worse of the hardware than that it is not the pinned one."""
+"""Refusals that say nothing worse of the hardware than that it is not the enrolled one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ class Appraiser:
         elif evidence.inventory is not before.known.inventory:
             evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
         question = self._question(opened, evidence)
-        lost = lost_gpus(evidence.inventory, question.pins)
+        lost = lost_gpus(evidence.inventory, question.enrolled_gpus)
         contested = contested_claims(question)
         if found := inventory_refusals(question, contested):
             refusal = _refused(opened, found, lost, contested)
             return replace(refusal, candidate=_candidate(refusal, question))
         standing = self.hardware(
             HardwareQuestion(
-                evidence, opened.stream, question.pins, self.found.standing, self.now_ns
+                evidence, opened.stream, question.enrolled_gpus, self.found.standing, self.now_ns
             )
         )
         if isinstance(standing, Refusal):
@@ -120,7 +120,7 @@ class Appraiser:
             policy=policy,
             enrollment_required=self.settings.enrollment_required,
             record=record,
-            pins=enrolled_by_uuid(record),
+            enrolled_gpus=enrolled_by_uuid(record),
             pool=policy.pool(name),
         )
 
@@ -216,7 +216,7 @@ def _candidate(refusal: Refused, question: InventoryQuestion) -> Candidate | Non
         code=refusal.code,
         node_uid=question.node.uid,
         spire_agent=question.standing.spire_agent,
-        gpus=offered_pins(question.evidence.inventory, question.standing.identity_keys),
+        gpus=offered_gpus(question.evidence.inventory, question.standing.identity_keys),
         evidence_digest=refusal.evidence_digest,
     )
 
@@ -225,8 +225,8 @@ def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
     found = (
         *((opened.warning,) if opened.warning else ()),
         *warnings_about_reads(question.evidence),
-        *unpinned_lost(question.evidence.inventory, question.pins),
-        *contradictions(question.evidence, frozenset(question.pins)),
+        *unenrolled_lost(question.evidence.inventory, question.enrolled_gpus),
+        *contradictions(question.evidence, frozenset(question.enrolled_gpus)),
     )
     more = len(found) - MAX_WARNINGS
     return found if more <= 0 else (*found[:MAX_WARNINGS], f"and {more} more")
@@ -240,9 +240,9 @@ def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange
         node_uid=question.node.uid,
         instance=opened.stream.hello.instance_id,
         standing=question.standing,
-        gpus=accepted_pins(
+        gpus=accepted_gpus(
             question.evidence.inventory,
-            question.pins,
+            question.enrolled_gpus,
             question.standing.identity_keys,
             enrolled_uuids(question),
         ),

@@ -146,7 +146,7 @@ class HardwareQuestion:
 
     evidence: Evidence
     stream: StreamState
-    pins: Mapping[str, EnrolledGpu]
+    enrolled_gpus: Mapping[str, EnrolledGpu]
     standing: Standing
     now_ns: int
 

@@ -1,7 +1,7 @@
 """Step 16: whether an inventory is whole, allowed here, and the one that this node is known by.
 
-Pins only narrow. A GPU that is missing is lost and the node stays; a GPU that is new, or whose
-serial changed, is another machine until an operator decides otherwise.
+Enrolled GPUs only narrow. A GPU that is missing is lost and the node stays; a GPU that is new, or
+whose serial changed, is another machine until an operator decides otherwise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,59 +31,69 @@ UNKNOWN_INDEX = -1
 """Index of a GPU that evidence does not mention."""
 
 
-def lost_gpus(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> tuple[LostGpu, ...]:
-    """Pinned GPUs that do not answer; before first use those that the agent reports."""
+def lost_gpus(
+    inventory: Inventory, enrolled_gpus: Mapping[str, EnrolledGpu]
+) -> tuple[LostGpu, ...]:
+    """Enrolled GPUs that do not answer; before first use those that the agent reports."""
     answering = {x.uuid for x in inventory.gpus}
     reported = {x.uuid: x for x in inventory.lost}
-    if not pins:
+    if not enrolled_gpus:
         return inventory.lost
-    missing = (x for x in pins.values() if x.uuid not in answering)
+    missing = (x for x in enrolled_gpus.values() if x.uuid not in answering)
     return tuple(reported.get(x.uuid) or _vanished(x) for x in missing)
 
 
-def claimed_uuids(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> tuple[str, ...]:
+def claimed_uuids(
+    inventory: Inventory, enrolled_gpus: Mapping[str, EnrolledGpu]
+) -> tuple[str, ...]:
     """The UUIDs that the node would hold by this evidence."""
-    lost = (x.uuid for x in inventory.lost if not pins or x.uuid in pins)
+    lost = (x.uuid for x in inventory.lost if not enrolled_gpus or x.uuid in enrolled_gpus)
     return tuple(sorted({*(x.uuid for x in inventory.gpus), *lost}))
 
 
-def _changes(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> Iterator[str]:
-    """What is other than pinned, one line each; nothing before first use."""
-    if not pins:
+def _changes(inventory: Inventory, enrolled_gpus: Mapping[str, EnrolledGpu]) -> Iterator[str]:
+    """What is other than enrolled, one line each; nothing before first use."""
+    if not enrolled_gpus:
         return
     for gpu in inventory.gpus:
-        pin = pins.get(gpu.uuid)
-        if pin is None:
-            yield f"{gpu.uuid} is not one of the {len(pins)} pinned GPUs"
-        elif _contradicts(pin, gpu):
-            yield f"serial of {gpu.uuid} is {serial(gpu.serial)}, {pin.serial} is pinned"
+        enrolled_gpu = enrolled_gpus.get(gpu.uuid)
+        if enrolled_gpu is None:
+            yield f"{gpu.uuid} is not one of the {len(enrolled_gpus)} enrolled GPUs"
+        elif _contradicts(enrolled_gpu, gpu):
+            yield f"serial of {gpu.uuid} is {serial(gpu.serial)}, {enrolled_gpu.serial} is enrolled"
 
 
-def unpinned_lost(inventory: Inventory, pins: Mapping[str, EnrolledGpu]) -> Iterator[str]:
+def unenrolled_lost(
+    inventory: Inventory, enrolled_gpus: Mapping[str, EnrolledGpu]
+) -> Iterator[str]:
     """Warnings about GPUs reported lost that the node never had."""
-    if pins:
+    if enrolled_gpus:
         yield from (
-            f"{x.uuid} is reported lost but not pinned here"
+            f"{x.uuid} is reported lost but not enrolled here"
             for x in inventory.lost
-            if x.uuid not in pins
+            if x.uuid not in enrolled_gpus
         )
 
 
-def offered_pins(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[EnrolledGpu, ...]:
-    """The GPUs that answer, as pins that nobody has made yet, sorted by UUID."""
-    gpus = (_pin(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus)
+def offered_gpus(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[EnrolledGpu, ...]:
+    """The GPUs that answer, as they would be enrolled, sorted by UUID."""
+    gpus = (
+        _enrolled_gpu(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus
+    )
     return tuple(sorted(gpus, key=lambda x: x.uuid))
 
 
-def accepted_pins(
+def accepted_gpus(
     inventory: Inventory,
-    pins: Mapping[str, EnrolledGpu],
+    enrolled_gpus: Mapping[str, EnrolledGpu],
     identity_keys: Mapping[str, str],
     enrolled: frozenset[str],
 ) -> tuple[EnrolledGpu, ...]:
-    """The pins once this evidence is accepted: unread facts filled in, none replaced."""
+    """The enrolled GPUs once this evidence is accepted: unread facts filled in, none replaced."""
     gpus = (
-        _pin(x, pins.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled)
+        _enrolled_gpu(
+            x, enrolled_gpus.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled
+        )
         for x in inventory.gpus
     )
     present = {x.uuid: x for x in gpus}
@@ -92,9 +102,9 @@ def accepted_pins(
             x.uuid, pci_bus_id=x.pci_bus_id, enrolled=x.uuid in enrolled, complete=False
         )
         for x in inventory.lost
-        if not pins
+        if not enrolled_gpus
     }
-    merged = {**lost, **pins, **present}
+    merged = {**lost, **enrolled_gpus, **present}
     return tuple(merged[x] for x in sorted(merged))
 
 
@@ -112,27 +122,34 @@ def next_record(
     return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
 
 
-def _vanished(pin: EnrolledGpu) -> LostGpu:
+def _vanished(enrolled_gpu: EnrolledGpu) -> LostGpu:
     return LostGpu(
-        uuid=pin.uuid, index=UNKNOWN_INDEX, pci_bus_id=pin.pci_bus_id or "", error=VANISHED
+        uuid=enrolled_gpu.uuid,
+        index=UNKNOWN_INDEX,
+        pci_bus_id=enrolled_gpu.pci_bus_id or "",
+        error=VANISHED,
     )
 
 
-def _contradicts(pin: EnrolledGpu, gpu: Gpu) -> bool:
-    return pin.complete and pin.serial != serial(gpu.serial)
+def _contradicts(enrolled_gpu: EnrolledGpu, gpu: Gpu) -> bool:
+    return enrolled_gpu.complete and enrolled_gpu.serial != serial(gpu.serial)
 
 
-def _pin(
-    gpu: Gpu, pin: EnrolledGpu | None, identity_key: str | None, *, enrolled: bool
+def _enrolled_gpu(
+    gpu: Gpu, enrolled_gpu: EnrolledGpu | None, identity_key: str | None, *, enrolled: bool
 ) -> EnrolledGpu:
-    if pin is not None and pin.complete and (pin.identity_key or not identity_key):
-        return pin
+    if (
+        enrolled_gpu is not None
+        and enrolled_gpu.complete
+        and (enrolled_gpu.identity_key or not identity_key)
+    ):
+        return enrolled_gpu
     return EnrolledGpu(
         uuid=gpu.uuid,
         serial=serial(gpu.serial),
         identity_key=identity_key,
         pci_bus_id=gpu.pci_bus_id,
-        enrolled=enrolled if pin is None else pin.enrolled,
+        enrolled=enrolled if enrolled_gpu is None else enrolled_gpu.enrolled,
     )
 
 
@@ -158,7 +175,7 @@ class InventoryQuestion:
     enrollment_required: bool
     record: EnrollmentRecord | None
     """What is remembered about the node."""
-    pins: Mapping[str, EnrolledGpu]
+    enrolled_gpus: Mapping[str, EnrolledGpu]
     """Pins by UUID; empty before first use."""
     pool: NodePool | None
     """The node's pool in policy."""
@@ -177,7 +194,7 @@ def inventory_refusals(
         *_not_enrolled(question),
         *(
             Refusal(ReasonCode.INVENTORY_CHANGED, x)
-            for x in _changes(question.evidence.inventory, question.pins)
+            for x in _changes(question.evidence.inventory, question.enrolled_gpus)
         ),
     ]
     return tuple(sorted(found, key=lambda x: _ORDER[x.code]))
@@ -196,7 +213,7 @@ def malformed_refusals(evidence: Evidence, *, has_known_inventory: bool) -> tupl
 
 def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
     """The GPUs that the node names but may not have, with their owners."""
-    uuids = claimed_uuids(question.evidence.inventory, question.pins)
+    uuids = claimed_uuids(question.evidence.inventory, question.enrolled_gpus)
     listed, by_serial = _listed_uuids(question), _enrolled_by_serial(question)
     found = ((x, _owner(question, x, listed=x in listed, board=by_serial.get(x))) for x in uuids)
     return tuple(
@@ -242,12 +259,14 @@ def _empty(evidence: Evidence) -> Iterator[Refusal]:
 
 
 def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
-    """Quarantine entries follow the hardware, except where this node had it pinned already."""
-    pins, denied = question.pins, question.policy.denied_keys
+    """Quarantine entries follow the hardware, except where this node had it enrolled already."""
+    enrolled_gpus, denied = question.enrolled_gpus, question.policy.denied_keys
     for gpu in question.evidence.inventory.gpus:
         if denied and denied & _keys(gpu, question.standing):
             yield Refusal(ReasonCode.GPU_DENIED, f"policy denies {gpu.uuid}")
-        elif gpu.uuid not in pins and (node := question.enrollment.quarantined_holder(gpu.uuid)):
+        elif gpu.uuid not in enrolled_gpus and (
+            node := question.enrollment.quarantined_holder(gpu.uuid)
+        ):
             yield Refusal(ReasonCode.GPU_DENIED, f"{gpu.uuid} belongs to the denied node {node}")
 
 
@@ -266,37 +285,38 @@ def _uid_changed(question: InventoryQuestion) -> Iterator[Refusal]:
         return
     yield Refusal(
         ReasonCode.NODE_UID_CHANGED,
-        f"Node UID is {question.node.uid}, {record.node_uid} is pinned",
+        f"Node UID is {question.node.uid}, {record.node_uid} is enrolled",
     )
 
 
 def _reattested(question: InventoryQuestion) -> bool:
-    """From L1 on a new SPIRE agent with exactly the pinned hardware is the same machine."""
+    """From L1 on a new SPIRE agent with exactly the enrolled hardware is the same machine."""
     standing, record = question.standing, question.record
     return (
         standing.level.rank >= Level.L1.rank
         and record is not None
         and standing.spire_agent not in {None, record.spire_agent}
-        and set(claimed_uuids(question.evidence.inventory, question.pins)) == set(question.pins)
+        and set(claimed_uuids(question.evidence.inventory, question.enrolled_gpus))
+        == set(question.enrolled_gpus)
     )
 
 
 def _not_enrolled(question: InventoryQuestion) -> Iterator[Refusal]:
-    """Where an operator must list GPUs beforehand: those that are new, or pinned at first use."""
+    """Where an operator must list GPUs beforehand: those that are new, or enrolled at first use."""
     pool = question.pool
     lists = pool is not None and bool(pool.uuids or pool.serials)
     if not (question.enrollment_required or lists):
         return
-    enrolled, pins = enrolled_uuids(question), question.pins
+    enrolled, enrolled_gpus = enrolled_uuids(question), question.enrolled_gpus
     for gpu in question.evidence.inventory.gpus:
-        if gpu.uuid not in enrolled and (not pins or gpu.uuid in pins):
+        if gpu.uuid not in enrolled and (not enrolled_gpus or gpu.uuid in enrolled_gpus):
             yield Refusal(ReasonCode.INVENTORY_NOT_ENROLLED, f"nobody enrolled {gpu.uuid} here")
 
 
 def _listed_uuids(question: InventoryQuestion) -> frozenset[str]:
     pool = question.pool
-    pins = frozenset(x.uuid for x in question.pins.values() if x.enrolled)
-    return pins | pool.uuids if pool else pins
+    enrolled_gpus = frozenset(x.uuid for x in question.enrolled_gpus.values() if x.enrolled)
+    return enrolled_gpus | pool.uuids if pool else enrolled_gpus
 
 
 def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
@@ -311,11 +331,13 @@ def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
 def _owner(
     question: InventoryQuestion, uuid: str, *, listed: bool, board: str | None
 ) -> str | None:
-    """Whose the GPU is instead; a listed serial takes it only from a pin of that serial."""
+    """Whose the GPU is instead; a listed serial takes it only from one of that serial."""
     node, known = question.node_name, question.enrollment
     if others := [x for x in known.claims.get(uuid, ()) if x.node != node]:
-        pins = (known.records[x.node].pin(uuid) for x in others)
-        same_board = board is not None and all(x is not None and x.serial == board for x in pins)
+        enrolled_gpus = (known.records[x.node].enrolled_gpu(uuid) for x in others)
+        same_board = board is not None and all(
+            x is not None and x.serial == board for x in enrolled_gpus
+        )
         if claim := rival(node, others, enrolled=listed or same_board):
             return claim.node
     for pool in () if listed else question.policy.pools:

@@ -10,7 +10,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.settings.rules import store_finding
 
 MEMORY_WARNING = (
-    "store.kind is memory: pins, denials and instance ids are forgotten with the process,"
+    "store.kind is memory: enrolled GPUs, denials and instance ids are forgotten with the process,"
     " so a restart lets every node in again; never use this in production"
 )
 

@@ -33,9 +33,13 @@ def test_each_direct_dependency_has_one_line_of_reason() -> None:
 def test_requirements_are_hashed_and_name_no_host(path: Path) -> None:
     text = path.read_text()
     assert "://" not in text
-    pins = re.split(r"\n(?=\S)", text.strip())
-    assert pins
-    assert [pin for pin in pins if "==" not in pin or "--hash=sha256:" not in pin] == []
+    enrolled_gpus = re.split(r"\n(?=\S)", text.strip())
+    assert enrolled_gpus
+    assert [
+        enrolled_gpu
+        for enrolled_gpu in enrolled_gpus
+        if "==" not in enrolled_gpu or "--hash=sha256:" not in enrolled_gpu
+    ] == []
 
 
 def test_the_agent_set_has_no_server_or_terminal_library() -> None:

@@ -99,7 +99,7 @@ class EnrollmentStoreContract:
         assert dict(snapshot.records) == {x.node: x for x in records}
         assert snapshot.claims["GPU-299"] == (Claim("n-299", enrolled=False),)
 
-    async def test_claims_follow_the_pins(self, store: EnrollmentStore) -> None:
+    async def test_claims_follow_the_enrolled_gpus(self, store: EnrollmentStore) -> None:
         other = EnrollmentRecord("gpu-2", gpus=(EnrolledGpu("GPU-b"),))
         await store.create_if_absent(FULL)
         await store.create_if_absent(other)

@@ -38,14 +38,18 @@ def declared(schema: dict[str, Any], at: str = "") -> set[str]:
 
 
 def test_every_field_is_declared_and_every_declared_one_is_used() -> None:
-    pins = [
+    enrolled_gpus = [
         replace(x, serial="1", identity_key="c" * 64, pci_bus_id="b", enrolled=True, complete=False)
         for x in FULL.gpus
     ]
     assert FULL.denial is not None
     assert FULL.denial.candidate is not None
-    candidate = replace(FULL.denial.candidate, spire_agent=FULL.spire_agent, gpus=tuple(pins))
-    full = replace(FULL, gpus=tuple(pins), denial=replace(FULL.denial, candidate=candidate))
+    candidate = replace(
+        FULL.denial.candidate, spire_agent=FULL.spire_agent, gpus=tuple(enrolled_gpus)
+    )
+    full = replace(
+        FULL, gpus=tuple(enrolled_gpus), denial=replace(FULL.denial, candidate=candidate)
+    )
     assert paths(enrollment_spec(full)) == declared(SCHEMA)
 
 

@@ -142,7 +142,7 @@ def test_the_way_of_the_page_keeps_denials_first_and_leaves_nothing_at_last(
         installation.start()
         installation.agents.start(h100_node(NODE))
         installation.agents.hash_of(NODE)
-        until("its pins are stored", lambda: lab.api.answers(f"{OBJECTS}/{NODE}"))
+        until("its enrolled GPUs are stored", lambda: lab.api.answers(f"{OBJECTS}/{NODE}"))
         cluster.remember_a_denial()
         lab.api.patch(
             f"{NODES}/{NODE}", {"metadata": {"annotations": {"gpuwarden.dev/requeued": "1"}}}

@@ -18,7 +18,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import eventually
 
 
-async def test_nodes_come_from_the_api_and_pins_go_there(cluster: FakeCluster) -> None:
+async def test_nodes_come_from_the_api_and_enrolled_gpus_go_there(cluster: FakeCluster) -> None:
     async with cluster.controller() as here, here.client() as node:
         await here.reason("list of", wanted=False)
         await node.accepted()

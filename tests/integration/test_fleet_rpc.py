@@ -200,9 +200,12 @@ async def test_explain_node_in_order(world: World) -> None:
             )
         )
     )
-    pins = (EnrolledGpu(uuid=gpus[0].uuid, serial="1"), EnrolledGpu(uuid="GPU-gone", enrolled=True))
+    enrolled_gpus = (
+        EnrolledGpu(uuid=gpus[0].uuid, serial="1"),
+        EnrolledGpu(uuid="GPU-gone", enrolled=True),
+    )
     denial = QuarantineEntry("INVENTORY_CHANGED", "swapped", "controller", 1)
-    world.records["a"] = EnrollmentRecord("a", node_uid="u", gpus=pins, denial=denial)
+    world.records["a"] = EnrollmentRecord("a", node_uid="u", gpus=enrolled_gpus, denial=denial)
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     starts = [line.split(":")[0] for line in answer.findings]
     assert starts == [
@@ -211,8 +214,8 @@ async def test_explain_node_in_order(world: World) -> None:
         "GPUs",
         f"GPU 1 {gpus[1].uuid}",
         f"GPU 2 {gpus[2].uuid}",
-        "pins",
-        "pinned GPU GPU-gone is not in the last accepted evidence",
+        "enrolled GPUs",
+        "enrolled GPU GPU-gone is not in the last accepted evidence",
         "quarantined by the controller",
         "blocked by INVENTORY_CHANGED (step 16, 3 times, quarantine)",
         "what to do",
@@ -236,16 +239,16 @@ async def test_explain_a_node_that_was_never_accepted(world: World) -> None:
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     assert list(answer.findings) == [
         "state unknown: no evidence has been seen since this controller started",
-        "pins: 1 GPUs, 0 of them enrolled by an operator",
+        "enrolled GPUs: 1, 0 of them by an operator",
     ]
     assert answer.identity_document == ""
 
 
-async def test_explain_an_eligible_node_without_pins(world: World) -> None:
+async def test_explain_an_eligible_node_without_enrolled_gpus(world: World) -> None:
     world.fleet.set(fleet_of(node_view("a")))
     answer = await world.stub.ExplainNode(pb.ExplainNodeRequest(name="a"), timeout=DEADLINE)
     assert answer.findings[0] == "state eligible: evidence counts for another 50 s"
-    assert answer.findings[-1] == "pins: none yet"
+    assert answer.findings[-1] == "enrolled GPUs: none yet"
     assert answer.pin_document == ""
 
 

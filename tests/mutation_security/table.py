@@ -50,5 +50,12 @@ SECURITY_MUTATIONS: Final = (
     *verifier.ENTRIES,
 )
 
-SAMPLE: Final = ("roles", "signature", "nonce-once", "pins", "lease-at-each-decision", "log-chain")
+SAMPLE: Final = (
+    "roles",
+    "signature",
+    "nonce-once",
+    "enrolled_gpus",
+    "lease-at-each-decision",
+    "log-chain",
+)
 """Taken out in every test run; `make mutation-security` takes out all."""

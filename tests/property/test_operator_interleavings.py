@@ -1,8 +1,8 @@
 """Two replicas on one store, in any order of evidence, operators, outages and looks.
 
 What must hold: a denial ends only by an act that saw it, also where the store is put back;
-pins change only to what the act was shown; a replica that has looked agrees with the store;
-nothing else in a record is lost.
+enrolled GPUs change only to what the act was shown; a replica that has looked agrees with the
+store; nothing else in a record is lost.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class Interleavings(RuleBasedStateMachine):
         self.replicas = [Replica(self.shared, self.clock) for _ in range(2)]
         for replica in self.replicas:
             self.do(replica.reconciler.begin())
-        self.pins: tuple[EnrolledGpu, ...] = (CARDS[0],)
+        self.enrolled_gpus: tuple[EnrolledGpu, ...] = (CARDS[0],)
         self.denied = False
         self.instance: str | None = None
         self.once: list[tuple[QuarantineEntry | None, int | None]] = []
@@ -165,7 +165,7 @@ class Interleavings(RuleBasedStateMachine):
         result = self.do(self.replicas[which].operator_service.accept(order(), shown.version))
         if isinstance(result, Done):
             assert shown.candidate is not None
-            self.pins = tuple(replace(x, enrolled=True) for x in shown.candidate.gpus)
+            self.enrolled_gpus = tuple(replace(x, enrolled=True) for x in shown.candidate.gpus)
             self.lifted()
 
     @rule(which=WHICH)
@@ -237,8 +237,8 @@ class Interleavings(RuleBasedStateMachine):
         self.all_settles()
 
     @invariant()
-    def pins_are_what_an_operator_saw(self) -> None:
-        assert self.record.gpus == self.pins
+    def enrolled_gpus_are_what_an_operator_saw(self) -> None:
+        assert self.record.gpus == self.enrolled_gpus
 
     @invariant()
     def a_denial_is_in_the_store_or_on_its_way(self) -> None:

@@ -244,14 +244,14 @@ async def test_claiming_the_whole_fleet_harms_nobody_else() -> None:
         for n, name in enumerate(owners):
             async with world.client(name, instance=f"{n:032x}") as client:
                 await client.accepted(inventory(*(gpu(4 * n + i) for i in range(4))))
-        pins = world.store.snapshot().claims
+        enrolled_gpus = world.store.snapshot().claims
         async with world.client("thief", instance="f" * 32) as thief:
             await thief.answer(
                 await thief.admitted(), content=inventory(*(gpu(i) for i in range(16)))
             )
             assert (await thief.verdict()).code == "GPU_CLAIMED_TWICE"
         assert world.state("thief") is NodeState.REFUSED
-        assert world.store.snapshot().claims == pins
+        assert world.store.snapshot().claims == enrolled_gpus
         for n, name in enumerate(owners):
             assert world.state(name) is NodeState.ELIGIBLE
             async with world.client(name, instance=f"{n:032x}") as client:

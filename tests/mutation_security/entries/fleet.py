@@ -1,4 +1,4 @@
-"""Security mutations of `controller/fleet`: pins, claims and the trust in a node."""
+"""Security mutations of `controller/fleet`: enrolled GPUs, claims and the trust in a node."""
 
 from typing import Final
 

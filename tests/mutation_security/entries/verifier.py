@@ -157,9 +157,9 @@ ENTRIES: Final = (
         f"{HOSTILE}::test_a_crash_loop_only_moves_forward",
     ),
     one(
-        "pins",
+        "enrolled_gpus",
         "controller/verifier/inventory.py",
-        "            for x in _changes(question.evidence.inventory, question.pins)\n",
+        "            for x in _changes(question.evidence.inventory, question.enrolled_gpus)\n",
         "            for x in ()\n",
         f"{RPC}::test_a_changed_gpu_is_quarantined_and_stays_so_for_new_streams",
         f"{PINS}::test_a_new_uuid_is_another_machine",
@@ -182,7 +182,8 @@ ENTRIES: Final = (
     one(
         "denials-follow-hardware",
         "controller/verifier/inventory.py",
-        "elif gpu.uuid not in pins and (node := question.enrollment.quarantined_holder(gpu.uuid)):",
+        "elif gpu.uuid not in enrolled_gpus and (\n"
+        "            node := question.enrollment.quarantined_holder(gpu.uuid)\n        ):",
         "elif False and (node := ''):",
         f"{PINS}::test_a_denial_follows_the_hardware_to_another_node",
     ),

@@ -19,8 +19,8 @@ from controller.fleet.quarantine import (
     QuarantineEntries,
     Shown,
     accepted,
+    enrollment_digest,
     pin_changes,
-    pins_digest,
     released,
     show,
 )
@@ -55,7 +55,7 @@ class Store(MemoryEnrollmentStore):
         return self.losses < 0
 
 
-async def test_pins_stay_and_a_node_without_record_gets_one() -> None:
+async def test_enrolled_gpus_stay_and_a_node_without_record_gets_one() -> None:
     store = Store([PINNED])
     denials = QuarantineEntries(store)
     assert await denials.deny("gpu-1", FIRST)
@@ -179,10 +179,12 @@ class TestCandidates:
     def test_a_gpu_that_is_lost_for_good_can_be_left_out(self) -> None:
         gone = LostGpu(gpu_view(0).uuid, 0, "", "GPU_IS_LOST")
         cards = (gpu_view(0, lost=gone), gpu_view(1))
-        pins = tuple(EnrolledGpu(x.uuid, x.serial) for x in cards)
-        record = EnrollmentRecord("gpu-1", node_uid="u", spire_agent="s", gpus=pins)
+        enrolled_gpus = tuple(EnrolledGpu(x.uuid, x.serial) for x in cards)
+        record = EnrollmentRecord("gpu-1", node_uid="u", spire_agent="s", gpus=enrolled_gpus)
         view = node_view(acceptance=acceptance(gpus=cards))
-        assert shown(record, view).candidate == Candidate("GPU_LOST", "u", "s", pins[1:], "e" * 64)
+        assert shown(record, view).candidate == Candidate(
+            "GPU_LOST", "u", "s", enrolled_gpus[1:], "e" * 64
+        )
 
     @pytest.mark.parametrize(
         "changes",
@@ -196,11 +198,11 @@ class TestCandidates:
     def test_otherwise_there_is_none(self, changes: dict[str, Any]) -> None:
         gone = LostGpu(gpu_view(0).uuid, 0, "", "GPU_IS_LOST")
         lost = acceptance(gpus=(gpu_view(0, lost=gone),))
-        pins = (EnrolledGpu(gpu_view(0).uuid), EnrolledGpu(gpu_view(1).uuid))
+        enrolled_gpus = (EnrolledGpu(gpu_view(0).uuid), EnrolledGpu(gpu_view(1).uuid))
         fields = changes or {"acceptance": acceptance()}
         if fields.get("acceptance") and changes:
             fields = {"acceptance": replace(fields["acceptance"], gpus=lost.gpus)}
-        record = EnrollmentRecord("gpu-1", gpus=pins)
+        record = EnrollmentRecord("gpu-1", gpus=enrolled_gpus)
         assert shown(record, node_view(**fields)).candidate is None
 
     def test_no_gpu_left_is_no_hardware(self) -> None:
@@ -289,7 +291,7 @@ class TestChanges:
 
 
 class TestAccepting:
-    def test_the_candidate_becomes_the_pins_and_the_denial_ends(self) -> None:
+    def test_the_candidate_becomes_the_enrolled_gpus_and_the_denial_ends(self) -> None:
         after = accepted(shown(), known(), shown().version)
         assert after == EnrollmentRecord(
             "gpu-1",
@@ -298,7 +300,7 @@ class TestAccepting:
             instance="a" * 32,
             lifted_ns=DENIAL.wall_ns,
         )
-        assert pins_digest(after) == pins_digest(CANDIDATE)
+        assert enrollment_digest(after) == enrollment_digest(CANDIDATE)
 
     def test_a_proven_key_stays_pinned_with_its_board(self) -> None:
         record = replace(RECORD, gpus=(replace(SAME, identity_key="k"),))

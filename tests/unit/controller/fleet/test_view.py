@@ -68,8 +68,8 @@ def test_a_lost_gpu_that_nobody_can_place_comes_last() -> None:
     first = scene.accepted()
     scene.remember(first)
     record = scene.enrollment.records["gpu-1"]
-    pins = (replace(record.gpus[0], pci_bus_id=None), record.gpus[1])
-    scene.enrollment = scene.enrollment.with_record(replace(record, gpus=pins))
+    enrolled_gpus = (replace(record.gpus[0], pci_bus_id=None), record.gpus[1])
+    scene.enrollment = scene.enrollment.with_record(replace(record, gpus=enrolled_gpus))
     scene.evidence = {"inventory": inventory(gpu(1, index=0))}
     after = scene.accepted()
     assert [x.uuid for x in read(after).gpus] == [gpu_uuid(2), gpu_uuid(1)]

@@ -122,7 +122,7 @@ def refused(result: Done | Refusal) -> ReasonCode:
 
 
 class TestAccept:
-    async def test_pins_change_and_the_node_waits_for_evidence(self) -> None:
+    async def test_enrolled_gpus_change_and_the_node_waits_for_evidence(self) -> None:
         world = OperatorWorld(RECORD)
         result = done(await world.workbench.accept(ORDER, world.version))
         assert world.record == replace(
@@ -229,7 +229,7 @@ class TestAccept:
         version, world.store.gone = world.version, True
         assert refused(await world.workbench.accept(ORDER, version)) is ReasonCode.ENROLLMENT_STALE
 
-    async def test_a_node_that_never_was_accepted_gets_its_first_pins(self) -> None:
+    async def test_a_node_that_never_was_accepted_gets_its_first_enrolled_gpus(self) -> None:
         world = OperatorWorld()
         world.quarantined("gpu-1")
         await world.denials.deny("gpu-1", DENIAL)
@@ -254,7 +254,7 @@ class TestAccept:
 
 
 class TestRelease:
-    async def test_the_pins_stay(self) -> None:
+    async def test_the_enrolled_gpus_stay(self) -> None:
         world = OperatorWorld(RECORD)
         result = done(await world.workbench.release(ORDER, world.version))
         assert world.record == replace(RECORD, denial=None, lifted_ns=DENIAL.wall_ns)

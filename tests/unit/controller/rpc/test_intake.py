@@ -222,7 +222,9 @@ async def test_what_changed_while_the_grant_was_written_is_seen() -> None:
     assert workbench.state() is not NodeState.ELIGIBLE
 
 
-async def test_pins_that_changed_while_the_grant_was_written_are_settled_next_round() -> None:
+async def test_enrolled_gpus_that_changed_while_the_grant_was_written_are_settled_next_round() -> (
+    None
+):
     workbench = Workbench()
     workbench.audit.held = asyncio.Event()
     taking = asyncio.create_task(workbench.take())

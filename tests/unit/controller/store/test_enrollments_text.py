@@ -49,8 +49,8 @@ def test_this_is_version_one() -> None:
     assert encode_record(EnrollmentRecord("n", lifted_ns=1)).endswith(
         ',"denial":null,"lifted_ns":1}'
     )
-    pin = EnrolledGpu("GPU-1")
-    assert encode_record(EnrollmentRecord("n", gpus=(pin,))).count(
+    enrolled_gpu = EnrolledGpu("GPU-1")
+    assert encode_record(EnrollmentRecord("n", gpus=(enrolled_gpu,))).count(
         '{"uuid":"GPU-1","serial":null,"identity_key":null,"pci_bus_id":null,'
         '"enrolled":false,"complete":true}'
     )

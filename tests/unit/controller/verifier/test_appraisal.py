@@ -85,7 +85,7 @@ def test_a_failed_read_is_another_inventory() -> None:
     assert result.code is ReasonCode.INVENTORY_INCOMPLETE
 
 
-def test_pins_and_policy_are_asked_again_about_the_same_inventory() -> None:
+def test_enrolled_gpus_and_policy_are_asked_again_about_the_same_inventory() -> None:
     scene = Scene()
     first = scene.answer(scene.opened())
     assert isinstance(first, Accepted)
@@ -159,7 +159,7 @@ def later(scene: Scene, **second: Any) -> tuple[Accepted, Accepted | Refused]:
     return first, result
 
 
-def test_use_changes_neither_class_nor_identity_nor_pins() -> None:
+def test_use_changes_neither_class_nor_identity_nor_enrolled_gpus() -> None:
     first, second = later(Scene(), allocations=(HELD,), processes=(PROCESS,))
     assert isinstance(second, Accepted)
     assert second.attestation_hash == first.attestation_hash

@@ -44,8 +44,8 @@ def refused(scene: Scene) -> Refused:
     return result
 
 
-def other(*pins: EnrolledGpu, denial: QuarantineEntry | None = None) -> EnrollmentRecord:
-    return EnrollmentRecord(OTHER, gpus=pins, denial=denial)
+def other(*enrolled_gpus: EnrolledGpu, denial: QuarantineEntry | None = None) -> EnrollmentRecord:
+    return EnrollmentRecord(OTHER, gpus=enrolled_gpus, denial=denial)
 
 
 def test_evidence_changes_nothing_of_a_record_but_what_it_shows() -> None:
@@ -66,7 +66,7 @@ def test_evidence_changes_nothing_of_a_record_but_what_it_shows() -> None:
 
 
 class TestFirstUse:
-    def test_it_pins_what_answers_sorted_by_uuid(self) -> None:
+    def test_it_enrolled_gpus_what_answers_sorted_by_uuid(self) -> None:
         scene = shows(Scene(ca=CA), gpu(1, serial="N/A"), gpu(0))
         change = scene.accepted().enrollment
         assert change is not None
@@ -88,7 +88,7 @@ class TestFirstUse:
         scene.remember(first)
         back = shows(scene, gpu(0), gpu(1)).accepted()
         assert back.enrollment is not None
-        assert back.enrollment.new.pin(gpu_uuid(2)) == EnrolledGpu(
+        assert back.enrollment.new.enrolled_gpu(gpu_uuid(2)) == EnrolledGpu(
             gpu_uuid(2), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id
         )
 
@@ -110,15 +110,17 @@ class TestLostGpus:
 
     def test_a_gpu_that_is_absent_may_have_no_known_place(self) -> None:
         scene = Scene(ca=CA)
-        pins = (EnrolledGpu(gpu_uuid(1), gpu(0).serial), EnrolledGpu(gpu_uuid(2)))
-        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, "uid-1", gpus=pins))
+        enrolled_gpus = (EnrolledGpu(gpu_uuid(1), gpu(0).serial), EnrolledGpu(gpu_uuid(2)))
+        scene.enrollment = scene.enrollment.with_record(
+            EnrollmentRecord(NODE, "uid-1", gpus=enrolled_gpus)
+        )
         result = shows(scene, gpu(0)).accepted()
         assert result.lost == (LostGpu(gpu_uuid(2), -1, "", "VANISHED"),)
 
     def test_what_was_never_pinned_cannot_be_lost(self) -> None:
         result = shows(two_gpus(), gpu(0), gpu(1), lost=(lost_gpu(5),)).accepted()
         assert (result.lost, result.enrollment) == ((), None)
-        assert result.warnings == (f"{gpu_uuid(6)} is reported lost but not pinned here",)
+        assert result.warnings == (f"{gpu_uuid(6)} is reported lost but not enrolled here",)
 
     def test_a_lost_gpu_leaves_the_class_as_it_was(self) -> None:
         scene = two_gpus()
@@ -160,7 +162,7 @@ class TestChangedGpus:
 
 
 class TestCandidates:
-    """What an operator may be asked about: hardware against which only the pins stand."""
+    """What an operator may be asked about: hardware against which only the enrolled GPUs stand."""
 
     def test_a_swapped_card_is_offered_as_it_answers(self) -> None:
         result = refused(shows(two_gpus(), gpu(0), gpu(1, uuid=gpu_uuid(9))))
@@ -237,7 +239,7 @@ class TestClaims:
         scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(6))))
         shows(scene, gpu(0), gpu(1), lost=(lost_gpu(5),)).accepted()
 
-    def test_a_pinned_gpu_that_is_reported_lost_is_still_claimed(self) -> None:
+    def test_a_enrolled_gpu_that_is_reported_lost_is_still_claimed(self) -> None:
         scene = two_gpus()
         scene.enrollment = scene.enrollment.with_record(other(EnrolledGpu(gpu_uuid(2))))
         result = refused(shows(scene, gpu(0), lost=(lost_gpu(1),)))
@@ -249,19 +251,23 @@ class TestClaims:
         assert refused(scene).code is ReasonCode.GPU_CLAIMED_TWICE
 
     def test_an_enrolled_gpu_beats_first_use_on_both_sides(self) -> None:
-        pin = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        enrolled_gpu = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
         owner = Scene(ca=CA)
-        owner.enrollment = owner.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        owner.enrollment = owner.enrollment.with_record(
+            EnrollmentRecord(NODE, gpus=(enrolled_gpu,))
+        )
         owner.enrollment = owner.enrollment.with_record(other(EnrolledGpu(gpu_uuid(1))))
         owner.accepted()
         loser = two_gpus()
-        loser.enrollment = loser.enrollment.with_record(other(replace(pin)))
+        loser.enrollment = loser.enrollment.with_record(other(replace(enrolled_gpu)))
         assert refused(loser).code is ReasonCode.GPU_CLAIMED_TWICE
 
     def test_what_was_enrolled_stays_enrolled_when_it_is_completed(self) -> None:
-        pin = EnrolledGpu(gpu_uuid(1), None, enrolled=True, complete=False)
+        enrolled_gpu = EnrolledGpu(gpu_uuid(1), None, enrolled=True, complete=False)
         scene = Scene(ca=CA)
-        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        scene.enrollment = scene.enrollment.with_record(
+            EnrollmentRecord(NODE, gpus=(enrolled_gpu,))
+        )
         change = scene.accepted().enrollment
         assert change is not None
         assert change.new.gpus == (
@@ -269,18 +275,20 @@ class TestClaims:
         )
 
     def test_what_was_not_enrolled_is_not_by_being_listed_later(self) -> None:
-        pin = EnrolledGpu(gpu_uuid(1), None, complete=False)
+        enrolled_gpu = EnrolledGpu(gpu_uuid(1), None, complete=False)
         pools = (NodePool("gpu-1", uuids=frozenset({gpu_uuid(1)})),)
         scene = Scene(ca=CA, policy=Policy(pools=pools))
-        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        scene.enrollment = scene.enrollment.with_record(
+            EnrollmentRecord(NODE, gpus=(enrolled_gpu,))
+        )
         change = scene.accepted().enrollment
         assert change is not None
         assert not change.new.gpus[0].enrolled
 
     def test_enrolled_for_two_nodes_is_nobodys(self) -> None:
-        pin = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        enrolled_gpu = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
         scene = Scene(ca=CA)
-        for record in (EnrollmentRecord(NODE, gpus=(pin,)), other(pin)):
+        for record in (EnrollmentRecord(NODE, gpus=(enrolled_gpu,)), other(enrolled_gpu)):
             scene.enrollment = scene.enrollment.with_record(record)
         assert refused(scene).code is ReasonCode.GPU_CLAIMED_TWICE
 
@@ -353,10 +361,12 @@ class TestDenials:
         ]
 
     def test_denying_a_thief_does_not_deny_its_victim(self) -> None:
-        pin = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        enrolled_gpu = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
         denial = QuarantineEntry("OPERATOR", "thief", "operator", 0)
         scene = Scene(ca=CA)
-        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(pin,)))
+        scene.enrollment = scene.enrollment.with_record(
+            EnrollmentRecord(NODE, gpus=(enrolled_gpu,))
+        )
         scene.enrollment = scene.enrollment.with_record(
             other(EnrolledGpu(gpu_uuid(1)), denial=denial)
         )
@@ -364,11 +374,13 @@ class TestDenials:
 
 
 class TestRequiredEnrollment:
-    def required(self, policy: Policy, *pins: EnrolledGpu) -> Scene:
+    def required(self, policy: Policy, *enrolled_gpus: EnrolledGpu) -> Scene:
         scene = Scene(ca=CA, policy=policy)
         scene.settings = replace(scene.settings, enrollment_required=True)
-        if pins:
-            scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=pins))
+        if enrolled_gpus:
+            scene.enrollment = scene.enrollment.with_record(
+                EnrollmentRecord(NODE, gpus=enrolled_gpus)
+            )
         return scene
 
     @pytest.mark.parametrize(
@@ -471,7 +483,7 @@ class TestLevels:
         assert (confirmed.level, confirmed.attestor) == (Level.L1, "k8s_psat")
         assert plain.attestation_hash != confirmed.attestation_hash
 
-    def test_hardware_adds_measurements_and_keys_to_pins(self) -> None:
+    def test_hardware_adds_measurements_and_keys_to_enrolled_gpus(self) -> None:
         key = "c" * 64
         scene = Scene(ca=CA, hardware=Reports({gpu_uuid(1): key}))
         result = scene.accepted()

@@ -26,7 +26,7 @@ EXPLANATION = pb.ExplainNodeResponse(
     ],
     identity_document='{"cluster":"prod"}',
     pin_document='{"cluster":"other"}',
-    findings=["lease: ended", "pins: differ\x1b"],
+    findings=["lease: ended", "enrolled GPUs: differ\x1b"],
 )
 
 
@@ -35,7 +35,7 @@ def test_a_node_is_explained(ask: Cli, fleet: FakeFleetServer) -> None:
     out = ask("explain", "node", "gpu-a1").out
     assert "Cause:         A GPU was added or swapped" in out
     assert "What to do:    Look at the change with `gpuwarden node show NODE`" in out
-    assert "Findings:\n  lease: ended\n  pins: differ\\x1b\n" in out
+    assert "Findings:\n  lease: ended\n  enrolled GPUs: differ\\x1b\n" in out
     assert "2026-11-27T20:01:00.000Z   16     INVENTORY_CHANGED   3       GPU added\n" in out
     assert 'Enrolled identity:\n  {"cluster":"other"}\n' in out
     assert 'Identity of the last acceptance:\n  {"cluster":"prod"}\n' in out

@@ -219,7 +219,7 @@ def enrollment(fleet: FakeFleetServer) -> pb.Enrollment:
         node_uid="uid-1",
         denial=pb.Denial(
             code="INVENTORY_CHANGED",
-            reason="GPU-new is not one of the 2 pinned GPUs",
+            reason="GPU-new is not one of the 2 enrolled GPUs",
             actor="controller",
             at="2026-11-27T20:01:00.000Z",
         ),
@@ -242,7 +242,7 @@ SHOWN = [
     "Enrolled node UID:  uid-1",
     (
         "Quarantined:        INVENTORY_CHANGED by the controller at 2026-11-27T20:01:00.000Z: "
-        "GPU-new is not one of the 2 pinned GPUs"
+        "GPU-new is not one of the 2 enrolled GPUs"
     ),
     "",
     "Waits for an operator:",
