@@ -17,10 +17,9 @@ from typing import Final
 from cryptography import x509
 
 from gpuwarden.evidence.canonical import sha256_hex
-from gpuwarden.evidence.envelope import verify
-from gpuwarden.evidence.errors import AlgorithmDeniedError, DecodeError, SignatureInvalidError
+from gpuwarden.evidence.envelope import AlgorithmDeniedError, SignatureInvalidError, verify
 from gpuwarden.evidence.model import PROTOCOL, TYPE_CHALLENGE, Challenge
-from gpuwarden.evidence.strict_json import decode
+from gpuwarden.evidence.strict_json import DecodeError, decode
 from gpuwarden.identity.chain import ChainError, parse_chain, spiffe_id_of, verify_chain
 from gpuwarden.identity.spiffe_id import SpiffeId, SpiffeIdError
 

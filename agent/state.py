@@ -15,9 +15,8 @@ import msgspec
 
 from agent.detached import detached
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
-from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.evidence.model import Document, LogAlarm, WitnessedLog
-from gpuwarden.evidence.strict_json import parse
+from gpuwarden.evidence.strict_json import DecodeError, parse
 
 FILE_NAME: Final = "agent-state.json"
 VERSION: Final = 2

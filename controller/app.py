@@ -41,8 +41,8 @@ from controller.wiring.listeners import Addresses
 from controller.wiring.stores import StoreKindError
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, SystemClock
-from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import controller_id
+from gpuwarden.identity.svid import exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.moment import NS_PER_MS
 from gpuwarden.settings.loader import Loaded

@@ -29,9 +29,8 @@ from agent.session import machine
 from agent.session.machine import About, Answer, End, EndReason, Late, Read, Report, Tell, Verdict
 from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import Clock
-from gpuwarden.evidence.errors import EvidenceError
 from gpuwarden.evidence.model import WANT_PODS, LogAlarm, WitnessedCheckpoint
-from gpuwarden.evidence.strict_json import quote
+from gpuwarden.evidence.strict_json import EvidenceError, quote
 from gpuwarden.identity.svid import Svid
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, utc
 from gpuwarden.reasons import ReasonCode

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from controller.audit.files import LogBrokenError
-from gpuwarden.audit.key_change import MAX_CHANGES, KeyChange
+from gpuwarden.audit.checkpoint import MAX_CHANGES, KeyChange
 from gpuwarden.audit.note import NoteError, Signer, VerifierKey
 
 OWN_FILE = "log-key.pem"

@@ -22,9 +22,13 @@ from controller.audit.tree import LogState, Replay, TreeFile
 from controller.audit.writer import Opened
 from controller.record import Json, Record
 from gpuwarden.audit.chain import Broken, ChainVerifier
-from gpuwarden.audit.checkpoint import MAX_CHECKPOINT, open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.checkpoint import (
+    MAX_CHECKPOINT,
+    open_checkpoint,
+    sign_change,
+    unverified_checkpoint,
+)
 from gpuwarden.audit.files import lines_of, log_files
-from gpuwarden.audit.key_change import sign_change
 from gpuwarden.audit.merkle import Frontier
 from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.record import RecordKind

@@ -9,8 +9,7 @@ from typing import cast
 from controller.record import Json, Record
 from gpuwarden.audit.chain import Head
 from gpuwarden.audit.record import FORMAT, MAX_RECORD_BYTES
-from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
-from gpuwarden.evidence.errors import CanonicalError
+from gpuwarden.evidence.canonical import CanonicalError, CanonicalValue, canonical_json, sha256_hex
 from gpuwarden.moment import rfc3339
 
 _MAX_NAME = 300

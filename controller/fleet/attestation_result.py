@@ -15,6 +15,7 @@ from controller.fleet.enrollment import (
 )
 from controller.policy import Level
 from gpuwarden.evidence.class_document import ClassDocument
+from gpuwarden.evidence.known_inventory import KnownInventory
 from gpuwarden.evidence.model import (
     ZERO_DIGEST,
     Evidence,
@@ -24,7 +25,6 @@ from gpuwarden.evidence.model import (
     LostGpu,
     WitnessedCheckpoint,
 )
-from gpuwarden.evidence.outline import KnownInventory
 from gpuwarden.identity.chain import ChainProof
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode, Refusal

@@ -25,8 +25,7 @@ from controller.verifier.context import (
     WANT_INVENTORY,
     VerifierSettings,
 )
-from gpuwarden.audit.checkpoint import open_checkpoint, unverified_checkpoint
-from gpuwarden.audit.key_change import KeyChange
+from gpuwarden.audit.checkpoint import KeyChange, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.evidence.envelope import sign
 from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS

@@ -40,9 +40,9 @@ from controller.verifier.message import Opened
 from controller.verifier.session import NodeStanding
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
+from gpuwarden.evidence.known_inventory import KnownInventory
 from gpuwarden.evidence.model import Evidence, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
-from gpuwarden.evidence.outline import KnownInventory
 from gpuwarden.evidence.use_rules import contradictions
 from gpuwarden.reasons import ReasonCode, Refusal
 

@@ -30,8 +30,14 @@ from controller.verifier.session import (
     check_superseded,
     node_standing,
 )
-from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest, verify
-from gpuwarden.evidence.errors import AlgorithmDeniedError, DecodeError, SignatureInvalidError
+from gpuwarden.evidence.envelope import (
+    MAX_SIGNATURE_BYTES,
+    AlgorithmDeniedError,
+    SignatureInvalidError,
+    evidence_digest,
+    verify,
+)
+from gpuwarden.evidence.known_inventory import KnownInventory, evidence_showing
 from gpuwarden.evidence.model import (
     PROTOCOL,
     TYPE_EVIDENCE,
@@ -43,8 +49,7 @@ from gpuwarden.evidence.model import (
     EvidenceWithPods,
     FailureNotice,
 )
-from gpuwarden.evidence.outline import KnownInventory, evidence_showing
-from gpuwarden.evidence.strict_json import decode, quote
+from gpuwarden.evidence.strict_json import DecodeError, decode, quote
 from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 

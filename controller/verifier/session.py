@@ -26,9 +26,8 @@ from controller.verifier.context import (
     Standing,
     StreamFacts,
 )
-from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.evidence.model import PROTOCOL, Hello
-from gpuwarden.evidence.strict_json import decode, quote
+from gpuwarden.evidence.strict_json import DecodeError, decode, quote
 from gpuwarden.identity.chain import ChainError, ChainProof, verify_chain
 from gpuwarden.identity.spiffe_id import (
     Role,

@@ -15,10 +15,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
-from gpuwarden.evidence.envelope import evidence_digest, verify
-from gpuwarden.evidence.errors import AlgorithmDeniedError, DecodeError, SignatureInvalidError
+from gpuwarden.evidence.envelope import (
+    AlgorithmDeniedError,
+    SignatureInvalidError,
+    evidence_digest,
+    verify,
+)
 from gpuwarden.evidence.model import Document
-from gpuwarden.evidence.strict_json import decode
+from gpuwarden.evidence.strict_json import DecodeError, decode
 from gpuwarden.identity.chain import ChainError, parse_chain, spiffe_id_of, verify_chain
 from gpuwarden.identity.spiffe_id import SpiffeIdError
 

@@ -1,18 +1,28 @@
 """Verifies the hash chain of an audit log: the first number at which it is broken, or its head.
 
+Takes a log's own lines, or the lines of a log collector, among which it finds the records.
+
 A chain cannot show that its own tail was cut off, nor that its last record was
 changed: whoever needs that compares the head with one noted elsewhere (`expect`).
 What the checkpoints in it say about its records is checked beside it, by `tree_check`. Pure.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
-from gpuwarden.audit.record import GENESIS, LogRecord, RecordError, decode_record
+from gpuwarden.audit.record import (
+    FORMAT,
+    GENESIS,
+    MAX_RECORD_BYTES,
+    LogRecord,
+    RecordError,
+    decode_record,
+)
 from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeCheck, TreeFacts, TreeFault, Wanted
-from gpuwarden.evidence.canonical import sha256_hex
+from gpuwarden.evidence.canonical import CanonicalError, canonical_json, sha256_hex
 
 Accepted = Callable[[LogRecord, bytes], None]
 """Receives a record that fits, and its line without LF."""
@@ -237,3 +247,80 @@ def verify_lines(
 ) -> Verified | Broken:
     """Verify lines (each with its LF, as files yield them) as one log."""
     return verify_numbered(enumerate(lines, start=1), expect=expect, wanted=wanted)
+
+
+# --- records among the lines of a log collector
+
+_MARK = FORMAT.encode()
+_WRAPPERS = ("log", "message")
+"""Fields in which container runtimes and collectors keep the original line."""
+_MAX_LINE = 8 * MAX_RECORD_BYTES
+
+
+def records_among(lines: Iterable[bytes]) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield origin, seq, line number and canonical bytes of each record found.
+
+    The controller also writes each durable record to standard output. A log collector may put a
+    prefix before a line, wrap it in JSON, reorder its keys, and deliver it twice or late. A record
+    is recognised by `v` and brought back into canonical form.
+    """
+    for number, line in enumerate(lines, start=1):
+        found = _find(line) if _MARK in line and len(line) <= _MAX_LINE else None
+        if found is not None:
+            yield found["origin"], found["seq"], number, canonical_json(found)
+
+
+def verify_collected(
+    lines: Iterable[bytes], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
+) -> dict[str, Verified | Broken]:
+    """Verify the records of each origin in a collected log, in the order of their numbers.
+
+    `expect` and `wanted` are checked for every origin, so they make sense with one only.
+    """
+    by_origin: dict[str, dict[tuple[int, bytes], int]] = {}
+    for origin, seq, number, record in records_among(lines):
+        by_origin.setdefault(origin, {}).setdefault((seq, record), number)
+    return {
+        origin: verify_numbered(_in_order(found), expect=expect, wanted=wanted)
+        for origin, found in sorted(by_origin.items())
+    }
+
+
+def _in_order(found: dict[tuple[int, bytes], int]) -> Iterator[tuple[int, bytes]]:
+    for (_, record), number in sorted(found.items()):
+        yield number, record + b"\n"
+
+
+def _find(line: bytes) -> dict[str, Any] | None:
+    outer = _json_object(line)
+    if outer is None or _is_record(outer):
+        return outer
+    for wrapper in _WRAPPERS:
+        inner = outer.get(wrapper)
+        if isinstance(inner, str):
+            found = _json_object(inner.encode("utf-8", "replace"))
+            if found is not None and _is_record(found):
+                return found
+    return None
+
+
+def _json_object(line: bytes) -> dict[str, Any] | None:
+    start = line.find(b"{")
+    if start < 0:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(line[start:])
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def _is_record(found: dict[str, Any]) -> bool:
+    seq, origin = found.get("seq"), found.get("origin")
+    if found.get("v") != FORMAT or not isinstance(origin, str) or type(seq) is not int:
+        return False
+    try:
+        canonical_json(found)
+    except CanonicalError:
+        return False
+    return True

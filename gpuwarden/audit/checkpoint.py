@@ -1,4 +1,6 @@
-"""Checkpoints of an audit log: how long it is and its root, as C2SP tlog-checkpoint defines them.
+"""What an audit log signs: checkpoints, and changes of its key.
+
+A checkpoint states how long the log is and its root, as C2SP tlog-checkpoint defines them.
 
     lab/controller-0                               origin: cluster/replica
     4711                                           records in the tree
@@ -13,6 +15,7 @@ one that got lost, and states what is known of that. Pure.
 
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -127,3 +130,62 @@ def _tree_head(size: str, root: str) -> TreeHead:
 
 def _encoded(root: bytes) -> str:
     return b64encode(root).decode()
+
+
+# --- changes of the key
+
+KEY_CHANGE_KIND: Final = "gpuwarden.dev/log-key/v1"
+MAX_CHANGES: Final = 16
+"""Statements that travel with a challenge at most, the latest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """A statement that a log goes over to another key, signed by the old and by the new one.
+
+    Both keys carry the log's origin as name. Whoever knows the old key follows the statements to
+    the new one. Whoever was given the new key learns that its holder vouches for the old one.
+    """
+
+    old: VerifierKey
+    new: VerifierKey
+
+    @classmethod
+    def open(cls, note: str) -> Self:
+        """Read a statement and verify both signatures; raises NoteError."""
+        lines = open_note(note).split("\n")
+        if len(lines) != 4 or lines[0] != KEY_CHANGE_KIND or lines[3]:  # noqa: PLR2004 -- kind, two keys, and what follows the last line feed
+            raise NoteError("not a change of a log's key")
+        change = cls(VerifierKey.parse(lines[1]), VerifierKey.parse(lines[2]))
+        if change.old.name != change.new.name:
+            raise NoteError("a log's key can only give way to another one of the same log")
+        open_note(note, change.old, change.new)
+        return change
+
+
+def sign_change(old: Signer, new: Signer) -> str:
+    """The statement that `new` follows `old`."""
+    return sign_note(f"{KEY_CHANGE_KIND}\n{old.key}\n{new.key}\n", [old, new])
+
+
+def successor(pinned: VerifierKey, offered: VerifierKey, statements: Sequence[str]) -> VerifierKey:
+    """`offered`, if statements lead from `pinned` to it; raises NoteError.
+
+    Statements that cannot be read, or begin elsewhere, are passed over.
+    """
+    current = pinned
+    for note in statements[-MAX_CHANGES:]:
+        if current == offered:
+            break
+        try:
+            change = KeyChange.open(note)
+        except NoteError:
+            continue
+        if change.old == current:
+            current = change.new
+    if current != offered:
+        raise NoteError(
+            f"the log's key is {offered.name}+{offered.key_id.hex()}, and nothing leads to it"
+            f" from the pinned {pinned.name}+{pinned.key_id.hex()}"
+        )
+    return offered

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.audit.chain import Broken, Head, Verified, verify_lines
-from gpuwarden.audit.collected import verify_collected
+from gpuwarden.audit.chain import Broken, Head, Verified, verify_collected, verify_lines
 from gpuwarden.audit.record import MAX_RECORD_BYTES
 from gpuwarden.audit.tree_check import NOTHING_WANTED, Wanted
 

@@ -11,8 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.errors import DecodeError
-from gpuwarden.evidence.strict_json import decode
+from gpuwarden.evidence.strict_json import DecodeError, decode
 
 FORMAT = "gpuwarden.dev/audit/v1"
 """Value of `v`."""

@@ -8,8 +8,7 @@ over, by keys that follow from each other, and, if one is given, from a pinned o
 from base64 import b64decode
 from dataclasses import dataclass
 
-from gpuwarden.audit.checkpoint import Checkpoint, open_checkpoint, unverified_checkpoint
-from gpuwarden.audit.key_change import KeyChange
+from gpuwarden.audit.checkpoint import Checkpoint, KeyChange, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.merkle import Frontier, leaf_hash
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.audit.record import LogRecord, RecordKind

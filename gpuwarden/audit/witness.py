@@ -22,9 +22,9 @@ from gpuwarden.audit.checkpoint import (
     Checkpoint,
     TreeHead,
     open_checkpoint,
+    successor,
     unverified_checkpoint,
 )
-from gpuwarden.audit.key_change import successor
 from gpuwarden.audit.merkle import EMPTY_ROOT, ProofError, verify_consistency
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.reasons import ReasonCode

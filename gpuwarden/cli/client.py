@@ -24,9 +24,8 @@ from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Connection
 from gpuwarden.cli.terminal import shown
 from gpuwarden.identity.chain import ChainError, spiffe_id_of
-from gpuwarden.identity.offer import Offer, OfferRefusedError, appraise
 from gpuwarden.identity.spiffe_id import Role, SpiffeId, SpiffeIdError, parse_spiffe_id
-from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.svid import Offer, OfferRefusedError, Svid, appraise
 from gpuwarden.identity.tunnel import DialFailure, Tunnel, TunnelTimeouts
 from gpuwarden.support.part import CONTROLLER_PARTS, MAX_PART_BYTES, Part, missing
 from gpuwarden.wire.transport import client_options

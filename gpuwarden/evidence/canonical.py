@@ -12,9 +12,7 @@ from typing import Final
 import msgspec
 import rfc8785
 
-from gpuwarden.evidence import document_codec
-from gpuwarden.evidence.errors import CanonicalError
-from gpuwarden.evidence.strict_json import MAX_DEPTH, MAX_INT
+from gpuwarden.evidence.strict_json import MAX_DEPTH, MAX_INT, EvidenceError, encode_plain
 
 Plain = None | bool | int | str | list["Plain"] | dict[str, "Plain"]
 """What is left of a document once structs are objects."""
@@ -26,9 +24,13 @@ _ENCODER: Final = json.JSONEncoder(
 )
 
 
+class CanonicalError(EvidenceError):
+    """The value has no canonical form here: a float, a large integer, a foreign type."""
+
+
 def canonical_json(value: CanonicalValue) -> bytes:
     """RFC 8785 form of structs, mappings, sequences and scalars; raises CanonicalError."""
-    if isinstance(value, msgspec.Struct) and (found := document_codec.encode(value)) is not None:
+    if isinstance(value, msgspec.Struct) and (found := encode_plain(value)) is not None:
         return found
     plain = _plain(value, 0)
     text = _ENCODER.encode(plain)

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwarden.evidence.canonical import canonical_json, tagged_digest
-from gpuwarden.evidence.errors import DecodeError, NoDocumentError
 from gpuwarden.evidence.model import Document, FailedRead, Gpu, Inventory
-from gpuwarden.evidence.strict_json import decode
+from gpuwarden.evidence.strict_json import DecodeError, EvidenceError, decode
 
 TAG: Final = "gpuwarden.dev/class/v1"
 MAX_BYTES: Final = 64 * 1024
@@ -39,6 +38,10 @@ CLASS_FACTS: Final = frozenset(
 """Wire names of the inventory's facts that the document holds: without them there is none."""
 
 Scalar = str | bool | int | None
+
+
+class NoDocumentError(EvidenceError):
+    """The inventory has no document: a fact that the document holds is not known."""
 
 
 class Platform(Document, frozen=True):

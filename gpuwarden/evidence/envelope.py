@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from gpuwarden.evidence.canonical import sha256_hex
-from gpuwarden.evidence.errors import AlgorithmDeniedError, SignatureInvalidError
+from gpuwarden.evidence.strict_json import EvidenceError
 
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
@@ -28,6 +28,14 @@ _EC_SIGNATURES: Final[dict[str, ec.ECDSA]] = {
     "secp256r1": ec.ECDSA(hashes.SHA256()),
     "secp384r1": ec.ECDSA(hashes.SHA384()),
 }
+
+
+class AlgorithmDeniedError(EvidenceError):
+    """The key is of a type, curve or size that may not sign evidence."""
+
+
+class SignatureInvalidError(EvidenceError):
+    """The signature does not verify over the received bytes."""
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpuwarden.evidence.canonical import canonical_json, tagged_digest
-from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.evidence.model import Document, Inventory
-from gpuwarden.evidence.strict_json import decode
+from gpuwarden.evidence.strict_json import DecodeError, decode
 
 TAG: Final = "gpuwarden.dev/node-identity/v1"
 MAX_BYTES: Final = 64 * 1024

@@ -1,7 +1,7 @@
 """Keeps this process's SVID current: the watchdog over the Workload API.
 
 One thread of its own builds the watch, probes it and rebuilds it as `watchdog`
-decides, takes what `offer` accepts, and publishes it as one immutable snapshot.
+decides, takes what `svid.appraise` accepts, and publishes it as one immutable snapshot.
 Readers never wait and never get an SVID that has expired or was withdrawn. It does
 not dial, sign or write anything.
 """
@@ -15,10 +15,11 @@ from datetime import datetime
 from typing import Protocol, Self
 
 from gpuwarden.clock import Clock
-from gpuwarden.identity.offer import (
+from gpuwarden.identity.svid import (
     IdentityWithdrawnError,
     Offer,
     OfferRefusedError,
+    Svid,
     Wanted,
     appraise,
     end_of,
@@ -27,7 +28,6 @@ from gpuwarden.identity.offer import (
     is_stale,
     lifetime_of,
 )
-from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.watchdog import Limits, Step, Watchdog
 from gpuwarden.identity.workload_api import (
     SpiffeWorkloadApi,
@@ -102,7 +102,7 @@ class SvidWatcher:
         self._subscribing = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="svid-svid_watcher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="svid-watcher", daemon=True)
 
     @classmethod
     def dialing(

@@ -1,7 +1,7 @@
 """The SPIFFE Workload API through the `spiffe` library: one fetch, or a watch.
 
 Translates the library's classes and errors and judges nothing; see
-`offer` and `watchdog`. Calls block, and the library calls back on its own threads.
+`svid` and `watchdog`. Calls block, and the library calls back on its own threads.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from spiffe import WorkloadApiClient, X509Bundle, X509Source, X509Svid
 from spiffe.errors import PySpiffeError
 
-from gpuwarden.identity.offer import Offer, Wanted, choose
+from gpuwarden.identity.svid import Offer, Wanted, choose
 
 _SHOWN_TEXT = 200
 WAKE_S = 10.0

@@ -5,8 +5,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
-from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id
-from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, sign_change
 from gpuwarden.audit.merkle import Frontier, leaf_hash
 from gpuwarden.audit.note import Signer
 from tests.builders.audit_log import GENESIS, digest, line

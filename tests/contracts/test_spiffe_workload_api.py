@@ -16,8 +16,8 @@ import pytest
 from spiffe._proto import workload_pb2, workload_pb2_grpc
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.identity.offer import Offer, exactly
 from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.identity.svid import Offer, exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher, WorkloadApi
 from gpuwarden.identity.watchdog import Limits
 from gpuwarden.identity.workload_api import (

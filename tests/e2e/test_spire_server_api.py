@@ -12,9 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from gpuwarden.identity.offer import OfferRefusedError, appraise, exactly
 from gpuwarden.identity.spiffe_id import SpiffeId, parse_spiffe_id
-from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.svid import OfferRefusedError, Svid, appraise, exactly
 from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.identity.workload_api import SpiffeWorkloadApi, WorkloadApiError
 from gpuwarden.settings.values import Address

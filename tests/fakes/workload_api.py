@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpuwarden.identity.offer import Offer
+from gpuwarden.identity.svid import Offer
 from gpuwarden.identity.workload_api import WorkloadApiError
 
 Answer = Offer | Exception

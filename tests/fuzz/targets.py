@@ -30,18 +30,12 @@ from controller.policies.file import PolicyInvalidError, decode_policy
 from controller.verifier.session import read_hello
 from controller.web.verbs import ArgsError, decode_args
 from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.class_document import attestation_hash, class_document
+from gpuwarden.evidence.class_document import NoDocumentError, attestation_hash, class_document
 from gpuwarden.evidence.class_document import decode_class_document as read_class
-from gpuwarden.evidence.envelope import verify
-from gpuwarden.evidence.errors import (
-    AlgorithmDeniedError,
-    DecodeError,
-    NoDocumentError,
-    SignatureInvalidError,
-)
+from gpuwarden.evidence.envelope import AlgorithmDeniedError, SignatureInvalidError, verify
 from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import Challenge, Evidence, FailureNotice
-from gpuwarden.evidence.strict_json import decode
+from gpuwarden.evidence.strict_json import DecodeError, decode
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
 from gpuwarden.settings.report import render

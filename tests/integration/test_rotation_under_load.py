@@ -18,10 +18,9 @@ import grpc.aio
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import SpiffeId, parse_spiffe_id
-from gpuwarden.identity.svid import Svid
+from gpuwarden.identity.svid import Svid, exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.tunnel import Tunnel
 from gpuwarden.identity.watchdog import Limits

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.identity.svid import exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.watchdog import Limits
 from sandbox.spiffe.control import ControlError, ask

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from gpuwarden.identity.chain import ChainInvalidError, parse_chain
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
-from gpuwarden.identity.tls_context import client_context
-from gpuwarden.identity.tunnel import DialError, DialFailure, Tunnel, TunnelTimeouts
+from gpuwarden.identity.tunnel import DialError, DialFailure, Tunnel, TunnelTimeouts, client_context
 from gpuwarden.wire.transport import client_options, server_options
 from sandbox.spiffe.ca import InsecureCa, IssuedSvid
 from tests.builders.svids import FakeSvidSource, new_svid

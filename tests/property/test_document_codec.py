@@ -8,11 +8,10 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.evidence import document_codec
-from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.errors import CanonicalError, DecodeError
+from gpuwarden.evidence import strict_json
+from gpuwarden.evidence.canonical import CanonicalError, canonical_json
 from gpuwarden.evidence.model import Document, Evidence
-from gpuwarden.evidence.strict_json import MAX_INT, decode, parse
+from gpuwarden.evidence.strict_json import MAX_INT, DecodeError, decode, parse
 from tests.builders.evidence import Scene
 
 
@@ -62,7 +61,7 @@ def the_long_way(tree: Tree) -> bytes:
 @given(TREES)
 def test_bytes_are_those_of_rfc_8785(tree: Tree) -> None:
     assert canonical_json(tree) == the_long_way(tree)
-    found = document_codec.encode(tree)
+    found = strict_json.encode_plain(tree)
     assert found in {None, the_long_way(tree)}
 
 
@@ -70,7 +69,7 @@ def test_bytes_are_those_of_rfc_8785(tree: Tree) -> None:
 def test_canonical_bytes_are_read_back(tree: Tree) -> None:
     data = the_long_way(tree)
     assert decode(data, Tree, max_bytes=len(data)) == tree
-    assert document_codec.decode(data, Tree) in {None, tree}
+    assert strict_json.decode_plain(data, Tree) in {None, tree}
 
 
 @given(TREES, st.data())
@@ -81,7 +80,7 @@ def test_a_changed_byte_is_judged_as_the_long_way_judges_it(
     at = data.draw(st.integers(0, len(good) - 1))
     piece = data.draw(st.sampled_from([b"", b" ", b"0", b'"', b",", b"9" * 17, b"1.0", b"\xff"]))
     changed = good[:at] + piece + good[at + data.draw(st.integers(0, 1)) :]
-    found = document_codec.decode(changed, Tree)
+    found = strict_json.decode_plain(changed, Tree)
     if found is not None:
         value = parse(changed, max_bytes=len(changed))
         assert msgspec.convert(value, Tree, strict=True) == found
@@ -110,33 +109,33 @@ LEAF = b'{"alphaBeta":1,"yes":true,"zeta":"z"}'
     ],
 )
 def test_only_exact_bytes_go_the_short_way(before: bytes, after: bytes) -> None:
-    assert document_codec.decode(LEAF, Leaf) == Leaf(zeta="z", alpha_beta=1, yes=True)
-    assert document_codec.decode(LEAF.replace(before, after), Leaf) is None
+    assert strict_json.decode_plain(LEAF, Leaf) == Leaf(zeta="z", alpha_beta=1, yes=True)
+    assert strict_json.decode_plain(LEAF.replace(before, after), Leaf) is None
 
 
 @pytest.mark.parametrize("type_", [Open, Short, Wide, dict, int])
 def test_types_that_could_hold_anything_else_do_not_go_it(type_: Any) -> None:
-    assert document_codec.decode(b'{"name":"y"}', type_) is None
+    assert strict_json.decode_plain(b'{"name":"y"}', type_) is None
 
 
 def test_fields_that_hold_what_their_types_do_not_say_do_not_either() -> None:
     wrong: list[Any] = [1.5, {"a": 1}, object(), "\ud800"]
     for value in wrong:
-        assert document_codec.encode(Leaf(zeta=value, alpha_beta=1, yes=True)) is None
+        assert strict_json.encode_plain(Leaf(zeta=value, alpha_beta=1, yes=True)) is None
     with pytest.raises(CanonicalError):
         canonical_json(Leaf(zeta=wrong[0], alpha_beta=1, yes=True))
     with pytest.raises(CanonicalError):
         canonical_json(Leaf(zeta="", alpha_beta=2**53, yes=True))
-    assert document_codec.encode(Open(anything=1)) is None
+    assert strict_json.encode_plain(Open(anything=1)) is None
     digits = Leaf(zeta="7" * 64, alpha_beta=1, yes=True)
-    assert document_codec.encode(digits) == canonical_json(digits)
+    assert strict_json.encode_plain(digits) == canonical_json(digits)
 
 
 def test_evidence_goes_the_short_way_and_equals_the_long_one() -> None:
     evidence = Scene().accepted().evidence
-    data = document_codec.encode(evidence)
+    data = strict_json.encode_plain(evidence)
     assert data == rfc8785.dumps(msgspec.to_builtins(evidence))
     assert data is not None
-    assert document_codec.decode(data, Evidence) == evidence
+    assert strict_json.decode_plain(data, Evidence) == evidence
     with pytest.raises(DecodeError):
         decode(data, Evidence, max_bytes=len(data) - 1)

@@ -20,10 +20,9 @@ from gpuwarden.evidence.class_document import (
     decode_class_document,
     diff,
 )
-from gpuwarden.evidence.envelope import pae, verify
-from gpuwarden.evidence.errors import DecodeError, SignatureInvalidError
+from gpuwarden.evidence.envelope import SignatureInvalidError, pae, verify
 from gpuwarden.evidence.model import Evidence, Fabric, Gpu, Inventory, MigDevice, NvLink
-from gpuwarden.evidence.strict_json import decode, parse
+from gpuwarden.evidence.strict_json import DecodeError, decode, parse
 from tests.builders.inventory import gpu, gpu_uuid, host, inventory, mig_uuid
 from tests.golden.generate import FOLDER
 from tests.golden.signers import certificate, fixed_key, sign_again

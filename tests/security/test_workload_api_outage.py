@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from spiffe.workloadapi.workload_api_client import RetryPolicy
 
-from gpuwarden.identity.offer import exactly
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
+from gpuwarden.identity.svid import exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.watchdog import Limits
 from gpuwarden.identity.workload_api import SpiffeWorkloadApi, WorkloadApiError

@@ -20,7 +20,7 @@ from gpuwarden.evidence.class_document import (
     diff,
 )
 from gpuwarden.evidence.class_document import facts as document_facts
-from gpuwarden.evidence.errors import DecodeError
+from gpuwarden.evidence.strict_json import DecodeError
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 
 CLASSES: Final[tuple[Column[pb.Class], ...]] = (

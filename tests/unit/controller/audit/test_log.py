@@ -18,8 +18,7 @@ from controller.audit.opening import audit_log
 from controller.audit.repeats import HOUR_NS
 from controller.audit.sealing import SealedLine
 from controller.record import AuditUnavailableError
-from gpuwarden.audit.chain import Head
-from gpuwarden.audit.collected import verify_collected
+from gpuwarden.audit.chain import Head, verify_collected
 from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.values import Duration

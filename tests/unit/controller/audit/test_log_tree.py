@@ -27,9 +27,15 @@ from controller.audit.key import KeyChanges, LogKeyError, log_keys
 from controller.audit.log import DurableLog
 from controller.audit.opening import open_files
 from controller.audit.tree import MAX_WAITING, NoNodeError, TreeFile
-from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, open_checkpoint, unverified_checkpoint
+from gpuwarden.audit.checkpoint import (
+    CHECKPOINT_RECORDS,
+    KeyChange,
+    open_checkpoint,
+    sign_change,
+    successor,
+    unverified_checkpoint,
+)
 from gpuwarden.audit.files import file_name, log_files
-from gpuwarden.audit.key_change import KeyChange, sign_change, successor
 from gpuwarden.audit.merkle import Frontier, leaf_hash, verify_consistency
 from gpuwarden.audit.note import Signer, VerifierKey, open_note
 from gpuwarden.settings.controller import AuditSettings

@@ -10,7 +10,7 @@ from controller.audit.log import DurableLog
 from controller.fleet.attestation_result import StreamState
 from controller.rpc.challenges import AuditHeads, Challenger, NoSvidError
 from controller.verifier.challenge import ID_BYTES, NONCE_BYTES
-from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.checkpoint import sign_change
 from gpuwarden.audit.witness import conclude
 from gpuwarden.evidence.envelope import verify
 from gpuwarden.evidence.model import TYPE_CHALLENGE, Challenge, WitnessedCheckpoint

@@ -7,12 +7,14 @@ import pytest
 
 from gpuwarden.audit.checkpoint import (
     Checkpoint,
+    KeyChange,
     TreeHead,
     log_id,
     open_checkpoint,
+    sign_change,
+    successor,
     unverified_checkpoint,
 )
-from gpuwarden.audit.key_change import KeyChange, sign_change, successor
 from gpuwarden.audit.merkle import EMPTY_ROOT
 from gpuwarden.audit.note import NoteError, VerifierKey, open_note, sign_note
 from tests.builders.log_keys import ORIGIN, checkpoint, signer

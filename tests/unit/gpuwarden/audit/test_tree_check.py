@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.audit.chain import BEFORE_FIRST, Broken, Verified, verify_lines
-from gpuwarden.audit.checkpoint import Checkpoint, TreeHead
-from gpuwarden.audit.collected import verify_collected
-from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.chain import BEFORE_FIRST, Broken, Verified, verify_collected, verify_lines
+from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, sign_change
 from gpuwarden.audit.merkle import Frontier
 from gpuwarden.audit.record import decode_record
 from gpuwarden.audit.tree_check import NOTHING_WANTED, TreeCheck, TreeFacts, TreeFault, Wanted

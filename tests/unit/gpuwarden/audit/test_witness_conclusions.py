@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.audit.checkpoint import TreeHead
-from gpuwarden.audit.key_change import sign_change
+from gpuwarden.audit.checkpoint import TreeHead, sign_change
 from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.witness import Alarm, Shown, Witnessed, conclude, remembered
 from gpuwarden.reasons import ReasonCode

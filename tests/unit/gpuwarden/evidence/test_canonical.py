@@ -7,8 +7,13 @@ from enum import IntEnum, StrEnum
 import msgspec
 import pytest
 
-from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex, tagged_digest
-from gpuwarden.evidence.errors import CanonicalError
+from gpuwarden.evidence.canonical import (
+    CanonicalError,
+    CanonicalValue,
+    canonical_json,
+    sha256_hex,
+    tagged_digest,
+)
 from gpuwarden.evidence.model import WitnessedCheckpoint
 
 

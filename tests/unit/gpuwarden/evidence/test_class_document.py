@@ -8,6 +8,7 @@ from gpuwarden.evidence.class_document import (
     CLASS_FACTS,
     ClassDocument,
     Difference,
+    NoDocumentError,
     attestation_hash,
     class_document,
     decode_class_document,
@@ -15,9 +16,9 @@ from gpuwarden.evidence.class_document import (
     facts,
     unread_facts,
 )
-from gpuwarden.evidence.errors import DecodeError, NoDocumentError
 from gpuwarden.evidence.model import FailedRead, Gpu, Host, Inventory
 from gpuwarden.evidence.node_identity import IDENTITY_FACTS
+from gpuwarden.evidence.strict_json import DecodeError
 from tests.builders.inventory import gpu, gpu_uuid, host, inventory
 
 

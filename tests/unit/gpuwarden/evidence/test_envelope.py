@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from gpuwarden.evidence.envelope import (
+    AlgorithmDeniedError,
+    SignatureInvalidError,
     SigningKey,
     evidence_digest,
     pae,
@@ -18,7 +20,6 @@ from gpuwarden.evidence.envelope import (
     verify,
     verifying_key,
 )
-from gpuwarden.evidence.errors import AlgorithmDeniedError, SignatureInvalidError
 from tests.golden.envelopes import twin
 
 TYPE = "application/vnd.gpuwarden.evidence.v1+json"

@@ -14,11 +14,12 @@ from gpuwarden.evidence.class_document import (
     class_document,
     decode_class_document,
 )
-from gpuwarden.evidence.envelope import evidence_digest, pae, verify
-from gpuwarden.evidence.errors import (
+from gpuwarden.evidence.envelope import (
     AlgorithmDeniedError,
-    DecodeError,
     SignatureInvalidError,
+    evidence_digest,
+    pae,
+    verify,
 )
 from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import (
@@ -37,7 +38,7 @@ from gpuwarden.evidence.node_identity import (
     identity_digest,
     node_identity,
 )
-from gpuwarden.evidence.strict_json import decode, parse
+from gpuwarden.evidence.strict_json import DecodeError, decode, parse
 from tests.golden.generate import FOLDER, VECTORS, text
 
 

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.evidence.model import Inventory
 from gpuwarden.evidence.node_identity import (
     NodeIdentity,
@@ -13,6 +12,7 @@ from gpuwarden.evidence.node_identity import (
     node_identity,
     serial,
 )
+from gpuwarden.evidence.strict_json import DecodeError
 from tests.builders.inventory import gpu, gpu_uuid, host, inventory, mig_device
 
 

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from gpuwarden.evidence.errors import DecodeError
 from gpuwarden.evidence.model import Hello
-from gpuwarden.evidence.strict_json import decode, parse, quote
+from gpuwarden.evidence.strict_json import DecodeError, decode, parse, quote
 
 HELLO = {
     "protocol": 1,

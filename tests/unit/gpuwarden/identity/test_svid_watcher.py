@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden.identity.offer import Offer, exactly
 from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.identity.svid import Offer, exactly
 from gpuwarden.identity.svid_watcher import SvidWatcher
 from gpuwarden.identity.watchdog import Limits
 from gpuwarden.identity.workload_api import WorkloadApiDeniedError, WorkloadApiError

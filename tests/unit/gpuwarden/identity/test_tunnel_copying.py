@@ -8,8 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
-from gpuwarden.identity.tls_context import client_context
-from gpuwarden.identity.tunnel import DialError, DialFailure, Tunnel, TunnelTimeouts, _copy
+from gpuwarden.identity.tunnel import (
+    DialError,
+    DialFailure,
+    Tunnel,
+    TunnelTimeouts,
+    _copy,
+    client_context,
+)
 from sandbox.spiffe.ca import InsecureCa
 from tests.builders.svids import new_svid
 from tests.fakes.tls_server import server_side

@@ -3,7 +3,7 @@
 import ssl
 from dataclasses import replace
 
-from gpuwarden.identity.tls_context import client_context
+from gpuwarden.identity.tunnel import client_context
 from tests.builders.ca import SpiffeCa
 
 AGENT = "spiffe://example.org/gpuwarden/agent/node-a"

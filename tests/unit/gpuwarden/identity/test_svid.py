@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from gpuwarden.identity.offer import (
+from gpuwarden.identity.spiffe_id import SpiffeId
+from gpuwarden.identity.svid import (
     IdentityWithdrawnError,
     Offer,
     OfferRefusedError,
@@ -18,7 +19,6 @@ from gpuwarden.identity.offer import (
     is_same,
     is_stale,
 )
-from gpuwarden.identity.spiffe_id import SpiffeId
 from sandbox.spiffe.ca import InsecureCa, IssuedSvid
 
 NOW = datetime(2027, 1, 15, tzinfo=UTC)

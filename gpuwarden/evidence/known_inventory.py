@@ -1,4 +1,4 @@
-"""Reads evidence whose inventory was read before, without reading that again. Pure.
+"""Reads evidence whose inventory was read before, without reading the inventory again. Pure.
 
 Most evidence repeats the inventory of the evidence before it, which is nearly all of its
 bytes. Those bytes are compared by their digest with the canonical form of the inventory
@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from gpuwarden.evidence.canonical import canonical_json
-from gpuwarden.evidence.document_codec import ENCODER, FAILED, may_be_long
 from gpuwarden.evidence.model import Evidence, EvidenceWithPods, Inventory
+from gpuwarden.evidence.strict_json import ENCODER, FAILED, may_be_long
 
 
 class _Outline(Evidence, frozen=True):

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.audit.chain import Broken, Head, Verified
-from gpuwarden.audit.collected import verify_collected
+from gpuwarden.audit.chain import Broken, Head, Verified, verify_collected
 from gpuwarden.audit.files import (
     Location,
     Report,

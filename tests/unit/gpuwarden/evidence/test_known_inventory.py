@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.known_inventory import KnownInventory, evidence_showing
 from gpuwarden.evidence.model import Evidence, EvidenceWithPods, FailedRead, GpuProcess, Inventory
-from gpuwarden.evidence.outline import KnownInventory, evidence_showing
 from gpuwarden.evidence.strict_json import MAX_INT, decode
 from tests.builders.evidence import Scene
 from tests.builders.inventory import gpu, host, inventory
