@@ -355,7 +355,7 @@ def reservation_message(
         made_at=made_at,
         age_s=_age_s(made_at, wall_ns),
         share_group=_share(first.record.share),
-        adopted=any(part.adopted for _, part in held.values()),
+        adopted=any(part.restored for _, part in held.values()),
     )
 
 

@@ -361,9 +361,9 @@ def _reserve(case: Case, judge: Judge, result: Result) -> Refused | Reserve:
         reservation = view.ids.make(subject, case.nonce)
     else:
         reservation = early.reservation
-    told = replace(result, gpus=chosen, reservation=reservation)
+    reserved = replace(result, gpus=chosen, reservation=reservation)
     return Reserve(
-        result_annotations(told, case.pod),
+        result_annotations(reserved, case.pod),
         reservation,
         case.ref,
         gpus,

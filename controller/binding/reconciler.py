@@ -29,17 +29,17 @@ from controller.ledger.occupancy import (
     Known,
     ReconciliationState,
     grant_refusal,
+    rolled_back,
     uncertainty,
-    went_back,
 )
 from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight, RecordInvalidError, key_of
 from controller.ledger.release import (
+    ClusterState,
     Drift,
     DriftKind,
     NodeGone,
-    Surroundings,
     UseReport,
-    sweep,
+    find_drift,
     unrecorded_nodes,
 )
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
@@ -48,11 +48,11 @@ from controller.ledger.restore import (
     Grants,
     LivePod,
     LoggedGrant,
-    adopted_on,
     granted_to,
     grants_of,
-    held_again,
     lost_grants,
+    restored_as_releasing,
+    restored_for_pod,
 )
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -69,7 +69,7 @@ class PodIndex(Protocol):
     async def look(self, pod: PodRef) -> PodSeen | PodGone:
         """The pod of that UID at its newest; raises PodsUnavailableError."""
 
-    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
         """Change the pod, so that older Bindings of it fail; raises PodsUnavailableError."""
 
     def reread(self) -> None:
@@ -82,17 +82,17 @@ class DriftSink(Protocol):
     def drifts(self, counts: Mapping[DriftKind, int]) -> None:
         """How many of each kind there are now."""
 
-    def adopted(self, pod: LivePod, gpu: str) -> None:
-        """A live pod's record was written again."""
+    def restored(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was restored."""
 
-    def history_went_back(self, gpus: frozenset[str]) -> None:
-        """Records are older than they were; nothing is granted for a while."""
+    def rollback_detected(self, gpus: frozenset[str]) -> None:
+        """The ledger was rolled back: nothing is granted until it is reconciled again."""
 
     def log_replayed(self, grants: Grants) -> None:
         """The audit log from before the start was read."""
 
     def held(self, grant: LoggedGrant) -> None:
-        """A GPU that the ledger had lost is held again, without its pod."""
+        """A GPU that the ledger had lost is held as Releasing until its node shows no use."""
 
     def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
         """The ledger no longer has these."""
@@ -128,7 +128,7 @@ class StartupReconciler:
             ports.boottime_ns(), log_replayed=ports.log_replay is None
         )
         self._remembered: Grants = {}
-        """What may have to be held again: until the ledger has it, on its own node."""
+        """Grants to restore, until the ledger has them on their own node."""
         self._known = LedgerSnapshot()
         self.listed_ns: int | None = None
         """When the last list of all pods was asked for."""
@@ -178,7 +178,7 @@ class StartupReconciler:
         """All records were read, asked for then."""
         ports, snapshot = self._ports, self._ports.store.snapshot()
         before = _changed(self._known, snapshot)
-        back, replaced = went_back(before, snapshot), grants_of(ports.take_replaced())
+        back, replaced = rolled_back(before, snapshot), grants_of(ports.take_replaced())
         self._known = snapshot
         gone = lost_grants(grants_of(before.entries.values()), snapshot, ())
         unseen = [x for x in gone if back or (key_of(x.gpu), x.reservation) in replaced]
@@ -191,10 +191,10 @@ class StartupReconciler:
                 log_replayed=self._reconciliation.log_replayed,
             )
             ports.pods.reread()
-            ports.sink.history_went_back(back)
+            ports.sink.rollback_detected(back)
         self._reconciliation = replace(self._reconciliation, ledger_read_ns=asked_ns)
 
-    async def survey(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
+    async def reconcile(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
         """Find drift and restore records.
 
         `live` was known before the ledger was last read, from a copy that was last listed at
@@ -209,11 +209,11 @@ class StartupReconciler:
         self._wait_for(drifts, (*lost, *missing.values()))
         ports.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
-            await self._adopt(drift)
+            await self._restore(drift)
         if self.is_firm:
-            settled = _by_key([x for x in lost if await self._hold(x)])
+            restored = _by_key([x for x in lost if await self._hold(x)])
             lacking = lost_grants(self._remembered, ports.store.snapshot(), ())
-            self._remembered = {k: x for k, x in _by_key(lacking).items() if k not in settled}
+            self._remembered = {k: x for k, x in _by_key(lacking).items() if k not in restored}
             self._wait_for(drifts, self._remembered.values())
 
     def _wait_for(self, drifts: tuple[Drift, ...], lacking: Collection[LoggedGrant]) -> None:
@@ -240,7 +240,7 @@ class StartupReconciler:
         """On a thread: of a large cluster it takes a while."""
         live = tuple(x for x in live if self._is_authentic(x))
         self._authentic = dict.fromkeys(live, True)
-        drifts = sweep(snapshot, Surroundings(_seen(live), live, self._gpu_nodes(snapshot)))
+        drifts = find_drift(snapshot, ClusterState(_seen(live), live, self._gpu_nodes(snapshot)))
         return drifts, lost_grants(self._remembered, snapshot, live)
 
     async def _hold(self, grant: LoggedGrant) -> bool:
@@ -256,11 +256,13 @@ class StartupReconciler:
             if isinstance(sight, PodSeen) and _is_kubelets(sight):
                 return True
             entry = await ports.store.read(grant.gpu)
-            record = held_again(None if entry is None else entry.record, grant, ports.draw_call())
+            record = restored_as_releasing(
+                None if entry is None else entry.record, grant, ports.draw_call()
+            )
             if record is None or isinstance(record, Elsewhere):
                 return record is None
             if isinstance(sight, PodSeen) and not sight.node:
-                await ports.pods.touch(grant.pod)
+                await ports.pods.requeue(grant.pod)
             if not await ports.store.compare_and_set(entry, record):
                 return False
         except RecordInvalidError:
@@ -270,19 +272,19 @@ class StartupReconciler:
         ports.sink.held(grant)
         return True
 
-    async def _adopt(self, drift: Drift) -> None:
-        live, ports = drift.adopt, self._ports
+    async def _restore(self, drift: Drift) -> None:
+        live, ports = drift.restore, self._ports
         if live is None:
             return
         try:
-            if not _is_so(await ports.pods.look(live.pod), live):
+            if not _is_unchanged(await ports.pods.look(live.pod), live):
                 return
             entry = await ports.store.read(drift.gpu)
-            record = adopted_on(
+            record = restored_for_pod(
                 None if entry is None else entry.record, live, drift.gpu, ports.draw_call()
             )
             if record is not None and await ports.store.compare_and_set(entry, record):
-                ports.sink.adopted(live, drift.gpu)
+                ports.sink.restored(live, drift.gpu)
         except (PodsUnavailableError, LedgerUnavailableError, RecordInvalidError):
             return  # the node waits, and so it does for another node's record to end
 
@@ -314,7 +316,7 @@ def _changed(known: LedgerSnapshot, now: LedgerSnapshot) -> LedgerSnapshot:
 
 def _grants_of(drift: Drift) -> tuple[LoggedGrant, ...]:
     """What a live pod lacks: its containers run on if it has gone before its record is restored."""
-    return () if drift.adopt is None else (granted_to(drift.adopt, drift.gpu),)
+    return () if drift.restore is None else (granted_to(drift.restore, drift.gpu),)
 
 
 def _without(remembered: Grants, ended: tuple[LoggedGrant, ...]) -> Grants:
@@ -347,7 +349,7 @@ def _is_kubelets(pod: PodSeen) -> bool:
     return bool(pod.node) and pod.reservation is None and not pod.has_ended
 
 
-def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:
+def _is_unchanged(pod: PodSeen | PodGone, live: LivePod) -> bool:
     return (
         isinstance(pod, PodSeen)
         and not pod.has_ended
@@ -362,7 +364,7 @@ def _is_so(pod: PodSeen | PodGone, live: LivePod) -> bool:
 ROUND_SECONDS: Final = 1.0
 _AT_ONCE: Final = 16
 """Calls to API server and store that are on their way together."""
-_ROUNDS_PER_SURVEY: Final = 10
+_ROUNDS_PER_RECONCILE: Final = 10
 """Every so many rounds the whole ledger is compared with the pods."""
 
 
@@ -378,7 +380,7 @@ class PodSource(Protocol):
     async def look(self, pod: PodRef) -> PodSeen | PodGone:
         """Past the copy; raises PodsUnavailableError."""
 
-    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
         """Change the pod and give it as stored; raises PodsUnavailableError."""
 
 
@@ -454,13 +456,13 @@ class ReservationReconciler:
             return
         snapshot = ports.store.snapshot()
         self._gone = {uid for uid in self._gone if uid in snapshot.by_pod}
-        surveys = not ports.reconciliation.is_firm or self._rounds % _ROUNDS_PER_SURVEY == 0
+        is_due = not ports.reconciliation.is_firm or self._rounds % _ROUNDS_PER_RECONCILE == 0
         self._rounds += 1
         changed, self._changed = self._changed, set()
         around = Around(snapshot, self._sight, ports.report, ports.gone, ports.boottime_ns())
         await self._do(self._followup.steps(around, changed))
-        if surveys:
-            await ports.reconciliation.survey(live, listed_ns)
+        if is_due:
+            await ports.reconciliation.reconcile(live, listed_ns)
 
     async def _read_ledger(self) -> bool:
         ports = self._ports
@@ -494,9 +496,9 @@ class ReservationReconciler:
                 await self._looked_for(pod)
             case RequeuePod(reservation, pod):
                 asked_ns = self._ports.boottime_ns()
-                answer = await _answered(self._ports.pods.touch(pod))
+                answer = await _answered(self._ports.pods.requeue(pod))
                 if answer is not None:
-                    self._followup.touched(reservation, answer, asked_ns)
+                    self._followup.requeued(reservation, answer, asked_ns)
                     self._news.set()
             case Rewrite():
                 await self._rewritten(action)

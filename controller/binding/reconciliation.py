@@ -18,7 +18,7 @@ from controller.ledger.attempt import (
     AttemptLimits,
     AttemptWatch,
     Move,
-    Touch,
+    Requeue,
     after_requeue,
     attempt_step,
     watch_attempt,
@@ -79,8 +79,8 @@ class Apart:
         self._seen.setdefault(holder.reservation, (holder, now_ns))
         return sight
 
-    def touched(self, reservation: str, answer: PodSeen | PodGone) -> None:
-        """What the API server itself answered."""
+    def requeued(self, reservation: str, answer: PodSeen | PodGone) -> None:
+        """Take the API server's answer to a requeue."""
         if reservation in self._seen and _is_apart(reservation, answer):
             self._proven.add(reservation)
 
@@ -127,7 +127,7 @@ class LookFor:
 
 @dataclass(frozen=True, slots=True)
 class RequeuePod:
-    """Requeue the pod of an attempt, and tell `touched` what the answer showed."""
+    """Requeue the pod of an attempt, and pass the answer to `Followup.requeued`."""
 
     reservation: str
     pod: PodRef
@@ -171,12 +171,12 @@ class Followup:
         """Nodes with a holder that is being released: which pods run there matters."""
         self._apart = Apart()
 
-    def touched(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
-        """The answer to a requeue, and when it was asked for."""
+    def requeued(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
+        """Take the answer to a requeue that was asked for at `asked_ns`."""
         watch = self._attempts.get(reservation)
         if watch is not None:
             self._attempts[reservation] = after_requeue(watch, answer, asked_ns)
-        self._apart.touched(reservation, answer)
+        self._apart.requeued(reservation, answer)
 
     def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
         """What is to be done now.
@@ -211,14 +211,14 @@ class Followup:
         self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
         self._releases = {k: x for k, x in self._releases.items() if k in releasing}
         self.releasing_nodes = frozenset(releasing.values())
-        touches = [
+        requeues = [
             *self._proposed(around, open_attempts, moves, looks),
             *(RequeuePod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),
         ]
         rewrites = (
             _rewrite(entries, reservation, move) for (reservation, move), entries in moves.items()
         )
-        return (*looks.values(), *touches, *rewrites)
+        return (*looks.values(), *requeues, *rewrites)
 
     def _of_interest(self, snapshot: LedgerSnapshot, pods: Collection[str]) -> Iterable[Entry]:
         entries = snapshot.entries
@@ -253,7 +253,7 @@ class Followup:
             sight = _sight_of_attempt(around, parts[0], looks)
             step = attempt_step(watch, entries[0].record.node, sight, around.now_ns, self._limits)
             match step:
-                case Touch():
+                case Requeue():
                     yield RequeuePod(reservation, pod)
                 case Move():
                     moves.setdefault((reservation, step), []).extend(entries)
@@ -363,8 +363,11 @@ class Showing:
         )
 
 
-class Settlement:
-    """One per process: remembers since when a GPU was shown as a pod's."""
+class KubeletAllocations:
+    """The allocations that are due to be recorded. One per process.
+
+    Remembers since when a GPU was shown as a pod's.
+    """
 
     def __init__(self) -> None:
         self._since_ns: dict[str, dict[GivenGpu, int]] = {}

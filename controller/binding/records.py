@@ -99,7 +99,7 @@ def reservation_record(change: ReservationChange) -> Record:
             assert_never(change.state)
 
 
-def adoption_record(pod: LivePod, gpu: str) -> Record:
+def restored_record(pod: LivePod, gpu: str) -> Record:
     """The `reservation.restored` record of one GPU."""
     return Record(
         RecordKind.RESERVATION_RESTORED,

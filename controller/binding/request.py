@@ -167,7 +167,7 @@ def _stale(text: str) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a pod is told about its place."""
+    """What gpuwarden writes into a pod about its place."""
 
     node: str
     attestation_hash: str | None
@@ -179,7 +179,7 @@ class Result:
 
 
 def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
-    """Our annotations, and their twins where the pod used the seeds' spelling."""
+    """The annotations of a result, and their aliases where the pod used the seeds' spelling."""
     found = {GIVEN_NODE: result.node, GIVEN_GUARANTEE: result.promise.guarantee.value}
     if result.promise.limit is not None:
         found[GUARANTEE_LIMIT] = result.promise.limit.value
@@ -188,7 +188,7 @@ def result_annotations(result: Result, pod: AdmittedPod) -> Mapping[str, str]:
     if result.reservation is not None:
         found |= {ASSIGNED_UUIDS: ",".join(result.gpus), RESERVATION_ID: result.reservation}
     if any(label.startswith(SEED_LABEL_PREFIX) for label in pod.labels):
-        found |= {twin: found[key] for twin, key in RESULT_ALIASES.items() if key in found}
+        found |= {alias: found[key] for alias, key in RESULT_ALIASES.items() if key in found}
     if result.gpus and _wants_cdi(pod):
         found[CDI_ASSIGNMENT] = cdi_names(result.gpus)
     return found

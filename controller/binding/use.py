@@ -145,7 +145,7 @@ def _unreserved(case: UseCase) -> Iterator[UseFault]:
 def _is_reserved(case: UseCase, pod: PodRef) -> bool:
     """Whether it has a reservation by a claim; a record of kubelet's allocation does not count."""
     parts = case.ledger.parts_of(pod.uid or "")
-    return any(x.origin is not Origin.SETTLEMENT for _, x in parts)
+    return any(x.origin is not Origin.KUBELET for _, x in parts)
 
 
 def _otherwise(has_others: bool) -> UseFaultKind:  # noqa: FBT001 - it is the question
@@ -378,7 +378,7 @@ _SHOWN_CHARS: Final = 253
 _CONTROLLER: Final = "controller"
 
 
-def settled_record(given: GivenGpu, reservation: str) -> Record:
+def allocation_record(given: GivenGpu, reservation: str) -> Record:
     """The `reservation.allocated` record of one GPU."""
     return Record(
         RecordKind.RESERVATION_ALLOCATED,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
-from controller.binding.reconciliation import Settlement, Showing
+from controller.binding.reconciliation import KubeletAllocations, Showing
 from controller.binding.request import BoundPod, BoundPods
 from controller.binding.use import (
     Evictions,
@@ -24,7 +24,7 @@ from controller.binding.use import (
 from controller.fleet.view import Acceptance, FleetSnapshot, NodeView
 from controller.ledger.occupancy import Holders
 from controller.ledger.record import GpuRecord, PodRef, RecordInvalidError
-from controller.ledger.release import GivenGpu, UseReport, settled_on
+from controller.ledger.release import GivenGpu, UseReport, allocation_recorded
 from controller.ledger.reservation_id import ReservationIds, ReservationSubject
 from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.placement.devices import DevicePool, taken_without_record
@@ -39,14 +39,14 @@ _BREATH: Final = 256
 class UseSink(Protocol):
     """Takes what was found and done; never waits, never raises."""
 
-    def settled(self, given: GivenGpu, reservation: str) -> None:
-        """This replica wrote a record for a GPU that kubelet gave away."""
+    def allocation_recorded(self, given: GivenGpu, reservation: str) -> None:
+        """This replica recorded kubelet's allocation of a GPU."""
 
     def wrote(self, result: str) -> None:
         """One write: written, overtaken or failed."""
 
     def compared(self, changes: FaultChanges, counts: Mapping[UseFaultKind, int]) -> None:
-        """Disagreements began or ended; `counts` is of all that stand."""
+        """Disagreements began or ended; `counts` is of all that exist."""
 
     def evicted(self, pod: PodRef, error: str) -> None:
         """A pod was evicted, or `error` says why not."""
@@ -89,7 +89,7 @@ class UseReconciler:
 
     def __init__(self, ports: UsePorts) -> None:
         self._ports = ports
-        self._settlement = Settlement()
+        self._allocations = KubeletAllocations()
         self._faults = FaultWatch()
         self._evictions = Evictions()
         self._looked_at: dict[str, Acceptance] = {}
@@ -121,7 +121,7 @@ class UseReconciler:
         self._fleet, nodes = fleet, fleet.nodes
         for gone in self._looked_at.keys() - nodes.keys():
             del self._looked_at[gone]
-            self._settlement.forget(gone)
+            self._allocations.forget(gone)
             self._taken.pop(gone, None)
             self._tell(self._faults.reported(gone, ()))
         now_ns = self._ports.boottime_ns()
@@ -138,7 +138,7 @@ class UseReconciler:
         if report is None:
             return
         self._wake(node, acceptance)
-        if not await self._settle(node, acceptance, report):
+        if not await self._record_allocations(node, acceptance, report):
             return
         case = UseCase(
             node.name,
@@ -168,25 +168,29 @@ class UseReconciler:
         if changes.begun or changes.ended:
             self._ports.sink.compared(changes, self._faults.counts())
 
-    async def _settle(self, node: NodeView, acceptance: Acceptance, report: UseReport) -> bool:
-        """Whether all was written that is due; else the ledger says nothing of the node yet."""
+    async def _record_allocations(
+        self, node: NodeView, acceptance: Acceptance, report: UseReport
+    ) -> bool:
+        """Record what is due; False where a write failed: then nothing is compared yet."""
         ports = self._ports
         if node.mode is not NodeMode.PLUGIN:
-            self._settlement.forget(node.name)
+            self._allocations.forget(node.name)
             return True
         showing = Showing.of(node.name, acceptance)
-        due = self._settlement.due(showing, report, ports.pods, ports.boottime_ns())
+        due = self._allocations.due(showing, report, ports.pods, ports.boottime_ns())
         if ports.ids is None:
             return True
-        return all([await self._settled(given, report, ports.ids) for given in due])
+        return all([await self._record_allocation(given, report, ports.ids) for given in due])
 
-    async def _settled(self, given: GivenGpu, report: UseReport, ids: ReservationIds) -> bool:
+    async def _record_allocation(
+        self, given: GivenGpu, report: UseReport, ids: ReservationIds
+    ) -> bool:
         ports = self._ports
         subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
         reservation, call = ids.make(subject), ports.draw_call()
 
         async def decide(record: GpuRecord | None) -> GpuRecord | None:
-            return settled_on(record, given, reservation, call, report)
+            return allocation_recorded(record, given, reservation, call, report)
 
         try:
             found = await change_record(ports.store, given.gpu, decide, ports.sink.wrote)
@@ -196,7 +200,7 @@ class UseReconciler:
             ports.sink.wrote("failed")
             return False
         if isinstance(found, Written):
-            ports.sink.settled(given, reservation)
+            ports.sink.allocation_recorded(given, reservation)
         return not isinstance(found, Refusal)
 
     async def _evict(self) -> None:

@@ -180,7 +180,7 @@ def reserved(case: Case) -> Stage:
 _MADE_BY: Final = {
     Origin.BINDING_WEBHOOK: "by the binding webhook",
     Origin.ADMISSION: "at creation",
-    Origin.SETTLEMENT: "by kubelet's allocation",
+    Origin.KUBELET: "by kubelet's allocation",
 }
 
 
@@ -189,7 +189,7 @@ def _held(case: Case) -> Stage:
     lacks = {key_of(x) for x in holder.gpus} - {key_of(x) for x in case.reserved}
     states = dict.fromkeys(part.state.value for _, part in case.parts)
     lines = [f"{' and '.join(states)} on {entry.record.node}, {_MADE_BY[holder.origin]}"]
-    if holder.adopted:
+    if holder.restored:
         lines.append("the ledger had lost it, and it was written again for the living pod")
     if entry.record.share is not None:
         others = len(entry.record.holders) - 1

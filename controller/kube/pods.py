@@ -305,7 +305,7 @@ class ClusterPods:
             return FoundPod(PodGone(), None)
         return FoundPod(_seen(entry.value), entry.value.held)
 
-    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
         """Change the pod of that UID and give it as stored; raises PodsUnavailableError."""
         at = f"{rfc3339(self._clock.wall_ns(), digits=6)} {self._replica}"
         body = {"metadata": {"uid": pod.uid, "annotations": {REQUEUED: at}}}

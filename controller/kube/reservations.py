@@ -190,7 +190,7 @@ def _holder(holder: Holder) -> _Holder:
         holder.call,
         holder.state,
         holder.answers,
-        adopted=holder.adopted,
+        adopted=holder.restored,
     )
 
 
@@ -204,7 +204,7 @@ def _read_holder(holder: _Holder) -> Holder:
         holder.call,
         holder.state,
         holder.answers,
-        adopted=holder.adopted,
+        restored=holder.adopted,
     )
 
 

@@ -51,7 +51,7 @@ class AttemptWatch:
     parts: tuple[Holder, ...]
     """The reservation's part in each GPU, as first seen `since_ns`."""
     since_ns: int
-    touched: PodSeen | PodGone | None = None
+    requeue_answer: PodSeen | PodGone | None = None
     """The pod in the answer to the last requeue."""
     requeued_ns: int = 0
     """When that was asked."""
@@ -68,7 +68,7 @@ def watch_attempt(
 
 def after_requeue(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
     """Remember what a requeue showed; one without an answer shows nothing."""
-    return replace(watch, touched=answer, requeued_ns=asked_ns)
+    return replace(watch, requeue_answer=answer, requeued_ns=asked_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class Requeue:
     """Change the pod's metadata, by UID, so that older Bindings fail; then `after_requeue`.
 
     The answer is the pod as stored. A pod that is not there, or has another UID, is gone.
@@ -94,7 +94,7 @@ class Move:
     cause: str
 
 
-Step = Wait | Touch | Move
+Step = Wait | Requeue | Move
 
 
 def attempt_step(
@@ -105,7 +105,7 @@ def attempt_step(
     The write that follows replaces exactly the records that `watch` holds the parts of: a
     claim that took the attempt up meanwhile has changed them, and wins.
     """
-    sight = watch.touched or pod
+    sight = watch.requeue_answer or pod
     if is_over(sight) or is_over(pod):
         return Move(HolderState.RELEASING, "its pod has ended")
     holder = watch.parts[0]
@@ -118,8 +118,8 @@ def attempt_step(
         return Wait(until_ns)
     if holder.pod.uid is None:
         return Move(HolderState.EXPIRED, "its pod never came")
-    if watch.touched is None or watch.requeued_ns < until_ns:
-        return Touch()
+    if watch.requeue_answer is None or watch.requeued_ns < until_ns:
+        return Requeue()
     return Move(HolderState.EXPIRED, "it was never bound")
 
 

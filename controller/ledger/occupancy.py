@@ -230,8 +230,8 @@ class ReconciliationState:
     pods_read_ns: int | None = None
     """The same of the pods."""
     unrecorded: frozenset[str] = frozenset()
-    """Nodes with a live managed pod that the ledger lacks (`sweep`), or with a reservation that
-    only a log has (`lost_grants`)."""
+    """Nodes with a live managed pod that the ledger lacks (`find_drift`), or with a reservation
+    that only a log has (`lost_grants`)."""
     owed: frozenset[str] = frozenset()
     """`key_of` the GPUs of those, whatever node shows them now."""
     log_replayed: bool = True
@@ -297,7 +297,7 @@ def _taken(gpu: str, report: UseReport, ledger: LedgerSnapshot) -> Refusal | Non
     return None
 
 
-def went_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
+def rolled_back(known: LedgerSnapshot, now: LedgerSnapshot) -> frozenset[str]:
     """GPUs whose record is an earlier version of the one that was known: history went back.
 
     A record that was made again in between has parts of other calls, whatever its version.

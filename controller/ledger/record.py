@@ -20,8 +20,8 @@ from typing import Final
 # bound under this reservation. Releasing: the pod has ended, its processes may not have.
 # Released, Expired and Revoked are ends: the GPU is free of this holder. A move that is not
 # listed is refused; there is no way back into an earlier state. A record begins as Proposed, or
-# as Confirmed where a pod runs on the GPU already: one whose record was lost (`adopted_on`), and
-# one that kubelet gave the GPU to by itself (`settled_on`).
+# as Confirmed where a pod runs on the GPU already: one whose record was lost
+# (`restored_for_pod`), and one that kubelet gave the GPU to by itself (`allocation_recorded`).
 
 
 class HolderState(StrEnum):
@@ -50,7 +50,7 @@ class Origin(StrEnum):
     """The webhook on bindings: the pod exists and is about to be bound."""
     ADMISSION = "admission"
     """The webhook on pods: the pod may not exist yet, and may never."""
-    SETTLEMENT = "settlement"
+    KUBELET = "settlement"
     """Kubelet, which gave the GPU to a bound pod by its own choice."""
 
 
@@ -154,8 +154,10 @@ class Holder:
     answers: int = 1
     """How many claims rely on it. A later claim that finds its own reservation counts itself in,
     so that neither a rollback nor an expiry that began before takes it away."""
-    adopted: bool = False
-    """Written for a pod that runs, without a claim before: it may stand beside another."""
+    restored: bool = False
+    """Written for a pod that runs, without a claim: it may be beside another holder.
+
+    Stored as `adopted`."""
 
     @property
     def is_claim(self) -> bool:
@@ -163,12 +165,12 @@ class Holder:
 
         What a log or a memory has brought back as an end that nobody saw is no claim.
         """
-        if self.origin is Origin.SETTLEMENT:
+        if self.origin is Origin.KUBELET:
             return False
-        return not (self.adopted and self.state is HolderState.RELEASING)
+        return not (self.restored and self.state is HolderState.RELEASING)
 
-    def as_stranger(self) -> "Holder":
-        """A copy that is of no share group, whoever made its pod: for a record of another one."""
+    def without_owner(self) -> "Holder":
+        """A copy that is of no share group, for the record of another group."""
         return replace(self, pod=replace(self.pod, owner=None))
 
     def demand_valid(self) -> None:
@@ -194,8 +196,8 @@ class GpuRecord:
     holders: tuple[Holder, ...]
     """Never empty; sorted by reservation. Ended ones stand only in a closed record."""
     share: ShareGroup | None = None
-    """The group that it was claimed for; None = for one holder. Others may stand beside it
-    nevertheless (`Holder.adopted`): `is_shared_by` tells whether the group may join."""
+    """The group that it was claimed for; None = for one holder. Others may be beside it
+    nevertheless (`Holder.restored`): `is_shared_by` tells whether the group may join."""
     version: int = 1
     """Counts the changes since the record was made."""
 
@@ -218,9 +220,7 @@ class GpuRecord:
         """Whether the pods of a group have it together, and nobody else has a part in it."""
         if share is None or self.share != share:
             return False
-        return all(
-            share.includes(x.pod) and x.origin is not Origin.SETTLEMENT for x in self.holders
-        )
+        return all(share.includes(x.pod) and x.origin is not Origin.KUBELET for x in self.holders)
 
     def holder(self, reservation: str) -> Holder | None:
         """The part of one reservation."""
@@ -260,7 +260,7 @@ class GpuRecord:
             raise RecordInvalidError("holders: expected one per reservation, sorted")
         if self.version < 1:
             raise RecordInvalidError(f"version: {self.version}, expected 1 or more")
-        if self.share is None and sum(not x.adopted for x in self.holders) > 1:
+        if self.share is None and sum(not x.restored for x in self.holders) > 1:
             raise RecordInvalidError("holders: several without a share group")
         if any(x.state.is_end for x in self.holders) and not self.is_closed:
             raise RecordInvalidError("holders: an ended one beside others")

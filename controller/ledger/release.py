@@ -147,7 +147,7 @@ def is_quiet(report: UseReport, pod: PodRef, gpu: str, *, succeeded: bool = Fals
 def has_successor(record: GpuRecord, holder: Holder) -> bool:
     """Whether kubelet gave the GPU to a later pod of the same name, as of a StatefulSet."""
     return any(
-        x.origin is Origin.SETTLEMENT
+        x.origin is Origin.KUBELET
         and x.state is HolderState.CONFIRMED
         and x.pod.uid != holder.pod.uid
         and (x.pod.namespace, x.pod.name) == (holder.pod.namespace, holder.pod.name)
@@ -286,7 +286,7 @@ class GivenGpu:
     gpu: str
 
 
-def settled_on(
+def allocation_recorded(
     record: GpuRecord | None, given: GivenGpu, reservation: str, call: str, report: UseReport
 ) -> GpuRecord | None:
     """The record to write so that the GPU is held for the pod; None where there is none to write.
@@ -297,10 +297,10 @@ def settled_on(
         reservation,
         given.pod,
         (given.gpu,),
-        Origin.SETTLEMENT,
+        Origin.KUBELET,
         call,
         HolderState.CONFIRMED,
-        adopted=True,
+        restored=True,
     )
     if record is None:
         return GpuRecord(given.gpu, given.node, (part,))
@@ -352,14 +352,14 @@ class Drift:
     gpu: str
     node: str
     reservation: str
-    adopt: LivePod | None = None
-    """To be written by `adopted_on`, once a quorum read shows the pod still so; held again by
-    `held_again` where the pod has gone before."""
+    restore: LivePod | None = None
+    """The pod whose record `restored_for_pod` makes, once a quorum read shows the pod unchanged.
+    Where the pod has gone before, `restored_as_releasing` makes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The world as this replica knows it."""
+class ClusterState:
+    """Pods and GPUs of the cluster as this replica knows them."""
 
     pods: Mapping[str, PodSeen]
     """By UID."""
@@ -369,7 +369,7 @@ class Surroundings:
     """`key_of(gpu)` -> the node that showed it in accepted evidence."""
 
 
-def sweep(snapshot: LedgerSnapshot, world: Surroundings) -> tuple[Drift, ...]:
+def find_drift(snapshot: LedgerSnapshot, world: ClusterState) -> tuple[Drift, ...]:
     """All disagreements, by GPU."""
     found = [*_unrecorded(snapshot, world)]
     for entry in snapshot.entries.values():
@@ -382,7 +382,7 @@ def unrecorded_nodes(drifts: tuple[Drift, ...]) -> frozenset[str]:
     return frozenset(x.node for x in drifts if x.kind is DriftKind.POD_UNRECORDED)
 
 
-def _unrecorded(snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
+def _unrecorded(snapshot: LedgerSnapshot, world: ClusterState) -> Iterator[Drift]:
     for pod in world.live:
         for gpu in pod.gpus:
             if not _is_recorded(snapshot.get(gpu), pod):
@@ -395,7 +395,7 @@ def _is_recorded(entry: Entry | None, pod: LivePod) -> bool:
     return entry.record.holder(pod.reservation) is not None
 
 
-def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings) -> Iterator[Drift]:
+def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: ClusterState) -> Iterator[Drift]:
     first = record.holders[0].reservation
     is_shared = record.is_shared_by(record.share)
     if len(record.holders) > 1 and not is_shared and not _kubelet_gave(record):
@@ -410,11 +410,11 @@ def _in_record(record: GpuRecord, snapshot: LedgerSnapshot, world: Surroundings)
 
 def _kubelet_gave(record: GpuRecord) -> bool:
     """Whether all have it by kubelet's choice: one after the other, or as slices of time."""
-    return all(x.origin is Origin.SETTLEMENT for x in record.holders)
+    return all(x.origin is Origin.KUBELET for x in record.holders)
 
 
 def _of_holder(
-    record: GpuRecord, holder: Holder, snapshot: LedgerSnapshot, world: Surroundings
+    record: GpuRecord, holder: Holder, snapshot: LedgerSnapshot, world: ClusterState
 ) -> DriftKind | None:
     pod = world.pods.get(holder.pod.uid or "")
     if holder.state is HolderState.RELEASING:

@@ -41,7 +41,9 @@ class LivePod:
     share: ShareGroup | None = None
 
 
-def adopted_on(record: GpuRecord | None, live: LivePod, gpu: str, call: str) -> GpuRecord | None:
+def restored_for_pod(
+    record: GpuRecord | None, live: LivePod, gpu: str, call: str
+) -> GpuRecord | None:
     """The record to write so that `gpu` is held for the pod; None where there is none to write.
 
     It is held already, or recorded on another node: by that node's reports a part in it would end
@@ -55,7 +57,7 @@ def adopted_on(record: GpuRecord | None, live: LivePod, gpu: str, call: str) -> 
     mine = record.holder(live.reservation)
     if mine is None:
         part = _part(live, call, HolderState.CONFIRMED)
-        return record.with_holder(part if live.share == record.share else part.as_stranger())
+        return record.with_holder(part if live.share == record.share else part.without_owner())
     if mine.state is HolderState.PROPOSED:
         return record.moved(live.reservation, HolderState.CONFIRMED)
     return None
@@ -64,7 +66,7 @@ def adopted_on(record: GpuRecord | None, live: LivePod, gpu: str, call: str) -> 
 def _part(live: LivePod, call: str, state: HolderState) -> Holder:
     demand_gpus(live.gpus)
     return Holder(
-        live.reservation, live.pod, live.gpus, live.origin, call, state=state, adopted=True
+        live.reservation, live.pod, live.gpus, live.origin, call, state=state, restored=True
     )
 
 
@@ -132,18 +134,18 @@ def lost_grants(
 ) -> tuple[LoggedGrant, ...]:
     """Those that the ledger lacks, or has as attempts again, by GPU.
 
-    Live pods get their records by adoption, or are confirmed.
+    Leaves out what live pods hold: `restored_for_pod` restores or confirms their records.
     """
-    adopted = {(key_of(gpu), pod.reservation) for pod in live for gpu in pod.gpus}
+    live_parts = {(key_of(gpu), pod.reservation) for pod in live for gpu in pod.gpus}
     found = (
         grant
         for (key, reservation), grant in grants.items()
-        if (key, reservation) not in adopted and not _is_held(snapshot, key, grant)
+        if (key, reservation) not in live_parts and not _is_held(snapshot, key, grant)
     )
     return tuple(sorted(found, key=lambda x: (key_of(x.gpu), x.reservation)))
 
 
-def held_again(
+def restored_as_releasing(
     record: GpuRecord | None, grant: LoggedGrant, call: str
 ) -> GpuRecord | Elsewhere | None:
     """The record to write so that `grant`'s GPU is held for it; None where it is already.
@@ -157,7 +159,7 @@ def held_again(
     elif record.node != grant.node:
         return Elsewhere(record.node)
     elif (held := record.holder(grant.reservation)) is None:
-        made = record.with_holder(_released_again(grant, call).as_stranger())
+        made = record.with_holder(_released_again(grant, call).without_owner())
     elif _is_attempt_again(held, grant):
         made = record.moved(grant.reservation, HolderState.RELEASING)
     else:
@@ -174,7 +176,7 @@ def _released_again(grant: LoggedGrant, call: str) -> Holder:
         Origin.BINDING_WEBHOOK,
         call,
         state=HolderState.RELEASING,
-        adopted=True,
+        restored=True,
     )
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from controller.fleet.enrollment import QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.record import PodRef, RecordInvalidError, in_claiming_order, key_of
-from controller.ledger.restore import Grants, LoggedGrant, held_again
+from controller.ledger.restore import Grants, LoggedGrant, restored_as_releasing
 from controller.record import Record
 from gpuwarden.audit.record import LogRecord, RecordKind
 
@@ -146,7 +146,7 @@ def _grants(record: LogRecord) -> tuple[LoggedGrant, ...]:
     ]
     try:
         for grant in grants:
-            held_again(None, grant, _ANY_CALL)
+            restored_as_releasing(None, grant, _ANY_CALL)
     except RecordInvalidError:
         return ()
     return tuple(grants)

@@ -12,20 +12,20 @@ from controller.binding.records import (
     BindDecision,
     ReleaseOrder,
     ReservationChange,
-    adoption_record,
     bind_record,
     ended_record,
     held_record,
     ledger_record,
     reservation_record,
+    restored_record,
 )
 from controller.binding.use import (
     FaultChanges,
     UseFault,
     UseFaultKind,
+    allocation_record,
     eviction_record,
     fault_record,
-    settled_record,
 )
 from controller.ledger.record import HolderState, PodRef, key_of
 from controller.ledger.release import DriftKind, GivenGpu
@@ -156,9 +156,9 @@ class BindingRecorder:
             self._log.warning(Event.LEDGER_DRIFT, counts=shown)
         self._drifts = counts
 
-    def adopted(self, pod: LivePod, gpu: str) -> None:
-        """A live pod's record was written again."""
-        self._audit.note(adoption_record(pod, gpu))
+    def restored(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was restored."""
+        self._audit.note(restored_record(pod, gpu))
         self._logged |= _parts((gpu,), pod.reservation)
         self._changes.labels(_RESTORED).inc()
         self._log.warning(
@@ -170,7 +170,7 @@ class BindingRecorder:
             gpus=(gpu,),
         )
 
-    def history_went_back(self, gpus: frozenset[str]) -> None:
+    def rollback_detected(self, gpus: frozenset[str]) -> None:
         """The ledger was rolled back: nothing is granted for a while."""
         shown: list[Json] = [*sorted(gpus)]
         self._rewinds.inc()
@@ -244,9 +244,9 @@ class UseRecorder:
         self._faults = instruments.gauge(names.USE_FAULTS)
         self._evictions = instruments.counter(names.EVICTIONS)
 
-    def settled(self, given: GivenGpu, reservation: str) -> None:
+    def allocation_recorded(self, given: GivenGpu, reservation: str) -> None:
         """This replica recorded kubelet's allocation of a GPU."""
-        self._audit.note(settled_record(given, reservation))
+        self._audit.note(allocation_record(given, reservation))
         self._logged(given.gpu, reservation)
         self._changes.labels(_ALLOCATED).inc()
         self._log.info(

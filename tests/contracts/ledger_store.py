@@ -14,7 +14,7 @@ ID = "v1.k.uid-0"
 GPUS = tuple(f"GPU-{n}" for n in range(4))
 FULL = record(
     holder("GPU-A", "MIG-b", state=HolderState.CONFIRMED, answers=3),
-    holder("GPU-A", pod=OTHER_POD, origin=Origin.ADMISSION, adopted=True),
+    holder("GPU-A", pod=OTHER_POD, origin=Origin.ADMISSION, restored=True),
     holder("GPU-A", pod=PodRef("team-a"), reservation="v1.k.unborn", state=HolderState.PROPOSED),
     gpu="GPU-A",
     share=SHARE,

@@ -397,7 +397,7 @@ def denied_afterwards(world: World, pod: str) -> Iterator[None]:
             world.api.delete(f"{_ADMISSION}/{kind}/{name}")
 
 
-async def test_a_touch_is_of_one_pod_and_no_other_of_its_name(world: World) -> None:
+async def test_a_requeue_is_of_one_pod_and_no_other_of_its_name(world: World) -> None:
     world.create("touched", where=NOWHERE)
     metadata = world.pods.get("touched")["metadata"]
     client, transport = api_client(Kubeconfig(world.lab.kubeconfig), SystemClock())
@@ -405,9 +405,9 @@ async def test_a_touch_is_of_one_pod_and_no_other_of_its_name(world: World) -> N
     pods = ClusterPods(client, kind, Cache(), replica="e2e", clock=SystemClock())
     try:
         other = PodRef(NAMESPACE, "touched", "00000000-0000-4000-8000-000000000000")
-        assert await pods.touch(other) == PodGone()
+        assert await pods.requeue(other) == PodGone()
         assert REQUEUED not in world.pods.get("touched")["metadata"]["annotations"]
-        seen = await pods.touch(PodRef(NAMESPACE, "touched", metadata["uid"]))
+        seen = await pods.requeue(PodRef(NAMESPACE, "touched", metadata["uid"]))
         assert seen == PodSeen(metadata["uid"], "", None, has_ended=False)
         assert REQUEUED in world.pods.get("touched")["metadata"]["annotations"]
         assert "BINDING_STALE" in world.refused(

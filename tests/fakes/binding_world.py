@@ -71,7 +71,7 @@ class FakePods:
     copy: dict[str, Document] = field(default_factory=dict)
     down: bool = False
     reads: list[str] = field(default_factory=list)
-    touches: list[str] = field(default_factory=list)
+    requeues: list[str] = field(default_factory=list)
     rereads: int = 0
     version: int = 100
 
@@ -102,10 +102,10 @@ class FakePods:
         missing = found is None or found["metadata"]["uid"] != pod.uid
         return PodGone() if found is None or missing else _seen(found)
 
-    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
         answer = await self.look(pod)
         if isinstance(answer, PodSeen):
-            self.touches.append(pod.name or "")
+            self.requeues.append(pod.name or "")
             self.put(self.stored[pod.name or ""])
         return answer
 
@@ -135,8 +135,8 @@ class Sink:
     writes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     drift: dict[DriftKind, int] = field(default_factory=dict)
-    adoptions: list[str] = field(default_factory=list)
-    went_back: list[frozenset[str]] = field(default_factory=list)
+    restored_pods: list[str] = field(default_factory=list)
+    rollbacks: list[frozenset[str]] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     """What the audit log has of reservations, in order."""
     early: list[tuple[str, bool]] = field(default_factory=list)
@@ -163,11 +163,11 @@ class Sink:
     def drifts(self, counts: Any) -> None:
         self.drift = dict(counts)
 
-    def adopted(self, pod: LivePod, gpu: str) -> None:
-        self.adoptions.append(f"{pod.pod.name} {gpu}")
+    def restored(self, pod: LivePod, gpu: str) -> None:
+        self.restored_pods.append(f"{pod.pod.name} {gpu}")
 
-    def history_went_back(self, gpus: frozenset[str]) -> None:
-        self.went_back.append(gpus)
+    def rollback_detected(self, gpus: frozenset[str]) -> None:
+        self.rollbacks.append(gpus)
 
     def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
         self.early.append((code.value, is_new))

@@ -121,9 +121,9 @@ class SteppedPods:
         await self._life.step("pod looked for")
         return await self._pods.look(pod)
 
-    async def touch(self, pod: PodRef) -> PodSeen | PodGone:
+    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
         await self._life.step("touch asked")
-        answer = await self._pods.touch(pod)
+        answer = await self._pods.requeue(pod)
         await self._life.step("touch done")
         return answer
 

@@ -135,16 +135,16 @@ async def test_another_pod_of_that_name_is_none(world: World) -> None:
     other = PodRef("team-a", "train-0", "another")
     assert world.pods.sight(other) is None
     assert await world.pods.look(other) == PodGone()
-    assert await world.pods.touch(other) == PodGone()
+    assert await world.pods.requeue(other) == PodGone()
     nobody = PodRef("team-a", "nobody", "u")
     assert world.pods.sight(nobody) is None
-    assert await world.pods.touch(nobody) == PodGone()
+    assert await world.pods.requeue(nobody) == PodGone()
 
 
-async def test_a_touch_changes_the_pod(world: World) -> None:
+async def test_a_requeue_changes_the_pod(world: World) -> None:
     pod = world.create()
     before = await world.pods.read("team-a", "train-0")
-    answer = await world.pods.touch(pod)
+    answer = await world.pods.requeue(pod)
     assert answer == PodSeen(str(pod.uid), "", None, has_ended=False)
     after = await world.pods.read("team-a", "train-0")
     assert before is not None
@@ -161,12 +161,12 @@ async def test_a_refused_touch_shows_nothing_unless_the_pod_is_another(
     pod = world.create()
     world.api.fail_next(status, matching="patch")
     with pytest.raises(PodsUnavailableError):
-        await world.pods.touch(pod)
+        await world.pods.requeue(pod)
     world.api.fail_next(status, matching="patch")
-    assert await world.pods.touch(PodRef("team-a", "train-0", "another")) == PodGone()
+    assert await world.pods.requeue(PodRef("team-a", "train-0", "another")) == PodGone()
     world.api.fail_next(503, matching="patch")
     with pytest.raises(PodsUnavailableError):
-        await world.pods.touch(pod)
+        await world.pods.requeue(pod)
 
 
 async def test_the_copy_is_made_again_on_request(world: World) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from controller.ledger import attempt, claim
 from controller.ledger import claim as early
-from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch
+from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Requeue
 from controller.ledger.claim import Claim, Write
 from controller.ledger.record import (
     GpuRecord,
@@ -245,12 +245,12 @@ class EarlySteps:
         match step:
             case Move():
                 yield f"it is {step.to}", self._moved(world, record, step.to)
-            case Touch() if n is not None:
+            case Requeue() if n is not None:
                 bindings = tuple(x for x in world.bindings if x[0] != n)
                 answer = self._seen(n, world.pods[n])
                 known = attempt.after_requeue(watch, answer, AGES[world.age])
                 yield (
-                    f"pod {n} is touched",
+                    f"pod {n} is requeued",
                     world._replace(watch=self.interned.number(known), bindings=bindings),
                 )
 

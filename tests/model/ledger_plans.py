@@ -72,7 +72,7 @@ WHOLE: Final = {
     "an operator releases, two replicas see to it": Plan(
         _N, 1, (Call(0, 0, "n1", (0,)),), orders=1
     ),
-    "two replicas settle what kubelet gave, one crashes": Plan(
+    "two replicas record what kubelet gave, one crashes": Plan(
         _N, 1, _KUBELET_IN_TURN[:1], crashes=1
     ),
     "kubelet gives a GPU to two pods in turn": Plan(
@@ -96,7 +96,7 @@ LARGE: Final = {
     "an operator releases, the store is put back to an old copy": Plan(
         _N, 2, _P_THEN_Q, restores=1, orders=1, replicas=1
     ),
-    "kubelet gives a GPU to two pods in turn, two replicas settle": Plan(
+    "kubelet gives a GPU to two pods in turn, two replicas record it": Plan(
         _N, 2, _KUBELET_IN_TURN, overlooked=1
     ),
     "a retry at the other replica, crash and lost answer": Plan(

@@ -17,11 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from controller.ledger import attempt, claim, release
-from controller.ledger import release as operator_release
-from controller.ledger import release as settlement
-from controller.ledger import restore as adoption
-from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Touch, Wait
+from controller.ledger import attempt, claim, release, restore
+from controller.ledger.attempt import DEFAULT_LIMITS, AttemptWatch, Move, Requeue, Wait
 from controller.ledger.record import (
     GpuRecord,
     Holder,
@@ -60,9 +57,9 @@ class Rules:
     watch_release: Callable[..., Any] = release.watch_release
     after_report: Callable[..., Any] = release.after_report
     release_step: Callable[..., Any] = release.release_step
-    adopted_on: Callable[..., Any] = adoption.adopted_on
-    settled_on: Callable[..., Any] = settlement.settled_on
-    released_by_operator: Callable[..., Any] = operator_release.released_by_operator
+    restored_for_pod: Callable[..., Any] = restore.restored_for_pod
+    allocation_recorded: Callable[..., Any] = release.allocation_recorded
+    released_by_operator: Callable[..., Any] = release.released_by_operator
     compares: bool = True
     """Whether the store refuses a write that was decided on something old."""
     waits_for_reconciliation: bool = True
@@ -183,7 +180,7 @@ class World(NamedTuple):
     orders: int = 0
     order: tuple[int, int, bool] | None = None
     """A release that was decided on: GPU, record, and whether what it was decided on stands."""
-    settled: int = 0
+    allocated: int = 0
     """Pods that have had a record because kubelet gave them a GPU (bits, by GPU and pod)."""
 
 
@@ -284,7 +281,7 @@ class Steps:
                 n
                 for n in users
                 if self.refs[n].uid not in held
-                and (n not in self.given or world.settled >> self._bit(gpu, n) & 1)
+                and (n not in self.given or world.allocated >> self._bit(gpu, n) & 1)
             ]
             if missing and not world.damaged:
                 raise BrokenError(
@@ -295,7 +292,7 @@ class Steps:
 
     def _demand_record(self, world: World, record: GpuRecord) -> None:
         record.demand_valid()
-        if sum(not x.adopted for x in record.holders) > 1 and record.share is None:
+        if sum(not x.restored for x in record.holders) > 1 and record.share is None:
             raise BrokenError(f"{record.gpu} has two holders")
         for holder in record.holders:
             pod = world.pods[int(str(holder.pod.uid)[4:])]
@@ -391,9 +388,11 @@ class Steps:
             if sight is None or sight.api != BOUND or n not in self.given:
                 continue
             for gpu in sorted({*self.given[n], *self._named_alike(n, running)}):
-                new = self._settled(me.views[gpu], n, gpu, running)
+                new = self._allocated(me.views[gpu], n, gpu, running)
                 if new:
-                    yield from self._written(here, gpu, new, f"{index} settles {gpu} on {n}", me)
+                    yield from self._written(
+                        here, gpu, new, f"{index} records kubelet's allocation of {gpu} to {n}", me
+                    )
 
     def _named_alike(self, pod: int, running: int) -> set[int]:
         """What kubelet says of the pod's name, though another has it."""
@@ -537,7 +536,7 @@ class Steps:
             )
 
     def _keeping(self, here: Here) -> Iterator[tuple[str, World]]:
-        """Attempts: seen to be old, touched, moved on."""
+        """Attempts: seen to be old, requeued, moved on."""
         world, index, me = here
         for at, reservation in enumerate(self.reservations):
             parts = self._parts(me, reservation)
@@ -557,7 +556,7 @@ class Steps:
                         f"{index} waits for {reservation}",
                         _at(world, index, me._replace(attempts=aged)),
                     )
-                case Touch():
+                case Requeue():
                     yield from self._touching(here, at, known, pod)
                 case Move():
                     gpu = parts[0][0]
@@ -567,13 +566,13 @@ class Steps:
         self, here: Here, at: int, watch: AttemptWatch, pod: int
     ) -> Iterator[tuple[str, World]]:
         world, index, _ = here
-        touched = self._with_pod(world, pod, world.pods[pod])
-        me = touched.replicas[index]
+        requeued = self._with_pod(world, pod, world.pods[pod])
+        me = requeued.replicas[index]
         sight = self._sight_of(pod, Sight(world.pods[pod].api, world.pods[pod].call))
         known = self.interned.number(attempt.after_requeue(watch, sight, AGES))
         yield (
-            f"{index} touches pod {pod}",
-            _at(touched, index, me._replace(attempts=_set(me.attempts, at, known))),
+            f"{index} requeues pod {pod}",
+            _at(requeued, index, me._replace(attempts=_set(me.attempts, at, known))),
         )
 
     def _moving(
@@ -665,7 +664,7 @@ class Steps:
         speaks = world.pods[pod].runs and self.rules.truthful
 
         def decide() -> int:
-            known = operator_release.Known(seen, self._report(running, 2) if speaks else None)
+            known = release.Known(seen, self._report(running, 2) if speaks else None)
             record = self.interned.values[number]
             found = self.rules.released_by_operator(record, holder.reservation, known)
             return self.interned.number(found) if isinstance(found, GpuRecord) else 0
@@ -682,9 +681,9 @@ class Steps:
                 yield f"{index} writes {gpu} again", _at(again, index, self._reads(me, gpu, again))
         for n, pod in enumerate(world.pods):
             for gpu in self.plan.calls[pod.call].gpus if pod.api == BOUND else ():
-                new = self._adopted(me.views[gpu], pod.call, gpu)
+                new = self._restored(me.views[gpu], pod.call, gpu)
                 if new:
-                    name = f"{index} adopts pod {n} on {gpu}"
+                    name = f"{index} restores pod {n} on {gpu}"
                     yield from self._written(here, gpu, new, name, me)
         if not me.reconciliation and (
             self._is_recorded(world, me) or not self.rules.waits_for_reconciliation
@@ -696,7 +695,7 @@ class Steps:
     def _is_recorded(self, world: World, me: Replica) -> bool:
         """Everything was read, and every live pod has its record."""
         return all(me.current) and all(
-            not self._adopted(me.views[gpu], pod.call, gpu)
+            not self._restored(me.views[gpu], pod.call, gpu)
             for pod in world.pods
             if pod.api == BOUND
             for gpu in self.plan.calls[pod.call].gpus
@@ -795,13 +794,13 @@ class Steps:
         record: GpuRecord | None = self.interned.values[new]
         number = 0 if record is None or record.is_closed else self._plain(new)
         replicas = tuple(x._replace(current=_set(x.current, gpu, False)) for x in world.replicas)
-        settled = sum(
+        allocated = sum(
             1 << self._bit(gpu, int(str(x.pod.uid)[4:]))
             for x in (() if record is None else record.holders)
-            if x.origin is Origin.SETTLEMENT
+            if x.origin is Origin.KUBELET
         )
         return world._replace(
-            settled=world.settled | settled,
+            allocated=world.allocated | allocated,
             store=_set(world.store, gpu, number),
             replicas=replicas,
             forced=_set(world.forced, gpu, False),
@@ -846,10 +845,10 @@ class Steps:
             )
         )
 
-    def _adopted(self, number: int, call: int, gpu: int) -> int:
+    def _restored(self, number: int, call: int, gpu: int) -> int:
         def decide() -> int:
             claimed = self.claims[call]
-            live = adoption.LivePod(
+            live = restore.LivePod(
                 claimed.pod,
                 claimed.node,
                 claimed.reservation,
@@ -857,12 +856,12 @@ class Steps:
                 share=claimed.share,
             )
             record = self.interned.values[number]
-            found = self.rules.adopted_on(record, live, self.gpus[gpu], "f" * 8)
+            found = self.rules.restored_for_pod(record, live, self.gpus[gpu], "f" * 8)
             return 0 if found is None else self.interned.number(found)
 
-        return int(self._remembered(("adopted", number, call, gpu), decide))
+        return int(self._remembered(("restored", number, call, gpu), decide))
 
-    def _settled(self, number: int, pod: int, gpu: int, running: int) -> int:
+    def _allocated(self, number: int, pod: int, gpu: int, running: int) -> int:
         def decide() -> int:
             name = next(
                 self.names[n]
@@ -871,10 +870,12 @@ class Steps:
             )
             given = GivenGpu(self.refs[pod], self.plan.gpu_nodes[gpu], self.gpus[gpu])
             record = self.interned.values[number]
-            found = self.rules.settled_on(record, given, name, "e" * 8, self._report(running, 2))
+            found = self.rules.allocation_recorded(
+                record, given, name, "e" * 8, self._report(running, 2)
+            )
             return 0 if found is None else self.interned.number(found)
 
-        return int(self._remembered(("settled", number, pod, gpu, running), decide))
+        return int(self._remembered(("allocated", number, pod, gpu, running), decide))
 
     def _report(self, running: int, asked_ns: int) -> UseReport:
         """Kubelet names pods, not UIDs."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.attempt import AttemptWatch, Move, Touch, attempt_step
+from controller.ledger.attempt import AttemptWatch, Move, Requeue, attempt_step
 from controller.ledger.claim import bound_to_pod
 from controller.ledger.record import GpuRecord, Holder, HolderState, PodRef
 from tests.model.early_world import EarlyPlan, EarlyRules, EarlySteps
@@ -46,9 +46,9 @@ def gives_it_to_a_second_pod(record: GpuRecord, reservation: str, pod: PodRef) -
     return record.with_holder(replace(mine, pod=pod, answers=mine.answers + 1))
 
 
-def expires_untouched(*asked: Any) -> Any:
+def expires_without_requeue(*asked: Any) -> Any:
     found = attempt_step(*asked)
-    return Move(HolderState.EXPIRED, "") if isinstance(found, Touch) else found
+    return Move(HolderState.EXPIRED, "") if isinstance(found, Requeue) else found
 
 
 def forgets_that_it_was_given(
@@ -60,7 +60,7 @@ def forgets_that_it_was_given(
 FAULTS: dict[str, EarlyRules] = {
     "a reservation is given to a second pod": EarlyRules(bound_to_pod=gives_it_to_a_second_pod),
     "that there is no such pod yet counts": EarlyRules(looks_for_unseen=True),
-    "an attempt expires without a touch": EarlyRules(attempt_step=expires_untouched),
+    "an attempt expires without a requeue": EarlyRules(attempt_step=expires_without_requeue),
     "an expiry does not notice that it was given to a pod": EarlyRules(
         watch_attempt=forgets_that_it_was_given
     ),

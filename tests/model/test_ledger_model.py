@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.ledger.attempt import AttemptWatch, Move, Touch, Wait, attempt_step
+from controller.ledger.attempt import AttemptWatch, Move, Requeue, Wait, attempt_step
 from controller.ledger.claim import Claim, Taken, Write, claim_on
 from controller.ledger.record import GpuRecord, Holder, HolderState
 from controller.ledger.release import (
@@ -18,8 +18,8 @@ from controller.ledger.release import (
     ReleaseWatch,
     UseReport,
     after_report,
+    allocation_recorded,
     released_by_operator,
-    settled_on,
 )
 from tests.model.explorer import FoundError, explore
 from tests.model.ledger_plans import BOTH_GPUS, NO_DELETIONS, ORDERED, PUT_BACK, WHOLE
@@ -39,7 +39,7 @@ SIZES = {
     PUT_BACK: 16_000,
     ORDERED: 27_000,
     "an operator releases, two replicas see to it": 8_000,
-    "two replicas settle what kubelet gave, one crashes": 6_000,
+    "two replicas record what kubelet gave, one crashes": 6_000,
     "kubelet gives a GPU to two pods in turn": 22_000,
     "kubelet gives a GPU to a later pod of the same name, the replica crashes": 38_000,
     "kubelet gives another GPU to a later pod of the same name": 21_000,
@@ -60,9 +60,9 @@ def test_the_worlds_are_large() -> None:
     assert sum(SIZES.values()) >= LEAST
 
 
-def expires_untouched(*asked: Any) -> Any:
+def expires_without_requeue(*asked: Any) -> Any:
     found = attempt_step(*asked)
-    return Move(HolderState.EXPIRED, "") if isinstance(found, Touch) else found
+    return Move(HolderState.EXPIRED, "") if isinstance(found, Requeue) else found
 
 
 def frees_the_gone(*asked: Any) -> Any:
@@ -73,7 +73,7 @@ def frees_the_gone(*asked: Any) -> Any:
 
 def never_expires(*asked: Any) -> Any:
     found = attempt_step(*asked)
-    return Wait(0) if isinstance(found, Touch) else found
+    return Wait(0) if isinstance(found, Requeue) else found
 
 
 def forgets_changes(
@@ -99,7 +99,7 @@ def does_not_count_in(record: GpuRecord | None, claim: Claim, gpu: str) -> Any:
 def shares_with_anybody(record: GpuRecord | None, claim: Claim, gpu: str) -> Any:
     found = claim_on(record, claim, gpu)
     if isinstance(found, Taken) and record is not None and not record.holder(claim.reservation):
-        return Write(record.with_holder(replace(claim.part(), adopted=True)))
+        return Write(record.with_holder(replace(claim.part(), restored=True)))
     return found
 
 
@@ -126,8 +126,8 @@ def trusts_old_reports(
     return after_report(watch, holder, gpu, replace(report, asked_ns=2), **more)
 
 
-def settles_in_the_place_of_others(record: GpuRecord | None, *given: Any) -> GpuRecord | None:
-    found = settled_on(None, *given)
+def records_in_the_place_of_others(record: GpuRecord | None, *given: Any) -> GpuRecord | None:
+    found = allocation_recorded(None, *given)
     if record is None or found is None or record.of_pod(str(found.holders[0].pod.uid)):
         return found if record is None else None
     return replace(found, version=record.version + 1)
@@ -151,9 +151,9 @@ FAULTS: dict[str, tuple[Plan, Rules]] = {
     ),
     "an operator contradicts the node": (WHOLE[ORDERED], Rules(released_by_operator=contradicts)),
     "an operator is wrong about a silent node": (WHOLE[ORDERED], Rules(truthful=False)),
-    "an attempt expires without a touch": (
+    "an attempt expires without a requeue": (
         WHOLE["two replicas see to one attempt, one crashes"],
-        Rules(attempt_step=expires_untouched),
+        Rules(attempt_step=expires_without_requeue),
     ),
     "an attempt of a pod that is gone is free at once": (
         WHOLE["two replicas see to one attempt, one crashes"],
@@ -193,11 +193,11 @@ FAULTS: dict[str, tuple[Plan, Rules]] = {
         WHOLE["reports are on their way while the pod ends"],
         Rules(after_report=trusts_old_reports),
     ),
-    "a settlement takes the place of who is there": (
+    "a recorded allocation takes the place of who is there": (
         WHOLE["kubelet gives another GPU to a later pod of the same name"],
-        Rules(settled_on=settles_in_the_place_of_others),
+        Rules(allocation_recorded=records_in_the_place_of_others),
     ),
-    "a settled GPU is free when its pod has ended": (
+    "a GPU that kubelet gave is free when its pod has ended": (
         WHOLE["kubelet gives a GPU to two pods in turn"],
         Rules(release_step=trusts_the_end),
     ),

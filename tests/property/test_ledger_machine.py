@@ -29,7 +29,7 @@ from controller.kube.cache import Pace
 from controller.kube.reservations import KubernetesLedgerStore
 from controller.ledger.claim import Claim, Claimant, Claimed
 from controller.ledger.record import MOVES, HolderState, Origin, PodRef, ShareGroup
-from controller.ledger.release import GivenGpu, UseReport, settled_on
+from controller.ledger.release import GivenGpu, UseReport, allocation_recorded
 from controller.ledger.store import LedgerSnapshot, LedgerStore, LedgerUnavailableError
 from gpuwarden.clock import SystemClock
 from gpuwarden.telemetry.metrics import Instruments
@@ -142,20 +142,20 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert not any(x.call == claim.call for x in self.parts())
 
     @rule(replica=REPLICAS, pod=st.sampled_from(PODS), gpu=st.sampled_from(GPUS))
-    def settle(self, replica: int, pod: PodRef, gpu: str) -> None:
+    def record_allocation(self, replica: int, pod: PodRef, gpu: str) -> None:
         """Kubelet has given the pod a GPU, whoever holds it."""
         self.calls += 1
         name, call = f"v1.k.{pod.uid}-{gpu[-1].lower()}-given", f"{self.calls:08x}"
         store = self.stores[replica]
         entry = self.run(store.read(gpu))
         record = None if entry is None else entry.record
-        made = settled_on(record, GivenGpu(pod, "gpu-1", gpu), name, call, IDLE)
+        made = allocation_recorded(record, GivenGpu(pod, "gpu-1", gpu), name, call, IDLE)
         if made is None:
             assert record is not None
             assert record.of_pod(str(pod.uid)) is not None
             return
         assert self.run(store.compare_and_set(entry, made))
-        self.granted[name] = Claim(name, pod, "gpu-1", (gpu,), Origin.SETTLEMENT, call)
+        self.granted[name] = Claim(name, pod, "gpu-1", (gpu,), Origin.KUBELET, call)
         self.ended.discard(name)
 
     @precondition(lambda self: self.granted)
@@ -208,7 +208,7 @@ class LedgerMachine(RuleBasedStateMachine):
             record = None if entry is None else entry.record
             if record is not None:
                 record.demand_valid()
-                claimed = [x for x in record.holders if not x.adopted]
+                claimed = [x for x in record.holders if not x.restored]
                 assert record.share is not None or len(claimed) <= 1
             held = set() if record is None else {x.reservation for x in record.holders}
             wanted = {x.reservation for x in self.granted.values() if gpu in x.gpus}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controller.binding.records import ReservationChange, ended_record, reservation_record
 from controller.ledger.record import GpuRecord, HolderState, PodRef
-from controller.ledger.restore import Elsewhere, LoggedGrant, held_again, lost_grants
+from controller.ledger.restore import Elsewhere, LoggedGrant, lost_grants, restored_as_releasing
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.operations.logged import open_grants
 from controller.record import Record
@@ -72,24 +72,24 @@ class World:
         truth = self.held()
         self.ledger, self.up = dict(copy), [True, True]
         before = self.held()
-        waiting = self.held_again()
+        waiting = self.restored_as_releasing()
         assert truth <= self.held() | {(x.node, x.reservation) for x in waiting}
         unseen = self.held() - truth - before
         assert {reservation for _, reservation in unseen} <= self.unseen
         while truth - self.held():
             self.ended({x.gpu.lower() for x in waiting}, truth)
-            waiting = self.held_again()
+            waiting = self.restored_as_releasing()
         while self.ledger:
             self.ended({*self.ledger}, set())
-            self.held_again()
+            self.restored_as_releasing()
         assert [open_grants(logged(*log)) for log in self.logs] == [{}, {}]
 
-    def held_again(self) -> list[LoggedGrant]:
+    def restored_as_releasing(self) -> list[LoggedGrant]:
         """Those that wait for a record of another node, after each log was gone through."""
         waiting = []
         for log in self.logs:
             for grant in lost_grants(open_grants(logged(*log)), self.snapshot(), ()):
-                record = held_again(self.ledger.get(grant.gpu.lower()), grant, CALL)
+                record = restored_as_releasing(self.ledger.get(grant.gpu.lower()), grant, CALL)
                 assert record is not None
                 if isinstance(record, Elsewhere):
                     assert self.ledger[grant.gpu.lower()].node == record.node != grant.node

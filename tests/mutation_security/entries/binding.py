@@ -156,8 +156,8 @@ ENTRIES: Final = (
     one(
         "grants-of-the-log",
         "controller/binding/reconciler.py",
-        "settled = _by_key([x for x in lost if await self._hold(x)])",
-        "settled = _by_key(lost)",
+        "restored = _by_key([x for x in lost if await self._hold(x)])",
+        "restored = _by_key(lost)",
         f"{LOST}::test_what_the_log_gave_away_is_held_until_the_node_shows_no_use",
     ),
     one(
@@ -177,11 +177,11 @@ ENTRIES: Final = (
         f"{ELSEWHERE}::test_a_pod_that_the_api_server_does_not_answer_for_is_remembered_too",
     ),
     one(
-        "waiting-pods-are-touched",
+        "waiting-pods-are-requeued",
         "controller/binding/reconciler.py",
-        "                await ports.pods.touch(grant.pod)\n",
+        "                await ports.pods.requeue(grant.pod)\n",
         "                pass\n",
-        f"{LOST}::test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unused",
+        f"{LOST}::test_a_pod_that_waits_again_is_requeued_and_its_old_gpu_let_go_when_unused",
     ),
     one(
         "live-pods-keep-their-gpus",
@@ -199,14 +199,14 @@ ENTRIES: Final = (
         "::test_it_counts_as_gone_once_the_api_server_has_said_so",
     ),
     one(
-        "settles-own-gpus",
+        "allocations-own-gpus",
         "controller/binding/reconciliation.py",
         "        if gpu is None or gpu not in shown.gpus:\n",
         "        if gpu is None:\n",
         f"{SETTLEMENT}::test_only_the_node_s_own_gpus_and_its_managed_pods",
     ),
     one(
-        "settles-known-pods",
+        "allocations-known-pods",
         "controller/binding/reconciliation.py",
         "if since_ns < report.asked_ns)",
         "if since_ns)",

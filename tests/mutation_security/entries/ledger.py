@@ -42,19 +42,20 @@ ENTRIES: Final = (
         f"{EARLY}::test_a_copy_of_another_pods_keys_is_refused",
     ),
     one(
-        "ledger-touch",
+        "ledger-requeue",
         "controller/ledger/attempt.py",
-        "    if watch.touched is None or watch.requeued_ns < until_ns:\n        return Touch()\n",
+        "    if watch.requeue_answer is None or watch.requeued_ns < until_ns:\n"
+        "        return Requeue()\n",
         "",
         "tests/unit/controller/ledger/test_claim.py::test_then_the_pod_is_touched",
     ),
     one(
-        "ledger-touch-since",
+        "ledger-requeue-since",
         "controller/ledger/attempt.py",
-        "    if watch.touched is None or watch.requeued_ns < until_ns:",
-        "    if watch.touched is None:",
+        "    if watch.requeue_answer is None or watch.requeued_ns < until_ns:",
+        "    if watch.requeue_answer is None:",
         "tests/unit/controller/ledger/test_claim.py"
-        "::test_a_touch_from_before_its_time_was_over_does_not_count",
+        "::test_a_requeue_from_before_its_time_was_over_does_not_count",
     ),
     one(
         "ledger-lost-answer",
@@ -90,7 +91,7 @@ ENTRIES: Final = (
     one(
         "share-group-strangers",
         "controller/ledger/record.py",
-        "share.includes(x.pod) and x.origin is not Origin.SETTLEMENT for x in",
+        "share.includes(x.pod) and x.origin is not Origin.KUBELET for x in",
         "x.origin for x in",
         "tests/unit/controller/ledger/test_claim.py::test_no_claim_joins_a_pod_outside_its_share_group",
         "tests/unit/controller/ledger/test_occupancy.py::test_but_unreserved_use_beside_it_does",
@@ -101,7 +102,7 @@ ENTRIES: Final = (
     one(
         "share-group-by-its-entry",
         "controller/ledger/restore.py",
-        "part if live.share == record.share else part.as_stranger()",
+        "part if live.share == record.share else part.without_owner()",
         "part",
         "tests/unit/controller/ledger/test_claim.py"
         "::test_beside_a_share_group_only_its_own_are_of_it",
@@ -138,7 +139,7 @@ ENTRIES: Final = (
         f"{LOST}::test_an_attempt_of_the_copy_whose_pod_was_bound_after_it_does_not_expire",
     ),
     one(
-        "adopted-on-its-own-node",
+        "restored-on-its-own-node",
         "controller/ledger/restore.py",
         "    if record.node != live.node:\n        return None\n",
         "",
@@ -178,7 +179,7 @@ ENTRIES: Final = (
         f"{API_FINALIZE}::test_only_a_live_pod_that_is_bound_under_the_id_counts",
     ),
     one(
-        "settles-after-the-earlier-pod",
+        "allocation-after-the-earlier-pod",
         "controller/ledger/release.py",
         "    return report.may_run(holder.pod.uid)",
         "    return False",

@@ -442,7 +442,7 @@ def test_a_reservation_says_who_what_where_since_when() -> None:
 
 
 def test_pods_of_a_share_group_are_two_reservations_of_one_gpu() -> None:
-    both = record(holder(), holder(pod=OTHER_POD, adopted=True), share=SHARE)
+    both = record(holder(), holder(pod=OTHER_POD, restored=True), share=SHARE)
     first, second = listed(ledger(both)).reservations
     assert (first.pod, second.pod) == ("train-0", "train-1")
     assert [x.gpus[0].holders for x in (first, second)] == [2, 2]

@@ -198,10 +198,10 @@ RELEASING = {"state": HolderState.RELEASING}
     ("more", "waits"),
     [
         ({}, True),
-        ({"state": HolderState.CONFIRMED, "adopted": True}, True),
+        ({"state": HolderState.CONFIRMED, "restored": True}, True),
         (RELEASING, True),
-        ({"state": HolderState.CONFIRMED, "origin": Origin.SETTLEMENT, "adopted": True}, False),
-        (RELEASING | {"adopted": True}, False),
+        ({"state": HolderState.CONFIRMED, "origin": Origin.KUBELET, "restored": True}, False),
+        (RELEASING | {"restored": True}, False),
     ],
 )
 def test_kubelet_gives_nothing_while_claims_from_another_mode_are_there(
@@ -581,7 +581,7 @@ def test_pods_with_the_same_line_of_a_map_share() -> None:
     busy = node(NODE, replace(healthy(NODE).acceptance, processes_by_gpu={GPUS[2]: 1}))  # type: ignore[type-var] # not None
     view = binding_view(busy, records=(shared,))
     assert reserve(decided(second, mapped("train-1"), view)).gpus == (GPUS[2],)
-    stranger = holder(GPUS[2], pod=PodRef("team-b", "other", "x", "set-9"), adopted=True)
+    stranger = holder(GPUS[2], pod=PodRef("team-b", "other", "x", "set-9"), restored=True)
     for theirs in (
         replace(shared, share=replace(SHARE, owner="set-2")),
         replace(held(GPUS[2], owner="set-2"), share=SHARE),

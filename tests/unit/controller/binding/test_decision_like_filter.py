@@ -79,11 +79,11 @@ CASES: dict[str, tuple[NodeView, Document, GpuRecord, str]] = {
     "part beside one that is not shown": (SPLIT, PART, held("MIG-c"), ""),
     "part of a held whole": (SPLIT, PART, held("GPU-0"), "GPU_BUSY"),
     "claimed where kubelet gives": (PLUGIN, REQUESTING, held("GPU-1"), "NODE_MODE"),
-    "given by kubelet": (PLUGIN, REQUESTING, held("GPU-1", origin=Origin.SETTLEMENT), ""),
+    "given by kubelet": (PLUGIN, REQUESTING, held("GPU-1", origin=Origin.KUBELET), ""),
     "an end that nobody saw": (
         PLUGIN,
         REQUESTING,
-        held("GPU-1", state=HolderState.RELEASING, adopted=True),
+        held("GPU-1", state=HolderState.RELEASING, restored=True),
         "",
     ),
 }

@@ -1,4 +1,4 @@
-"""Reservations are seen through: by the watch, by touches, by reports, against a failing world."""
+"""Reservations are seen through: by the watch, by requeues, by reports, against a failing world."""
 
 from controller.binding.reconciler import StartupReconciler
 from controller.ledger.record import HolderState
@@ -124,7 +124,7 @@ async def test_an_answer_that_came_to_nothing_expires_after_a_touch() -> None:
     await me.reconciler.round()
     world.report(after_s=91)
     await me.reconciler.round()
-    assert world.pods.touches == ["train-0"]
+    assert world.pods.requeues == ["train-0"]
     assert world.states() == {GPU: ["Proposed"]}
     await me.reconciler.round()
     assert world.states() == {}
@@ -133,7 +133,7 @@ async def test_an_answer_that_came_to_nothing_expires_after_a_touch() -> None:
     assert not world.lands("train-0", verdict)
 
 
-async def test_a_touch_that_is_not_answered_is_tried_again() -> None:
+async def test_a_requeue_that_is_not_answered_is_tried_again() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     await me.bind(world.pod("train-0"))
@@ -243,7 +243,7 @@ async def test_a_live_pod_without_a_record_gets_it_again_before_anything_is_gran
     world.pods.down = False
     for _ in range(11):
         await me.reconciler.round()
-    assert me.sink.adoptions == [f"train-0 {GPU}"]
+    assert me.sink.restored_pods == [f"train-0 {GPU}"]
     assert world.states() == {GPU: ["Confirmed"]}
     for _ in range(11):
         await me.reconciler.round()
@@ -297,7 +297,7 @@ async def test_where_history_went_back_nothing_is_granted_for_a_while() -> None:
     await me.reconciler.round()
     store.older = before
     await me.reconciler.round()
-    assert me.sink.went_back == [frozenset({GPU})]
+    assert me.sink.rollbacks == [frozenset({GPU})]
     assert world.pods.rereads == 1
     world.report()
     verdict = await me.bind(world.pod("next"))

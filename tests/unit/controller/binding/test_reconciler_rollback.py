@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from controller.binding.use import settled_record
+from controller.binding.use import allocation_record
 from controller.ledger.record import GpuRecord, HolderState, PodRef
 from controller.ledger.release import DriftKind, GivenGpu
 from controller.ledger.restore import Grants
@@ -137,7 +137,7 @@ async def test_a_live_pod_is_adopted_and_no_ghost_of_it_is_made() -> None:
     for _ in range(11):
         await again.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
-    assert again.sink.adoptions == [f"train-0 {GPU}"]
+    assert again.sink.restored_pods == [f"train-0 {GPU}"]
 
 
 async def test_what_has_ended_by_the_log_is_not_held() -> None:
@@ -155,7 +155,7 @@ async def test_what_has_ended_by_the_log_is_not_held() -> None:
     assert world.states() == {}
 
 
-async def test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unused() -> None:
+async def test_a_pod_that_waits_again_is_requeued_and_its_old_gpu_let_go_when_unused() -> None:
     """The API server is at a time before the Binding: the pod is there, and not bound."""
     world = BindingWorld(1)
     world.pod("train-0")
@@ -166,11 +166,11 @@ async def test_a_pod_that_waits_again_is_touched_and_its_old_gpu_let_go_when_unu
     await me.reconciler.round()
     world.pods.put(before)
     again = await restarted(world, log_replay(log_of(me)))
-    assert world.pods.touches == ["train-0"]
+    assert world.pods.requeues == ["train-0"]
     assert not world.lands("train-0", late)
     assert world.states() == {GPU: ["Releasing"]}
     assert await refusals(again, "train-0") == REFUSED_BUSY
-    await settled(world, again)
+    await kubelets_allocation_is_recorded(world, again)
     assert world.lands("train-0", await again.bind("train-0"))
 
 
@@ -231,11 +231,11 @@ async def test_a_confirmed_pod_that_waits_again_does_not_keep_its_gpu_for_ever()
     for _ in range(12):
         await me.reconciler.round()
     assert world.states() == {GPU: ["Releasing"]}
-    await settled(world, me)
+    await kubelets_allocation_is_recorded(world, me)
     assert world.lands("train-0", await me.bind("train-0"))
 
 
-async def settled(world: BindingWorld, me: Replica) -> None:
+async def kubelets_allocation_is_recorded(world: BindingWorld, me: Replica) -> None:
     """Time goes by, and the node's reports show no use."""
     for _ in range(5):
         for _ in range(2):
@@ -296,7 +296,7 @@ async def test_a_record_that_is_ended_by_hand_gives_a_live_pods_gpu_to_nobody() 
     for _ in range(11):
         await me.reconciler.round()
     assert world.states() == {GPU: ["Confirmed"]}
-    assert me.sink.adoptions == [f"train-0 {GPU}"]
+    assert me.sink.restored_pods == [f"train-0 {GPU}"]
 
 
 async def test_a_pod_that_only_says_so_holds_nothing_back() -> None:
@@ -312,14 +312,14 @@ async def test_a_pod_that_only_says_so_holds_nothing_back() -> None:
 
 async def test_a_live_pod_that_kubelet_gave_its_gpu_is_left_to_its_nodes_reports() -> None:
     world = BindingWorld(1)
-    settled = settled_record(
+    allocated = allocation_record(
         GivenGpu(PodRef("team-a", "theirs", "uid-theirs"), NODE, GPU), "v1.k.x"
     )
     world.pods.put(env_pod(name="theirs", uid="uid-theirs") | {"spec": {"nodeName": NODE}})
-    await restarted(world, log_replay([settled]))
+    await restarted(world, log_replay([allocated]))
     assert world.states() == {}
     forget(world, "theirs")
-    await restarted(world, log_replay([settled]))
+    await restarted(world, log_replay([allocated]))
     assert world.states() == {GPU: ["Releasing"]}
 
 

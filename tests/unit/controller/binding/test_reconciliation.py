@@ -9,10 +9,10 @@ from controller.binding.reconciliation import (
     Apart,
     Around,
     Followup,
+    KubeletAllocations,
     LookFor,
     RequeuePod,
     Rewrite,
-    Settlement,
     Showing,
 )
 from controller.ledger.record import (
@@ -108,22 +108,22 @@ def test_a_pod_bound_elsewhere_or_otherwise_gives_the_attempt_back() -> None:
     assert moved(world.steps()) == (HolderState.RELEASING, ("GPU-a",))
 
 
-def test_an_attempt_is_touched_before_it_is_given_up() -> None:
+def test_an_attempt_is_requeued_before_it_is_given_up() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     assert world.steps() == ()
     assert world.later(89).steps() == ()
     assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
     assert world.steps() == (RequeuePod(RESERVATION, POD),)
-    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
     assert moved(world.steps()) == (HolderState.EXPIRED, ("GPU-a",))
 
 
-def test_a_touch_may_find_the_pod_bound_or_gone() -> None:
+def test_a_requeue_may_find_the_pod_bound_or_gone() -> None:
     for answer, state in ((BOUND, HolderState.CONFIRMED), (PodGone(), HolderState.RELEASING)):
         world = World(attempt(), {"uid-0": UNBOUND})
         world.steps()
         world.later(91).steps()
-        world.followup.touched(RESERVATION, answer, world.now_ns)
+        world.followup.requeued(RESERVATION, answer, world.now_ns)
         assert moved(world.steps()) == (state, ("GPU-a",))
 
 
@@ -138,7 +138,7 @@ def test_a_retry_begins_the_time_again() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()
     world.later(91).steps()
-    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
     world.records = (record(replace(holder("GPU-a"), answers=2)),)
     assert world.steps() == ()
     assert world.later(89).steps() == ()
@@ -147,7 +147,7 @@ def test_a_retry_begins_the_time_again() -> None:
 
 def test_answers_about_attempts_that_are_over_are_dropped() -> None:
     world = World()
-    world.followup.touched(RESERVATION, UNBOUND, world.now_ns)
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
     assert world.steps() == ()
 
 
@@ -263,7 +263,7 @@ STILL_BOUND = PodSeen("uid-0", "gpu-1", PART.reservation, has_ended=False)
 OTHER = PodSeen("uid-0", "gpu-1", "v1.k.other", has_ended=False)
 
 
-def touches(apart: Apart, now_ns: int, snapshot: LedgerSnapshot = HERE) -> list[str]:
+def requeues(apart: Apart, now_ns: int, snapshot: LedgerSnapshot = HERE) -> list[str]:
     return [x.reservation for x in apart.due(snapshot, now_ns)]
 
 
@@ -271,29 +271,29 @@ def touches(apart: Apart, now_ns: int, snapshot: LedgerSnapshot = HERE) -> list[
 def test_it_counts_as_gone_once_the_api_server_has_said_so(sight: PodSeen) -> None:
     apart = Apart()
     assert apart.sight(PART, sight, 0) is sight
-    assert touches(apart, APART_NS - 1) == []
-    assert touches(apart, APART_NS) == [PART.reservation]
-    assert touches(apart, APART_NS + 1) == []
+    assert requeues(apart, APART_NS - 1) == []
+    assert requeues(apart, APART_NS) == [PART.reservation]
+    assert requeues(apart, APART_NS + 1) == []
     assert apart.sight(PART, sight, APART_NS + 1) is sight
-    assert touches(apart, 2 * APART_NS) == [PART.reservation]
-    apart.touched(PART.reservation, sight)
+    assert requeues(apart, 2 * APART_NS) == [PART.reservation]
+    apart.requeued(PART.reservation, sight)
     assert apart.sight(PART, sight, 2 * APART_NS) == PodGone()
-    assert touches(apart, 9 * APART_NS) == []
+    assert requeues(apart, 9 * APART_NS) == []
 
 
 def test_a_copy_that_lagged_proves_nothing() -> None:
     apart = Apart()
     apart.sight(PART, UNBOUND, 0)
-    apart.touched(PART.reservation, STILL_BOUND)
+    apart.requeued(PART.reservation, STILL_BOUND)
     assert apart.sight(PART, UNBOUND, 1) is UNBOUND
     assert apart.sight(PART, STILL_BOUND, 2) is STILL_BOUND
-    assert touches(apart, 9 * APART_NS) == []
+    assert requeues(apart, 9 * APART_NS) == []
 
 
 def test_bound_again_it_is_itself_again() -> None:
     apart = Apart()
     apart.sight(PART, UNBOUND, 0)
-    apart.touched(PART.reservation, UNBOUND)
+    apart.requeued(PART.reservation, UNBOUND)
     assert apart.sight(PART, STILL_BOUND, 1) is STILL_BOUND
     assert apart.sight(PART, UNBOUND, 2) is UNBOUND
 
@@ -313,15 +313,15 @@ def test_bound_again_it_is_itself_again() -> None:
 def test_others_are_not_touched(sight: PodSight) -> None:
     apart = Apart()
     assert apart.sight(PART, sight, 0) is sight
-    apart.touched(PART.reservation, UNBOUND)
-    assert touches(apart, 9 * APART_NS) == []
+    apart.requeued(PART.reservation, UNBOUND)
+    assert requeues(apart, 9 * APART_NS) == []
 
 
 def test_what_the_ledger_no_longer_has_is_forgotten() -> None:
     apart = Apart()
     apart.sight(PART, UNBOUND, 0)
-    apart.touched(PART.reservation, UNBOUND)
-    assert touches(apart, 0, LedgerSnapshot()) == []
+    apart.requeued(PART.reservation, UNBOUND)
+    assert requeues(apart, 0, LedgerSnapshot()) == []
     assert apart.sight(PART, UNBOUND, 1) is UNBOUND
 
 
@@ -331,47 +331,47 @@ SHOWING = Showing(NODE, frozenset(CARDS))
 
 
 def test_a_report_counts_once_the_pod_was_known_before_it_was_asked_for() -> None:
-    settlement, pods = Settlement(), SomeBoundPods([bound()])
+    allocations, pods = KubeletAllocations(), SomeBoundPods([bound()])
     given = (GivenGpu(ref(), NODE, "GPU-a"),)
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200) == ()
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=200), pods, 300) == ()
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=201), pods, 400) == given
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=300), pods, 500) == given
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=100), pods, 200) == ()
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=200), pods, 300) == ()
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=201), pods, 400) == given
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=300), pods, 500) == given
 
 
 def test_another_pod_of_the_name_begins_again() -> None:
-    settlement = Settlement()
+    allocations = KubeletAllocations()
     first, second = SomeBoundPods([bound()]), SomeBoundPods([bound(uid="uid-9")])
-    settlement.due(SHOWING, use_report(device(), asked_ns=100), first, 200)
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=300), second, 400) == ()
+    allocations.due(SHOWING, use_report(device(), asked_ns=100), first, 200)
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=300), second, 400) == ()
     later = use_report(device(), asked_ns=500)
-    (found,) = settlement.due(SHOWING, later, second, 600)
+    (found,) = allocations.due(SHOWING, later, second, 600)
     assert found.pod.uid == "uid-9"
 
 
 def test_what_is_not_shown_any_more_begins_again() -> None:
-    settlement, pods = Settlement(), SomeBoundPods([bound()])
-    settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
-    assert settlement.due(SHOWING, use_report(asked_ns=300), pods, 400) == ()
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=500), pods, 600) == ()
-    settlement.forget(NODE)
-    assert settlement.due(SHOWING, use_report(device(), asked_ns=700), pods, 800) == ()
+    allocations, pods = KubeletAllocations(), SomeBoundPods([bound()])
+    allocations.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
+    assert allocations.due(SHOWING, use_report(asked_ns=300), pods, 400) == ()
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=500), pods, 600) == ()
+    allocations.forget(NODE)
+    assert allocations.due(SHOWING, use_report(device(), asked_ns=700), pods, 800) == ()
 
 
 def test_a_report_without_kubelet_says_nothing_and_forgets_nothing() -> None:
-    settlement, pods = Settlement(), SomeBoundPods([bound()])
-    settlement.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
+    allocations, pods = KubeletAllocations(), SomeBoundPods([bound()])
+    allocations.due(SHOWING, use_report(device(), asked_ns=100), pods, 200)
     silent = replace(use_report(asked_ns=300), given=None)
-    assert settlement.due(SHOWING, silent, pods, 400) == ()
-    assert len(settlement.due(SHOWING, use_report(device(), asked_ns=500), pods, 600)) == 1
+    assert allocations.due(SHOWING, silent, pods, 400) == ()
+    assert len(allocations.due(SHOWING, use_report(device(), asked_ns=500), pods, 600)) == 1
 
 
 def test_each_gpu_by_itself_and_slices_of_time_once() -> None:
-    settlement = Settlement()
+    allocations = KubeletAllocations()
     pods = SomeBoundPods([bound(), bound("train-1")])
     shown = use_report(device(gpu="GPU-b"), device(), device("train-1", "GPU-c::2"), asked_ns=300)
-    settlement.due(SHOWING, shown, pods, 200)
-    found = settlement.due(SHOWING, shown, pods, 300)
+    allocations.due(SHOWING, shown, pods, 200)
+    found = allocations.due(SHOWING, shown, pods, 300)
     assert [(x.pod.name, x.gpu) for x in found] == [
         ("train-0", "GPU-a"),
         ("train-0", "GPU-b"),
@@ -391,9 +391,9 @@ def test_only_the_node_s_own_gpus_and_its_managed_pods() -> None:
         device("unknown"),
         asked_ns=300,
     )
-    settlement = Settlement()
-    settlement.due(SHOWING, shown, pods, 200)
-    assert settlement.due(SHOWING, shown, pods, 300) == ()
+    allocations = KubeletAllocations()
+    allocations.due(SHOWING, shown, pods, 200)
+    assert allocations.due(SHOWING, shown, pods, 300) == ()
 
 
 def test_a_node_s_gpus_are_those_of_its_accepted_inventory() -> None:

@@ -42,11 +42,11 @@ def held(
     gpu: str = "GPU-a",
     name: str = "train-0",
     *,
-    origin: Origin = Origin.SETTLEMENT,
+    origin: Origin = Origin.KUBELET,
     state: HolderState = HolderState.CONFIRMED,
     uid: str = "",
 ) -> GpuRecord:
-    made = Holder(f"v1.k.{uid or name}", ref(name, uid), (gpu,), origin, CALL, state, adopted=True)
+    made = Holder(f"v1.k.{uid or name}", ref(name, uid), (gpu,), origin, CALL, state, restored=True)
     return GpuRecord(gpu, NODE, (made,))
 
 

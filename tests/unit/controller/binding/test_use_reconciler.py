@@ -30,7 +30,7 @@ class Sink:
     counts: Mapping[UseFaultKind, int] = field(default_factory=dict)
     evictions: list[str] = field(default_factory=list)
 
-    def settled(self, given: GivenGpu, reservation: str) -> None:
+    def allocation_recorded(self, given: GivenGpu, reservation: str) -> None:
         subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
         assert IDS.is_authentic(reservation, subject)
         self.settled_.append(given)

@@ -643,7 +643,7 @@ async def test_a_waiting_pod_keeps_what_it_has_until_max_pending() -> None:
     world.report(after_s=590)
     await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Proposed"]}
-    assert world.pods.touches == []
+    assert world.pods.requeues == []
 
 
 async def expire(world: BindingWorld, me: Replica) -> None:
@@ -651,7 +651,7 @@ async def expire(world: BindingWorld, me: Replica) -> None:
     world.report(after_s=601)
     for _ in range(3):
         await me.reconciler.round()
-    assert world.pods.touches == ["train-0"]
+    assert world.pods.requeues == ["train-0"]
 
 
 async def test_unborn_ones_count_in_the_quota() -> None:

@@ -8,8 +8,8 @@ from controller.ledger.attempt import (
     AttemptWatch,
     Confirmed,
     Move,
+    Requeue,
     Step,
-    Touch,
     Wait,
     after_requeue,
     attempt_step,
@@ -41,7 +41,7 @@ from controller.ledger.record import (
     RecordInvalidError,
     ShareGroup,
 )
-from controller.ledger.restore import LivePod, adopted_on
+from controller.ledger.restore import LivePod, restored_for_pod
 from controller.ledger.store import MOST_LOST, Entry, LedgerSnapshot
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ledger import CALL, OTHER_POD, POD, SHARE, claim, holder, in_state, record
@@ -55,8 +55,10 @@ EARLY = holder(origin=Origin.ADMISSION)
 UNBORN = holder(origin=Origin.ADMISSION, pod=PodRef("team-a", "train-0"))
 
 
-def step(part: Holder, pod: PodSight, age_s: int, touched: PodSeen | PodGone | None = None) -> Step:
-    watch = AttemptWatch((part,), NOW, touched, NOW + age_s * S)
+def step(
+    part: Holder, pod: PodSight, age_s: int, requeue_answer: PodSeen | PodGone | None = None
+) -> Step:
+    watch = AttemptWatch((part,), NOW, requeue_answer, NOW + age_s * S)
     return attempt_step(watch, "gpu-1", pod, NOW + age_s * S, DEFAULT_LIMITS)
 
 
@@ -69,7 +71,7 @@ class TestWhatIsSeenCountsAtOnce:
     @pytest.mark.parametrize("pod", [PodGone(), replace(BOUND, has_ended=True)])
     def test_at_its_end(self, part: Holder, age_s: int, pod: PodSight) -> None:
         assert step(part, pod, age_s) == Move(HolderState.RELEASING, "its pod has ended")
-        assert step(part, pod, age_s, touched=UNBOUND) == step(part, pod, age_s)
+        assert step(part, pod, age_s, requeue_answer=UNBOUND) == step(part, pod, age_s)
 
     def test_bound_elsewhere(self, part: Holder, age_s: int) -> None:
         found = step(part, replace(BOUND, node="gpu-2"), age_s)
@@ -98,7 +100,7 @@ class TestPatience:
         assert step(part, pod, limit_s - 1) == Wait(NOW + limit_s * S)
 
     def test_then_the_pod_is_touched(self, part: Holder, pod: PodSight, limit_s: int) -> None:
-        assert step(part, pod, limit_s) == Touch()
+        assert step(part, pod, limit_s) == Requeue()
 
     def test_the_touch_decides(self, part: Holder, pod: PodSight, limit_s: int) -> None:
         later = max(limit_s, 600)
@@ -109,15 +111,15 @@ class TestPatience:
         )
 
 
-def test_a_touch_from_before_its_time_was_over_does_not_count() -> None:
-    """A pod that the copy lacked at first is touched then, and once more at its own end."""
+def test_a_requeue_from_before_its_time_was_over_does_not_count() -> None:
+    """A pod that the copy lacked at first is requeued then, and once more at its own end."""
     watch = after_requeue(AttemptWatch((EARLY,), NOW), UNBOUND, NOW + 121 * S)
 
     def at(age_s: int) -> Step:
         return attempt_step(watch, "gpu-1", UNBOUND, NOW + age_s * S, DEFAULT_LIMITS)
 
     assert [at(121), at(599)] == [Wait(NOW + 600 * S)] * 2
-    assert at(600) == Touch()
+    assert at(600) == Requeue()
     watch = after_requeue(watch, UNBOUND, NOW + 600 * S)
     assert at(601) == Move(HolderState.EXPIRED, "it was never bound")
 
@@ -136,18 +138,18 @@ def test_any_change_of_an_attempt_begins_the_watch_again() -> None:
 
 
 LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a",))
-PART = holder(state=HolderState.CONFIRMED, adopted=True)
+PART = holder(state=HolderState.CONFIRMED, restored=True)
 
 
 def test_a_lost_record_is_made_again_as_confirmed() -> None:
-    assert adopted_on(None, LIVE, "GPU-a", CALL) == record(PART)
-    shared = adopted_on(None, replace(LIVE, share=SHARE), "GPU-a", CALL)
+    assert restored_for_pod(None, LIVE, "GPU-a", CALL) == record(PART)
+    shared = restored_for_pod(None, replace(LIVE, share=SHARE), "GPU-a", CALL)
     assert shared == record(PART, share=SHARE)
 
 
 def test_nobody_is_driven_out() -> None:
     theirs = record(holder(pod=OTHER_POD))
-    both = adopted_on(theirs, LIVE, "GPU-a", CALL)
+    both = restored_for_pod(theirs, LIVE, "GPU-a", CALL)
     assert both is not None
     assert both.holders == (PART, theirs.holders[0])
     both.demand_valid()
@@ -157,34 +159,34 @@ def test_nobody_is_driven_out() -> None:
 def test_beside_a_share_group_only_its_own_are_of_it(share: ShareGroup | None) -> None:
     """A pod of the same owner may have had the GPU alone, or in another group."""
     group = record(holder(pod=OTHER_POD), share=SHARE)
-    own = adopted_on(group, replace(LIVE, share=SHARE), "GPU-a", CALL)
+    own = restored_for_pod(group, replace(LIVE, share=SHARE), "GPU-a", CALL)
     assert own is not None
     assert own.is_shared_by(SHARE)
     assert own.holders[0] == PART
-    other = adopted_on(group, replace(LIVE, share=share), "GPU-a", CALL)
+    other = restored_for_pod(group, replace(LIVE, share=share), "GPU-a", CALL)
     assert other is not None
     assert not other.is_shared_by(SHARE)
-    assert (other.share, other.holders[0]) == (SHARE, PART.as_stranger())
+    assert (other.share, other.holders[0]) == (SHARE, PART.without_owner())
 
 
 def test_an_attempt_is_confirmed_and_the_rest_stays() -> None:
-    assert adopted_on(record(), LIVE, "GPU-a", CALL) == record().moved(
+    assert restored_for_pod(record(), LIVE, "GPU-a", CALL) == record().moved(
         "v1.k.uid-0", HolderState.CONFIRMED
     )
     for state in (HolderState.CONFIRMED, HolderState.RELEASING):
-        assert adopted_on(in_state(state), LIVE, "GPU-a", CALL) is None
+        assert restored_for_pod(in_state(state), LIVE, "GPU-a", CALL) is None
 
 
 def test_no_part_is_added_to_a_record_of_another_node() -> None:
     """That node's reports would end it while the pod runs here."""
     for part in (holder(pod=OTHER_POD), holder()):
         there = replace(record(part), node="gpu-2")
-        assert adopted_on(there, LIVE, "GPU-a", CALL) is None
+        assert restored_for_pod(there, LIVE, "GPU-a", CALL) is None
 
 
 def test_only_uuids_are_adopted() -> None:
     with pytest.raises(RecordInvalidError, match="gpus"):
-        adopted_on(None, replace(LIVE, gpus=("0",)), "0", CALL)
+        restored_for_pod(None, replace(LIVE, gpus=("0",)), "0", CALL)
 
 
 ID = "v1.k.uid-0"
@@ -299,7 +301,7 @@ class TestClaimOn:
 
 @pytest.mark.parametrize("share", [None, SHARE])
 def test_an_attempt_beside_a_pod_outside_its_group_is_not_reused(share: ShareGroup | None) -> None:
-    mixed = record(holder(), holder(pod=STRANGER, adopted=True), share=share)
+    mixed = record(holder(), holder(pod=STRANGER, restored=True), share=share)
     for call in (CALL, OTHER_CALL):
         found = claim_on(mixed, claim("GPU-a", call=call, share=share), "GPU-a")
         assert isinstance(found, Taken)
@@ -336,9 +338,9 @@ class TestShareGroup:
     @pytest.mark.parametrize(
         "part",
         [
-            holder(pod=STRANGER, adopted=True, state=HolderState.CONFIRMED),
-            holder(pod=STRANGER, adopted=True, state=HolderState.RELEASING),
-            holder(pod=replace(POD, owner=None), adopted=True, state=HolderState.RELEASING),
+            holder(pod=STRANGER, restored=True, state=HolderState.CONFIRMED),
+            holder(pod=STRANGER, restored=True, state=HolderState.RELEASING),
+            holder(pod=replace(POD, owner=None), restored=True, state=HolderState.RELEASING),
         ],
     )
     def test_no_claim_joins_a_pod_outside_its_share_group(self, part: Holder) -> None:
@@ -422,7 +424,7 @@ class TestUnbornPods:
                 ReasonCode.RESERVATION_CONFLICT,
             ),
             (
-                unborn.with_holder(holder(pod=STRANGER, adopted=True)),
+                unborn.with_holder(holder(pod=STRANGER, restored=True)),
                 POD,
                 ReasonCode.RESERVATION_CONFLICT,
             ),

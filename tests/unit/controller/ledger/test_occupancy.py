@@ -15,10 +15,10 @@ from controller.ledger.occupancy import (
     grant_refusal,
     has_stranger,
     is_taken,
+    rolled_back,
     uncertainty,
     use_of,
     uses_in,
-    went_back,
 )
 from controller.ledger.record import (
     MAX_HOLDERS,
@@ -36,8 +36,8 @@ from controller.ledger.restore import (
     LoggedGrant,
     granted_to,
     grants_of,
-    held_again,
     lost_grants,
+    restored_as_releasing,
 )
 from controller.ledger.store import Entry, LedgerSnapshot
 from gpuwarden.evidence.model import Allocation, GpuProcess
@@ -136,8 +136,8 @@ EARLY = record(holder("GPU-d", pod=PodRef("team-b", owner="owner-b")), gpu="GPU-
 
 
 GIVEN = [
-    record(holder(pod=OTHER_POD, origin=Origin.SETTLEMENT)),
-    record(holder(state=HolderState.RELEASING, adopted=True)),
+    record(holder(pod=OTHER_POD, origin=Origin.KUBELET)),
+    record(holder(state=HolderState.RELEASING, restored=True)),
 ]
 """GPU-a, given by kubelet, and brought back as an end that nobody saw."""
 
@@ -149,9 +149,9 @@ def test_what_kubelet_gave_or_only_a_log_knows_is_no_claim(given: GpuRecord) -> 
 
 
 STRANGERS = [
-    holder("GPU-c", pod=replace(POD, **change), adopted=True)
+    holder("GPU-c", pod=replace(POD, **change), restored=True)
     for change in ({"owner": "owner-b"}, {"owner": None}, {"namespace": "team-b"})
-] + [holder("GPU-c", origin=Origin.SETTLEMENT, adopted=True)]
+] + [holder("GPU-c", origin=Origin.KUBELET, restored=True)]
 
 
 MIXED = record(holder("GPU-c", pod=OTHER_POD), STRANGERS[0], gpu="GPU-c", share=SHARE)
@@ -303,14 +303,14 @@ def test_a_gpu_that_kubelet_has_given_away_is_not_granted(device: str) -> None:
 class TestHistory:
     def test_it_went_back_where_the_same_record_is_younger(self) -> None:
         older, newer = snapshot(record()), snapshot(replace(record(), version=2))
-        assert went_back(newer, older) == {"GPU-a"}
-        assert went_back(older, newer) == frozenset()
-        assert went_back(newer, newer) == frozenset()
+        assert rolled_back(newer, older) == {"GPU-a"}
+        assert rolled_back(older, newer) == frozenset()
+        assert rolled_back(newer, newer) == frozenset()
 
     def test_a_record_made_again_is_no_older_one(self) -> None:
         again = snapshot(record(holder(pod=OTHER_POD, call="f" * 16)))
-        assert went_back(snapshot(replace(record(), version=2)), again) == frozenset()
-        assert went_back(snapshot(record()), LedgerSnapshot()) == frozenset()
+        assert rolled_back(snapshot(replace(record(), version=2)), again) == frozenset()
+        assert rolled_back(snapshot(record()), LedgerSnapshot()) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_people_are_reported_what_grants_wait_for(
 
 GRANT = LoggedGrant("GPU-a", "gpu-1", "v1.k.uid-0", POD, ("GPU-a",))
 KNOWN = {("gpu-a", GRANT.reservation): GRANT}
-HELD = holder(state=HolderState.RELEASING, adopted=True)
+HELD = holder(state=HolderState.RELEASING, restored=True)
 LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a",))
 
 
@@ -379,10 +379,10 @@ def test_what_the_ledger_had_is_known_in_the_same_words() -> None:
 
 
 def test_it_is_held_as_one_that_is_being_released() -> None:
-    assert held_again(None, GRANT, CALL) == record(HELD)
-    beside = held_again(record(holder(pod=OTHER_POD)), GRANT, CALL)
+    assert restored_as_releasing(None, GRANT, CALL) == record(HELD)
+    beside = restored_as_releasing(record(holder(pod=OTHER_POD)), GRANT, CALL)
     assert isinstance(beside, GpuRecord)
-    assert beside.holders == (HELD.as_stranger(), holder(pod=OTHER_POD))
+    assert beside.holders == (HELD.without_owner(), holder(pod=OTHER_POD))
     assert beside.version == 2
 
 
@@ -391,7 +391,7 @@ def test_beside_a_share_group_unreserved_use_closes_the_group(owner: str | None)
     """Whose pod it was says nothing of the group that it had the GPU in."""
     group = record(holder(pod=OTHER_POD), share=SHARE)
     grant = replace(GRANT, pod=replace(POD, owner=owner))
-    beside = held_again(group, grant, CALL)
+    beside = restored_as_releasing(group, grant, CALL)
     assert isinstance(beside, GpuRecord)
     assert beside.share == SHARE
     assert not beside.is_shared_by(SHARE)
@@ -404,13 +404,13 @@ def test_beside_a_share_group_unreserved_use_closes_the_group(owner: str | None)
 
 def test_what_is_held_already_stays_as_it_is() -> None:
     for state in (HolderState.PROPOSED, HolderState.CONFIRMED, HolderState.RELEASING):
-        assert held_again(in_state(state), GRANT, CALL) is None
+        assert restored_as_releasing(in_state(state), GRANT, CALL) is None
 
 
 @pytest.mark.parametrize("part", [holder(pod=OTHER_POD), holder(state=HolderState.CONFIRMED)])
 def test_what_is_recorded_on_another_node_is_not_held_on_its_own(part: Holder) -> None:
     moved = replace(record(part), node="gpu-2")
-    assert held_again(moved, GRANT, CALL) == Elsewhere("gpu-2")
+    assert restored_as_releasing(moved, GRANT, CALL) == Elsewhere("gpu-2")
     assert lost_grants(KNOWN, ledger_of(moved), ()) == (GRANT,)
 
 
@@ -420,10 +420,10 @@ def test_what_a_live_pod_says_is_a_grant_of_one_that_was_bound() -> None:
 
 def test_an_attempt_that_was_bound_once_does_not_expire() -> None:
     bound = replace(GRANT, bound=True)
-    again = held_again(in_state(HolderState.PROPOSED), bound, CALL)
+    again = restored_as_releasing(in_state(HolderState.PROPOSED), bound, CALL)
     assert isinstance(again, GpuRecord)
     assert again.holders == (holder(state=HolderState.RELEASING),)
-    assert held_again(in_state(HolderState.CONFIRMED), bound, CALL) is None
+    assert restored_as_releasing(in_state(HolderState.CONFIRMED), bound, CALL) is None
 
 
 def test_what_makes_no_record_is_refused() -> None:
@@ -434,9 +434,9 @@ def test_what_makes_no_record_is_refused() -> None:
         replace(GRANT, node=""),
     ):
         with pytest.raises(RecordInvalidError):
-            held_again(None, wrong, CALL)
+            restored_as_releasing(None, wrong, CALL)
     parts = [
         holder(pod=PodRef("team-a", f"p-{n}", f"x-{n:03}", "owner-a")) for n in range(MAX_HOLDERS)
     ]
     with pytest.raises(RecordInvalidError, match="holders"):
-        held_again(record(*parts, share=SHARE), GRANT, CALL)
+        restored_as_releasing(record(*parts, share=SHARE), GRANT, CALL)

@@ -148,7 +148,7 @@ def test_records_of_nobody_are_refused(wrong: GpuRecord, text: str) -> None:
 
 
 def test_an_adopted_pod_may_stand_beside_a_holder() -> None:
-    record(holder(), holder(pod=OTHER_POD, adopted=True)).demand_valid()
+    record(holder(), holder(pod=OTHER_POD, restored=True)).demand_valid()
 
 
 VECTORS = json.loads(

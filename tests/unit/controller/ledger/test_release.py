@@ -17,6 +17,7 @@ from controller.ledger.record import (
 )
 from controller.ledger.release import (
     DEFAULT_GRACE_NS,
+    ClusterState,
     Drift,
     DriftKind,
     GivenDevice,
@@ -24,17 +25,16 @@ from controller.ledger.release import (
     Known,
     NodeGone,
     ReleaseWatch,
-    Surroundings,
     UseReport,
     after_report,
+    allocation_recorded,
     card_of,
     end_step,
+    find_drift,
     has_successor,
     release_step,
     released_by_operator,
-    settled_on,
     shown_use,
-    sweep,
     unrecorded_nodes,
     watch_release,
 )
@@ -271,9 +271,9 @@ def test_of_a_name_that_a_later_pod_has_kubelet_speaks_of_that_one() -> None:
     later = holder(
         pod=PodRef("team-a", "train-0", "uid-9"),
         reservation="v1.s.uid-9",
-        origin=Origin.SETTLEMENT,
+        origin=Origin.KUBELET,
         state=HolderState.CONFIRMED,
-        adopted=True,
+        restored=True,
     )
     both = record(holder(state=HolderState.RELEASING), later)
     given = replace(QUIET, given=frozenset({GivenDevice("team-a", "train-0", "GPU-a")}))
@@ -308,46 +308,48 @@ def given(pod: PodRef = POD, gpu: str = "GPU-a", node: str = "gpu-1") -> GivenGp
     return GivenGpu(pod, node, gpu)
 
 
-def settled(before: GpuRecord | None, card: GivenGpu, report: UseReport = IDLE) -> GpuRecord | None:
-    return settled_on(before, card, f"v1.k.{card.pod.uid}", CALL, report)
+def allocated(
+    before: GpuRecord | None, card: GivenGpu, report: UseReport = IDLE
+) -> GpuRecord | None:
+    return allocation_recorded(before, card, f"v1.k.{card.pod.uid}", CALL, report)
 
 
 def part(pod: PodRef = POD, state: HolderState = HolderState.CONFIRMED) -> Holder:
-    return holder("GPU-a", pod=pod, origin=Origin.SETTLEMENT, state=state, adopted=True)
+    return holder("GPU-a", pod=pod, origin=Origin.KUBELET, state=state, restored=True)
 
 
 def test_a_free_gpu_is_held_for_the_pod_that_has_it() -> None:
-    made = settled(None, given())
+    made = allocated(None, given())
     assert made == GpuRecord("GPU-a", "gpu-1", (part(),))
     made.demand_valid()
 
 
 def test_the_same_again_writes_nothing() -> None:
-    assert settled(record(part()), given()) is None
-    assert settled(record(holder(state=HolderState.CONFIRMED)), given()) is None
+    assert allocated(record(part()), given()) is None
+    assert allocated(record(holder(state=HolderState.CONFIRMED)), given()) is None
 
 
 def test_nobody_s_part_is_taken_away() -> None:
     other = holder("GPU-a", pod=OTHER_POD, state=HolderState.CONFIRMED)
-    made = settled(record(other), given())
+    made = allocated(record(other), given())
     assert made is not None
     made.demand_valid()
     assert set(made.holders) == {other, part()}
 
 
 def test_a_record_of_another_node_is_left_alone() -> None:
-    assert settled(record(holder(pod=OTHER_POD)), given(node="gpu-2")) is None
+    assert allocated(record(holder(pod=OTHER_POD)), given(node="gpu-2")) is None
 
 
 def test_there_is_a_most_of_holders() -> None:
     pods = (replace(OTHER_POD, name=f"p-{n}", uid=f"uid-{n + 10}") for n in range(MAX_HOLDERS))
     full = GpuRecord("GPU-a", "gpu-1", tuple(sorted(map(part, pods), key=lambda x: x.reservation)))
-    assert settled(full, given()) is None
+    assert allocated(full, given()) is None
 
 
 def test_only_uuids_are_settled() -> None:
     with pytest.raises(RecordInvalidError, match="gpus"):
-        settled_on(None, given(gpu="0"), "v1.k.x", CALL, IDLE).demand_valid()  # type: ignore[union-attr] # it raises
+        allocation_recorded(None, given(gpu="0"), "v1.k.x", CALL, IDLE).demand_valid()  # type: ignore[union-attr] # it raises
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_a_pod_waits_for_an_earlier_one_of_its_name(
     users: dict[str, frozenset[str | None]] | None, waits: bool
 ) -> None:
     earlier = record(part(state=HolderState.RELEASING))
-    made = settled(earlier, given(AGAIN), replace(IDLE, users=users))
+    made = allocated(earlier, given(AGAIN), replace(IDLE, users=users))
     assert (made is None) == waits
     if made is not None:
         made.demand_valid()
@@ -429,15 +431,15 @@ def test_which_device_ids_name_a_gpu(device: str, card: str | None) -> None:
 
 BOUND = PodSeen("uid-0", "gpu-1", "v1.k.uid-0", has_ended=False)
 LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a", "GPU-b"))
-NOTHING = Surroundings({}, (), {})
+NOTHING = ClusterState({}, (), {})
 
 
 def snapshot(*records: GpuRecord) -> LedgerSnapshot:
     return LedgerSnapshot.of(Entry(x, str(n)) for n, x in enumerate(records))
 
 
-def kinds(world: Surroundings, *records: GpuRecord) -> list[tuple[str, str]]:
-    return [(x.kind, x.gpu) for x in sweep(snapshot(*records), world)]
+def kinds(world: ClusterState, *records: GpuRecord) -> list[tuple[str, str]]:
+    return [(x.kind, x.gpu) for x in find_drift(snapshot(*records), world)]
 
 
 def test_where_all_agree_there_is_nothing() -> None:
@@ -445,7 +447,7 @@ def test_where_all_agree_there_is_nothing() -> None:
         record(holder("GPU-a", "GPU-b", state=HolderState.CONFIRMED), gpu=gpu)
         for gpu in ("GPU-a", "GPU-b")
     ]
-    world = Surroundings({"uid-0": BOUND}, (LIVE,), {"gpu-a": "gpu-1", "gpu-b": "gpu-1"})
+    world = ClusterState({"uid-0": BOUND}, (LIVE,), {"gpu-a": "gpu-1", "gpu-b": "gpu-1"})
     assert kinds(world, *confirmed) == []
     assert kinds(NOTHING, *confirmed) == []
     assert kinds(NOTHING) == []
@@ -453,13 +455,13 @@ def test_where_all_agree_there_is_nothing() -> None:
 
 def test_a_live_pod_without_its_records_is_adopted_and_its_node_waits() -> None:
     half = record(holder("GPU-a", "GPU-b", state=HolderState.CONFIRMED))
-    found = sweep(snapshot(half), replace(NOTHING, live=(LIVE,)))
-    assert [x for x in found if x.adopt] == [
+    found = find_drift(snapshot(half), replace(NOTHING, live=(LIVE,)))
+    assert [x for x in found if x.restore] == [
         Drift(DriftKind.POD_UNRECORDED, "GPU-b", "gpu-1", "v1.k.uid-0", LIVE)
     ]
     assert (DriftKind.TORN, "GPU-a") in [(x.kind, x.gpu) for x in found]
     assert unrecorded_nodes(found) == {"gpu-1"}
-    assert unrecorded_nodes(sweep(snapshot(half), NOTHING)) == frozenset()
+    assert unrecorded_nodes(find_drift(snapshot(half), NOTHING)) == frozenset()
 
 
 def test_a_live_pod_whose_gpu_another_holds_is_unrecorded_too() -> None:
@@ -473,7 +475,7 @@ def test_a_record_on_another_node_is_none_of_the_pods() -> None:
     world = replace(NOTHING, live=(replace(LIVE, gpus=("GPU-a",)),))
     for part in (holder(pod=OTHER_POD), holder(state=HolderState.CONFIRMED)):
         there = replace(record(part), node="gpu-2")
-        found = sweep(snapshot(there), world)
+        found = find_drift(snapshot(there), world)
         assert (DriftKind.POD_UNRECORDED, "GPU-a") in [(x.kind, x.gpu) for x in found]
         assert unrecorded_nodes(found) == {"gpu-1"}
 
@@ -512,11 +514,11 @@ def test_what_is_released_is_not_alive(pod: PodSeen, is_drift: bool) -> None:
 
 
 def test_two_holders_are_drift_unless_they_share() -> None:
-    parts = (holder(), holder(pod=OTHER_POD, adopted=True))
+    parts = (holder(), holder(pod=OTHER_POD, restored=True))
     assert kinds(NOTHING, record(*parts)) == [(DriftKind.HELD_TWICE, "GPU-a")]
     assert kinds(NOTHING, record(*parts, share=SHARE)) == []
     for stranger in (replace(OTHER_POD, owner=None), replace(OTHER_POD, namespace="team-b")):
-        beside = record(holder(), holder(pod=stranger, adopted=True), share=SHARE)
+        beside = record(holder(), holder(pod=stranger, restored=True), share=SHARE)
         assert kinds(NOTHING, beside) == [(DriftKind.HELD_TWICE, "GPU-a")]
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from controller.audit.sealing import LogIdentity, Sealer
 from controller.binding.records import (
     ReservationChange,
-    adoption_record,
     ended_record,
     held_record,
     reservation_record,
+    restored_record,
 )
-from controller.binding.use import settled_record
+from controller.binding.use import allocation_record
 from controller.fleet.enrollment import AUTOMATIC, Candidate, QuarantineEntry
 from controller.fleet.quarantine import QuarantineFate
 from controller.ledger.record import HolderState, PodRef
@@ -139,7 +139,7 @@ def test_what_was_written_again_is_open_once_more() -> None:
     alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",), bound=True)
     assert open_grants(logged_grants(held_record(A))) == {("gpu-a", "v1.k.x"): alone}
     live = LivePod(POD, "gpu-1", "v1.k.x", BOTH)
-    assert open_grants(logged_grants(adoption_record(live, "GPU-a"))) == {
+    assert open_grants(logged_grants(restored_record(live, "GPU-a"))) == {
         ("gpu-a", "v1.k.x"): alone
     }
 
@@ -147,7 +147,7 @@ def test_what_was_written_again_is_open_once_more() -> None:
 def test_what_kubelet_gave_is_open() -> None:
     given = GivenGpu(POD, "gpu-1", "GPU-a")
     alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",), bound=True)
-    assert open_grants(logged_grants(settled_record(given, "v1.k.x"))) == {
+    assert open_grants(logged_grants(allocation_record(given, "v1.k.x"))) == {
         ("gpu-a", "v1.k.x"): alone
     }
 

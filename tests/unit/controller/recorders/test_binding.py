@@ -115,7 +115,7 @@ def test_every_state_has_its_record() -> None:
 
 def test_an_adoption() -> None:
     told = Told()
-    told.recorder.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
+    told.recorder.restored(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
     (record,) = told.audit.noted
     assert (record.kind, record.refs["gpus"]) == (RecordKind.RESERVATION_RESTORED, ["GPU-b"])
     assert told.metric("reservation_changes_total", state="Restored") == 1
@@ -130,7 +130,7 @@ def test_what_is_held_and_what_does_not_agree() -> None:
     assert told.metric("reservation_drift", kind="torn") == 2
     told.recorder.drifts({})
     assert told.metric("reservation_drift", kind="torn") == 0
-    told.recorder.history_went_back(frozenset({"GPU-b", "GPU-a"}))
+    told.recorder.rollback_detected(frozenset({"GPU-b", "GPU-a"}))
     (record,) = told.audit.noted
     assert (record.kind, record.decision) == (RecordKind.LEDGER_STATE, "rewound")
     assert record.refs == {"count": 2, "gpus": ["GPU-a", "GPU-b"]}
@@ -150,7 +150,7 @@ def begun(told: Told, how: str) -> None:
                 ReservationChange(POD, "v1.k.x", "gpu-1", ("GPU-a",), HolderState.CONFIRMED, "why")
             )
         case "adopted":
-            told.recorder.adopted(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
+            told.recorder.restored(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a",)), "GPU-a")
         case "held":
             told.recorder.held(GRANT)
         case "settled":
@@ -274,7 +274,7 @@ class UseTold:
 
 def test_a_settlement() -> None:
     told = UseTold()
-    told.recorder.settled(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
+    told.recorder.allocation_recorded(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
     told.recorder.wrote("written")
     assert told.logged == [("GPU-a", "v1.k.x")]
     (record,) = told.audit.noted
