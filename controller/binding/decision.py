@@ -441,8 +441,8 @@ class RecentDenials:
         found = self._by_pod.get(pod_uid, NONE)
         return frozenset(x for x in found if self._until[pod_uid, x] > now_ns) if found else NONE
 
-    def ended(self, now_ns: int) -> frozenset[str]:
-        """Forget what is over; the nodes that it was about."""
+    def forget_ended(self, now_ns: int) -> frozenset[str]:
+        """Forget the refusals that are over; return their nodes."""
         over = []
         for key, until_ns in self._until.items():
             if until_ns > now_ns:

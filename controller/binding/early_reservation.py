@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from controller.admission.early_reservation import (
     DRY_RUN_ID,
@@ -22,11 +22,12 @@ from controller.binding.decision import (
     reference_of,
     taken_up,
 )
-from controller.binding.records import ReservationChange, reservation_record
+from controller.binding.records import ReservationChange, ReservationSink, reservation_record
 from controller.binding.request import (
+    PodStates,
     PodsUnavailableError,
 )
-from controller.binding.webhook import Granting, Grants
+from controller.binding.webhook import Granting
 from controller.fleet.directory import KnownNode
 from controller.ledger.claim import (
     answered_before,
@@ -39,17 +40,15 @@ from controller.ledger.record import (
     Holder,
     HolderState,
     Origin,
-    PodGone,
     PodRef,
     PodSeen,
-    PodSight,
     in_claiming_order,
 )
 from controller.ledger.reservation_id import ReservationIds, request_nonce
 from controller.ledger.store import LedgerStore, LedgerUnavailableError, change_record
 from controller.placement.keys import RESERVATION_ID, SEED_RESERVATION_ID
 from controller.placement.snapshot import GpuUse
-from controller.record import AuditUnavailableError
+from controller.record import AuditLog, AuditUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- reservations at a pod's creation
@@ -71,23 +70,6 @@ _NOT_THERE: Final = Refusal(
 )
 
 
-class EarlyPods(Protocol):
-    """The pods of the cluster, by UID."""
-
-    def sight(self, pod: PodRef) -> PodSight:
-        """What the copy says; that it lacks a pod proves nothing."""
-
-    async def look(self, pod: PodRef) -> PodSeen | PodGone:
-        """Past the copy; raises PodsUnavailableError."""
-
-
-class EarlySink(Protocol):
-    """Takes what was answered."""
-
-    def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
-        """One answer to a pod's creation; `is_new`: GPUs were claimed that were not before."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyPorts:
     """What is asked and told."""
@@ -96,11 +78,11 @@ class EarlyPorts:
     use: GpuUse
     nodes: Callable[[], Mapping[str, KnownNode]]
     """The cluster's."""
-    pods: EarlyPods
+    pods: PodStates
     store: LedgerStore
     granting: Granting
-    audit: Grants
-    sink: EarlySink
+    audit: AuditLog
+    sink: ReservationSink
 
 
 class EarlyReservations:
@@ -116,7 +98,7 @@ class EarlyReservations:
         """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
         async with self._turn(reference_of(ask)):
             try:
-                found, is_new = await self._reserved(ask)
+                found, is_new = await self._claim(ask)
             except (LedgerUnavailableError, PodsUnavailableError) as error:
                 found, is_new = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
         if not ask.dry_run:
@@ -145,14 +127,14 @@ class EarlyReservations:
             return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
         return None
 
-    async def _reserved(self, ask: EarlyAsk) -> tuple[EarlyPlace | Refusal, bool]:
+    async def _claim(self, ask: EarlyAsk) -> tuple[EarlyPlace | Refusal, bool]:
         """And whether GPUs were claimed that were not before."""
         found: EarlyPlace | Refusal = _PENDING
         for _ in range(MOST_CHOICES_EARLY):
-            before = await self._before(ask)
+            before = await self._find_before(ask)
             if isinstance(before, Refusal):
                 return before, False
-            found, is_new = self._place(ask, before), before is None
+            found, is_new = self._choose(ask, before), before is None
             if isinstance(found, Refusal) or ask.dry_run:
                 return found, False
             if before is not None and before.pod.uid is not None:
@@ -167,7 +149,7 @@ class EarlyReservations:
                 break
         return found, False
 
-    def _place(self, ask: EarlyAsk, before: Holder | None) -> EarlyPlace | Refusal:
+    def _choose(self, ask: EarlyAsk, before: Holder | None) -> EarlyPlace | Refusal:
         ports, view = self._ports, self._view()
         if before is None:
             return choose_early(ask, view, ports.use, ports.nodes())
@@ -178,14 +160,14 @@ class EarlyReservations:
         is_unlike = isinstance(found, Refusal) and found.code not in _UNSURE
         return _PENDING if is_unlike else found
 
-    async def _before(self, ask: EarlyAsk) -> Holder | Refusal | None:
+    async def _find_before(self, ask: EarlyAsk) -> Holder | Refusal | None:
         """What this pod gets because it was reserved for it, or for one like it, before.
 
         None: nothing was. Refused: what was reserved is for a pod that may still come.
         """
         ledger, granted = self._ports.store.snapshot(), ask.granted
         if granted is not None and granted.reservation != DRY_RUN_ID:
-            await self._read(granted)
+            await self._catch_up(granted)
             found = held_early(self._ports.store.snapshot(), granted.reservation, None)
             return _NOT_THERE if found is None else found
         again = answered_before(ledger, ask.namespace, request_nonce(ask.namespace, ask.request))
@@ -202,7 +184,7 @@ class EarlyReservations:
         pods = self._ports.pods
         return pods.sight(pod) is not None or isinstance(await pods.look(pod), PodSeen)
 
-    async def _read(self, granted: Granted) -> None:
+    async def _catch_up(self, granted: Granted) -> None:
         """Another replica may have reserved it just now."""
         if held_early(self._ports.store.snapshot(), granted.reservation, None) is None:
             for gpu in granted.gpus:

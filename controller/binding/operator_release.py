@@ -15,41 +15,21 @@ An order goes on although its caller does not wait for the end. Must not know wh
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from controller.binding.records import (
     ReleaseOrder,
     ReservationChange,
+    ReservationSink,
     order_record,
     refused_record,
 )
-from controller.binding.request import PodsUnavailableError
+from controller.binding.request import PodStates, PodsUnavailableError
 from controller.binding.use import HeardUse
-from controller.ledger.record import GpuRecord, HolderState, PodGone, PodRef, PodSeen
+from controller.ledger.record import GpuRecord, HolderState, PodGone
 from controller.ledger.release import Known, released_by_operator
 from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.record import AuditLog, AuditUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
-
-
-class PodReader(Protocol):
-    """The pods of the cluster, past every copy."""
-
-    async def look(self, pod: PodRef) -> PodSeen | PodGone:
-        """The pod of that UID at its newest; raises PodsUnavailableError."""
-
-
-class ReleaseSink(Protocol):
-    """Takes what became of orders. Must return at once."""
-
-    def changed(self, change: ReservationChange) -> None:
-        """A holder's end was written."""
-
-    def wrote(self, result: str) -> None:
-        """One write: written, overtaken or failed."""
-
-    def ordered(self, order: ReleaseOrder, refusal: Refusal | None) -> None:
-        """`refusal` is None where it was done, or nothing was left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +37,13 @@ class ReleasePorts:
     """What is asked and told."""
 
     store: LedgerStore
-    pods: PodReader
+    pods: PodStates
     heard: Callable[[str], HeardUse | None]
     """The last report of a node, while its lease lasts."""
     not_ready: Callable[[], str | None]
     """Why not every node was heard since the start; None once each had its turn."""
     audit: AuditLog
-    sink: ReleaseSink
+    sink: ReservationSink
     wake: Callable[[Iterable[str]], None]
     """Have pods tried again that these nodes may take now."""
 

@@ -16,14 +16,14 @@ Must not decide what becomes of a reservation.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from controller.binding.decision import RecentDenials
 from controller.binding.reconciliation import Action, Around, Followup, LookFor, RequeuePod, Rewrite
-from controller.binding.records import ReservationChange
-from controller.binding.request import PodsUnavailableError
+from controller.binding.records import ReservationSink
+from controller.binding.request import PodStates, PodsUnavailableError
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.occupancy import (
     Known,
@@ -36,7 +36,6 @@ from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight, RecordI
 from controller.ledger.release import (
     ClusterState,
     Drift,
-    DriftKind,
     NodeGone,
     UseReport,
     find_drift,
@@ -60,54 +59,16 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # --- startup reconciliation
 
 
-class PodIndex(Protocol):
-    """The pods of the cluster."""
-
-    def live(self) -> tuple[LivePod, ...]:
-        """Bound pods that have not ended and say that they hold GPUs, from the copy."""
-
-    async def look(self, pod: PodRef) -> PodSeen | PodGone:
-        """The pod of that UID at its newest; raises PodsUnavailableError."""
-
-    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
-        """Change the pod, so that older Bindings of it fail; raises PodsUnavailableError."""
-
-    def reread(self) -> None:
-        """Have the copy made again, soon."""
-
-
-class DriftSink(Protocol):
-    """Takes where ledger and world disagree."""
-
-    def drifts(self, counts: Mapping[DriftKind, int]) -> None:
-        """How many of each kind there are now."""
-
-    def restored(self, pod: LivePod, gpu: str) -> None:
-        """A live pod's record was restored."""
-
-    def rollback_detected(self, gpus: frozenset[str]) -> None:
-        """The ledger was rolled back: nothing is granted until it is reconciled again."""
-
-    def log_replayed(self, grants: Grants) -> None:
-        """The audit log from before the start was read."""
-
-    def held(self, grant: LoggedGrant) -> None:
-        """A GPU that the ledger had lost is held as Releasing until its node shows no use."""
-
-    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
-        """The ledger no longer has these."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupReconcilerPorts:
     """What is asked and told."""
 
     store: LedgerStore
-    pods: PodIndex
+    pods: PodStates
     ids: ReservationIds | None
     fleet: Callable[[], FleetSnapshot]
     report: Callable[[str], UseReport | None]
-    sink: DriftSink
+    sink: ReservationSink
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
@@ -200,13 +161,13 @@ class StartupReconciler:
         `live` was known before the ledger was last read, from a copy that was last listed at
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
         """
-        await self._log_replay()
+        await self._replay_log()
         ports, snapshot = self._ports, self._ports.store.snapshot()
         drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
         missing = _by_key(x for drift in drifts for x in _grants_of(drift))
         self._remembered = {**self._remembered, **missing}
         self._reconciliation = replace(self._reconciliation, pods_read_ns=listed_ns)
-        self._wait_for(drifts, (*lost, *missing.values()))
+        self._block_nodes(drifts, (*lost, *missing.values()))
         ports.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
             await self._restore(drift)
@@ -214,15 +175,15 @@ class StartupReconciler:
             restored = _by_key([x for x in lost if await self._hold(x)])
             lacking = lost_grants(self._remembered, ports.store.snapshot(), ())
             self._remembered = {k: x for k, x in _by_key(lacking).items() if k not in restored}
-            self._wait_for(drifts, self._remembered.values())
+            self._block_nodes(drifts, self._remembered.values())
 
-    def _wait_for(self, drifts: tuple[Drift, ...], lacking: Collection[LoggedGrant]) -> None:
+    def _block_nodes(self, drifts: tuple[Drift, ...], lacking: Collection[LoggedGrant]) -> None:
         """Nothing is granted where the ledger still lacks something."""
         nodes = unrecorded_nodes(drifts) | {x.node for x in lacking}
         owed = frozenset(key_of(x.gpu) for x in lacking)
         self._reconciliation = replace(self._reconciliation, unrecorded=nodes, owed=owed)
 
-    async def _log_replay(self) -> None:
+    async def _replay_log(self) -> None:
         """Read the log from before the start, once."""
         if self._reconciliation.log_replayed or self._ports.log_replay is None:
             return
@@ -368,46 +329,17 @@ _ROUNDS_PER_RECONCILE: Final = 10
 """Every so many rounds the whole ledger is compared with the pods."""
 
 
-class PodSource(Protocol):
-    """The pods of the cluster, by UID."""
-
-    def sight(self, pod: PodRef) -> PodSight:
-        """What the copy says; that it lacks a pod proves nothing."""
-
-    def live(self) -> tuple[LivePod, ...]:
-        """Bound pods that have not ended and say that they hold GPUs, from the copy."""
-
-    async def look(self, pod: PodRef) -> PodSeen | PodGone:
-        """Past the copy; raises PodsUnavailableError."""
-
-    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
-        """Change the pod and give it as stored; raises PodsUnavailableError."""
-
-
-class ChangeSink(Protocol):
-    """Takes what becomes of reservations."""
-
-    def changed(self, change: ReservationChange) -> None:
-        """A change was written by this replica."""
-
-    def wrote(self, result: str) -> None:
-        """One write: written, overtaken or failed."""
-
-    def ledger_read(self, error: str) -> None:
-        """The ledger was read; `error` is empty, or says why not."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilerPorts:
     """What the reconciler asks and tells."""
 
     store: LedgerStore
-    pods: PodSource
+    pods: PodStates
     report: Callable[[str], UseReport | None]
     gone: Callable[[str], NodeGone | None]
     denials: RecentDenials
     reconciliation: StartupReconciler
-    sink: ChangeSink
+    sink: ReservationSink
     wake: Callable[[Iterable[str]], None]
     """Have pods tried again that these nodes may take now."""
     boottime_ns: Callable[[], int]
@@ -450,7 +382,7 @@ class ReservationReconciler:
     async def round(self) -> None:
         """Read the ledger and do what is due."""
         ports = self._ports
-        ports.wake(ports.denials.ended(ports.boottime_ns()))
+        ports.wake(ports.denials.forget_ended(ports.boottime_ns()))
         live, listed_ns = ports.pods.live(), ports.reconciliation.listed_ns
         if not await self._read_ledger():
             return
@@ -486,29 +418,29 @@ class ReservationReconciler:
 
         async def one(action: Action) -> None:
             async with few:
-                await self._done(action)
+                await self._carry_out(action)
 
         await asyncio.gather(*map(one, actions))
 
-    async def _done(self, action: Action) -> None:
+    async def _carry_out(self, action: Action) -> None:
         match action:
             case LookFor(pod):
-                await self._looked_for(pod)
+                await self._look_for(pod)
             case RequeuePod(reservation, pod):
                 asked_ns = self._ports.boottime_ns()
-                answer = await _answered(self._ports.pods.requeue(pod))
+                answer = await _ask(self._ports.pods.requeue(pod))
                 if answer is not None:
                     self._followup.requeued(reservation, answer, asked_ns)
                     self._news.set()
             case Rewrite():
-                await self._rewritten(action)
+                await self._rewrite(action)
 
-    async def _looked_for(self, pod: PodRef) -> None:
-        answer = await _answered(self._ports.pods.look(pod))
+    async def _look_for(self, pod: PodRef) -> None:
+        answer = await _ask(self._ports.pods.look(pod))
         if isinstance(answer, PodGone) and pod.uid is not None:
             self.pod_changed(pod.uid, gone=True)
 
-    async def _rewritten(self, rewrite: Rewrite) -> None:
+    async def _rewrite(self, rewrite: Rewrite) -> None:
         ports, done = self._ports, []
         for entry, successor in rewrite.entries:
             try:
@@ -527,7 +459,7 @@ class ReservationReconciler:
             ports.wake((change.node,))
 
 
-async def _answered(
+async def _ask(
     question: Awaitable[PodSeen | PodGone],
 ) -> PodSeen | PodGone | None:
     try:

@@ -1,14 +1,15 @@
-"""The audit records of Bindings, reservations and operators' orders. Pure."""
+"""The audit records of Bindings, reservations and operators' orders, and who records them. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from controller.ledger.record import GpuRecord, HolderState, PodRef
-from controller.ledger.restore import LivePod, LoggedGrant
+from controller.ledger.release import DriftKind
+from controller.ledger.restore import Grants, LivePod, LoggedGrant
 from controller.record import Json, Record
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.reasons import Refusal
+from gpuwarden.reasons import ReasonCode, Refusal
 
 _SHOWN_CHARS: Final = 253
 _DETAIL_CHARS: Final = 300
@@ -180,6 +181,49 @@ def refused_record(order: ReleaseOrder, refusal: Refusal) -> Record:
 def ledger_record(decision: str, refs: Mapping[str, Json]) -> Record:
     """The `ledger.state` record."""
     return Record(RecordKind.LEDGER_STATE, _CONTROLLER, "ledger", decision, refs=refs)
+
+
+class ReservationSink(Protocol):
+    """Records what becomes of Bindings and reservations. Implemented by `recorders.binding`.
+
+    Must return at once, and must not raise.
+    """
+
+    def bound(self, decision: BindDecision) -> None:
+        """The binding webhook has decided."""
+
+    def reserved_early(self, code: ReasonCode, *, is_new: bool) -> None:
+        """A pod's creation was answered; `is_new`: GPUs were claimed that were not before."""
+
+    def changed(self, change: ReservationChange) -> None:
+        """This replica has changed the state of a reservation."""
+
+    def wrote(self, result: str) -> None:
+        """One write: written, overtaken or failed."""
+
+    def ordered(self, order: ReleaseOrder, refusal: Refusal | None) -> None:
+        """An operator's order ended; `refusal` is None where nothing is left to do."""
+
+    def ledger_read(self, error: str) -> None:
+        """The ledger was read; `error` is empty, or says why not."""
+
+    def drifts(self, counts: Mapping[DriftKind, int]) -> None:
+        """How many drifts of each kind there are now."""
+
+    def restored(self, pod: LivePod, gpu: str) -> None:
+        """A live pod's record was restored."""
+
+    def held(self, grant: LoggedGrant) -> None:
+        """A GPU that the ledger had lost is held as Releasing until its node shows no use."""
+
+    def rollback_detected(self, gpus: frozenset[str]) -> None:
+        """The ledger was rolled back: nothing is granted until it is reconciled again."""
+
+    def log_replayed(self, grants: Grants) -> None:
+        """The audit log from before the start was read."""
+
+    def ended_elsewhere(self, grants: tuple[LoggedGrant, ...]) -> None:
+        """The ledger no longer has these."""
 
 
 def _about_grant(

@@ -12,7 +12,8 @@ import msgspec
 from controller.admission.early_reservation import cdi_names
 from controller.admission.pod import AdmittedPod
 from controller.admission.review import AdmissionRequest, Operation, Value, Verb, pointer
-from controller.ledger.record import PodRef
+from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight
+from controller.ledger.restore import LivePod
 from controller.placement.keys import (
     ASSIGNED_UUIDS,
     ATTESTATION_HASH,
@@ -241,12 +242,12 @@ def _given(request: BindingRequest) -> Iterable[str]:
     return sorted({*(request.annotations or ()), *request.labels})
 
 
-# --- bound pods
+# --- the pods of the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """From the copy of the pods."""
+    """From the cache of the pods."""
 
     pod: PodRef
     """With name and UID."""
@@ -255,8 +256,43 @@ class BoundPod:
     """None for a pod that is not managed."""
 
 
+class StoredPods(Protocol):
+    """The pods of the cluster, by name. Implemented by `kube.pods`."""
+
+    def known(self, namespace: str, name: str) -> StoredPod | None:
+        """From the cache; None where it does not know, or is too old to be relied on."""
+
+    async def read(self, namespace: str, name: str) -> StoredPod | None:
+        """At its newest, past the cache; raises PodsUnavailableError."""
+
+
+class PodStates(Protocol):
+    """The pods of the cluster, by UID. Implemented by `kube.pods`."""
+
+    def sight(self, pod: PodRef) -> PodSight:
+        """From the cache; that it lacks a pod proves nothing."""
+
+    def live(self) -> tuple[LivePod, ...]:
+        """Bound pods that have not ended and say that they hold GPUs, from the cache."""
+
+    async def look(self, pod: PodRef) -> PodSeen | PodGone:
+        """The pod of that UID at its newest; raises PodsUnavailableError."""
+
+    async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
+        """Change the pod, so that older Bindings of it fail, and return it as stored.
+
+        Raises PodsUnavailableError.
+        """
+
+    def reread(self) -> None:
+        """Make the cache again, soon."""
+
+
 class BoundPods(Protocol):
-    """The bound pods of the cluster that have not ended, from the copy."""
+    """The bound pods of the cluster that have not ended, from the cache.
+
+    Implemented by `kube.pods`.
+    """
 
     def named(self, namespace: str, name: str) -> BoundPod | None:
         """The pod of that name."""

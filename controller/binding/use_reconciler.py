@@ -107,14 +107,14 @@ class UseReconciler:
         """Look at what nodes have reported since the last round."""
         if not self._ports.is_firm():
             return
-        for position, (node, acceptance) in enumerate(self._news()):
-            await self._look_at(node, acceptance)
+        for position, (node, acceptance) in enumerate(self._take_news()):
+            await self._compare(node, acceptance)
             if position % _BREATH == 0:
                 await asyncio.sleep(0)
         if self._ports.may_evict():
             await self._evict()
 
-    def _news(self) -> Iterator[tuple[NodeView, Acceptance]]:
+    def _take_news(self) -> Iterator[tuple[NodeView, Acceptance]]:
         fleet = self._ports.fleet()
         if fleet is self._fleet:
             return
@@ -123,7 +123,7 @@ class UseReconciler:
             del self._looked_at[gone]
             self._allocations.forget(gone)
             self._taken.pop(gone, None)
-            self._tell(self._faults.reported(gone, ()))
+            self._report_changes(self._faults.reported(gone, ()))
         now_ns = self._ports.boottime_ns()
         for name, node in nodes.items():
             found = node.acceptance
@@ -133,11 +133,11 @@ class UseReconciler:
             if now_ns < found.fresh_until_ns:
                 yield node, found
 
-    async def _look_at(self, node: NodeView, acceptance: Acceptance) -> None:
+    async def _compare(self, node: NodeView, acceptance: Acceptance) -> None:
         ports, report = self._ports, self._ports.report(node.name)
         if report is None:
             return
-        self._wake(node, acceptance)
+        self._wake_waiting(node, acceptance)
         if not await self._record_allocations(node, acceptance, report):
             return
         case = UseCase(
@@ -150,9 +150,9 @@ class UseReconciler:
             ports.fits,
         )
         whole = report.given is not None and report.users is not None
-        self._tell(self._faults.reported(node.name, use_faults(case), whole=whole))
+        self._report_changes(self._faults.reported(node.name, use_faults(case), whole=whole))
 
-    def _wake(self, node: NodeView, acceptance: Acceptance) -> None:
+    def _wake_waiting(self, node: NodeView, acceptance: Acceptance) -> None:
         """What ends without a record is followed by no release that would wake anybody."""
         before = self._taken.pop(node.name, frozenset())
         if node.mode is not NodeMode.ENV:
@@ -164,7 +164,7 @@ class UseReconciler:
         if before - now:
             self._ports.wake((node.name,))
 
-    def _tell(self, changes: FaultChanges) -> None:
+    def _report_changes(self, changes: FaultChanges) -> None:
         if changes.begun or changes.ended:
             self._ports.sink.compared(changes, self._faults.counts())
 

@@ -7,7 +7,7 @@ what cannot be answered in time is taken back.
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from controller.admission.early_reservation import (
     DRY_RUN_ID,
@@ -27,12 +27,18 @@ from controller.binding.decision import (
     decide_binding,
     forged,
 )
-from controller.binding.records import BindDecision, ReservationChange, reservation_record
+from controller.binding.records import (
+    BindDecision,
+    ReservationChange,
+    ReservationSink,
+    reservation_record,
+)
 from controller.binding.request import (
     BindingDecodeError,
     BindingRequest,
     PodsUnavailableError,
     StoredPod,
+    StoredPods,
     binding_patch,
     read_binding,
     same_pod_patch,
@@ -40,16 +46,16 @@ from controller.binding.request import (
 )
 from controller.ledger.claim import (
     Claim,
-    Claimed,
+    Claimant,
     held_early,
 )
 from controller.ledger.record import (
     HolderState,
     Origin,
 )
-from controller.ledger.store import Entry, LedgerUnavailableError
+from controller.ledger.store import LedgerStore, LedgerUnavailableError
 from controller.placement.keys import RESERVATION_ID, SEED_RESERVATION_ID
-from controller.record import AuditUnavailableError, Record
+from controller.record import AuditLog, AuditUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- claim and audit record
@@ -58,39 +64,15 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # ledger was detected meanwhile. Must not choose anything.
 
 
-class Claims(Protocol):
-    """The ledger's claiming shell."""
-
-    async def claim(self, claim: Claim) -> Claimed | Refusal:
-        """Reserve all GPUs of the claim, or none."""
-
-    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
-        """Take back what the claim added; the GPUs of which that was so."""
-
-
-class Grants(Protocol):
-    """The part of the audit log that a reservation waits for."""
-
-    async def grant(self, record: Record) -> None:
-        """Return when the record is durable; raises AuditUnavailableError."""
-
-
-class ChangeSink(Protocol):
-    """Takes what becomes of reservations."""
-
-    def changed(self, change: ReservationChange) -> None:
-        """Record what became of a reservation; never waits, never raises."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantPorts:
     """What is asked and told."""
 
-    claims: Claims
-    audit: Grants
+    claims: Claimant
+    audit: AuditLog
     grant_refusal: GrantRefusal
     """At the moment of the answer."""
-    sink: ChangeSink
+    sink: ReservationSink
     wake: Callable[[Iterable[str]], None]
     """Have pods tried again that these nodes may take now."""
     draw_call: Callable[[], str]
@@ -119,14 +101,14 @@ class Granting:
             reserve.share,
         )
         self.gpus |= dict.fromkeys(reserve.gpus, InFlight(reserve.pod, reserve.share))
-        task = self._kept(asyncio.create_task(self._claimed(claim)))
+        task = self._keep(asyncio.create_task(self._claim(claim)))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._kept(asyncio.create_task(self._withdrawn(task, claim)))
+            self._keep(asyncio.create_task(self._withdraw(task, claim)))
             raise
 
-    async def _claimed(self, claim: Claim) -> Refusal | None:
+    async def _claim(self, claim: Claim) -> Refusal | None:
         ports = self._ports
         reserved = _change(claim, claim.gpus, HolderState.PROPOSED, _CAUSES[claim.origin])
         try:
@@ -146,7 +128,7 @@ class Granting:
             for gpu in claim.gpus:
                 self.gpus.pop(gpu, None)
 
-    async def _withdrawn(self, task: "asyncio.Task[Refusal | None]", claim: Claim) -> None:
+    async def _withdraw(self, task: "asyncio.Task[Refusal | None]", claim: Claim) -> None:
         """The answer was not given after all."""
         await asyncio.wait((task,))
         if not task.cancelled() and task.exception() is None and task.result() is None:
@@ -159,7 +141,7 @@ class Granting:
             self._ports.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
             self._ports.wake((claim.node,))
 
-    def _kept(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
+    def _keep(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
@@ -184,42 +166,18 @@ MOST_CHOICES_BINDING: Final = 4
 _UNTOUCHED: Final = Verdict()
 
 
-class BindingPods(Protocol):
-    """The pods of the cluster."""
-
-    def known(self, namespace: str, name: str) -> StoredPod | None:
-        """From the copy; None where it does not know, or is too old to be relied on."""
-
-    async def read(self, namespace: str, name: str) -> StoredPod | None:
-        """At its newest, past the copy; raises PodsUnavailableError."""
-
-
-class Records(Protocol):
-    """The store of the ledger."""
-
-    async def read(self, gpu: str) -> Entry | None:
-        """The entry at its newest; the snapshot knows it then. Raises LedgerUnavailableError."""
-
-
-class DecisionSink(Protocol):
-    """Takes decisions."""
-
-    def bound(self, decision: BindDecision) -> None:
-        """Record the decision; never waits, never raises."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingWebhookPorts:
     """What the binding webhook asks and tells."""
 
-    pods: BindingPods
+    pods: StoredPods
     view: Callable[[], BindingView]
     """This moment's snapshots."""
     granting: Granting
-    records: Records
+    store: LedgerStore
     is_enforced: Callable[[str], bool]
     denials: RecentDenials
-    sink: DecisionSink
+    sink: ReservationSink
     boottime_ns: Callable[[], int]
 
 
@@ -241,10 +199,10 @@ class BindingWebhook:
                 return reported((refusal,))
             return Verdict((refusal,), result="refused")
         enforced = self._marked or self._ports.is_enforced(asked.namespace)
-        stored, decision = await self._decided(asked, enforced=enforced)
+        stored, decision = await self._decide(asked, enforced=enforced)
         return self._answer(asked, stored, decision)
 
-    async def _decided(
+    async def _decide(
         self, asked: BindingRequest, *, enforced: bool
     ) -> tuple[StoredPod | None, Decision]:
         refused = forged(asked, self._view())
@@ -297,7 +255,7 @@ class BindingWebhook:
         if granted is None or held_early(view.ledger, granted.reservation, stored.uid) is not None:
             return
         for gpu in granted.gpus:
-            await self._ports.records.read(gpu)
+            await self._ports.store.read(gpu)
 
     def _answer(
         self, asked: BindingRequest, stored: StoredPod | None, decision: Decision

@@ -253,7 +253,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         pods=cluster.pods,
         view=view,
         granting=granting,
-        records=store,
+        store=store,
         is_enforced=cluster.namespaces.is_enforced,
         denials=denials,
         sink=sources.recorder,

@@ -35,6 +35,7 @@ from controller.binding.webhook import (
 )
 from controller.ledger.claim import Claim, Claimant, Claimed
 from controller.ledger.reservation_id import ReservationIds, ReservationKey
+from controller.ledger.store import LedgerStore
 from controller.placement.snapshot import Scenes
 from controller.policy import NodeMode, Policy
 from controller.record import AuditLog, Record
@@ -71,21 +72,18 @@ class Writes:
     """From the request's headers to the answer."""
 
 
-class TimedClaims:
+class TimedClaims(Claimant):
     """Claims of the product, timed."""
 
-    def __init__(self, claimant: Claimant, writes: Writes) -> None:
-        self._claimant = claimant
+    def __init__(self, store: LedgerStore, writes: Writes) -> None:
+        super().__init__(store)
         self._writes = writes
 
     async def claim(self, claim: Claim) -> Claimed | Refusal:
         begin = time.perf_counter()
-        found = await self._claimant.claim(claim)
+        found = await super().claim(claim)
         self._writes.spent.append((time.perf_counter() - begin) * 1000)
         return found
-
-    async def withdraw(self, claim: Claim) -> tuple[str, ...]:
-        return await self._claimant.withdraw(claim)
 
 
 class TimedGrants:
@@ -99,6 +97,9 @@ class TimedGrants:
         begin = time.perf_counter()
         await self._log.grant(record)
         self._writes.spent[-1] += (time.perf_counter() - begin) * 1000
+
+    def note(self, record: Record) -> None:
+        self._log.note(record)
 
 
 class TimedRecorder(AdmissionRecorder):
@@ -170,7 +171,7 @@ async def serve(options: argparse.Namespace) -> int:
     sink = BindingRecorder(instruments, log)
     granting = Granting(
         GrantPorts(
-            claims=TimedClaims(Claimant(store), writes),
+            claims=TimedClaims(store, writes),
             audit=TimedGrants(log, writes),
             grant_refusal=lambda _node, _gpus: None,
             sink=sink,
@@ -183,7 +184,7 @@ async def serve(options: argparse.Namespace) -> int:
             pods=KnownPods(),
             view=view,
             granting=granting,
-            records=store,
+            store=store,
             is_enforced=lambda _: True,
             denials=RecentDenials(),
             sink=sink,

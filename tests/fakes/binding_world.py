@@ -18,8 +18,6 @@ from controller.binding.decision import BindingView, RecentDenials
 from controller.binding.early_reservation import EarlyPorts, EarlyReservations
 from controller.binding.operator_release import ReleasePorts, ReleaseService
 from controller.binding.reconciler import (
-    PodIndex,
-    PodSource,
     ReconcilerPorts,
     ReservationReconciler,
     StartupReconciler,
@@ -34,11 +32,9 @@ from controller.binding.records import (
     held_record,
     reservation_record,
 )
-from controller.binding.request import PodsUnavailableError, StoredPod
+from controller.binding.request import PodStates, PodsUnavailableError, StoredPod, StoredPods
 from controller.binding.use import LedgerUse, UseReports
-from controller.binding.webhook import BindingPods as Pods
 from controller.binding.webhook import BindingWebhook, BindingWebhookPorts, Granting, GrantPorts
-from controller.binding.webhook import Grants as GrantLog
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.kube.pods import pod_kind
@@ -49,7 +45,7 @@ from controller.ledger.restore import Grants, LivePod, LoggedGrant
 from controller.ledger.store import Entry, LedgerStore
 from controller.placement.snapshot import Scenes
 from controller.policy import DEFAULT_POLICY
-from controller.record import Record
+from controller.record import AuditLog, Record
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admitted_pods import Document, admitted, documents
@@ -185,7 +181,7 @@ class Sink:
 LogReplayer = Callable[[], Awaitable[Grants]]
 
 
-class PodPorts(Pods, PodSource, PodIndex, Protocol):
+class PodPorts(StoredPods, PodStates, Protocol):
     """All that a replica asks about pods."""
 
 
@@ -199,7 +195,7 @@ class Replica:
         name: str,
         *,
         pods: PodPorts | None = None,
-        audit: GrantLog | None = None,
+        audit: AuditLog | None = None,
         log_replay: LogReplayer | None = None,
     ) -> None:
         """`pods`, `audit`: what stands between it and the world's.
@@ -264,7 +260,7 @@ class Replica:
             pods=pods,
             view=self.view,
             granting=self.granting,
-            records=store,
+            store=store,
             is_enforced=lambda _namespace: True,
             denials=self.denials,
             sink=self.sink,

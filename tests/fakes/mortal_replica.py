@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from controller.admission.review import Verdict
 from controller.binding.request import StoredPod
-from controller.binding.webhook import Grants
 from controller.ledger.record import GpuRecord, PodGone, PodRef, PodSeen
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore
-from controller.record import Record
+from controller.record import AuditLog, Record
 from tests.builders.bindings import NODE
 from tests.fakes.binding_world import BindingWorld, FakePods, Replica
 from tests.fakes.recording_audit import RecordingAudit
@@ -129,9 +128,9 @@ class SteppedPods:
 
 
 class SteppedAudit:
-    """Implements Grants."""
+    """Implements AuditLog."""
 
-    def __init__(self, audit: Grants, life: Life) -> None:
+    def __init__(self, audit: AuditLog, life: Life) -> None:
         self._audit = audit
         self._life = life
 
@@ -139,6 +138,9 @@ class SteppedAudit:
         await self._life.step("audit asked")
         await self._audit.grant(record)
         await self._life.step("audit durable")
+
+    def note(self, record: Record) -> None:
+        self._audit.note(record)
 
 
 class MortalReplica(Replica):

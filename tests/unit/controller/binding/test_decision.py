@@ -627,10 +627,10 @@ def test_a_denial_lasts_for_a_while() -> None:
     assert denials.nodes("pod-1", 4 * S) == {"n1", "n2"}
     assert denials.nodes("pod-1", 5 * S) == {"n2"}
     assert denials.nodes("pod-3", 4 * S) == frozenset()
-    assert denials.ended(5 * S) == {"n1"}
-    assert denials.ended(5 * S) == frozenset()
+    assert denials.forget_ended(5 * S) == {"n1"}
+    assert denials.forget_ended(5 * S) == frozenset()
     assert denials.nodes("pod-1", 5 * S) == {"n2"}
-    assert denials.ended(8 * S) == {"n1", "n2"}
+    assert denials.forget_ended(8 * S) == {"n1", "n2"}
     assert len(denials) == 0
     assert denials.nodes("pod-2", 8 * S) == frozenset()
 
@@ -640,7 +640,7 @@ def test_another_denial_begins_again() -> None:
     denials.add("pod", "n1", 0)
     denials.add("pod", "n2", 1 * S)
     denials.add("pod", "n1", 4 * S)
-    assert denials.ended(6 * S) == {"n2"}
+    assert denials.forget_ended(6 * S) == {"n2"}
     assert denials.nodes("pod", 8 * S) == {"n1"}
     assert len(denials) == 1
 
