@@ -187,16 +187,22 @@ class App:
             state.logs if state else (),
             state.log_alarms if state else (),
             changed=self._writer.changed,
-            alarmed=self._recorder.alarmed,
+            alarmed=self._recorder.record_alarm,
             wall_ms=lambda: parts.clock.wall_ns() // NS_PER_MS,
         )
         for alarm in self._witness.alarms():
-            self._recorder.alarmed(alarm)
+            self._recorder.record_alarm(alarm)
         self._readings = SharedReadings(
-            NodeSource(self._gpus, parts.allocations), parts.clock, self
+            NodeSource(self._gpus, parts.allocations), parts.clock, self._record_reading
         )
         self._replicas = self._replica_set(settings)
-        ops = Ops(instruments, self._recorder, self._gpus, parts.identity)
+        ops = Ops(
+            instruments,
+            self._recorder,
+            parts.identity,
+            stuck=self._gpus.stuck,
+            facts=parts.identity.facts,
+        )
         self._health = HealthServer(settings.listen.ops, ops.routes())
         self._stopping = asyncio.Event()
         self._code = ExitCode.STOPPED
@@ -224,7 +230,7 @@ class App:
             stream_ids=UsedStreamIds(),
             clock=parts.clock,
         )
-        ports = LinkPorts(session=session, recorder=self._recorder, jitter=parts.jitter)
+        ports = LinkPorts(session=session, jitter=parts.jitter)
         return ReplicaSet(
             ports, settings.agent.controllers, svids=parts.identity, resolver=parts.resolver
         )
@@ -259,7 +265,7 @@ class App:
             replicas = tasks.create_task(self._replicas.run(), name="replicas")
             parts = [
                 tasks.create_task(self._read(), name="readings"),
-                tasks.create_task(self._pass_news_on(), name="news"),
+                tasks.create_task(self._pass_notices_on(), name="notices"),
                 tasks.create_task(self._writer.run(), name="state"),
                 tasks.create_task(self._watch_nvml(), name="nvml watch"),
             ]
@@ -292,10 +298,10 @@ class App:
         except DriverReloadedError as error:
             self.stop(ExitCode.DRIVER_RELOADED, str(error))
 
-    async def _pass_news_on(self) -> None:
+    async def _pass_notices_on(self) -> None:
         async for event in self._gpus.events():
-            self._recorder.gpu_event(event)
-            self._replicas.tell(event)
+            self._recorder.record_gpu_event(event)
+            self._replicas.send_notice(event)
 
     async def _watch_nvml(self) -> None:
         while (stuck := self._gpus.stuck(time.monotonic())) is None:  # noqa: ASYNC110 -- polled
@@ -303,9 +309,8 @@ class App:
         self._log.error(Event.NVML_STUCK, call=stuck.call, seconds=round(stuck.seconds, 1))
         self.stop(ExitCode.NVML_STUCK, f"{stuck.call} never returned")
 
-    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
-        """Hear of a reading (ReadingRecorder)."""
-        self._recorder.reading_done(reading, seconds)
+    def _record_reading(self, reading: InventoryReading, seconds: float) -> None:
+        self._recorder.record_reading(reading, seconds)
         if self._known != self._gpus.known:
             self._known = self._gpus.known
             self._writer.changed()

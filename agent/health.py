@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 from agent.detached import detached
 from agent.gpu.source import StuckCall
 from agent.recorder import AgentRecorder, ReplicaReport
+from gpuwarden.identity.svid import SvidSource
 from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import names
@@ -154,23 +155,6 @@ def _response(answer: Answer, *, is_head: bool) -> bytes:
 # --- the answers
 
 
-class StuckProbe(Protocol):
-    """Knows whether an NVML call is stuck."""
-
-    def stuck(self, now: float) -> StuckCall | None:
-        """The call that will never return; `now` is `time.monotonic()`."""
-
-
-class IdentityFacts(Protocol):
-    """Knows about the SVID."""
-
-    def state(self) -> str:
-        """One line: which one, or why there is none."""
-
-    def facts(self) -> SvidFacts:
-        """Numbers for metrics."""
-
-
 class Ops:
     """The three answers."""
 
@@ -178,12 +162,16 @@ class Ops:
         self,
         instruments: Instruments,
         recorder: AgentRecorder,
-        gpus: StuckProbe,
-        identity: IdentityFacts,
+        identity: SvidSource,
+        *,
+        stuck: Callable[[float], StuckCall | None],
+        facts: Callable[[], SvidFacts],
     ) -> None:
+        """`stuck` gives the NVML call that will never return; it takes `time.monotonic()`."""
         self._instruments = instruments
         self._recorder = recorder
-        self._gpus = gpus
+        self._stuck = stuck
+        self._facts = facts
         self._identity = identity
         self._counted = SvidFacts(0.0, 0, 0, 0, watching=False)
 
@@ -193,7 +181,7 @@ class Ops:
 
     def healthz(self) -> Answer:
         """Liveness."""
-        stuck = self._gpus.stuck(time.monotonic())
+        stuck = self._stuck(time.monotonic())
         if stuck is None:
             return Answer(HTTPStatus.OK, b"ok\n")
         text = f"NVML call {stuck.call} has not returned for {stuck.seconds:.0f} s\n"
@@ -215,7 +203,7 @@ class Ops:
     def metrics(self) -> Answer:
         """Prometheus' text format."""
         self._recorder.refresh()
-        self._count(self._identity.facts())
+        self._count(self._facts())
         return Answer(HTTPStatus.OK, self._instruments.render(), CONTENT_TYPE)
 
     def _count(self, facts: SvidFacts) -> None:

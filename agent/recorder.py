@@ -6,13 +6,13 @@ what it holds.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from agent.claims.allocations import NOT_ASKED, AllocationReading
 from agent.gpu.reading import GpuEvent, InventoryReading, NvmlState
 from agent.session.machine import About, End, EndReason, Verdict
 from gpuwarden.clock import Clock
 from gpuwarden.evidence.model import LogAlarm
+from gpuwarden.identity.svid import SvidSource
 from gpuwarden.moment import NS_PER_MS, NS_PER_S
 from gpuwarden.reasons import EFFECT_OF, Effect, ReasonCode
 from gpuwarden.settings.values import Address
@@ -60,16 +60,6 @@ class Readiness:
     """What is wrong with the audit logs of controllers; that is no fault of this node."""
 
 
-class IdentityState(Protocol):
-    """What is shown of the SVID; the SVID watcher is one."""
-
-    def current(self) -> object | None:
-        """The current SVID, or None."""
-
-    def state(self) -> str:
-        """One line: which one, or why there is none."""
-
-
 @dataclass(slots=True)
 class _Replica:
     streams: set[int] = field(default_factory=set)
@@ -83,7 +73,7 @@ class _Replica:
 class AgentRecorder:
     """Implements the recorders of streams, links and readings. One event loop only."""
 
-    def __init__(self, instruments: Instruments, clock: Clock, identity: IdentityState) -> None:
+    def __init__(self, instruments: Instruments, clock: Clock, identity: SvidSource) -> None:
         self._instruments = instruments
         self._clock = clock
         self._identity = identity
@@ -95,19 +85,19 @@ class AgentRecorder:
         self._facts: tuple[int, int, int] | None = None
         self._kubelet_error: str | None = None
 
-    def linked(self, replica: Address) -> None:
+    def add_replica(self, replica: Address) -> None:
         """This replica is to have a stream."""
         self._replicas[replica] = _Replica()
 
-    def unlinked(self, replica: Address) -> None:
+    def remove_replica(self, replica: Address) -> None:
         """It no longer is."""
         del self._replicas[replica]
 
-    def unresolved(self, controller: Address, detail: str) -> None:
+    def record_unresolved(self, controller: Address, detail: str) -> None:
         """A name could not be resolved."""
         self._log.warning(Event.CONTROLLER_UNRESOLVED, controller=str(controller), detail=detail)
 
-    def superseded(self, replica: Address) -> None:
+    def record_superseded(self, replica: Address) -> None:
         """Another instance speaks for this node."""
         self._superseded = True
         self._log.error(
@@ -117,19 +107,19 @@ class AgentRecorder:
             detail="another instance of this node's agent took over; this one is silent now",
         )
 
-    def opened(self, replica: Address, stream: int) -> None:
+    def record_opened(self, replica: Address, stream: int) -> None:
         """Hello was sent."""
         self._replicas[replica].streams.add(stream)
         self._instruments.counter(names.AGENT_STREAMS_OPENED).inc()
         self._log.info(Event.STREAM_OPENED, replica=str(replica), stream=stream)
 
-    def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
+    def record_verdict(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
         """A verdict came; changes are logged, repetitions are only counted."""
         self._instruments.counter(names.AGENT_VERDICTS).labels(verdict.code).inc()
         entry = self._replicas[replica]
         event = Event.VERDICT_ACCEPTED if verdict.accepted else Event.VERDICT_REFUSED
         is_new = (entry.code, entry.attestation_hash) != (verdict.code, verdict.attestation_hash)
-        if about is About.NEWS or is_new:
+        if about is About.NOTICE or is_new:
             self._log.info(
                 event,
                 replica=str(replica),
@@ -140,7 +130,7 @@ class AgentRecorder:
                 level=verdict.level,
                 hash=verdict.attestation_hash,
             )
-        if about is not About.NEWS:
+        if about is not About.NOTICE:
             self._show(entry, verdict)
 
     def _show(self, entry: _Replica, verdict: Verdict) -> None:
@@ -152,7 +142,7 @@ class AgentRecorder:
         elif not _is_transient(verdict.code):
             entry.accepted_until_ns = 0  # revoked at once; else the lease runs out by itself
 
-    def lost_round(self, replica: Address, stream: int) -> None:
+    def record_lost_round(self, replica: Address, stream: int) -> None:
         """The GPUs were not read in time."""
         self._instruments.counter(names.AGENT_ROUNDS_LOST).inc()
         self._log.warning(
@@ -162,7 +152,7 @@ class AgentRecorder:
             detail="the GPUs were not read while the challenge lived; no evidence was sent",
         )
 
-    def ended(self, replica: Address, stream: int, end: End) -> None:
+    def record_end(self, replica: Address, stream: int, end: End) -> None:
         """The stream is over."""
         self._instruments.counter(names.AGENT_STREAM_ENDS).labels(end.reason).inc()
         entry = self._replicas[replica]
@@ -180,7 +170,7 @@ class AgentRecorder:
             detail=end.detail,
         )
 
-    def alarmed(self, alarm: LogAlarm) -> None:
+    def record_alarm(self, alarm: LogAlarm) -> None:
         """A controller's audit log is not what it was; reported again at each start."""
         self._alarms.append(alarm)
         self._log.error(
@@ -192,7 +182,7 @@ class AgentRecorder:
             seen=alarm.seen,
         )
 
-    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
+    def record_reading(self, reading: InventoryReading, seconds: float) -> None:
         """A reading ended."""
         gpus, lost, failed = (
             len(reading.inventory.gpus),
@@ -232,7 +222,7 @@ class AgentRecorder:
             self._log.info(Event.ALLOCATIONS_READ, allocations=count)
         self._kubelet_error = error
 
-    def gpu_event(self, event: GpuEvent) -> None:
+    def record_gpu_event(self, event: GpuEvent) -> None:
         """Failure notices came from the driver."""
         self._instruments.counter(names.AGENT_GPU_EVENTS).labels(event.kind).inc()
         self._log.warning(

@@ -26,10 +26,21 @@ from agent.challenge import ChallengeRefusal, SignedChallenge
 from agent.claims.pods import NOT_LOOKED, PodsReading
 from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.session import machine
-from agent.session.machine import About, Answer, End, EndReason, Late, Read, Report, Tell, Verdict
+from agent.session.machine import (
+    About,
+    Answer,
+    End,
+    EndReason,
+    Late,
+    Read,
+    Report,
+    SendNotice,
+    Verdict,
+)
+from agent.witness import CheckpointWitness
 from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import Clock
-from gpuwarden.evidence.model import WANT_PODS, LogAlarm, WitnessedCheckpoint
+from gpuwarden.evidence.model import WANT_PODS
 from gpuwarden.evidence.strict_json import EvidenceError, quote
 from gpuwarden.identity.svid import Svid
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, utc
@@ -81,32 +92,34 @@ class Dialer(Protocol):
         """A line to `address` that presents `svid`; raises DialError when entered."""
 
 
-class Witness(Protocol):
-    """Keeps the audit checkpoints that this agent has seen."""
-
-    def checkpoints(self) -> tuple[WitnessedCheckpoint, ...]:
-        """The last one of every origin."""
-
-    def alarms(self) -> tuple[LogAlarm, ...]:
-        """What is wrong with the logs behind them."""
-
-    def witness(self, shown: Shown) -> None:
-        """Take note of one that came with a verified challenge."""
-
-
 class StreamRecorder(Protocol):
-    """Hears what happens on a stream; shows it in readiness, metrics and log."""
+    """Shows streams and replicas in readiness, metrics and log.
 
-    def opened(self, replica: Address, stream: int) -> None:
+    `agent.recorder` is above this layer; simulated nodes have a recorder of their own.
+    """
+
+    def add_replica(self, replica: Address) -> None:
+        """This replica is to have a stream."""
+
+    def remove_replica(self, replica: Address) -> None:
+        """It no longer is."""
+
+    def record_unresolved(self, controller: Address, detail: str) -> None:
+        """A name could not be resolved; its replicas stay as they are."""
+
+    def record_superseded(self, replica: Address) -> None:
+        """Another instance speaks for this node; all links fall silent."""
+
+    def record_opened(self, replica: Address, stream: int) -> None:
         """Hello was sent."""
 
-    def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
+    def record_verdict(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
         """A verdict came."""
 
-    def lost_round(self, replica: Address, stream: int) -> None:
+    def record_lost_round(self, replica: Address, stream: int) -> None:
         """The GPUs were not read in time."""
 
-    def ended(self, replica: Address, stream: int, end: End) -> None:
+    def record_end(self, replica: Address, stream: int, end: End) -> None:
         """The stream is over."""
 
 
@@ -134,7 +147,7 @@ class SessionPorts:
     """Looks which pods run, beginning after the call."""
     roots: Callable[[], Sequence[x509.Certificate]]
     """Current trust bundle of the own trust domain."""
-    witness: Witness
+    witness: CheckpointWitness
     recorder: StreamRecorder
     stream_ids: StreamIds
     clock: Clock
@@ -147,7 +160,7 @@ class _Received:
 
 
 class Session:
-    """One stream from dial to end. `run` once; `tell` and `stop` at any time, same loop."""
+    """One stream from dial to end. `run` once; `send_notice` and `stop` at any time, same loop."""
 
     def __init__(
         self,
@@ -166,9 +179,9 @@ class Session:
         self._events: asyncio.Queue[machine.Event | _Received] = asyncio.Queue()
         self._read_ahead = asyncio.Semaphore(_READ_AHEAD)
 
-    def tell(self, event: GpuEvent) -> None:
-        """Pass failure notices on, now or as soon as a spare nonce is there."""
-        self._events.put_nowait(machine.News(event))
+    def send_notice(self, event: GpuEvent) -> None:
+        """Send a failure notice for the event, now or as soon as a spare nonce is there."""
+        self._events.put_nowait(machine.GpuFailed(event))
 
     def stop(self, detail: str) -> None:
         """Ask for the end of the stream."""
@@ -181,7 +194,7 @@ class Session:
                 end = await self._connect(line)
         except DialError as error:
             end = End(EndReason.PEER, quote(str(error), _TEXT))
-        self._ports.recorder.ended(self._replica, self._number, end)
+        self._ports.recorder.record_end(self._replica, self._number, end)
         return end
 
     async def _connect(self, line: Line) -> End:
@@ -205,7 +218,7 @@ class Session:
         now_ns = self._ports.clock.boottime_ns()
         state = machine.greeted(now_ns, self._ports.timing)
         event: machine.Event | None = await conversation.greet()
-        self._ports.recorder.opened(self._replica, self._number)
+        self._ports.recorder.record_opened(self._replica, self._number)
         while True:
             if event is None:
                 event = await self._next(state, conversation)
@@ -217,12 +230,12 @@ class Session:
                         return action
                     case Report(verdict, about):
                         self._report(verdict, about)
-                        if about is not About.NEWS:
+                        if about is not About.NOTICE:
                             conversation.rounds.end(verdict.challenge_id, verdict.code)
                     case Late(challenge_id):
                         conversation.rounds.end(challenge_id, "late")
-                        self._ports.recorder.lost_round(self._replica, self._number)
-                    case Read() | Answer() | Tell():
+                        self._ports.recorder.record_lost_round(self._replica, self._number)
+                    case Read() | Answer() | SendNotice():
                         event = event or await conversation.perform(action)
 
     async def _next(self, state: machine.State, conversation: "_Conversation") -> machine.Event:
@@ -239,7 +252,7 @@ class Session:
         return conversation.understand(event.message)
 
     def _report(self, verdict: Verdict, about: About) -> None:
-        self._ports.recorder.judged(self._replica, self._number, verdict, about)
+        self._ports.recorder.record_verdict(self._replica, self._number, verdict, about)
         if verdict.accepted and about is About.EVIDENCE:
             self._accepted()
 
@@ -300,7 +313,7 @@ class _Conversation:
             case None:
                 return machine.Malformed("a message without content")
 
-    async def perform(self, action: Read | Answer | Tell) -> machine.Event | None:
+    async def perform(self, action: Read | Answer | SendNotice) -> machine.Event | None:
         """Carry an action out; returns what went wrong as an event."""
         if isinstance(action, Read):
             self.cancel_reading()
@@ -309,10 +322,13 @@ class _Conversation:
             return None
         assert self._stream.challenge is not None  # noqa: S101 -- the machine answers challenges
         traced = self.rounds.of(self._stream.challenge.document.challenge_id)
-        with traced.inside(), span(Span.EVIDENCE, kind=type(action).__name__.lower()):
+        with (
+            traced.inside(),
+            span(Span.EVIDENCE, kind="answer" if isinstance(action, Answer) else "notice"),
+        ):
             return await self._say(action)
 
-    async def _say(self, action: Answer | Tell) -> machine.Event | None:
+    async def _say(self, action: Answer | SendNotice) -> machine.Event | None:
         try:
             message = self._sign(action)
         except (EvidenceTooLargeError, EvidenceError) as error:
@@ -331,7 +347,7 @@ class _Conversation:
         if self._reading is not None:
             self._reading.cancel()
 
-    def _sign(self, action: Answer | Tell) -> SignedMessage:
+    def _sign(self, action: Answer | SendNotice) -> SignedMessage:
         clock = self._ports.clock
         at = SigningTime(clock.wall_ns() // NS_PER_MS, clock.boottime_ns() // NS_PER_MS)
         match action:
@@ -345,7 +361,7 @@ class _Conversation:
                     signer=self._signer,
                     at=at,
                 )
-            case Tell(event):
+            case SendNotice(event):
                 return self._ports.attester.failure_notice(
                     self._stream, event, signer=self._signer, at=at
                 )

@@ -15,7 +15,7 @@ from agent.gpu.reading import GpuEvent, InventoryReading
 from gpuwarden.moment import NS_PER_MS, NS_PER_S
 from gpuwarden.reasons import ReasonCode
 
-MAX_QUEUED_NEWS: Final = 16
+MAX_QUEUED_NOTICES: Final = 16
 _MAX_UNJUDGED: Final = 4
 _STOPPING: Final = frozenset({ReasonCode.STREAM_SUPERSEDED, ReasonCode.DUPLICATE_AGENT})
 
@@ -122,7 +122,7 @@ class VerdictReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class GpuFailed:
     """A GPU went bad."""
 
     event: GpuEvent
@@ -155,7 +155,7 @@ Event = (
     | EvidenceFailed
     | Malformed
     | VerdictReceived
-    | News
+    | GpuFailed
     | PeerEnded
     | Due
     | StopAsked
@@ -167,7 +167,7 @@ class About(StrEnum):
 
     STREAM = "stream"
     EVIDENCE = "evidence"
-    NEWS = "news"
+    NOTICE = "notice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Send failure notices under the spare nonce."""
+class SendNotice:
+    """Send a failure notice under the spare nonce."""
 
     event: GpuEvent
 
@@ -216,7 +216,7 @@ class End:
     """Reason code of the controller, if it gave one."""
 
 
-Action = Read | Answer | Tell | Report | Late | End
+Action = Read | Answer | SendNotice | Report | Late | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +231,15 @@ class State:
     """Announced distance of challenges, from the latest challenge."""
     unjudged: tuple[str, ...] = ()
     """Challenges whose evidence was sent and has no verdict yet, oldest first."""
-    told: str = ""
-    """Challenge whose spare nonce was used."""
+    notice_challenge_id: str = ""
+    """Challenge under whose spare nonce a failure notice was sent."""
     queue: tuple[GpuEvent, ...] = ()
-    """News that waits for a spare nonce, oldest first."""
+    """GPU events that wait for a spare nonce, oldest first."""
 
     @property
     def has_spare(self) -> bool:
         """Whether the spare nonce of the latest challenge may still be used."""
-        return bool(self.challenge_id) and self.told != self.challenge_id
+        return bool(self.challenge_id) and self.notice_challenge_id != self.challenge_id
 
 
 Step = tuple[State, tuple[Action, ...]]
@@ -267,8 +267,8 @@ def step(state: State, event: Event, now_ns: int) -> Step:  # noqa: C901, PLR091
             return _end(state, EndReason.PROTOCOL, detail)
         case VerdictReceived(verdict):
             return _judged(state, verdict, now_ns)
-        case News(news):
-            return _news(state, news)
+        case GpuFailed(gpu_event):
+            return _send_or_queue(state, gpu_event)
         case PeerEnded(detail, code):
             return _end(state, _reason_of(code, EndReason.PEER), detail, code)
         case Due():
@@ -291,8 +291,8 @@ def _challenged(state: State, event: Challenged, now_ns: int) -> Step:
         return state, (read,)
     # What happened before this challenge is reported before its fresh reading.
     oldest, *others = state.queue
-    state = replace(state, queue=tuple(others), told=event.challenge_id)
-    return state, (Tell(oldest), read)
+    state = replace(state, queue=tuple(others), notice_challenge_id=event.challenge_id)
+    return state, (SendNotice(oldest), read)
 
 
 def _read(state: State, event: ReadingDone, now_ns: int) -> Step:
@@ -321,7 +321,7 @@ def _judged(state: State, verdict: Verdict, now_ns: int) -> Step:
         )
         return state, (report, *actions)
     if about is About.EVIDENCE:
-        state = _settled(state, verdict, now_ns)
+        state = _after_evidence_verdict(state, verdict, now_ns)
     return state, (report,)
 
 
@@ -330,13 +330,15 @@ def _accepted(state: State, verdict: Verdict, now_ns: int) -> Step:
     if about is About.STREAM:
         return _end(state, EndReason.PROTOCOL, "accepted what was not sent")
     if about is About.EVIDENCE:
-        state = _settled(state, verdict, now_ns)
+        state = _after_evidence_verdict(state, verdict, now_ns)
     return state, (Report(verdict, about),)
 
 
-def _settled(state: State, verdict: Verdict, now_ns: int) -> State:
+def _after_evidence_verdict(state: State, verdict: Verdict, now_ns: int) -> State:
     """Evidence has its verdict; a newer challenge may be open already."""
-    if verdict.accepted or state.told != verdict.challenge_id:  # else it may be the news's
+    if (
+        verdict.accepted or state.notice_challenge_id != verdict.challenge_id
+    ):  # else it may be the notice's
         unjudged = tuple(x for x in state.unjudged if x != verdict.challenge_id)
         state = replace(state, unjudged=unjudged)
     if state.phase is Phase.ANSWERED and verdict.challenge_id == state.challenge_id:
@@ -345,21 +347,21 @@ def _settled(state: State, verdict: Verdict, now_ns: int) -> State:
 
 
 def _about(state: State, verdict: Verdict) -> About:
-    """Evidence and news of one challenge carry the same id; only evidence can earn a hash."""
+    """Evidence and notice of one challenge carry the same ID; only evidence can earn a hash."""
     is_ack = verdict.accepted and not verdict.attestation_hash
     if verdict.challenge_id in state.unjudged and not is_ack:
         return About.EVIDENCE
-    if state.told and verdict.challenge_id == state.told:
-        return About.NEWS
+    if state.notice_challenge_id and verdict.challenge_id == state.notice_challenge_id:
+        return About.NOTICE
     return About.STREAM
 
 
-def _news(state: State, news: GpuEvent) -> Step:
+def _send_or_queue(state: State, event: GpuEvent) -> Step:
     if state.has_spare:
-        return replace(state, told=state.challenge_id), (Tell(news),)
-    if news in state.queue:
+        return replace(state, notice_challenge_id=state.challenge_id), (SendNotice(event),)
+    if event in state.queue:
         return state, ()
-    return replace(state, queue=(*state.queue, news)[-MAX_QUEUED_NEWS:]), ()
+    return replace(state, queue=(*state.queue, event)[-MAX_QUEUED_NOTICES:]), ()
 
 
 def _due(state: State, now_ns: int) -> Step:

@@ -6,6 +6,7 @@ readings, never three, and never a stale one.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -54,13 +55,6 @@ class NodeSource:
             asking.cancel()
 
 
-class ReadingRecorder(Protocol):
-    """Hears about readings."""
-
-    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
-        """A reading ended after `seconds`."""
-
-
 class SharedReadings:
     """One reading at a time; callers that come during one wait for the next.
 
@@ -68,10 +62,16 @@ class SharedReadings:
     this process can never read again, so it goes up to the supervisor from there.
     """
 
-    def __init__(self, source: GpuInventorySource, clock: Clock, recorder: ReadingRecorder) -> None:
+    def __init__(
+        self,
+        source: GpuInventorySource,
+        clock: Clock,
+        record: Callable[[InventoryReading, float], None],
+    ) -> None:
+        """`record` gets each reading and how many seconds it took."""
         self._source = source
         self._clock = clock
-        self._recorder = recorder
+        self._record = record
         self._asked = asyncio.Event()
         self._waiting: list[asyncio.Future[InventoryReading]] = []
 
@@ -92,7 +92,7 @@ class SharedReadings:
                 continue  # whoever asked has gone
             begun_ns = self._clock.boottime_ns()
             reading = await self._source.read()
-            self._recorder.reading_done(reading, (self._clock.boottime_ns() - begun_ns) / NS_PER_S)
+            self._record(reading, (self._clock.boottime_ns() - begun_ns) / NS_PER_S)
             for future in serving:
                 if not future.done():
                     future.set_result(reading)

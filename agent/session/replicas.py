@@ -22,7 +22,7 @@ from agent.gpu.reading import GpuEvent
 from agent.session import link as links
 from agent.session.client import Session, SessionPorts
 from agent.session.link import Close, Link, LinkTiming, Open, Superseded
-from agent.session.machine import MAX_QUEUED_NEWS, End
+from agent.session.machine import MAX_QUEUED_NOTICES, End
 from gpuwarden.clock import Clock
 from gpuwarden.identity.svid import Svid, SvidSource
 from gpuwarden.moment import NS_PER_S, utc
@@ -109,28 +109,11 @@ RESOLVE_INTERVAL_S: Final = 15.0
 _MAX_STREAM_IDS: Final = 8192
 
 
-class LinkRecorder(Protocol):
-    """Hears about links as a whole."""
-
-    def linked(self, replica: Address) -> None:
-        """This replica is to have a stream."""
-
-    def unlinked(self, replica: Address) -> None:
-        """It no longer is."""
-
-    def unresolved(self, controller: Address, detail: str) -> None:
-        """A name could not be resolved; its replicas stay as they are."""
-
-    def superseded(self, replica: Address) -> None:
-        """Another instance speaks for this node; all links fall silent."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPorts:
     """What all links of this process share."""
 
     session: SessionPorts
-    recorder: LinkRecorder
     jitter: Callable[[], float]
     """Uniform in [0, 1)."""
     timing: LinkTiming = field(default_factory=LinkTiming)
@@ -169,7 +152,7 @@ class ReplicaLink:
         self._link = Link(ports.timing)
         self._svids: dict[int, Svid] = {}
         self._sessions: dict[int, Session] = {}
-        self._untold: deque[GpuEvent] = deque(maxlen=MAX_QUEUED_NEWS)
+        self._unsent: deque[GpuEvent] = deque(maxlen=MAX_QUEUED_NOTICES)
         self._events: asyncio.Queue[links.Event] = asyncio.Queue()
 
     def identity_changed(self, svid: Svid | None) -> None:
@@ -180,14 +163,14 @@ class ReplicaLink:
             identity = _identity(svid, self._ports.session.clock)
         self._events.put_nowait(links.IdentityChanged(identity))
 
-    def tell(self, event: GpuEvent) -> None:
+    def send_notice(self, event: GpuEvent) -> None:
         """Pass failure notices on: on the current stream, or on the next one if there is none."""
         current = self._link.current
         session = self._sessions.get(current.stream) if current else None
         if session is None:
-            self._untold.append(event)
+            self._unsent.append(event)
         else:
-            session.tell(event)
+            session.send_notice(event)
 
     def halt(self) -> None:
         """Close all streams and open none any more; `run` then returns."""
@@ -241,8 +224,8 @@ class ReplicaLink:
             accepted=lambda: self._events.put_nowait(links.Accepted(stream)),
         )
         if not self._sessions:
-            while self._untold:
-                session.tell(self._untold.popleft())
+            while self._unsent:
+                session.send_notice(self._unsent.popleft())
         self._sessions[stream] = session
         tasks.create_task(self._run(stream, session))
 
@@ -273,10 +256,10 @@ class ReplicaSet:
         self._silent = False
         self._halted = asyncio.Event()
 
-    def tell(self, event: GpuEvent) -> None:
+    def send_notice(self, event: GpuEvent) -> None:
         """Pass failure notices on to every replica."""
         for link in self._links.values():
-            link.tell(event)
+            link.send_notice(event)
 
     def halt(self) -> None:
         """Close everything; `run` then returns."""
@@ -316,7 +299,7 @@ class ReplicaSet:
             try:
                 found = await self._resolver.resolve(controller)
             except ResolveError as error:
-                self._ports.recorder.unresolved(controller, str(error))
+                self._ports.session.recorder.record_unresolved(controller, str(error))
             else:
                 self._replicas[controller] = found
                 self._arrange(tasks)
@@ -330,7 +313,7 @@ class ReplicaSet:
         for replica in sorted(wanted - self._links.keys(), key=str):
             link = ReplicaLink(self._ports, replica, superseded=self._on_superseded)
             self._links[replica] = link
-            self._ports.recorder.linked(replica)
+            self._ports.session.recorder.add_replica(replica)
             tasks.create_task(self._keep(replica, link))
             link.identity_changed(self._svids.current())
         for replica in self._links.keys() - wanted:
@@ -341,11 +324,11 @@ class ReplicaSet:
         # A superseded link is kept to be seen; one whose address is gone is forgotten.
         if not self._silent:
             del self._links[replica]
-            self._ports.recorder.unlinked(replica)
+            self._ports.session.recorder.remove_replica(replica)
 
     def _on_superseded(self, replica: Address) -> None:
         if not self._silent:
-            self._ports.recorder.superseded(replica)
+            self._ports.session.recorder.record_superseded(replica)
             self._fall_silent()
 
     def _fall_silent(self) -> None:

@@ -172,7 +172,7 @@ class SimulatedNode:
             stream_ids=UsedStreamIds(_STREAM_IDS),
             clock=around.clock,
         )
-        return LinkPorts(session=session, recorder=recorder, jitter=self._draw.random)
+        return LinkPorts(session=session, jitter=self._draw.random)
 
     def _accepted(self, attestation_hash: str) -> None:
         self.accepted_hash = attestation_hash
@@ -226,14 +226,14 @@ class _Recorder:
         """A challenge came and was believed."""
         self._begun_ns = self._clock.boottime_ns()
 
-    def opened(self, replica: Address, stream: int) -> None:
+    def record_opened(self, replica: Address, stream: int) -> None:
         """Hello was sent."""
         del replica
         self._opened.add(stream)
         self._tally.streams += 1
         self._tally.opened += 1
 
-    def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
+    def record_verdict(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
         """A verdict came."""
         del replica, stream, about
         latency_ms = None
@@ -244,12 +244,12 @@ class _Recorder:
         if verdict.accepted:
             self._accepted(verdict.attestation_hash)
 
-    def lost_round(self, replica: Address, stream: int) -> None:
+    def record_lost_round(self, replica: Address, stream: int) -> None:
         """The reading took too long: never here."""
         del replica, stream
         self._tally.lost_rounds += 1
 
-    def ended(self, replica: Address, stream: int, end: End) -> None:
+    def record_end(self, replica: Address, stream: int, end: End) -> None:
         """A stream is over."""
         del replica
         if stream in self._opened:
@@ -257,14 +257,14 @@ class _Recorder:
             self._tally.streams -= 1
         self._tally.ends[end.reason] += 1
 
-    def linked(self, replica: Address) -> None:
+    def add_replica(self, replica: Address) -> None:
         """Not of interest."""
 
-    def unlinked(self, replica: Address) -> None:
+    def remove_replica(self, replica: Address) -> None:
         """Not of interest."""
 
-    def unresolved(self, controller: Address, detail: str) -> None:
+    def record_unresolved(self, controller: Address, detail: str) -> None:
         """Addresses are literal here."""
 
-    def superseded(self, replica: Address) -> None:
+    def record_superseded(self, replica: Address) -> None:
         """Counted by the verdict."""

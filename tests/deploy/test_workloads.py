@@ -137,7 +137,9 @@ def test_probes_ask_what_is_answered(workload: Object) -> None:
 
 def agent_paths() -> set[str]:
     unasked: Any = None
-    ops = Ops(Instruments(Process.AGENT, __version__), unasked, unasked, unasked)
+    ops = Ops(
+        Instruments(Process.AGENT, __version__), unasked, unasked, stuck=unasked, facts=unasked
+    )
     return set(ops.routes())
 
 

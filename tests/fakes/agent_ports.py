@@ -12,6 +12,7 @@ from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.gpu.source import StuckCall
 from agent.session.client import DialError, Line
 from agent.session.machine import About, End, Verdict
+from agent.witness import CheckpointWitness
 from gpuwarden.audit.witness import Shown
 from gpuwarden.evidence.model import LogAlarm, WitnessedCheckpoint
 from gpuwarden.identity.svid import Svid
@@ -113,7 +114,9 @@ class FakeGpus:
 
 
 @dataclass
-class FakeWitness:
+class FakeWitness(CheckpointWitness):
+    """Remembers what it was shown and reports what a test sets."""
+
     seen: list[Shown] = field(default_factory=list)
     known: tuple[WitnessedCheckpoint, ...] = ()
     accused: tuple[LogAlarm, ...] = ()
@@ -135,32 +138,32 @@ class RecordingRecorder:
     heard: list[tuple[object, ...]] = field(default_factory=list)
     waiters: list[tuple[Callable[[], bool], asyncio.Event]] = field(default_factory=list)
 
-    def opened(self, replica: Address, stream: int) -> None:
-        self.hear("opened", replica, stream)
+    def record_opened(self, replica: Address, stream: int) -> None:
+        self.hear("record_opened", replica, stream)
 
-    def judged(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
-        self.hear("judged", replica, stream, verdict, about)
+    def record_verdict(self, replica: Address, stream: int, verdict: Verdict, about: About) -> None:
+        self.hear("record_verdict", replica, stream, verdict, about)
 
-    def lost_round(self, replica: Address, stream: int) -> None:
-        self.hear("lost_round", replica, stream)
+    def record_lost_round(self, replica: Address, stream: int) -> None:
+        self.hear("record_lost_round", replica, stream)
 
-    def ended(self, replica: Address, stream: int, end: End) -> None:
-        self.hear("ended", replica, stream, end)
+    def record_end(self, replica: Address, stream: int, end: End) -> None:
+        self.hear("record_end", replica, stream, end)
 
-    def linked(self, replica: Address) -> None:
-        self.hear("linked", replica)
+    def add_replica(self, replica: Address) -> None:
+        self.hear("add_replica", replica)
 
-    def unlinked(self, replica: Address) -> None:
-        self.hear("unlinked", replica)
+    def remove_replica(self, replica: Address) -> None:
+        self.hear("remove_replica", replica)
 
-    def unresolved(self, controller: Address, detail: str) -> None:
-        self.hear("unresolved", controller, detail)
+    def record_unresolved(self, controller: Address, detail: str) -> None:
+        self.hear("record_unresolved", controller, detail)
 
-    def superseded(self, replica: Address) -> None:
-        self.hear("superseded", replica)
+    def record_superseded(self, replica: Address) -> None:
+        self.hear("record_superseded", replica)
 
-    def reading_done(self, reading: InventoryReading, seconds: float) -> None:
-        self.hear("reading_done", reading, seconds)
+    def record_reading(self, reading: InventoryReading, seconds: float) -> None:
+        self.hear("record_reading", reading, seconds)
 
     def names(self) -> list[object]:
         return [entry[0] for entry in self.heard]

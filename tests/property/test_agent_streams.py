@@ -12,7 +12,7 @@ from agent.attester import AttestedStream
 from agent.session import link as links
 from agent.session import machine
 from agent.session.link import Link, LinkTiming, backoff_s
-from agent.session.machine import Answer, EndReason, Read, StreamTiming, Tell
+from agent.session.machine import Answer, EndReason, Read, SendNotice, StreamTiming
 from gpuwarden.evidence.model import TYPE_EVIDENCE, ZERO_DIGEST, Challenge, Evidence, FailureNotice
 from gpuwarden.evidence.strict_json import decode
 from sandbox.spiffe.ca import utc_now
@@ -51,10 +51,10 @@ class OneStream(RuleBasedStateMachine):
             match action:
                 case Read(challenge_id):
                     self.reading_for.append(challenge_id)
-                case Answer() | Tell():
+                case Answer() | SendNotice():
                     self.send(action)
 
-    def send(self, action: Answer | Tell) -> None:
+    def send(self, action: Answer | SendNotice) -> None:
         if isinstance(action, Answer):
             message = attester().evidence(
                 self.stream, action.reading, (), signer=SvidSigner(SVID), at=AT
@@ -101,7 +101,7 @@ class OneStream(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 5))
     def failure_notice(self, number: int) -> None:
-        self.feed(machine.News(xid(number)))
+        self.feed(machine.GpuFailed(xid(number)))
 
     @rule(accepted=st.booleans(), has_hash=st.booleans(), data=st.data())
     def verdict(self, accepted: bool, has_hash: bool, data: st.DataObject) -> None:

@@ -47,22 +47,21 @@ class Bench:
         self.recorder = AgentRecorder(self.instruments, self.clock, self.svids)
         self.stuck_call: StuckCall | None = None
         self.svid_watcher = SvidFacts(600.0, 1, 1, 0, watching=True)
-        self.ops = Ops(self.instruments, self.recorder, self, self)
+        self.ops = Ops(
+            self.instruments, self.recorder, self.svids, stuck=self.stuck, facts=self.facts
+        )
 
     def stuck(self, now: float) -> StuckCall | None:
         del now
         return self.stuck_call
 
-    def state(self) -> str:
-        return self.svids.state()
-
     def facts(self) -> SvidFacts:
         return self.svid_watcher
 
     def accepted(self) -> None:
-        self.recorder.linked(REPLICA)
-        self.recorder.opened(REPLICA, 1)
-        self.recorder.judged(REPLICA, 1, verdict(), About.EVIDENCE)
+        self.recorder.add_replica(REPLICA)
+        self.recorder.record_opened(REPLICA, 1)
+        self.recorder.record_verdict(REPLICA, 1, verdict(), About.EVIDENCE)
 
     def metrics(self) -> list[str]:
         return self.ops.metrics().body.decode().splitlines()
@@ -84,15 +83,19 @@ def test_ready_while_one_acceptance_holds() -> None:
 def test_a_revoking_refusal_counts_at_once_and_a_transient_one_when_the_lease_ends() -> None:
     bench = Bench()
     bench.accepted()
-    bench.recorder.judged(REPLICA, 1, verdict("INVENTORY_INCOMPLETE", "vbios"), About.EVIDENCE)
+    bench.recorder.record_verdict(
+        REPLICA, 1, verdict("INVENTORY_INCOMPLETE", "vbios"), About.EVIDENCE
+    )
     readiness = bench.recorder.readiness()
     assert readiness.ready
     assert readiness.replicas[0].code == "INVENTORY_INCOMPLETE"
-    bench.recorder.judged(REPLICA, 1, verdict("INVENTORY_CHANGED", "new GPU"), About.EVIDENCE)
+    bench.recorder.record_verdict(
+        REPLICA, 1, verdict("INVENTORY_CHANGED", "new GPU"), About.EVIDENCE
+    )
     readiness = bench.recorder.readiness()
     assert not readiness.ready
     assert readiness.reasons == ("10.0.0.1:9443: INVENTORY_CHANGED new GPU",)
-    bench.recorder.judged(REPLICA, 1, verdict("UNKNOWN"), About.STREAM)
+    bench.recorder.record_verdict(REPLICA, 1, verdict("UNKNOWN"), About.STREAM)
     assert bench.recorder.readiness().replicas[0].code == "UNKNOWN"
 
 
@@ -100,7 +103,7 @@ def test_verdicts_on_news_change_nothing_that_is_shown() -> None:
     bench = Bench()
     bench.accepted()
     before = bench.recorder.readiness()
-    bench.recorder.judged(REPLICA, 1, verdict("NODE_DENIED"), About.NEWS)
+    bench.recorder.record_verdict(REPLICA, 1, verdict("NODE_DENIED"), About.NOTICE)
     assert bench.recorder.readiness() == before
 
 
@@ -115,36 +118,36 @@ def test_the_svid_is_part_of_being_ready() -> None:
 def test_superseded_is_not_ready_and_says_so() -> None:
     bench = Bench()
     bench.accepted()
-    bench.recorder.superseded(REPLICA)
+    bench.recorder.record_superseded(REPLICA)
     assert bench.recorder.readiness().reasons[0].startswith("STREAM_SUPERSEDED: another instance")
 
 
 def test_why_a_stream_ended_is_shown_until_there_is_another() -> None:
     bench = Bench()
-    bench.recorder.linked(REPLICA)
-    bench.recorder.opened(REPLICA, 1)
-    bench.recorder.ended(REPLICA, 1, End(EndReason.UNPROVEN, "chain: no path to a root"))
+    bench.recorder.add_replica(REPLICA)
+    bench.recorder.record_opened(REPLICA, 1)
+    bench.recorder.record_end(REPLICA, 1, End(EndReason.UNPROVEN, "chain: no path to a root"))
     [replica] = bench.recorder.readiness().replicas
     assert replica.condition is Condition.CONNECTING
     assert replica.detail == "unproven: chain: no path to a root"
-    bench.recorder.ended(REPLICA, 2, End(EndReason.PEER, "denied", "NODE_DENIED"))
+    bench.recorder.record_end(REPLICA, 2, End(EndReason.PEER, "denied", "NODE_DENIED"))
     assert bench.recorder.readiness().replicas[0].code == "NODE_DENIED"
-    bench.recorder.opened(REPLICA, 3)
-    bench.recorder.opened(REPLICA, 4)
-    bench.recorder.ended(REPLICA, 3, End(EndReason.STOPPED, "successor"))
+    bench.recorder.record_opened(REPLICA, 3)
+    bench.recorder.record_opened(REPLICA, 4)
+    bench.recorder.record_end(REPLICA, 3, End(EndReason.STOPPED, "successor"))
     [replica] = bench.recorder.readiness().replicas
     assert (replica.condition, replica.detail) == (Condition.OPEN, "peer: denied")
-    bench.recorder.unlinked(REPLICA)
+    bench.recorder.remove_replica(REPLICA)
     assert bench.recorder.readiness().replicas == ()
 
 
 def test_an_unavailable_library_is_a_reason() -> None:
     bench = Bench()
-    bench.recorder.linked(REPLICA)
-    bench.recorder.reading_done(reading(state=NvmlState.UNAVAILABLE, detail="no driver"), 0.1)
+    bench.recorder.add_replica(REPLICA)
+    bench.recorder.record_reading(reading(state=NvmlState.UNAVAILABLE, detail="no driver"), 0.1)
     assert "NVML_UNAVAILABLE: no driver" in bench.recorder.readiness().reasons
     assert "gpuwarden_agent_nvml_available 0.0" in bench.metrics()
-    bench.recorder.reading_done(reading(), 0.1)
+    bench.recorder.record_reading(reading(), 0.1)
     assert "gpuwarden_agent_nvml_available 1.0" in bench.metrics()
 
 
@@ -156,11 +159,11 @@ def test_metrics() -> None:
         FailedRead(fact="gsp", gpu=None, call="nvmlX", error="ERROR_77"),
         FailedRead(fact="memory", gpu=None, call="nvmlX", error="ERROR_78"),
     )
-    bench.recorder.reading_done(reading(3, failed=failed), 0.2)
-    bench.recorder.lost_round(REPLICA, 1)
-    bench.recorder.gpu_event(xid())
-    bench.recorder.unresolved(Address("c.test", 1), "no answer")
-    bench.recorder.ended(REPLICA, 9, End(EndReason.SILENT, "no verdict on evidence"))
+    bench.recorder.record_reading(reading(3, failed=failed), 0.2)
+    bench.recorder.record_lost_round(REPLICA, 1)
+    bench.recorder.record_gpu_event(xid())
+    bench.recorder.record_unresolved(Address("c.test", 1), "no answer")
+    bench.recorder.record_end(REPLICA, 9, End(EndReason.SILENT, "no verdict on evidence"))
     lines = bench.metrics()
     for expected in (
         'gpuwarden_agent_verdicts_total{code="ACCEPTED"} 1.0',
@@ -228,7 +231,7 @@ def test_an_alarm_about_a_log_is_shown_and_takes_no_readiness_away() -> None:
     bench.accepted()
     for code in ("CHECKPOINT_INCONSISTENT", "LOG_RESET", "LOG_RESET"):
         alarm = LogAlarm(code=code, origin="lab/c", detail="why", known="k", seen="s", wall_ms="7")
-        bench.recorder.alarmed(alarm)
+        bench.recorder.record_alarm(alarm)
     answer = json.loads(bench.ops.readyz().body)
     assert answer["ready"]
     assert answer["alarms"] == [
@@ -245,10 +248,10 @@ def test_kubelet_reports_are_counted_and_each_change_is_logged_once() -> None:
     told, failed = AllocationReading((held,)), unread("UNAVAILABLE", "UNAVAILABLE: gone")
     with capture_logs() as logged:
         for found in (told, failed, failed, told, told):
-            bench.recorder.reading_done(replace(reading(), allocations=found), 0.1)
-        bench.recorder.reading_done(reading(), 0.1)
+            bench.recorder.record_reading(replace(reading(), allocations=found), 0.1)
+        bench.recorder.record_reading(reading(), 0.1)
         metrics = bench.metrics()
-        bench.recorder.reading_done(replace(reading(), allocations=failed), 0.1)
+        bench.recorder.record_reading(replace(reading(), allocations=failed), 0.1)
     assert 'gpuwarden_agent_kubelet_reads_total{result="complete"} 3.0' in metrics
     assert 'gpuwarden_agent_kubelet_reads_total{result="UNAVAILABLE"} 2.0' in metrics
     assert "gpuwarden_agent_allocations 1.0" in metrics

@@ -86,11 +86,11 @@ class Bench:
     async def end_of(self, session: Session | None = None) -> End:
         async with asyncio.timeout(10):
             end = await (session or self.session()).run()
-        assert self.recorder.of("ended")[-1] == (REPLICA, self.streams, end)
+        assert self.recorder.of("record_end")[-1] == (REPLICA, self.streams, end)
         return end
 
     def verdicts(self) -> list[tuple[Verdict, About]]:
-        return [(entry[2], entry[3]) for entry in self.recorder.of("judged")]  # type: ignore[misc] # as recorded
+        return [(entry[2], entry[3]) for entry in self.recorder.of("record_verdict")]  # type: ignore[misc] # as recorded
 
 
 @pytest.fixture
@@ -165,16 +165,16 @@ async def test_bad_news_uses_the_spare_nonce_while_evidence_is_read(bench: Bench
     session = bench.session()
     async with running(session):
         await bench.recorder.until(
-            lambda: bench.gpus.begun == 1 or "opened" in bench.recorder.names()
+            lambda: bench.gpus.begun == 1 or "record_opened" in bench.recorder.names()
         )
-        session.tell(xid())
+        session.send_notice(xid())
         await bench.controller.until(lambda: bool(bench.controller.all_news))
         bench.gpus.hold.set()
         await bench.recorder.until(lambda: bench.accepted == 1)
         [news], [evidence] = bench.controller.streams[0].news, bench.controller.streams[0].evidence
         assert (news.seq, evidence.seq) == (1, 2)
         assert news.kind == "xid"
-        assert [about for _, about in bench.verdicts()] == [About.NEWS, About.EVIDENCE]
+        assert [about for _, about in bench.verdicts()] == [About.NOTICE, About.EVIDENCE]
 
 
 async def test_a_checkpoint_of_a_verified_challenge_is_witnessed(bench: Bench) -> None:
@@ -321,7 +321,7 @@ async def test_a_reading_that_takes_too_long_costs_a_round(bench: Bench) -> None
     bench.controller.interval_ms = 200
     bench.gpus.hold = asyncio.Event()
     async with running(bench.session()):
-        await bench.recorder.until(lambda: "lost_round" in bench.recorder.names())
+        await bench.recorder.until(lambda: "record_lost_round" in bench.recorder.names())
         bench.gpus.hold.set()
         bench.controller.ttl_ms = 15_000
         await bench.recorder.until(lambda: bench.accepted == 1)
@@ -366,7 +366,7 @@ async def test_writing_to_a_dead_stream_is_an_end_and_no_crash(bench: Bench) -> 
         await bench.controller.until(lambda: bool(bench.controller.streams))
         await bench.controller.stop()
         for _ in range(3):
-            session.tell(xid())
+            session.send_notice(xid())
         bench.gpus.hold.set()
     assert ending.result().reason is EndReason.PEER
 

@@ -4,7 +4,7 @@ import pytest
 
 from agent.gpu.reading import GpuEvent
 from agent.session.machine import (
-    MAX_QUEUED_NEWS,
+    MAX_QUEUED_NOTICES,
     About,
     Action,
     Answer,
@@ -15,18 +15,18 @@ from agent.session.machine import (
     EndReason,
     Event,
     EvidenceFailed,
+    GpuFailed,
     Late,
     Malformed,
-    News,
     PeerEnded,
     Phase,
     Read,
     ReadingDone,
     Report,
+    SendNotice,
     State,
     StopAsked,
     StreamTiming,
-    Tell,
     Verdict,
     VerdictReceived,
     greeted,
@@ -179,7 +179,7 @@ def test_a_verdict_may_cross_the_next_challenge() -> None:
 def test_a_refusal_that_may_be_the_news_s_does_not_take_the_evidence_s_place() -> None:
     refused = verdict(accepted=False, code="LIMIT_RATE")
     state, log = run(
-        challenge(), News(xid()), done(), VerdictReceived(refused), VerdictReceived(verdict())
+        challenge(), GpuFailed(xid()), done(), VerdictReceived(refused), VerdictReceived(verdict())
     )
     assert log[-1] == (Report(verdict(), About.EVIDENCE),)
     assert state.phase is Phase.WAITING
@@ -199,31 +199,31 @@ def test_deadlines_follow_the_phase() -> None:
 
 def test_a_failure_notice_is_reported_at_once_and_once() -> None:
     first, second = xid(79), xid(48)
-    state, log = run(challenge(), News(first), News(second), News(second))
-    assert log[1:] == [(Tell(first),), (), ()]
+    state, log = run(challenge(), GpuFailed(first), GpuFailed(second), GpuFailed(second))
+    assert log[1:] == [(SendNotice(first),), (), ()]
     assert state.queue == (second,)
     state, actions = step(state, challenge(TWO), 0)
-    assert actions == (Tell(second), Read(TWO))
+    assert actions == (SendNotice(second), Read(TWO))
     assert not state.has_spare
 
 
 def test_bad_news_before_the_first_challenge_waits_for_it() -> None:
-    _, log = run(News(xid()), challenge())
-    assert log == [(), (Tell(xid()), Read(ONE))]
+    _, log = run(GpuFailed(xid()), challenge())
+    assert log == [(), (SendNotice(xid()), Read(ONE))]
 
 
 def test_only_the_latest_news_is_kept() -> None:
-    events: list[GpuEvent] = [xid(number) for number in range(MAX_QUEUED_NEWS + 3)]
-    state, _ = run(*(News(event) for event in events))
+    events: list[GpuEvent] = [xid(number) for number in range(MAX_QUEUED_NOTICES + 3)]
+    state, _ = run(*(GpuFailed(event) for event in events))
     assert state.queue == tuple(events[3:])
 
 
 def test_verdicts_on_news_do_not_accept_anything() -> None:
     ack = verdict(attestation_hash="")
     state, log = run(
-        challenge(), News(xid()), VerdictReceived(ack), done(), VerdictReceived(verdict())
+        challenge(), GpuFailed(xid()), VerdictReceived(ack), done(), VerdictReceived(verdict())
     )
-    assert log[2] == (Report(ack, About.NEWS),)
+    assert log[2] == (Report(ack, About.NOTICE),)
     assert log[4] == (Report(verdict(), About.EVIDENCE),)
     assert state.phase is Phase.WAITING
 
@@ -231,13 +231,13 @@ def test_verdicts_on_news_do_not_accept_anything() -> None:
 def test_a_refusal_of_news_after_the_evidence_leaves_the_round_alone() -> None:
     refused = verdict(accepted=False, code="CHALLENGE_EXPIRED")
     state, log = run(
-        challenge(), done(), VerdictReceived(verdict()), News(xid()), VerdictReceived(refused)
+        challenge(), done(), VerdictReceived(verdict()), GpuFailed(xid()), VerdictReceived(refused)
     )
-    assert log[-1] == (Report(refused, About.NEWS),)
+    assert log[-1] == (Report(refused, About.NOTICE),)
     assert state.phase is Phase.WAITING
 
 
 def test_an_ended_stream_does_nothing() -> None:
     state, _ = run(PeerEnded("gone"))
-    for event in (challenge(), done(), Due(), News(xid()), StopAsked("x")):
+    for event in (challenge(), done(), Due(), GpuFailed(xid()), StopAsked("x")):
         assert step(state, event, 0) == (state, ())

@@ -93,7 +93,7 @@ async def test_kubelet_may_be_left_alone() -> None:
 
 async def test_who_asks_during_a_reading_gets_the_next_one() -> None:
     gpus, recorder = FakeGpus(hold=asyncio.Event()), RecordingRecorder()
-    readings = SharedReadings(gpus, SystemClock(), recorder)
+    readings = SharedReadings(gpus, SystemClock(), recorder.record_reading)
     serving = asyncio.create_task(readings.run())
     first = asyncio.create_task(readings.read())
     await settle()
@@ -108,13 +108,13 @@ async def test_who_asks_during_a_reading_gets_the_next_one() -> None:
     assert [await task for task in late] == [gpus.answer] * 3
     assert gpus.begun == 2
     assert old != gpus.answer
-    assert len(recorder.of("reading_done")) == 2
+    assert len(recorder.of("record_reading")) == 2
     serving.cancel()
 
 
 async def test_nothing_is_read_for_those_who_have_gone() -> None:
     gpus = FakeGpus()
-    readings = SharedReadings(gpus, SystemClock(), RecordingRecorder())
+    readings = SharedReadings(gpus, SystemClock(), RecordingRecorder().record_reading)
     asking = asyncio.create_task(readings.read())
     await settle()
     asking.cancel()
@@ -128,7 +128,7 @@ async def test_nothing_is_read_for_those_who_have_gone() -> None:
 
 async def test_one_of_several_may_go() -> None:
     gpus = FakeGpus(hold=asyncio.Event())
-    readings = SharedReadings(gpus, SystemClock(), RecordingRecorder())
+    readings = SharedReadings(gpus, SystemClock(), RecordingRecorder().record_reading)
     asking = [asyncio.create_task(readings.read()) for _ in range(2)]
     await settle()
     serving = asyncio.create_task(readings.run())

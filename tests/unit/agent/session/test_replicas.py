@@ -170,9 +170,7 @@ class Cluster:
             stream_ids=UsedStreamIds(),
             clock=SystemClock(),
         )
-        ports = LinkPorts(
-            session=session, recorder=self.recorder, jitter=lambda: 0.5, timing=self.timing
-        )
+        ports = LinkPorts(session=session, jitter=lambda: 0.5, timing=self.timing)
         replicas = ReplicaSet(
             ports, (NAME,), svids=self.svids, resolver=self.resolver, resolve_interval_s=0.02
         )
@@ -218,7 +216,7 @@ async def test_replicas_come_and_go(cluster: Cluster) -> None:
         await cluster.accepted(ONE)
         cluster.resolver.answers[NAME] = frozenset({TWO})
         await cluster.accepted(TWO)
-        await cluster.heard("unlinked", ONE)
+        await cluster.heard("remove_replica", ONE)
         assert cluster.controllers[ONE].streams[0].ended
         cluster.resolver.answers[NAME] = frozenset({ONE, TWO})
         one = cluster.controllers[ONE]
@@ -229,7 +227,7 @@ async def test_a_dead_resolver_keeps_what_is_there(cluster: Cluster) -> None:
     async with cluster.running():
         await cluster.accepted(ONE, TWO)
         cluster.resolver.answers[NAME] = "no answer"
-        await cluster.heard("unresolved", NAME, "no answer")
+        await cluster.heard("record_unresolved", NAME, "no answer")
         assert not cluster.controllers[ONE].streams[0].ended
         await cluster.controllers[ONE].challenge(cluster.controllers[ONE].streams[0])
         one = cluster.controllers[ONE]
@@ -240,7 +238,7 @@ async def test_a_dead_resolver_keeps_what_is_there(cluster: Cluster) -> None:
 async def test_no_svid_no_stream(cluster: Cluster) -> None:
     cluster.svids.svid = None
     async with cluster.running():
-        await cluster.heard("linked", ONE)
+        await cluster.heard("add_replica", ONE)
         assert cluster.dialer.dialled == []
         cluster.svids.change(SVID)
         await cluster.accepted(ONE, TWO)
@@ -272,7 +270,7 @@ async def test_a_replica_that_refuses_is_asked_again(cluster: Cluster) -> None:
     one = cluster.controllers[ONE]
     one.refusal = ("NODE_UNKNOWN", "")
     async with cluster.running():
-        await cluster.recorder.until(lambda: len(cluster.recorder.of("ended")) >= 3)
+        await cluster.recorder.until(lambda: len(cluster.recorder.of("record_end")) >= 3)
         one.refusal = None
         await cluster.accepted(ONE)
 
@@ -283,7 +281,7 @@ async def test_superseded_by_one_is_silent_to_all_and_stays(cluster: Cluster) ->
         cluster.controllers[ONE].refusal = ("STREAM_SUPERSEDED", "a newer one")
         await cluster.controllers[ONE].stop()
         await cluster.controllers[ONE].start(cluster.folder / ONE.host)
-        await cluster.heard("superseded", ONE)
+        await cluster.heard("record_superseded", ONE)
         two = cluster.controllers[TWO]
         await two.until(lambda: two.streams[0].ended)
         dialled = len(cluster.dialer.dialled)
@@ -291,13 +289,13 @@ async def test_superseded_by_one_is_silent_to_all_and_stays(cluster: Cluster) ->
         cluster.resolver.answers[NAME] = frozenset({ONE, TWO, Address("10.0.0.3", 1)})
         await asyncio.sleep(0.1)
         assert len(cluster.dialer.dialled) == dialled
-        assert len(cluster.recorder.of("superseded")) == 1
+        assert len(cluster.recorder.of("record_superseded")) == 1
 
 
 async def test_bad_news_goes_to_every_replica(cluster: Cluster) -> None:
     async with cluster.running() as replicas:
         await cluster.accepted(ONE, TWO)
-        replicas.tell(xid())
+        replicas.send_notice(xid())
         for controller in cluster.controllers.values():
             await controller.until(lambda: bool(controller.all_news))  # noqa: B023 -- awaited here
 
@@ -306,8 +304,8 @@ async def test_bad_news_waits_for_a_stream(cluster: Cluster) -> None:
     cluster.svids.svid = None
     cluster.resolver.answers[NAME] = frozenset({ONE})
     async with cluster.running() as replicas:
-        await cluster.heard("linked", ONE)
-        replicas.tell(xid())
+        await cluster.heard("add_replica", ONE)
+        replicas.send_notice(xid())
         cluster.svids.change(SVID)
         one = cluster.controllers[ONE]
         await one.until(lambda: bool(one.all_evidence))
