@@ -320,7 +320,7 @@ class NodeRequeuer:
             self._failed(error)
             return False
         self._queue.done(node)
-        self._count.labels("touched").inc()
+        self._count.labels("requeued").inc()
         self._reported = False
         return True
 

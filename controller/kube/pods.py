@@ -207,7 +207,7 @@ class ClusterBoundPods:
         return BoundPod(PodRef(pod.namespace, pod.name, pod.uid), pod.node, needs)
 
 
-REQUEUED = "touched.gpuwarden.dev/at"
+REQUEUED = "requeued.gpuwarden.dev/at"
 """An annotation beside our prefix: keys below that do not change after creation."""
 _RELIED_ON_NS = 15 * NS_PER_S
 """An older cache is not asked about pods that are to be bound."""
@@ -218,7 +218,7 @@ _ANOTHER = frozenset({HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 class ClusterPods:
     """Single pods for binding decisions and the ledger: the cache, and reads past it.
 
-    A read goes to the API server, so its answer was true after the question. A touch changes the
+    A read goes to the API server, so its answer was true after the question. A requeue changes the
     pod, so every older Binding of it fails. Used from one event loop.
     """
 

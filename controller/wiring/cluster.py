@@ -176,7 +176,7 @@ class Cluster:
             "kube leadership": self.leadership.follow(),
             "kube events": self._events.follow(),
             "kube own events": self._own_events.follow(),
-            "kube touches": self._requeuer.follow(),
+            "kube requeues": self._requeuer.follow(),
             "kube reservations shown": self._show_reservations(),
         }
 

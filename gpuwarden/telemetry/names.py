@@ -425,7 +425,7 @@ KUBE_EVENTS = _counter(
 KUBE_REQUEUES = _counter(
     "kube_requeues",
     _C,
-    "Nodes annotated so that the scheduler requeues waiting pods (touched, failed).",
+    "Nodes annotated so that the scheduler requeues waiting pods (requeued, failed).",
     "result",
 )
 

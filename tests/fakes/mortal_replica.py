@@ -121,9 +121,9 @@ class SteppedPods:
         return await self._pods.look(pod)
 
     async def requeue(self, pod: PodRef) -> PodSeen | PodGone:
-        await self._life.step("touch asked")
+        await self._life.step("requeue asked")
         answer = await self._pods.requeue(pod)
-        await self._life.step("touch done")
+        await self._life.step("requeue done")
         return answer
 
 

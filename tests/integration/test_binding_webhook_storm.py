@@ -28,7 +28,7 @@ STEPS: Final = (
     *(f"proposed {x}" for x in ("1 of 1 asked", "1 of 1 done", "1 of 2 asked", "1 of 2 done")),
     *("proposed 2 of 2 asked", "proposed 2 of 2 done"),
     *("audit asked", "audit durable", "answer given", "binding written"),
-    *("load", "pod looked for", "touch asked", "touch done"),
+    *("load", "pod looked for", "requeue asked", "requeue done"),
     *(
         f"{state} {place} {moment}"
         for state in ("confirmed", "releasing", "released", "expired")
