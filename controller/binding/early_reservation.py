@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.admission.early_reservation import (
@@ -70,9 +70,9 @@ _NOT_THERE: Final = Refusal(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyPorts:
-    """What is asked and told."""
+@dataclass(eq=False, kw_only=True)
+class EarlyReservations:
+    """Implements `EarlyReservations`; used from one event loop."""
 
     view: Callable[[], BindingView]
     use: GpuUse
@@ -83,16 +83,9 @@ class EarlyPorts:
     granting: Granting
     audit: AuditLog
     sink: ReservationSink
-
-
-class EarlyReservations:
-    """Implements `EarlyReservations`; used from one event loop."""
-
-    def __init__(self, ports: EarlyPorts, ids: ReservationIds | None) -> None:
-        self._ports = ports
-        self.ids = ids
-        self._turns: dict[PodRef, tuple[asyncio.Lock, int]] = {}
-        """Of owners that are being reserved for, and how many of their pods wait."""
+    ids: ReservationIds | None
+    _turns: dict[PodRef, tuple[asyncio.Lock, int]] = field(init=False, default_factory=dict)
+    """Of owners that are being reserved for, and how many of their pods wait."""
 
     async def reserve(self, ask: EarlyAsk) -> Given | Refusal:
         """Reserve GPUs for a pod that is not there yet; of a dry run nothing stays."""
@@ -103,7 +96,7 @@ class EarlyReservations:
                 found, is_new = Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error)), False
         if not ask.dry_run:
             code = found.code if isinstance(found, Refusal) else ReasonCode.ACCEPTED
-            self._ports.sink.reserved_early(code, is_new=is_new)
+            self.sink.reserved_early(code, is_new=is_new)
         return found if isinstance(found, Refusal) else _given(ask, found)
 
     async def take(self, granted: Granted, pod: PodRef) -> Refusal | None:
@@ -120,7 +113,7 @@ class EarlyReservations:
             taken = ReservationChange(
                 pod, granted.reservation, granted.node, gpus, HolderState.PROPOSED, "creation"
             )
-            await self._ports.audit.grant(reservation_record(taken))
+            await self.audit.grant(reservation_record(taken))
         except LedgerUnavailableError as error:
             return Refusal(ReasonCode.LEDGER_UNAVAILABLE, str(error))
         except AuditUnavailableError as error:
@@ -139,9 +132,7 @@ class EarlyReservations:
                 return found, False
             if before is not None and before.pod.uid is not None:
                 return found, False
-            refusal = await self._ports.granting.reserve(
-                found.reserve, found.node, Origin.ADMISSION
-            )
+            refusal = await self.granting.reserve(found.reserve, found.node, Origin.ADMISSION)
             if refusal is None:
                 return found, is_new
             found = refusal
@@ -150,9 +141,9 @@ class EarlyReservations:
         return found, False
 
     def _choose(self, ask: EarlyAsk, before: Holder | None) -> EarlyPlace | Refusal:
-        ports, view = self._ports, self._view()
+        view = self._view()
         if before is None:
-            return choose_early(ask, view, ports.use, ports.nodes())
+            return choose_early(ask, view, self.use, self.nodes())
         entry = view.ledger.get(before.gpus[0])
         if entry is None or entry.record.holder(before.reservation) is None:
             return _PENDING
@@ -165,10 +156,10 @@ class EarlyReservations:
 
         None: nothing was. Refused: what was reserved is for a pod that may still come.
         """
-        ledger, granted = self._ports.store.snapshot(), ask.granted
+        ledger, granted = self.store.snapshot(), ask.granted
         if granted is not None and granted.reservation != DRY_RUN_ID:
             await self._catch_up(granted)
-            found = held_early(self._ports.store.snapshot(), granted.reservation, None)
+            found = held_early(self.store.snapshot(), granted.reservation, None)
             return _NOT_THERE if found is None else found
         again = answered_before(ledger, ask.namespace, request_nonce(ask.namespace, ask.request))
         if again is not None:
@@ -181,17 +172,17 @@ class EarlyReservations:
         return None
 
     async def _is_there(self, pod: PodRef) -> bool:
-        pods = self._ports.pods
+        pods = self.pods
         return pods.sight(pod) is not None or isinstance(await pods.look(pod), PodSeen)
 
     async def _catch_up(self, granted: Granted) -> None:
         """Another replica may have reserved it just now."""
-        if held_early(self._ports.store.snapshot(), granted.reservation, None) is None:
+        if held_early(self.store.snapshot(), granted.reservation, None) is None:
             for gpu in granted.gpus:
-                await self._ports.store.read(gpu)
+                await self.store.read(gpu)
 
     async def _take_one(self, reservation: str, gpu: str, pod: PodRef) -> Refusal | None:
-        store = self._ports.store
+        store = self.store
 
         async def decide(record: GpuRecord | None) -> GpuRecord | Refusal:
             return _NOT_THERE if record is None else bound_to_pod(record, reservation, pod)
@@ -203,7 +194,7 @@ class EarlyReservations:
         return found if isinstance(found, Refusal) else None
 
     def _view(self) -> BindingView:
-        return replace(self._ports.view(), claiming=self._ports.granting.gpus)
+        return replace(self.view(), claiming=self.granting.gpus)
 
     @asynccontextmanager
     async def _turn(self, pod: PodRef) -> AsyncIterator[None]:

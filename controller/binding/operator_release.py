@@ -14,7 +14,7 @@ An order goes on although its caller does not wait for the end. Must not know wh
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.binding.records import (
     ReleaseOrder,
@@ -32,22 +32,6 @@ from controller.record import AuditLog, AuditUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasePorts:
-    """What is asked and told."""
-
-    store: LedgerStore
-    pods: PodStates
-    heard: Callable[[str], HeardUse | None]
-    """The last report of a node, while its lease lasts."""
-    not_ready: Callable[[], str | None]
-    """Why not every node was heard since the start; None once each had its turn."""
-    audit: AuditLog
-    sink: ReservationSink
-    wake: Callable[[Iterable[str]], None]
-    """Have pods tried again that these nodes may take now."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
     """What came of an order."""
@@ -59,12 +43,21 @@ class ReleaseDone:
     """The GPU was free of that reservation, or never its: nothing was done."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ReleaseService:
-    """One for the process."""
+    """One per process."""
 
-    def __init__(self, ports: ReleasePorts) -> None:
-        self._ports = ports
-        self._running: set[asyncio.Task[ReleaseDone | Refusal]] = set()
+    store: LedgerStore
+    pods: PodStates
+    heard: Callable[[str], HeardUse | None]
+    """The last report of a node, while its lease lasts."""
+    not_ready: Callable[[], str | None]
+    """Why not every node was heard since the start; None once each had its turn."""
+    audit: AuditLog
+    sink: ReservationSink
+    wake: Callable[[Iterable[str]], None]
+    """Have pods tried again that these nodes may take now."""
+    _running: set[asyncio.Task[ReleaseDone | Refusal]] = field(init=False, default_factory=set)
 
     async def release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
         """End the part of one reservation in one GPU; to its end, although the caller may go."""
@@ -83,51 +76,49 @@ class ReleaseService:
             result = Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
         refusal = result if isinstance(result, Refusal) else None
         if refusal is not None:
-            self._ports.audit.note(refused_record(order, refusal))
-        self._ports.sink.ordered(order, refusal)
+            self.audit.note(refused_record(order, refusal))
+        self.sink.ordered(order, refusal)
         return result
 
     async def _release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
         """Decide, wait for the audit record, decide again on what is there then, write."""
-        ports = self._ports
-        if (why := ports.not_ready()) is not None:
+        if (why := self.not_ready()) is not None:
             return Refusal(ReasonCode.CONTROLLER_NOT_READY, why)
-        entry = await ports.store.read(order.gpu)
+        entry = await self.store.read(order.gpu)
         if entry is None:
             return ReleaseDone(already=True)
         found = await self._decide(order, entry.record)
         if not isinstance(found, GpuRecord):
             return found
-        heard = ports.heard(found.node)
+        heard = self.heard(found.node)
         evidence = None if heard is None else heard.evidence
-        await ports.audit.grant(order_record(order, entry.record, evidence))
-        await ports.store.read(order.gpu)
+        await self.audit.grant(order_record(order, entry.record, evidence))
+        await self.store.read(order.gpu)
 
         async def decide(record: GpuRecord | None) -> GpuRecord | ReleaseDone | Refusal:
             return await self._decide(order, record)
 
         written: Written | ReleaseDone | Refusal = await change_record(
-            ports.store, order.gpu, decide, ports.sink.wrote
+            self.store, order.gpu, decide, self.sink.wrote
         )
         return self._done(order, entry.record) if isinstance(written, Written) else written
 
     async def _decide(
         self, order: ReleaseOrder, record: GpuRecord | None
     ) -> GpuRecord | ReleaseDone | Refusal:
-        ports = self._ports
         holder = None if record is None else record.holder(order.reservation)
         if record is None or holder is None:
             return ReleaseDone(already=True)
-        pod = PodGone() if holder.pod.uid is None else await ports.pods.look(holder.pod)
-        heard = ports.heard(record.node)
+        pod = PodGone() if holder.pod.uid is None else await self.pods.look(holder.pod)
+        heard = self.heard(record.node)
         known = Known(pod, None if heard is None else heard.report)
         successor = released_by_operator(record, order.reservation, known)
         return ReleaseDone(already=True) if successor is None else successor
 
     def _done(self, order: ReleaseOrder, record: GpuRecord) -> ReleaseDone:
-        ports, pod, node = self._ports, order.pod_in(record), record.node
+        pod, node = order.pod_in(record), record.node
         cause = f"an operator said so: {order.reason}"
-        ports.sink.changed(
+        self.sink.changed(
             ReservationChange(
                 pod,
                 order.reservation,
@@ -138,5 +129,5 @@ class ReleaseService:
                 order.actor,
             )
         )
-        ports.wake((node,))
+        self.wake((node,))
         return ReleaseDone(node, pod.namespace, pod.name or "")

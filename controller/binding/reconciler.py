@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from controller.binding.decision import RecentDenials
@@ -59,9 +59,9 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # --- startup reconciliation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupReconcilerPorts:
-    """What is asked and told."""
+@dataclass(eq=False, kw_only=True)
+class StartupReconciler:
+    """One per process; used from one event loop."""
 
     store: LedgerStore
     pods: PodStates
@@ -78,38 +78,33 @@ class StartupReconcilerPorts:
     """What the audit log has from before this start; raises OSError. None without one."""
     take_replaced: Callable[[], tuple[Entry, ...]] = tuple
     """Records whose place another took, without their end having been seen, since the last call."""
+    listed_ns: int | None = field(init=False, default=None)
+    """When the last list of all pods was asked for."""
+    _reconciliation: ReconciliationState = field(init=False)
+    _remembered: Grants = field(init=False, default_factory=dict)
+    """Grants to restore, until the ledger has them on their own node."""
+    _known: LedgerSnapshot = field(init=False, default_factory=LedgerSnapshot)
+    _authentic: dict[LivePod, bool] = field(init=False, default_factory=dict)
 
-
-class StartupReconciler:
-    """One per process; used from one event loop."""
-
-    def __init__(self, ports: StartupReconcilerPorts) -> None:
-        self._ports = ports
+    def __post_init__(self) -> None:
         self._reconciliation = ReconciliationState(
-            ports.boottime_ns(), log_replayed=ports.log_replay is None
+            self.boottime_ns(), log_replayed=self.log_replay is None
         )
-        self._remembered: Grants = {}
-        """Grants to restore, until the ledger has them on their own node."""
-        self._known = LedgerSnapshot()
-        self.listed_ns: int | None = None
-        """When the last list of all pods was asked for."""
-        self._authentic: dict[LivePod, bool] = {}
 
     def refusal(self, node: str, gpus: tuple[str, ...]) -> Refusal | None:
         """What is against granting GPUs of a node now, besides their records."""
-        ports = self._ports
-        known = Known(ports.store.snapshot(), ports.report(node), ports.boottime_ns())
+        known = Known(self.store.snapshot(), self.report(node), self.boottime_ns())
         refusal = grant_refusal(self._reconciliation, node, gpus, known)
         return refusal or self._held_by_pods(gpus)
 
     def _held_by_pods(self, gpus: tuple[str, ...]) -> Refusal | None:
         """Live pods keep their GPUs, whatever was done to their records."""
-        snapshot = self._ports.store.snapshot()
+        snapshot = self.store.snapshot()
         for gpu in gpus:
             entry = snapshot.get(gpu)
             unrecorded = (
                 x
-                for x in self._ports.holding(gpu)
+                for x in self.holding(gpu)
                 if entry is None or entry.record.holder(x.reservation) is None
             )
             if any(self._is_authentic(x) for x in unrecorded):
@@ -137,22 +132,22 @@ class StartupReconciler:
 
     def ledger_read(self, asked_ns: int) -> None:
         """All records were read, asked for then."""
-        ports, snapshot = self._ports, self._ports.store.snapshot()
+        snapshot = self.store.snapshot()
         before = _changed(self._known, snapshot)
-        back, replaced = rolled_back(before, snapshot), grants_of(ports.take_replaced())
+        back, replaced = rolled_back(before, snapshot), grants_of(self.take_replaced())
         self._known = snapshot
         gone = lost_grants(grants_of(before.entries.values()), snapshot, ())
         unseen = [x for x in gone if back or (key_of(x.gpu), x.reservation) in replaced]
         ended = tuple(x for x in gone if x not in unseen)
         self._remembered = {**_without(self._remembered, ended), **_by_key(unseen)}
-        ports.sink.ended_elsewhere(ended)
+        self.sink.ended_elsewhere(ended)
         if back:
             self._reconciliation = replace(
-                ReconciliationState(ports.boottime_ns()),
+                ReconciliationState(self.boottime_ns()),
                 log_replayed=self._reconciliation.log_replayed,
             )
-            ports.pods.reread()
-            ports.sink.rollback_detected(back)
+            self.pods.reread()
+            self.sink.rollback_detected(back)
         self._reconciliation = replace(self._reconciliation, ledger_read_ns=asked_ns)
 
     async def reconcile(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
@@ -162,18 +157,18 @@ class StartupReconciler:
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
         """
         await self._replay_log()
-        ports, snapshot = self._ports, self._ports.store.snapshot()
+        snapshot = self.store.snapshot()
         drifts, lost = await asyncio.to_thread(self._compared, tuple(live), snapshot)
         missing = _by_key(x for drift in drifts for x in _grants_of(drift))
         self._remembered = {**self._remembered, **missing}
         self._reconciliation = replace(self._reconciliation, pods_read_ns=listed_ns)
         self._block_nodes(drifts, (*lost, *missing.values()))
-        ports.sink.drifts(Counter(x.kind for x in drifts))
+        self.sink.drifts(Counter(x.kind for x in drifts))
         for drift in drifts:
             await self._restore(drift)
         if self.is_firm:
             restored = _by_key([x for x in lost if await self._hold(x)])
-            lacking = lost_grants(self._remembered, ports.store.snapshot(), ())
+            lacking = lost_grants(self._remembered, self.store.snapshot(), ())
             self._remembered = {k: x for k, x in _by_key(lacking).items() if k not in restored}
             self._block_nodes(drifts, self._remembered.values())
 
@@ -185,13 +180,13 @@ class StartupReconciler:
 
     async def _replay_log(self) -> None:
         """Read the log from before the start, once."""
-        if self._reconciliation.log_replayed or self._ports.log_replay is None:
+        if self._reconciliation.log_replayed or self.log_replay is None:
             return
         try:
-            grants = await self._ports.log_replay()
+            grants = await self.log_replay()
         except OSError:
             return  # whoever reads it has said so; the next comparison tries again
-        self._ports.sink.log_replayed(grants)
+        self.sink.log_replayed(grants)
         self._remembered = {**grants, **self._remembered}
         self._reconciliation = replace(self._reconciliation, log_replayed=True)
 
@@ -211,46 +206,45 @@ class StartupReconciler:
         of it that was let through under this reservation may be on its way. One that runs without
         an id got its GPUs from kubelet, and has its record again from its node's next report.
         """
-        ports = self._ports
         try:
-            sight = await ports.pods.look(grant.pod)
+            sight = await self.pods.look(grant.pod)
             if isinstance(sight, PodSeen) and _is_kubelets(sight):
                 return True
-            entry = await ports.store.read(grant.gpu)
+            entry = await self.store.read(grant.gpu)
             record = restored_as_releasing(
-                None if entry is None else entry.record, grant, ports.draw_call()
+                None if entry is None else entry.record, grant, self.draw_call()
             )
             if record is None or isinstance(record, Elsewhere):
                 return record is None
             if isinstance(sight, PodSeen) and not sight.node:
-                await ports.pods.requeue(grant.pod)
-            if not await ports.store.compare_and_set(entry, record):
+                await self.pods.requeue(grant.pod)
+            if not await self.store.compare_and_set(entry, record):
                 return False
         except RecordInvalidError:
             return True  # as many hold it as there may be
         except (PodsUnavailableError, LedgerUnavailableError):
             return False
-        ports.sink.held(grant)
+        self.sink.held(grant)
         return True
 
     async def _restore(self, drift: Drift) -> None:
-        live, ports = drift.restore, self._ports
+        live = drift.restore
         if live is None:
             return
         try:
-            if not _is_unchanged(await ports.pods.look(live.pod), live):
+            if not _is_unchanged(await self.pods.look(live.pod), live):
                 return
-            entry = await ports.store.read(drift.gpu)
+            entry = await self.store.read(drift.gpu)
             record = restored_for_pod(
-                None if entry is None else entry.record, live, drift.gpu, ports.draw_call()
+                None if entry is None else entry.record, live, drift.gpu, self.draw_call()
             )
-            if record is not None and await ports.store.compare_and_set(entry, record):
-                ports.sink.restored(live, drift.gpu)
+            if record is not None and await self.store.compare_and_set(entry, record):
+                self.sink.restored(live, drift.gpu)
         except (PodsUnavailableError, LedgerUnavailableError, RecordInvalidError):
             return  # the node waits, and so it does for another node's record to end
 
     def _is_authentic(self, live: LivePod) -> bool:
-        ids = self._ports.ids
+        ids = self.ids
         if ids is None or self._authentic.get(live, False):
             return ids is not None
         subject = ReservationSubject(live.pod.namespace, live.node, live.gpus, live.pod.uid)
@@ -258,7 +252,7 @@ class StartupReconciler:
 
     def _gpu_nodes(self, snapshot: LedgerSnapshot) -> dict[str, str]:
         """Which nodes show the GPUs that the ledger places on them, or not."""
-        nodes = self._ports.fleet().nodes
+        nodes = self.fleet().nodes
         reserved = {x.record.node for x in snapshot.entries.values()}
         accepted = ((x, view.acceptance) for x in reserved if (view := nodes.get(x)) is not None)
         return {
@@ -329,9 +323,9 @@ _ROUNDS_PER_RECONCILE: Final = 10
 """Every so many rounds the whole ledger is compared with the pods."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcilerPorts:
-    """What the reconciler asks and tells."""
+@dataclass(eq=False, kw_only=True)
+class ReservationReconciler:
+    """One per process; used from one event loop."""
 
     store: LedgerStore
     pods: PodStates
@@ -343,27 +337,20 @@ class ReconcilerPorts:
     wake: Callable[[Iterable[str]], None]
     """Have pods tried again that these nodes may take now."""
     boottime_ns: Callable[[], int]
-
-
-class ReservationReconciler:
-    """One per process; used from one event loop."""
-
-    def __init__(self, ports: ReconcilerPorts, followup: Followup) -> None:
-        self._ports = ports
-        self._followup = followup
-        self._gone: set[str] = set()
-        """UIDs of pods that were proven to be gone, while the ledger names them."""
-        self._changed: set[str] = set()
-        self._news = asyncio.Event()
-        self._rounds = 0
+    followup: Followup
+    _gone: set[str] = field(init=False, default_factory=set)
+    """UIDs of pods that were proven to be gone, while the ledger names them."""
+    _changed: set[str] = field(init=False, default_factory=set)
+    _news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _rounds: int = field(init=False, default=0)
 
     def releases_on(self, node: str) -> bool:
         """Whether something is being released on a node."""
-        return node in self._followup.releasing_nodes
+        return node in self.followup.releasing_nodes
 
     def pod_changed(self, uid: str, *, gone: bool) -> None:
         """The watch says that a pod has changed, or was deleted; returns at once."""
-        if uid not in self._ports.store.snapshot().by_pod:
+        if uid not in self.store.snapshot().by_pod:
             return
         if gone:
             self._gone.add(uid)
@@ -381,36 +368,34 @@ class ReservationReconciler:
 
     async def round(self) -> None:
         """Read the ledger and do what is due."""
-        ports = self._ports
-        ports.wake(ports.denials.forget_ended(ports.boottime_ns()))
-        live, listed_ns = ports.pods.live(), ports.reconciliation.listed_ns
+        self.wake(self.denials.forget_ended(self.boottime_ns()))
+        live, listed_ns = self.pods.live(), self.reconciliation.listed_ns
         if not await self._read_ledger():
             return
-        snapshot = ports.store.snapshot()
+        snapshot = self.store.snapshot()
         self._gone = {uid for uid in self._gone if uid in snapshot.by_pod}
-        is_due = not ports.reconciliation.is_firm or self._rounds % _ROUNDS_PER_RECONCILE == 0
+        is_due = not self.reconciliation.is_firm or self._rounds % _ROUNDS_PER_RECONCILE == 0
         self._rounds += 1
         changed, self._changed = self._changed, set()
-        around = Around(snapshot, self._sight, ports.report, ports.gone, ports.boottime_ns())
-        await self._do(self._followup.steps(around, changed))
+        around = Around(snapshot, self._sight, self.report, self.gone, self.boottime_ns())
+        await self._do(self.followup.steps(around, changed))
         if is_due:
-            await ports.reconciliation.reconcile(live, listed_ns)
+            await self.reconciliation.reconcile(live, listed_ns)
 
     async def _read_ledger(self) -> bool:
-        ports = self._ports
-        asked_ns = ports.boottime_ns()
+        asked_ns = self.boottime_ns()
         try:
-            await ports.store.load()
+            await self.store.load()
         except LedgerUnavailableError as error:
-            ports.sink.ledger_read(str(error) or "the ledger's store does not answer")
+            self.sink.ledger_read(str(error) or "the ledger's store does not answer")
             return False
-        ports.reconciliation.ledger_read(asked_ns)
-        ports.sink.ledger_read("")
+        self.reconciliation.ledger_read(asked_ns)
+        self.sink.ledger_read("")
         return True
 
     def _sight(self, pod: PodRef) -> PodSight:
         """What the copy has beats an older proof: the API server may have been put back."""
-        sight = self._ports.pods.sight(pod)
+        sight = self.pods.sight(pod)
         return PodGone() if sight is None and pod.uid in self._gone else sight
 
     async def _do(self, actions: tuple[Action, ...]) -> None:
@@ -427,36 +412,36 @@ class ReservationReconciler:
             case LookFor(pod):
                 await self._look_for(pod)
             case RequeuePod(reservation, pod):
-                asked_ns = self._ports.boottime_ns()
-                answer = await _ask(self._ports.pods.requeue(pod))
+                asked_ns = self.boottime_ns()
+                answer = await _ask(self.pods.requeue(pod))
                 if answer is not None:
-                    self._followup.requeued(reservation, answer, asked_ns)
+                    self.followup.requeued(reservation, answer, asked_ns)
                     self._news.set()
             case Rewrite():
                 await self._rewrite(action)
 
     async def _look_for(self, pod: PodRef) -> None:
-        answer = await _ask(self._ports.pods.look(pod))
+        answer = await _ask(self.pods.look(pod))
         if isinstance(answer, PodGone) and pod.uid is not None:
             self.pod_changed(pod.uid, gone=True)
 
     async def _rewrite(self, rewrite: Rewrite) -> None:
-        ports, done = self._ports, []
+        done = []
         for entry, successor in rewrite.entries:
             try:
-                written = await ports.store.compare_and_set(entry, successor)
+                written = await self.store.compare_and_set(entry, successor)
             except LedgerUnavailableError:
-                ports.sink.wrote("failed")
+                self.sink.wrote("failed")
                 continue
-            ports.sink.wrote("written" if written else "overtaken")
+            self.sink.wrote("written" if written else "overtaken")
             if written:
                 done.append(successor.gpu)
         if not done:
             return
         change = rewrite.change.of(tuple(done))
-        ports.sink.changed(change)
+        self.sink.changed(change)
         if change.state.is_end:
-            ports.wake((change.node,))
+            self.wake((change.node,))
 
 
 async def _ask(

@@ -8,7 +8,7 @@ fails is tried again with the next report. Must not decide or release anything.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol
 
 from controller.binding.reconciliation import KubeletAllocations, Showing
@@ -59,9 +59,9 @@ class Evictor(Protocol):
         """Evict the pod of that UID; empty where that was done or it is gone, else why not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsePorts:
-    """What is asked and told."""
+@dataclass(eq=False, kw_only=True)
+class UseReconciler:
+    """One per process; used from one event loop."""
 
     store: LedgerStore
     pods: BoundPods
@@ -82,20 +82,13 @@ class UsePorts:
     boottime_ns: Callable[[], int]
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
-
-
-class UseReconciler:
-    """One per process; used from one event loop."""
-
-    def __init__(self, ports: UsePorts) -> None:
-        self._ports = ports
-        self._allocations = KubeletAllocations()
-        self._faults = FaultWatch()
-        self._evictions = Evictions()
-        self._looked_at: dict[str, Acceptance] = {}
-        self._taken: dict[str, frozenset[str]] = {}
-        """By `env` node: devices that pods have there without a record."""
-        self._fleet: FleetSnapshot | None = None
+    _allocations: KubeletAllocations = field(init=False, default_factory=KubeletAllocations)
+    _faults: FaultWatch = field(init=False, default_factory=FaultWatch)
+    _evictions: Evictions = field(init=False, default_factory=Evictions)
+    _looked_at: dict[str, Acceptance] = field(init=False, default_factory=dict)
+    _taken: dict[str, frozenset[str]] = field(init=False, default_factory=dict)
+    """By `env` node: devices that pods have there without a record."""
+    _fleet: FleetSnapshot | None = field(init=False, default=None)
 
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
         """Go on forever; ends by cancellation only."""
@@ -105,17 +98,17 @@ class UseReconciler:
 
     async def round(self) -> None:
         """Look at what nodes have reported since the last round."""
-        if not self._ports.is_firm():
+        if not self.is_firm():
             return
         for position, (node, acceptance) in enumerate(self._take_news()):
             await self._compare(node, acceptance)
             if position % _BREATH == 0:
                 await asyncio.sleep(0)
-        if self._ports.may_evict():
+        if self.may_evict():
             await self._evict()
 
     def _take_news(self) -> Iterator[tuple[NodeView, Acceptance]]:
-        fleet = self._ports.fleet()
+        fleet = self.fleet()
         if fleet is self._fleet:
             return
         self._fleet, nodes = fleet, fleet.nodes
@@ -124,7 +117,7 @@ class UseReconciler:
             self._allocations.forget(gone)
             self._taken.pop(gone, None)
             self._report_changes(self._faults.reported(gone, ()))
-        now_ns = self._ports.boottime_ns()
+        now_ns = self.boottime_ns()
         for name, node in nodes.items():
             found = node.acceptance
             if found is None or found is self._looked_at.get(name):
@@ -134,7 +127,7 @@ class UseReconciler:
                 yield node, found
 
     async def _compare(self, node: NodeView, acceptance: Acceptance) -> None:
-        ports, report = self._ports, self._ports.report(node.name)
+        report = self.report(node.name)
         if report is None:
             return
         self._wake_waiting(node, acceptance)
@@ -145,9 +138,9 @@ class UseReconciler:
             node.mode,
             acceptance,
             report,
-            ports.store.snapshot(),
-            ports.pods,
-            ports.fits,
+            self.store.snapshot(),
+            self.pods,
+            self.fits,
         )
         whole = report.given is not None and report.users is not None
         self._report_changes(self._faults.reported(node.name, use_faults(case), whole=whole))
@@ -157,55 +150,52 @@ class UseReconciler:
         before = self._taken.pop(node.name, frozenset())
         if node.mode is not NodeMode.ENV:
             return
-        holders = Holders(self._ports.store.snapshot().entries)
+        holders = Holders(self.store.snapshot().entries)
         now = taken_without_record(DevicePool(acceptance), holders, ())
         if now:
             self._taken[node.name] = now
         if before - now:
-            self._ports.wake((node.name,))
+            self.wake((node.name,))
 
     def _report_changes(self, changes: FaultChanges) -> None:
         if changes.begun or changes.ended:
-            self._ports.sink.compared(changes, self._faults.counts())
+            self.sink.compared(changes, self._faults.counts())
 
     async def _record_allocations(
         self, node: NodeView, acceptance: Acceptance, report: UseReport
     ) -> bool:
         """Record what is due; False where a write failed: then nothing is compared yet."""
-        ports = self._ports
         if node.mode is not NodeMode.PLUGIN:
             self._allocations.forget(node.name)
             return True
         showing = Showing.of(node.name, acceptance)
-        due = self._allocations.due(showing, report, ports.pods, ports.boottime_ns())
-        if ports.ids is None:
+        due = self._allocations.due(showing, report, self.pods, self.boottime_ns())
+        if self.ids is None:
             return True
-        return all([await self._record_allocation(given, report, ports.ids) for given in due])
+        return all([await self._record_allocation(given, report, self.ids) for given in due])
 
     async def _record_allocation(
         self, given: GivenGpu, report: UseReport, ids: ReservationIds
     ) -> bool:
-        ports = self._ports
         subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
-        reservation, call = ids.make(subject), ports.draw_call()
+        reservation, call = ids.make(subject), self.draw_call()
 
         async def decide(record: GpuRecord | None) -> GpuRecord | None:
             return allocation_recorded(record, given, reservation, call, report)
 
         try:
-            found = await change_record(ports.store, given.gpu, decide, ports.sink.wrote)
+            found = await change_record(self.store, given.gpu, decide, self.sink.wrote)
         except LedgerUnavailableError:
             return False
         except RecordInvalidError:
-            ports.sink.wrote("failed")
+            self.sink.wrote("failed")
             return False
         if isinstance(found, Written):
-            ports.sink.allocation_recorded(given, reservation)
+            self.sink.allocation_recorded(given, reservation)
         return not isinstance(found, Refusal)
 
     async def _evict(self) -> None:
-        ports = self._ports
-        for pod in self._evictions.due(self._faults.standing(), ports.boottime_ns()):
-            error = await ports.evictor.evict(pod)
-            self._evictions.asked(pod, done=not error, now_ns=ports.boottime_ns())
-            ports.sink.evicted(pod, error)
+        for pod in self._evictions.due(self._faults.standing(), self.boottime_ns()):
+            error = await self.evictor.evict(pod)
+            self._evictions.asked(pod, done=not error, now_ns=self.boottime_ns())
+            self.sink.evicted(pod, error)

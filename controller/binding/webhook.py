@@ -6,7 +6,7 @@ what cannot be answered in time is taken back.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.admission.early_reservation import (
@@ -64,9 +64,9 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # ledger was detected meanwhile. Must not choose anything.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantPorts:
-    """What is asked and told."""
+@dataclass(eq=False, kw_only=True)
+class Granting:
+    """One per process; used from one event loop."""
 
     claims: Claimant
     audit: AuditLog
@@ -77,17 +77,10 @@ class GrantPorts:
     """Have pods tried again that these nodes may take now."""
     draw_call: Callable[[], str]
     """Hex digits, unlike any other's."""
-
-
-class Granting:
-    """One per process; used from one event loop."""
-
-    def __init__(self, ports: GrantPorts) -> None:
-        self._ports = ports
-        self.gpus: dict[str, InFlight] = {}
-        """GPUs that claims are about now, and for whom."""
-        self.tasks: set[asyncio.Task[Refusal | None]] = set()
-        """Kept until they end, also when nobody waits for them any more."""
+    gpus: dict[str, InFlight] = field(init=False, default_factory=dict)
+    """GPUs that claims are about now, and for whom."""
+    tasks: set[asyncio.Task[Refusal | None]] = field(init=False, default_factory=set)
+    """Kept until they end, also when nobody waits for them any more."""
 
     async def reserve(self, reserve: Reserve, node: str, origin: Origin) -> Refusal | None:
         """Claim what was decided; a caller that is cancelled gets nothing, and nothing stays."""
@@ -97,7 +90,7 @@ class Granting:
             node,
             reserve.gpus,
             origin,
-            self._ports.draw_call(),
+            self.draw_call(),
             reserve.share,
         )
         self.gpus |= dict.fromkeys(reserve.gpus, InFlight(reserve.pod, reserve.share))
@@ -109,18 +102,17 @@ class Granting:
             raise
 
     async def _claim(self, claim: Claim) -> Refusal | None:
-        ports = self._ports
         reserved = _change(claim, claim.gpus, HolderState.PROPOSED, _CAUSES[claim.origin])
         try:
-            found = await ports.claims.claim(claim)
+            found = await self.claims.claim(claim)
             if isinstance(found, Refusal):
                 return found
             try:
-                await ports.audit.grant(reservation_record(reserved))
+                await self.audit.grant(reservation_record(reserved))
             except AuditUnavailableError as error:
-                await ports.claims.withdraw(claim)
+                await self.claims.withdraw(claim)
                 return Refusal(ReasonCode.AUDIT_UNAVAILABLE, str(error))
-            refusal = ports.grant_refusal(claim.node, ())
+            refusal = self.grant_refusal(claim.node, ())
             if refusal is not None:
                 await self._revoke(claim, "what is known became uncertain before the answer")
             return refusal
@@ -136,10 +128,10 @@ class Granting:
 
     async def _revoke(self, claim: Claim, cause: str) -> None:
         """Take a claim back that stands in the audit log."""
-        gpus = await self._ports.claims.withdraw(claim)
+        gpus = await self.claims.withdraw(claim)
         if gpus:
-            self._ports.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
-            self._ports.wake((claim.node,))
+            self.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
+            self.wake((claim.node,))
 
     def _keep(self, task: "asyncio.Task[Refusal | None]") -> "asyncio.Task[Refusal | None]":
         self.tasks.add(task)
@@ -166,9 +158,9 @@ MOST_CHOICES_BINDING: Final = 4
 _UNTOUCHED: Final = Verdict()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindingWebhookPorts:
-    """What the binding webhook asks and tells."""
+@dataclass(eq=False, kw_only=True)
+class BindingWebhook:
+    """Implements AdmissionHandler; used from one event loop."""
 
     pods: StoredPods
     view: Callable[[], BindingView]
@@ -179,15 +171,8 @@ class BindingWebhookPorts:
     denials: RecentDenials
     sink: ReservationSink
     boottime_ns: Callable[[], int]
-
-
-class BindingWebhook:
-    """Implements AdmissionHandler; used from one event loop."""
-
-    def __init__(self, ports: BindingWebhookPorts, *, marked: bool = False) -> None:
-        """`marked`: the API server itself has seen that the namespace is enforced."""
-        self._ports = ports
-        self._marked = marked
+    marked: bool = False
+    """The API server itself has seen that the namespace is enforced."""
 
     async def decide(self, request: AdmissionRequest) -> Verdict:
         """Decide about a Binding."""
@@ -195,10 +180,10 @@ class BindingWebhook:
             asked = read_binding(request)
         except BindingDecodeError as error:
             refusal = Refusal(ReasonCode.REQ_INVALID, str(error))
-            if self._ports.view().report:
+            if self.view().report:
                 return reported((refusal,))
             return Verdict((refusal,), result="refused")
-        enforced = self._marked or self._ports.is_enforced(asked.namespace)
+        enforced = self.marked or self.is_enforced(asked.namespace)
         stored, decision = await self._decide(asked, enforced=enforced)
         return self._answer(asked, stored, decision)
 
@@ -221,9 +206,7 @@ class BindingWebhook:
             decision = decide_binding(asked, stored, view, enforced=enforced)
             if not isinstance(decision, Reserve) or asked.dry_run or view.report:
                 break
-            refusal = await self._ports.granting.reserve(
-                decision, asked.node, Origin.BINDING_WEBHOOK
-            )
+            refusal = await self.granting.reserve(decision, asked.node, Origin.BINDING_WEBHOOK)
             if refusal is None:
                 break
             decision = Refused((refusal,), managed=True)
@@ -232,14 +215,14 @@ class BindingWebhook:
         return stored, decision
 
     def _view(self) -> BindingView:
-        return replace(self._ports.view(), claiming=self._ports.granting.gpus)
+        return replace(self.view(), claiming=self.granting.gpus)
 
     async def _find(self, asked: BindingRequest) -> StoredPod | None:
         """From the copy, unless it cannot be right or has misled us before.
 
         An open attempt means that a Binding for this version of the pod came to nothing.
         """
-        pods, ledger = self._ports.pods, self._ports.view().ledger
+        pods, ledger = self.pods, self.view().ledger
         known = pods.known(asked.namespace, asked.pod)
         fits = known is not None and stale_binding(asked, known) is None
         if known is not None and fits and not ledger.by_pod.get(known.uid):
@@ -250,17 +233,17 @@ class BindingWebhook:
         """Read what was reserved at the pod's creation, where the copy of the ledger lacks it."""
         if stored is None or stored.pod is None:
             return
-        view = self._ports.view()
+        view = self.view()
         granted = granted_early(stored.pod, asked.namespace, view.ids)
         if granted is None or held_early(view.ledger, granted.reservation, stored.uid) is not None:
             return
         for gpu in granted.gpus:
-            await self._ports.store.read(gpu)
+            await self.store.read(gpu)
 
     def _answer(
         self, asked: BindingRequest, stored: StoredPod | None, decision: Decision
     ) -> Verdict:
-        report = self._ports.view().report
+        report = self.view().report
         if isinstance(decision, Untouched):
             if stored is None or asked.uid is not None or report:
                 return _UNTOUCHED
@@ -290,9 +273,9 @@ class BindingWebhook:
     ) -> None:
         uid = "" if stored is None else stored.uid
         if isinstance(decision, Refused) and decision.managed and not report:
-            self._ports.denials.add(uid, asked.node, self._ports.boottime_ns())
+            self.denials.add(uid, asked.node, self.boottime_ns())
         reserve = decision if isinstance(decision, Reserve) and not report else None
-        self._ports.sink.bound(
+        self.sink.bound(
             BindDecision(
                 namespace=asked.namespace,
                 pod=asked.pod,

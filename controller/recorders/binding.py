@@ -46,7 +46,7 @@ _SHOWN_CHARS: Final = 300
 
 
 class BindingRecorder:
-    """Implements what binding webhook, reconcilers and startup reconciliation call."""
+    """Implements `ReservationSink`."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ _ALLOCATED: Final = "Allocated"
 
 
 class UseRecorder:
-    """Implements UseSink."""
+    """Implements `UseSink`."""
 
     def __init__(
         self,

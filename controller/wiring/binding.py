@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -10,24 +10,20 @@ from controller.admission.pod_webhooks import ENFORCED
 from controller.admission.review import AdmissionHandler
 from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView, RecentDenials
-from controller.binding.early_reservation import EarlyPorts, EarlyReservations
-from controller.binding.operator_release import ReleasePorts, ReleaseService
+from controller.binding.early_reservation import EarlyReservations
+from controller.binding.operator_release import ReleaseService
 from controller.binding.reconciler import (
-    ReconcilerPorts,
     ReservationReconciler,
     StartupReconciler,
-    StartupReconcilerPorts,
 )
 from controller.binding.reconciliation import AbsentNodes, Followup
 from controller.binding.request import BoundPod
 from controller.binding.use import LedgerUse, UseReports
-from controller.binding.use_reconciler import UsePorts, UseReconciler
+from controller.binding.use_reconciler import UseReconciler
 from controller.binding.webhook import (
     BINDING_WEBHOOK,
     BindingWebhook,
-    BindingWebhookPorts,
     Granting,
-    GrantPorts,
 )
 from controller.fleet.view import FleetSnapshot
 from controller.kube.cache import Change
@@ -209,47 +205,41 @@ def binding_parts(sources: BindingSources) -> BindingParts:
     ids = None if keys is None else read_ids(settings.cluster, keys)
     reports, denials = UseReports(sources.fleet), RecentDenials()
     reconciliation = StartupReconciler(
-        StartupReconcilerPorts(
-            store=store,
-            pods=cluster.pods,
-            ids=ids,
-            fleet=sources.fleet,
-            report=reports.of,
-            sink=sources.recorder,
-            boottime_ns=boottime_ns,
-            draw_call=_draw_call,
-            holding=cluster.pods.holding,
-            log_replay=LogReplay(settings.audit.dir).grants,
-            take_replaced=store.take_replaced,
-        )
+        store=store,
+        pods=cluster.pods,
+        ids=ids,
+        fleet=sources.fleet,
+        report=reports.of,
+        sink=sources.recorder,
+        boottime_ns=boottime_ns,
+        draw_call=_draw_call,
+        holding=cluster.pods.holding,
+        log_replay=LogReplay(settings.audit.dir).grants,
+        take_replaced=store.take_replaced,
     )
     reconciler = ReservationReconciler(
-        ReconcilerPorts(
-            store=store,
-            pods=cluster.pods,
-            report=reports.of,
-            gone=AbsentNodes(cluster.nodes.snapshot, boottime_ns).gone,
-            denials=denials,
-            reconciliation=reconciliation,
-            sink=sources.recorder,
-            wake=cluster.wake_nodes,
-            boottime_ns=boottime_ns,
-        ),
-        _followup(settings),
+        store=store,
+        pods=cluster.pods,
+        report=reports.of,
+        gone=AbsentNodes(cluster.nodes.snapshot, boottime_ns).gone,
+        denials=denials,
+        reconciliation=reconciliation,
+        sink=sources.recorder,
+        wake=cluster.wake_nodes,
+        boottime_ns=boottime_ns,
+        followup=_followup(settings),
     )
     cluster.follow_pods(_observer(reconciler, reconciliation))
     granting = Granting(
-        GrantPorts(
-            claims=Claimant(store),
-            audit=sources.audit,
-            grant_refusal=reconciliation.refusal,
-            sink=sources.recorder,
-            wake=cluster.wake_nodes,
-            draw_call=_draw_call,
-        )
+        claims=Claimant(store),
+        audit=sources.audit,
+        grant_refusal=reconciliation.refusal,
+        sink=sources.recorder,
+        wake=cluster.wake_nodes,
+        draw_call=_draw_call,
     )
     view, use = _view(sources, ids, reconciliation), LedgerUse(store.snapshot).use
-    ports = BindingWebhookPorts(
+    webhook = BindingWebhook(
         pods=cluster.pods,
         view=view,
         granting=granting,
@@ -259,7 +249,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         sink=sources.recorder,
         boottime_ns=boottime_ns,
     )
-    early = EarlyPorts(
+    early = EarlyReservations(
         view=view,
         use=use,
         nodes=lambda: cluster.nodes.snapshot().nodes,
@@ -268,13 +258,14 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         granting=granting,
         audit=sources.audit,
         sink=sources.recorder,
+        ids=ids,
     )
     return BindingParts(
         {
-            BINDING_WEBHOOK: BindingWebhook(ports).decide,
-            BINDING_WEBHOOK + ENFORCED: BindingWebhook(ports, marked=True).decide,
+            BINDING_WEBHOOK: webhook.decide,
+            BINDING_WEBHOOK + ENFORCED: replace(webhook, marked=True).decide,
         },
-        EarlyReservations(early, ids),
+        early,
         use,
         denials,
         reconciler,
@@ -292,15 +283,13 @@ def binding_parts(sources: BindingSources) -> BindingParts:
 def _release_service(sources: BindingSources, reports: UseReports) -> ReleaseService:
     cluster, boottime_ns = sources.cluster, sources.clock.boottime_ns
     return ReleaseService(
-        ReleasePorts(
-            store=sources.cluster.reservations,
-            pods=cluster.pods,
-            heard=lambda node: reports.heard(node, boottime_ns()),
-            not_ready=sources.not_ready,
-            audit=sources.audit,
-            sink=sources.recorder,
-            wake=cluster.wake_nodes,
-        )
+        store=sources.cluster.reservations,
+        pods=cluster.pods,
+        heard=lambda node: reports.heard(node, boottime_ns()),
+        not_ready=sources.not_ready,
+        audit=sources.audit,
+        sink=sources.recorder,
+        wake=cluster.wake_nodes,
     )
 
 
@@ -324,21 +313,19 @@ def _use_reconciler(
         return scenes.now().policy.policy.evicts_mismatched and cluster.leadership.leads()
 
     return UseReconciler(
-        UsePorts(
-            store=sources.cluster.reservations,
-            pods=cluster.bound_pods,
-            ids=ids,
-            fleet=sources.fleet,
-            report=reports.of,
-            fits=fits,
-            is_firm=lambda: reconciliation.is_firm,
-            may_evict=may_evict,
-            evictor=cluster.evictor,
-            wake=cluster.wake_nodes,
-            sink=sources.use_recorder,
-            boottime_ns=sources.clock.boottime_ns,
-            draw_call=_draw_call,
-        )
+        store=sources.cluster.reservations,
+        pods=cluster.bound_pods,
+        ids=ids,
+        fleet=sources.fleet,
+        report=reports.of,
+        fits=fits,
+        is_firm=lambda: reconciliation.is_firm,
+        may_evict=may_evict,
+        evictor=cluster.evictor,
+        wake=cluster.wake_nodes,
+        sink=sources.use_recorder,
+        boottime_ns=sources.clock.boottime_ns,
+        draw_call=_draw_call,
     )
 
 

@@ -29,9 +29,7 @@ from controller.binding.request import StoredPod
 from controller.binding.webhook import (
     BINDING_WEBHOOK,
     BindingWebhook,
-    BindingWebhookPorts,
     Granting,
-    GrantPorts,
 )
 from controller.ledger.claim import Claim, Claimant, Claimed
 from controller.ledger.reservation_id import ReservationIds, ReservationKey
@@ -170,26 +168,22 @@ async def serve(options: argparse.Namespace) -> int:
 
     sink = BindingRecorder(instruments, log)
     granting = Granting(
-        GrantPorts(
-            claims=TimedClaims(store, writes),
-            audit=TimedGrants(log, writes),
-            grant_refusal=lambda _node, _gpus: None,
-            sink=sink,
-            wake=_nobody,
-            draw_call=_Calls().draw,
-        )
+        claims=TimedClaims(store, writes),
+        audit=TimedGrants(log, writes),
+        grant_refusal=lambda _node, _gpus: None,
+        sink=sink,
+        wake=_nobody,
+        draw_call=_Calls().draw,
     )
     binding_webhook = BindingWebhook(
-        BindingWebhookPorts(
-            pods=KnownPods(),
-            view=view,
-            granting=granting,
-            store=store,
-            is_enforced=lambda _: True,
-            denials=RecentDenials(),
-            sink=sink,
-            boottime_ns=clock.boottime_ns,
-        )
+        pods=KnownPods(),
+        view=view,
+        granting=granting,
+        store=store,
+        is_enforced=lambda _: True,
+        denials=RecentDenials(),
+        sink=sink,
+        boottime_ns=clock.boottime_ns,
     )
     recorder = TimedRecorder(instruments, log, writes)
     limits = AdmissionLimits()

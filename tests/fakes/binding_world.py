@@ -15,13 +15,11 @@ import msgspec
 from controller.admission.review import AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
 from controller.binding.decision import BindingView, RecentDenials
-from controller.binding.early_reservation import EarlyPorts, EarlyReservations
-from controller.binding.operator_release import ReleasePorts, ReleaseService
+from controller.binding.early_reservation import EarlyReservations
+from controller.binding.operator_release import ReleaseService
 from controller.binding.reconciler import (
-    ReconcilerPorts,
     ReservationReconciler,
     StartupReconciler,
-    StartupReconcilerPorts,
 )
 from controller.binding.reconciliation import Followup
 from controller.binding.records import (
@@ -34,7 +32,7 @@ from controller.binding.records import (
 )
 from controller.binding.request import PodStates, PodsUnavailableError, StoredPod, StoredPods
 from controller.binding.use import LedgerUse, UseReports
-from controller.binding.webhook import BindingWebhook, BindingWebhookPorts, Granting, GrantPorts
+from controller.binding.webhook import BindingWebhook, Granting
 from controller.fleet.directory import KnownNode
 from controller.fleet.view import FleetSnapshot
 from controller.kube.pods import pod_kind
@@ -215,48 +213,42 @@ class Replica:
         self.scenes = Scenes(lambda: world.fleet, lambda: world.policy, world.clock.now)
         self.use = LedgerUse(store.snapshot)
         self.reconciliation = StartupReconciler(
-            StartupReconcilerPorts(
-                store=store,
-                pods=pods,
-                ids=IDS,
-                fleet=lambda: world.fleet,
-                report=self.reports.of,
-                sink=self.sink,
-                boottime_ns=world.clock.boottime_ns,
-                draw_call=self._draw_call,
-                holding=world.pods.holding,
-                log_replay=log_replay,
-                take_replaced=self._taken,
-            )
+            store=store,
+            pods=pods,
+            ids=IDS,
+            fleet=lambda: world.fleet,
+            report=self.reports.of,
+            sink=self.sink,
+            boottime_ns=world.clock.boottime_ns,
+            draw_call=self._draw_call,
+            holding=world.pods.holding,
+            log_replay=log_replay,
+            take_replaced=self._taken,
         )
         self.replaced: tuple[Entry, ...] = ()
         """Records whose place another one took."""
         self.reconciler = ReservationReconciler(
-            ReconcilerPorts(
-                store=store,
-                pods=pods,
-                report=self.reports.of,
-                gone=world.gone.get,
-                denials=self.denials,
-                reconciliation=self.reconciliation,
-                sink=self.sink,
-                wake=self.woken.extend,
-                boottime_ns=world.clock.boottime_ns,
-            ),
-            Followup(),
+            store=store,
+            pods=pods,
+            report=self.reports.of,
+            gone=world.gone.get,
+            denials=self.denials,
+            reconciliation=self.reconciliation,
+            sink=self.sink,
+            wake=self.woken.extend,
+            boottime_ns=world.clock.boottime_ns,
+            followup=Followup(),
         )
         self.claims = Claimant(store)
         self.granting = Granting(
-            GrantPorts(
-                claims=self.claims,
-                audit=audit or self.audit,
-                grant_refusal=lambda node, gpus: self.view().grant_refusal(node, gpus),
-                sink=self.sink,
-                wake=self.woken.extend,
-                draw_call=self._draw_call,
-            )
+            claims=self.claims,
+            audit=audit or self.audit,
+            grant_refusal=lambda node, gpus: self.view().grant_refusal(node, gpus),
+            sink=self.sink,
+            wake=self.woken.extend,
+            draw_call=self._draw_call,
         )
-        self.ports = BindingWebhookPorts(
+        self.binding_webhook = BindingWebhook(
             pods=pods,
             view=self.view,
             granting=self.granting,
@@ -266,30 +258,25 @@ class Replica:
             sink=self.sink,
             boottime_ns=world.clock.boottime_ns,
         )
-        self.binding_webhook = BindingWebhook(self.ports)
         self.early = EarlyReservations(
-            EarlyPorts(
-                view=self.view,
-                use=self.use.use,
-                nodes=lambda: world.nodes,
-                pods=world.pods,
-                store=store,
-                granting=self.granting,
-                audit=audit or self.audit,
-                sink=self.sink,
-            ),
-            IDS,
+            view=self.view,
+            use=self.use.use,
+            nodes=lambda: world.nodes,
+            pods=world.pods,
+            store=store,
+            granting=self.granting,
+            audit=audit or self.audit,
+            sink=self.sink,
+            ids=IDS,
         )
         self.releases = ReleaseService(
-            ReleasePorts(
-                store=store,
-                pods=pods,
-                heard=lambda node: self.reports.heard(node, world.clock.boottime_ns()),
-                not_ready=lambda: self.not_ready,
-                audit=self.audit,
-                sink=self.sink,
-                wake=self.woken.extend,
-            )
+            store=store,
+            pods=pods,
+            heard=lambda node: self.reports.heard(node, world.clock.boottime_ns()),
+            not_ready=lambda: self.not_ready,
+            audit=self.audit,
+            sink=self.sink,
+            wake=self.woken.extend,
         )
         self.not_ready: str | None = None
         self.changes: dict[str, Any] = {}

@@ -61,14 +61,12 @@ class FakeOperatorService(OperatorService):
         return self.answer
 
 
-@dataclass
 class FakeReleases(ReleaseService):
     """Likewise."""
 
-    answer: ReleaseDone | Refusal = field(
-        default_factory=lambda: ReleaseDone("gpu-1", "team-a", "train-0")
-    )
-    orders: list[ReleaseOrder] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.answer: ReleaseDone | Refusal = ReleaseDone("gpu-1", "team-a", "train-0")
+        self.orders: list[ReleaseOrder] = []
 
     async def release(self, order: ReleaseOrder) -> ReleaseDone | Refusal:
         self.orders.append(order)

@@ -84,7 +84,7 @@ ENTRIES: Final = (
     one(
         "binding webhook-waits-for-its-record",
         "controller/binding/webhook.py",
-        "await ports.audit.grant(reservation_record(reserved))",
+        "await self.audit.grant(reservation_record(reserved))",
         "reservation_record(reserved)",
         f"{BINDING_WEBHOOK}::test_no_reservation_without_its_record",
         f"{EARLY}::test_no_reservation_without_its_record",
@@ -99,7 +99,7 @@ ENTRIES: Final = (
     one(
         "binding webhook-stands-on-firm-ground",
         "controller/binding/webhook.py",
-        "refusal = ports.grant_refusal(claim.node, ())",
+        "refusal = self.grant_refusal(claim.node, ())",
         "refusal = None",
         f"{BINDING_WEBHOOK}::test_no_answer_relies_on_a_ledger_that_was_rolled_back_meanwhile",
     ),
@@ -179,7 +179,7 @@ ENTRIES: Final = (
     one(
         "waiting-pods-are-requeued",
         "controller/binding/reconciler.py",
-        "                await ports.pods.requeue(grant.pod)\n",
+        "                await self.pods.requeue(grant.pod)\n",
         "                pass\n",
         f"{LOST}::test_a_pod_that_waits_again_is_requeued_and_its_old_gpu_let_go_when_unused",
     ),
@@ -223,7 +223,7 @@ ENTRIES: Final = (
     one(
         "operator-release-audited",
         "controller/binding/operator_release.py",
-        "        await ports.audit.grant(order_record(order, entry.record, evidence))\n",
+        "        await self.audit.grant(order_record(order, entry.record, evidence))\n",
         "",
         f"{RELEASE_SERVICE}::test_nothing_happens_before_the_record_is_durable",
         f"{RELEASE_SERVICE}::test_without_its_record_it_is_not_done",
@@ -231,8 +231,8 @@ ENTRIES: Final = (
     one(
         "operator-release-first-round",
         "controller/binding/operator_release.py",
-        "        if (why := ports.not_ready()) is not None:",
-        "        if (why := ports.not_ready()) is not None and False:",
+        "        if (why := self.not_ready()) is not None:",
+        "        if (why := self.not_ready()) is not None and False:",
         f"{RELEASE_SERVICE}::test_a_controller_that_has_not_heard_every_node_yet_releases_nothing",
     ),
     one(

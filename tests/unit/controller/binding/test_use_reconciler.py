@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.binding.use import FaultChanges, UseFaultKind, UseReports
-from controller.binding.use_reconciler import UsePorts, UseReconciler
+from controller.binding.use_reconciler import UseReconciler
 from controller.fleet.view import FleetSnapshot, NodeView
 from controller.ledger.record import HolderState, PodRef
 from controller.ledger.release import GivenGpu
@@ -74,7 +74,7 @@ class World:
     ) -> tuple[UseReconciler, Sink]:
         sink = Sink()
         reports = UseReports(lambda: self.fleet)
-        ports = UsePorts(
+        reconciler = UseReconciler(
             store=store or self.store,
             pods=self.pods,
             ids=IDS if keys else None,
@@ -89,7 +89,7 @@ class World:
             boottime_ns=self.clock.boottime_ns,
             draw_call=lambda: CALL,
         )
-        return UseReconciler(ports), sink
+        return reconciler, sink
 
     def says(
         self,

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from controller.admission.review import Verdict
-from controller.binding.webhook import BindingWebhookPorts
 from controller.ledger.claim import Claim, Claimant, open_attempt
 from controller.ledger.record import HolderState, Origin, PodRef
 from controller.ledger.reservation_id import ReservationSubject
@@ -307,10 +306,9 @@ async def test_the_namespace_comes_from_the_api_server() -> None:
     me = await world.replica()
     plain = env_pod({}, name="plain", uid="uid-plain", enforced=False)
     world.pods.put(plain)
-    ports: BindingWebhookPorts = replace(me.ports, is_enforced=lambda _namespace: False)
-    binding_webhook = type(me.binding_webhook)
-    assert (await binding_webhook(ports).decide(me.asked("plain"))).result == "untouched"
-    verdict = await binding_webhook(ports, marked=True).decide(me.asked("plain"))
+    webhook = replace(me.binding_webhook, is_enforced=lambda _namespace: False)
+    assert (await webhook.decide(me.asked("plain"))).result == "untouched"
+    verdict = await replace(webhook, marked=True).decide(me.asked("plain"))
     assert [x.code for x in verdict.refusals] == [ReasonCode.BYPASS_UNINJECTED]
 
 
