@@ -88,7 +88,7 @@ class EvidenceTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SigningTime:
-    """The node's clocks at the moment of signing; recorded, never believed."""
+    """The node's clocks at the moment of signing; recorded, never relied on."""
 
     wall_ms: int
     boottime_ms: int
@@ -217,15 +217,15 @@ class Attester:
         )
         kind = TYPE_EVIDENCE
         if WANT_PODS in challenge.want:
-            kind, told = TYPE_EVIDENCE_WITH_PODS, msgspec.structs.asdict(document)
-            document = EvidenceWithPods(**told, pods=reading.pods.pods)
+            kind, fields = TYPE_EVIDENCE_WITH_PODS, msgspec.structs.asdict(document)
+            document = EvidenceWithPods(**fields, pods=reading.pods.pods)
         message = _signed(stream, header, kind, canonical_json(document), signer)
         return replace(message, stream=replace(message.stream, answered=True))
 
     def failure_notice(
         self, stream: AttestedStream, event: GpuEvent, *, signer: Signer, at: SigningTime
     ) -> SignedMessage:
-        """Tell `event` under the spare nonce, once; raises NotChallengedError otherwise."""
+        """Report `event` under the spare nonce, once; raises NotChallengedError otherwise."""
         if stream.challenge is None or stream.spare_used:
             raise NotChallengedError("no spare nonce is left")
         header = self._header(stream, stream.challenge, stream.challenge.document.spare_nonce, at)

@@ -69,7 +69,7 @@ class SignedChallenge:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a challenge on this stream must say, and what it must not repeat."""
+    """What a challenge on this stream must state, and what it must not repeat."""
 
     controller: SpiffeId
     trust_domain: str
@@ -100,7 +100,7 @@ def verify_challenge(
     roots: Sequence[x509.Certificate],
     now: datetime,
 ) -> OpenChallenge | ChallengeRefusal:
-    """Accept a challenge of the expected controller for this stream, or say what is wrong.
+    """Accept a challenge of the expected controller for this stream, or return what is wrong.
 
     `roots` are those of the own trust domain, `now` is aware wall time.
     """

@@ -338,7 +338,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "Wait for the next report; if it does not come, read `kubectl logs AGENT_POD`.",
         ),
         ReasonCode.HW_CHAIN_INVALID: _Text(
-            "The hardware report's certificate chain does not lead to the enrolled vendor root.",
+            "The hardware report's certificate chain does not lead to the pinned vendor root.",
             "Check with `nvidia-smi -q` that the GPU is a genuine product with a released VBIOS.",
         ),
         ReasonCode.HW_REVOKED: _Text(

@@ -19,7 +19,7 @@ _PLACEHOLDERS: Final = frozenset({"0", "f"})
 
 
 class HostUnreadableError(Exception):
-    """The kernel gives no boot id; evidence without one would say nothing about restarts."""
+    """The kernel gives no boot id; evidence without one would show nothing about restarts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _PLATFORM_WITH_CHASSIS: Final = 2
 
 
 def identifier(text: str) -> str | None:
-    """A serial or part number; what stands for "none" is null."""
+    """A serial or part number; what means "none" is null."""
     stripped = text.strip()
     return None if stripped.upper() in _NO_SERIAL else stripped
 
@@ -59,7 +59,7 @@ def flag(value: int) -> bool:
 
 
 def total(memory: Any) -> int | None:  # noqa: ANN401 - either memory struct
-    """Bytes in all; unified memory parts say 0, which is null."""
+    """Bytes in all; GPUs with unified memory report 0, which is null."""
     return int(memory.total) or None
 
 
@@ -157,7 +157,7 @@ def profile(device_name: str) -> str | None:
 
 
 def attributes_profile(attributes: Any) -> str | None:  # noqa: ANN401 - device attributes struct
-    """The same, made from slices and memory where the name does not tell."""
+    """The same, made from slices and memory where the name does not show them."""
     gpu, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
     if not gpu or not attributes.memorySizeMB:
         return None

@@ -33,7 +33,7 @@ OFF_THE_BUS: Final = 79
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One event as NVML tells it, with the GPU it is about."""
+    """One event as NVML reports it, with the GPU it is about."""
 
     gpu: str | None
     type: int
@@ -119,13 +119,13 @@ class EventPump:
         self,
         watch: CallWatch,
         deadlines: Deadlines,
-        tell: Callable[[GpuEvent], None],
+        notify: Callable[[GpuEvent], None],
         fault: Callable[[Happening], None],
     ) -> None:
-        """`tell` gets failure notices, `fault` an application's own faults; both on this thread."""
+        """`notify` gets failure notices, `fault` faults of applications; both on this thread."""
         self._nvml = Nvml(watch)
         self._deadlines = deadlines
-        self._tell = tell
+        self._notify = notify
         self._fault = fault
         self._set: EventSet | None = None
         self._inside = False
@@ -195,13 +195,13 @@ class EventPump:
 
     def _pass_on(self, outcome: Happening | Failed | None) -> None:
         if isinstance(outcome, Happening):
-            news = failure_notice(outcome)
-            if news is None:
+            notice = failure_notice(outcome)
+            if notice is None:
                 self._fault(outcome)
             else:
-                self._tell(news)
+                self._notify(notice)
         elif isinstance(outcome, Failed) and not self._failing:
-            self._tell(_failure(outcome))
+            self._notify(_failure(outcome))
         self._failing = isinstance(outcome, Failed)
 
 

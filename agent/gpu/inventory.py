@@ -2,7 +2,7 @@
 
 A GPU that was there before and no longer answers is reported as lost under its last
 UUID and keeps its place, so that no other GPU's index moves. A GPU that answers with
-another UUID in the same place replaces it: what that means is the Verifier's to say.
+another UUID in the same place replaces it: the Verifier decides what that means.
 
 Pure: what was known before goes in, what is known now comes out.
 """
@@ -128,9 +128,9 @@ def _lost(
     answering: list[_Answering],
     failures: _Failures,
 ) -> list[_Gone]:
-    """GPUs that say so themselves; one that was never seen whole is a failed read.
+    """GPUs that report to be lost; one that was never seen whole is a failed read.
 
-    Those that tell their place come first. A handle that is lost tells nothing, and NVML's
+    Those with a known place come first. A lost handle reports nothing, and NVML's
     indices close up behind a GPU that is gone: it is the one that had this index, or
     else any that nothing else was seen of.
     """

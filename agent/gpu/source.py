@@ -148,7 +148,7 @@ class NvmlInventorySource:
         self._watches = (CallWatch(), CallWatch())
         self._thread = NvmlThread(self._watches[0], self._deadlines)
         self._pump = EventPump(
-            self._watches[1], self._deadlines, self._tell_from_thread, self._fault
+            self._watches[1], self._deadlines, self._notify_from_thread, self._fault
         )
         self._session = Session(Nvml(self._watches[0]), self._pump, self._unwatched)
         self._known = known
@@ -171,7 +171,7 @@ class NvmlInventorySource:
             try:
                 conclusion = await self._thread.run(self._pass)
             except DriverReloadedError as error:
-                self._tell(GpuEvent(EventKind.DRIVER_RELOAD, None, None, str(error)))
+                self._notify(GpuEvent(EventKind.DRIVER_RELOAD, None, None, str(error)))
                 raise
             except NvmlUnavailableError as error:
                 return self._unavailable(error.failed, str(error))
@@ -219,7 +219,7 @@ class NvmlInventorySource:
         self._pump.expect_pauses(expected=bool(self._lost))
         for gpu in conclusion.inventory.lost:
             if gpu.uuid not in before:
-                self._tell(GpuEvent(EventKind.GPU_LOST, gpu.uuid, None, gpu.error))
+                self._notify(GpuEvent(EventKind.GPU_LOST, gpu.uuid, None, gpu.error))
         return InventoryReading(
             inventory=conclusion.inventory,
             failed_reads=conclusion.failed_reads,
@@ -229,7 +229,7 @@ class NvmlInventorySource:
 
     def _unavailable(self, failed: Failed, detail: str) -> InventoryReading:
         if self._state is NvmlState.READY and self._known:
-            self._tell(GpuEvent(EventKind.NVML_UNAVAILABLE, None, None, detail))
+            self._notify(GpuEvent(EventKind.NVML_UNAVAILABLE, None, None, detail))
         self._state = NvmlState.UNAVAILABLE
         inventory, failed_reads = nothing_known(failed, self._host)
         return InventoryReading(
@@ -240,14 +240,14 @@ class NvmlInventorySource:
             detail=detail,
         )
 
-    def _tell(self, event: GpuEvent) -> None:
+    def _notify(self, event: GpuEvent) -> None:
         for queue in self._listeners:
             if queue.qsize() >= MAX_WAITING_EVENTS:
                 queue.get_nowait()
             queue.put_nowait(event)
 
-    def _tell_from_thread(self, event: GpuEvent) -> None:
-        self._on_loop(lambda: self._tell(event))
+    def _notify_from_thread(self, event: GpuEvent) -> None:
+        self._on_loop(lambda: self._notify(event))
 
     def _fault(self, happening: Happening) -> None:
         """An application's fault is worth a line, not trust."""

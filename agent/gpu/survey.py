@@ -202,7 +202,7 @@ class Device:
                 yield Device(self._nvml, handle)
 
     def as_mig(self, failures: list[Failed]) -> MigDevice | None:
-        """What there is to say about a MIG device; null where it has no UUID to speak of."""
+        """The facts of a MIG device; null where it has no UUID."""
         uuid = _value(self.uuid(), failures)
         if uuid is None:
             return None

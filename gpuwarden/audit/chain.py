@@ -3,8 +3,8 @@
 Takes a log's own lines, or the lines of a log collector, among which it finds the records.
 
 A chain cannot show that its own tail was cut off, nor that its last record was
-changed: whoever needs that compares the head with one noted elsewhere (`expect`).
-What the checkpoints in it say about its records is checked beside it, by `tree_check`. Pure.
+changed: to detect that, compare the head with one noted elsewhere (`expect`).
+`tree_check` checks what its checkpoints state about its records. Pure.
 """
 
 import json
@@ -52,7 +52,7 @@ BEFORE_FIRST = Head(0, GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The records hang together. Nothing is said about what followed the head."""
+    """The records hang together. Nothing is known about what followed the head."""
 
     records: int
     first_seq: int
@@ -85,7 +85,7 @@ class _Place:
 class ChainVerifier:
     """Takes the lines of one log in order; `fault` is set by the first that does not fit.
 
-    A wrong link accuses two records. The line after it tells which: if it carries the
+    A wrong link accuses two records. The line after it shows which: if it carries the
     digest of the linking record, that one is as written and its predecessor was changed.
     """
 
@@ -133,7 +133,7 @@ class ChainVerifier:
             self._feed_whole(line[:-1], number)
 
     def finish(self) -> Verified | Broken:
-        """Say how it went, after the last line."""
+        """The result, after the last line."""
         if self.fault is None and self._suspect is not None:
             self._accuse("changed, or the link to it was")
         if self.fault is None:
@@ -156,7 +156,7 @@ class ChainVerifier:
                 self._accuse("changed, or the link to it was")
             return
         if self._suspect is not None:
-            self._settle(self._suspect, record)
+            self._judge_suspect(self._suspect, record)
             return
         place = _Place(Head(record.seq, sha256_hex(line)), number)
         known = self._records
@@ -192,7 +192,7 @@ class ChainVerifier:
         self._before, self._head, self._line = self._head, place.head, place.line
         self._records += 1
 
-    def _settle(self, suspect: _Place, following: LogRecord) -> None:
+    def _judge_suspect(self, suspect: _Place, following: LogRecord) -> None:
         if following.prev == suspect.head.digest:
             self._accuse("changed after it was written")
         else:

@@ -84,7 +84,7 @@ def open_checkpoint(note: str, key: VerifierKey) -> Checkpoint:
 
 
 def unverified_checkpoint(note: str) -> Checkpoint:
-    """The content of a note, whoever signed it; raises NoteError."""
+    """The content of a note, with any signer; raises NoteError."""
     return read_checkpoint(open_note(note), note)
 
 

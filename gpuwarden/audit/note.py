@@ -60,7 +60,7 @@ class VerifierKey:
 
     @property
     def key_id(self) -> bytes:
-        """Four bytes that tell keys of one name apart; nothing is proven by them."""
+        """Four bytes that distinguish keys of one name; they prove nothing."""
         return sha256(self.name.encode() + b"\n" + _ED25519 + self.public).digest()[:_ID_BYTES]
 
     @property

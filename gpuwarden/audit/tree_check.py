@@ -1,8 +1,8 @@
 """Checks what a log claims about itself: roots and signatures of its checkpoints, changes of key.
 
-The chain shows that records hang together; whoever rewrites all of it makes another that
-does too. This shows that the records are those which the signed checkpoints were made
-over, by keys that follow from each other, and, if one is given, from a pinned one. Pure.
+The hash chain links the records, but an attacker who rewrites all of them can make a new chain.
+This shows that the records are those that the signed checkpoints cover, and that the keys follow
+from each other and, if one is given, from a pinned key. Pure.
 """
 
 from base64 import b64decode
@@ -81,7 +81,7 @@ class TreeCheck:
             self._frontier.append(leaf_hash(line))
 
     def finish(self) -> TreeFacts | TreeFault:
-        """Say how it went, after the last record."""
+        """The result, after the last record."""
         self._compare()
         if self.fault is None:
             self.fault = self._missing()

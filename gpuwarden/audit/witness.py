@@ -10,7 +10,7 @@ holder named as successors. A checkpoint that does not continue it is an alarm:
   one (`prev`). It is witnessed from there on, so that it is not changed in its turn.
 
 Two streams of one witness may overlap, so a checkpoint may be proven from an earlier one
-than the last. That is held, not believed: soon the last one must be continued too. Pure.
+than the last. That is held for a while only: soon the last one must be continued too. Pure.
 """
 
 from base64 import b64decode

@@ -2,7 +2,7 @@
 
 Source: https://github.com/secure-systems-lab/dsse/blob/master/protocol.md (PAE).
 The algorithm follows from the certificate's key and from nothing that the sender
-can choose. An ECDSA signature (r, s) has a twin (r, n-s) that verifies as well, so
+can choose. Of an ECDSA signature (r, s), (r, n-s) verifies as well, so
 a signature is never an identifier: the evidence digest is taken over what is signed.
 This module does not check chains, validity times or who the signer is.
 """

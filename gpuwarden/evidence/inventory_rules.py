@@ -1,6 +1,6 @@
 """What a well-formed inventory is: patterns, enumerations, bounds and no duplicates.
 
-Pure, and only about one inventory: whether reads failed, whether GPUs are pinned or
+Pure, and only about one inventory: whether reads failed, whether GPUs are enrolled or
 claimed elsewhere and whether versions are acceptable is decided by the Verifier.
 """
 

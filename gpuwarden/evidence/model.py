@@ -21,7 +21,7 @@ TYPE_EVIDENCE_WITH_PODS: Final = "application/vnd.gpuwarden.evidence.v2+json"
 TYPE_FAILURE_NOTICE: Final = "application/vnd.gpuwarden.bad-news.v1+json"
 
 WANT_PODS: Final = "pods"
-"""In a challenge: answer with evidence that tells the pods that run, if you can."""
+"""In a challenge: answer with evidence that lists the running pods, if you can."""
 
 ZERO_DIGEST: Final = "0" * 64
 """`prev` of the first evidence of a stream and of the first audit record."""
@@ -42,7 +42,7 @@ class WitnessedCheckpoint(Document, frozen=True):
 
 
 class WitnessedLog(WitnessedCheckpoint, frozen=True):
-    """The same, with the key that is pinned for the log: what an agent remembers."""
+    """The same, with the key of the log: what an agent remembers."""
 
     key: str
     """C2SP verifier key."""
@@ -128,7 +128,7 @@ class NvLink(Document, frozen=True):
 
 
 class Fabric(Document, frozen=True):
-    """NVLink fabric membership as the driver tells it."""
+    """NVLink fabric membership as the driver reports it."""
 
     kind: str
     """none, nvlink, nvswitch or mnnvl."""
@@ -275,7 +275,7 @@ class EvidenceWithPods(Evidence, frozen=True):
 
 
 class FailureNotice(EvidenceHeader, frozen=True):
-    """Unasked news under the spare nonce; can only take trust away."""
+    """A failure, sent unasked under the spare nonce; can only take trust away."""
 
     kind: str
     """xid, gpu-lost, driver-reload or nvml-unavailable."""

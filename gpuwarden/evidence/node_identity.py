@@ -84,7 +84,7 @@ def identity_digest(identity: NodeIdentity) -> str:
 
 
 def serial(text: str | None) -> str | None:
-    """A board serial, or None for what drivers say where there is none."""
+    """A board serial, or None for what drivers report where there is none."""
     return None if text is None or text.strip() in _NO_SERIAL else text
 
 

@@ -59,13 +59,13 @@ def device_uuid(device: str) -> str | None:
     return uuid if is_gpu_uuid(uuid) or is_mig_uuid(uuid) else None
 
 
-def contradictions(evidence: Evidence, pinned: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """Where kubelet's account and the hardware do not agree; few lines, for people.
+def contradictions(evidence: Evidence, enrolled: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Where kubelet's allocations and the hardware contradict each other; few lines, for people.
 
-    `pinned`: UUIDs that belong to the node whether or not they answer now.
+    `enrolled`: UUIDs that belong to the node whether or not they answer now.
     """
     allocations = evidence.allocations or ()
-    known = pinned | _uuids(evidence.inventory)
+    known = enrolled | _uuids(evidence.inventory)
     blind = any(x.fact == "migDevices" for x in evidence.failed_reads)
     absent = [
         f"{quote(x.device)} of {quote(x.namespace)}/{quote(x.pod)}"

@@ -776,7 +776,7 @@ async def test_a_listener_that_does_not_listen_loses_the_oldest(node: NvmlNode) 
     node.happens(0, 48)
     assert (await waiting).xid == 48
     for number in range(MAX_WAITING_EVENTS + 1):
-        source._tell(GpuEvent(EventKind.XID, None, number, ""))
+        source._notify(GpuEvent(EventKind.XID, None, number, ""))
     assert (await anext(events)).xid == 1
 
 
