@@ -468,7 +468,7 @@ class RecentDenials:
 # affinity and taints count as well. Other resources and spreading do not.
 
 MOST_NODES: Final = 16
-"""Of those that pass, how many are tried: what the copy shows as free may be on its way."""
+"""Of those that pass, how many are tried: what the cache shows as free may be claimed just now."""
 _LAST: Final = frozenset(
     {ReasonCode.MAP_ELSEWHERE, ReasonCode.NODE_MODE, ReasonCode.NODE_NO_EVIDENCE}
 )

@@ -153,7 +153,7 @@ class StartupReconciler:
     async def reconcile(self, live: Iterable[LivePod], listed_ns: int | None) -> None:
         """Find drift and restore records.
 
-        `live` was known before the ledger was last read, from a copy that was last listed at
+        `live` was known before the ledger was last read, from a cache that was last listed at
         `listed_ns`: so each of them has its records in the ledger, if ever it had them.
         """
         await self._replay_log()
@@ -394,7 +394,7 @@ class ReservationReconciler:
         return True
 
     def _sight(self, pod: PodRef) -> PodSight:
-        """What the copy has beats an older proof: the API server may have been put back."""
+        """The cache beats an older proof: the API server may have been restored from a backup."""
         sight = self.pods.sight(pod)
         return PodGone() if sight is None and pod.uid in self._gone else sight
 

@@ -57,7 +57,7 @@ from gpuwarden.moment import NS_PER_S
 # the pod is requeued first, which also makes every older Binding of it fail.
 
 APART_NS: Final = 15 * NS_PER_S
-"""A copy that lags shows a confirmed pod unbound for a moment; only later its pod is requeued."""
+"""A cache that lags shows a confirmed pod unbound for a moment; only later its pod is requeued."""
 
 
 class Apart:
@@ -65,7 +65,7 @@ class Apart:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Holder, int]] = {}
-        """Seen apart by the copy, and since when."""
+        """Seen apart in the cache, and since when."""
         self._proven: set[str] = set()
 
     def sight(self, holder: Holder, sight: PodSight, now_ns: int) -> PodSight:
@@ -120,7 +120,7 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class LookFor:
-    """Ask the API server itself about a pod that the copy lacks."""
+    """Ask the API server itself about a pod that the cache lacks."""
 
     pod: PodRef
 

@@ -18,7 +18,7 @@ _CONTROLLER: Final = "controller"
 
 @dataclass(frozen=True, slots=True)
 class BindDecision:
-    """One answer about a Binding that is our business; never of a dry run."""
+    """One answer about a Binding of a managed pod; never of a dry run."""
 
     namespace: str
     pod: str

@@ -212,12 +212,12 @@ class FaultWatch:
         return FaultChanges(tuple(begun), tuple(ended))
 
     def standing(self) -> Iterator[UseFault]:
-        """All that stand."""
+        """All that exist."""
         for faults in self._seen.values():
             yield from (x for x, count in faults.items() if count == ENOUGH)
 
     def counts(self) -> Mapping[UseFaultKind, int]:
-        """How many stand of each kind."""
+        """How many exist of each kind."""
         return {kind: count for kind, count in self._counts.items() if count}
 
 
@@ -247,7 +247,7 @@ class HeardUse:
 
     report: UseReport
     evidence: str
-    """Digest of the evidence that it stands in."""
+    """Digest of the evidence that it is in."""
 
 
 class UseReports:

@@ -127,7 +127,7 @@ class Granting:
             await self._revoke(claim, "its answer came too late")
 
     async def _revoke(self, claim: Claim, cause: str) -> None:
-        """Take a claim back that stands in the audit log."""
+        """Take back a claim that is in the audit log."""
         gpus = await self.claims.withdraw(claim)
         if gpus:
             self.sink.changed(_change(claim, gpus, HolderState.REVOKED, cause))
@@ -218,7 +218,7 @@ class BindingWebhook:
         return replace(self.view(), claiming=self.granting.gpus)
 
     async def _find(self, asked: BindingRequest) -> StoredPod | None:
-        """From the copy, unless it cannot be right or has misled us before.
+        """From the cache, unless it cannot be right or has been wrong before.
 
         An open attempt means that a Binding for this version of the pod came to nothing.
         """
@@ -230,7 +230,7 @@ class BindingWebhook:
         return await pods.read(asked.namespace, asked.pod)
 
     async def _catch_up(self, asked: BindingRequest, stored: StoredPod | None) -> None:
-        """Read what was reserved at the pod's creation, where the copy of the ledger lacks it."""
+        """Read what was reserved at the pod's creation, where the ledger's snapshot lacks it."""
         if stored is None or stored.pod is None:
             return
         view = self.view()

@@ -196,7 +196,7 @@ class RecentRefusal:
     """What was refused to whom; times are nanoseconds since the Unix epoch."""
 
     what: str
-    """`evidence`, or the full name of a gRPC method, `unknown` for one that is not ours."""
+    """`evidence`, or the full name of a gRPC method, `unknown` for one that is not gpuwarden's."""
     subject: str | None
     """Node that evidence was about, or kind of caller; None where nobody was recognised."""
     code: ReasonCode

@@ -144,6 +144,6 @@ def _is_authentic(asked: Asked, pod: PodDocument) -> bool | None:
     reservation = pod.annotations.get(RESERVATION_ID)
     if asked.ids is None or reservation is None or not pod.node:
         return None
-    gpus = in_claiming_order(pod.told)
+    gpus = in_claiming_order(pod.assigned)
     subject = ReservationSubject(asked.namespace, pod.node, gpus, pod.uid)
     return asked.ids.is_authentic(reservation, subject)

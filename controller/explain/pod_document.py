@@ -50,7 +50,7 @@ class PodDocument:
         return self.phase in _ENDED
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def assigned(self) -> tuple[str, ...]:
         """UUIDs of the GPUs that its annotation assigns to it."""
         return tuple(filter(None, self.annotations.get(ASSIGNED_UUIDS, "").split(",")))
 

@@ -1,7 +1,8 @@
 """The five stages of a pod on its way to its GPUs: required, reserved, bound, kubelet, NVML. Pure.
 
-The pod's own fields are what others wrote, the ledger is ours, kubelet and NVML come from the last
-accepted evidence of the node, whose digest is shown. Must not decide anything about the pod.
+The pod's own fields are what others wrote, the ledger is gpuwarden's, kubelet and NVML come from
+the last accepted evidence of the node, whose digest is shown. Must not decide anything about the
+pod.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -90,8 +91,8 @@ class Case:
     ledger_unknown: str
     """Why the ledger says nothing; empty where it does."""
     is_authentic: bool | None
-    """Whether the reservation id on the pod is ours, for this pod, node and GPUs; None where it
-    has none, or there are no keys."""
+    """Whether the reservation id on the pod is authentic, for this pod, node and GPUs; None where
+    it has none, or there are no keys."""
     node: NodeView | None
     """Where it is bound, or else reserved."""
     allowed: LogRecord | None = None
@@ -106,7 +107,7 @@ class Case:
 
     @property
     def managed(self) -> bool:
-        """Whether it asks for something of ours."""
+        """Whether it asks for anything of gpuwarden."""
         needs = self.needs
         return isinstance(needs, RequirementsInvalid) or (needs is not None and needs.managed)
 
@@ -121,9 +122,9 @@ class Case:
         return tuple(entry.record.gpu for entry, _ in self.parts)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def assigned(self) -> tuple[str, ...]:
         """UUIDs in the pod's annotation."""
-        return () if self.pod is None else self.pod.told
+        return () if self.pod is None else self.pod.assigned
 
 
 def keys_of(gpus: Iterable[str]) -> frozenset[str]:
@@ -246,7 +247,7 @@ def bound(case: Case) -> Stage:
     lines = (f"node {pod.node}", *_said_of_binding(case, pod), *wrong)
     state = StageState.MISMATCH if wrong else StageState.REACHED
     judged_by = "" if case.allowed is None else str(case.allowed.refs.get("evidence", ""))
-    return Stage(StageName.BOUND, state, at, source, judged_by, case.told, lines)
+    return Stage(StageName.BOUND, state, at, source, judged_by, case.assigned, lines)
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
@@ -254,7 +255,7 @@ def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
         yield "the reservation id on the pod is not ours for this pod, node and GPUs"
     if any(entry.record.node != pod.node for entry, _ in case.parts):
         yield f"it is reserved on {case.parts[0][0].record.node}"
-    if case.parts and case.told and keys_of(case.told) != keys_of(case.reserved):
+    if case.parts and case.assigned and keys_of(case.assigned) != keys_of(case.reserved):
         yield "the GPUs on the pod are not those that the ledger holds for it"
     if case.parts and RESERVATION_ID not in pod.annotations and case.mode is NodeMode.ENV:
         yield "it is bound without the reservation id"
@@ -348,7 +349,7 @@ def _used(case: Case, accepted: Acceptance) -> _Said:
         return StageState.UNKNOWN, (), ("the driver did not list processes",)
     mine = [x for x in accepted.processes if x.pod_uid is not None and x.pod_uid == case.uid]
     gpus = tuple(dict.fromkeys(x.gpu for x in mine))
-    own = keys_of(case.reserved or (() if case.is_over else case.told))
+    own = keys_of(case.reserved or (() if case.is_over else case.assigned))
     wrong = []
     strange = sorted(x for x in gpus if own and not own & keys_of(accepted.with_parts(x)))
     if strange:

@@ -153,7 +153,7 @@ def finalize_on(
 ) -> GpuRecord | Confirmed | Refusal:
     """What a finalize call for one GPU does: the record to write, or why not.
 
-    `authentic`: the id is one of ours for this pod, node and GPUs (`reservation_id`).
+    `authentic`: gpuwarden made the id for this pod, node and GPUs (`reservation_id`).
     RESERVATION_UNKNOWN is HTTP 404; RESERVATION_CONFLICT and RESERVATION_EXPIRED are 409.
     """
     holder = None if record is None else record.holder(reservation)

@@ -50,7 +50,7 @@ class Claim:
     """The group that each of the GPUs may be shared in; None = nobody else may have them."""
 
     def part(self) -> Holder:
-        """What stands in each GPU's record at first; raises RecordInvalidError."""
+        """What each GPU's record holds at first; raises RecordInvalidError."""
         demand_gpus(self.gpus)
         return Holder(self.reservation, self.pod, self.gpus, self.origin, self.call)
 

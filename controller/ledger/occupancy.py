@@ -221,7 +221,7 @@ def _grouped(records: Iterable[GpuRecord]) -> Mapping[ShareGroup, frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationState:
-    """What this replica stands on; begun again when history is found to have gone backwards."""
+    """What this replica has read and compared; begun again when a rollback is detected."""
 
     since_ns: int
     """CLOCK_BOOTTIME at which it began."""

@@ -25,7 +25,7 @@ from typing import Final
 
 
 class HolderState(StrEnum):
-    """Where one reservation of one GPU stands."""
+    """State of one reservation of one GPU."""
 
     PROPOSED = "Proposed"
     CONFIRMED = "Confirmed"
@@ -194,7 +194,7 @@ class GpuRecord:
     """UUID as the driver writes it."""
     node: str
     holders: tuple[Holder, ...]
-    """Never empty; sorted by reservation. Ended ones stand only in a closed record."""
+    """Never empty; sorted by reservation. Ended ones are only in a closed record."""
     share: ShareGroup | None = None
     """The group that it was claimed for; None = for one holder. Others may be beside it
     nevertheless (`Holder.restored`): `is_shared_by` tells whether the group may join."""
@@ -231,7 +231,7 @@ class GpuRecord:
         return next((x for x in self.holders if x.pod.uid == uid), None)
 
     def with_holder(self, holder: Holder) -> "GpuRecord":
-        """A copy in which `holder` stands for its reservation."""
+        """A copy in which `holder` is the part of its reservation."""
         others = [x for x in self.holders if x.reservation != holder.reservation]
         return self._changed([*others, holder])
 
@@ -303,7 +303,7 @@ class PodSeen:
     node: str
     """Empty while it is not bound."""
     reservation: str | None
-    """The reservation id in its annotations, as it stands there."""
+    """The reservation id in its annotations, as written."""
     has_ended: bool
     """Succeeded or Failed; its processes may still run."""
 

@@ -70,7 +70,7 @@ class UseReport:
     given: frozenset[GivenDevice] | None
     """None where kubelet could not be asked."""
     pods: frozenset[str] | None = frozenset()
-    """UIDs of pods of which any process runs, as far as the agent tells; None where it could not
+    """UIDs of pods of which any process runs, as far as the agent reports; None where it could not
     look."""
 
     def may_run(self, uid: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Reservation IDs: every replica tells its own from a forgery or a copy without asking anybody.
+"""Reservation IDs, which every replica checks for forgery and copying without asking anybody.
 
 Pure.
 """
@@ -13,7 +13,7 @@ from controller.ledger.record import demand_gpus
 from gpuwarden.evidence.canonical import canonical_json
 
 # --- reservation id
-# Reservation ids: any replica can tell ours from a forgery or a copy without asking. Pure.
+# Every replica can check an id without asking anybody. Pure.
 #
 #     v1.<key id>.<mac>             of a pod that exists: the MAC covers its UID
 #     v1.<key id>.<nonce>.<mac>     of an early reservation: the MAC covers the nonce
@@ -46,7 +46,7 @@ class ReservationKey:
 
 @dataclass(frozen=True, slots=True)
 class ReservationSubject:
-    """What an id stands for."""
+    """What an id is made for."""
 
     namespace: str
     node: str
@@ -75,9 +75,9 @@ class ReservationIds:
         return ".".join([*parts, _mac(self._writing, self._cluster, subject, nonce)])
 
     def is_authentic(self, text: str, subject: ReservationSubject) -> bool:
-        """Whether one of our keys made `text` for this very subject.
+        """Whether one of the keys made `text` for this very subject.
 
-        A pod's UID does not count for an id with a nonce: which pod it belongs to stands in the
+        A pod's UID does not count for an id with a nonce: which pod it belongs to is in the
         ledger alone. Takes equally long for every wrong MAC.
         """
         found = _FORM.fullmatch(text)

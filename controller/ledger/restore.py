@@ -73,7 +73,7 @@ def _part(live: LivePod, call: str, state: HolderState) -> Holder:
 # --- what the ledger has lost
 # After a rollback the store may show a GPU as free that was given to a pod which the API server
 # has lost too. Its containers may run on, idle, so that no report shows them. The replica that
-# gave the GPU has this in its audit log. The GPU is held again as Releasing until the node shows
+# gave the GPU has this in its audit log. The GPU is held as Releasing until the node shows
 # that nothing of the pod is left. The same is true where the old copy has an attempt and the pod
 # was bound after the copy.
 

@@ -90,7 +90,7 @@ class LedgerSnapshot:
         return frozenset(x.record.gpu for x in entries if x is not None)
 
     def with_entry(self, key: str, entry: Entry | None) -> "LedgerSnapshot":
-        """A copy in which `entry` stands for the GPU, or nothing does."""
+        """A copy in which `entry` is the GPU's, or the GPU has none."""
         before = self.entries.get(key)
         if before == entry:
             return self
@@ -119,7 +119,7 @@ class LedgerStore(Protocol):
         """What is known now, own writes and reads included; must not wait."""
 
     async def read(self, gpu: str) -> Entry | None:
-        """The entry as it is no earlier than now, past any copy; raises LedgerUnavailableError.
+        """The entry as it is no earlier than now, past any cache; raises LedgerUnavailableError.
 
         `snapshot` knows it afterwards.
         """
@@ -172,7 +172,7 @@ async def change_record(
 
     1. `decide` gets the record as the snapshot has it; read it before where that may be too old.
        Whatever it returns that is no record is the answer, and nothing is written.
-    2. The record is written by compare-and-set, and `wrote` is told `written`.
+    2. The record is written by compare-and-set, and `wrote` is called with `written`.
     3. `overtaken`: another was faster. The snapshot has its record now: decide again.
     4. `failed`: the answer got lost, and the write may have been done. The record is read past any
        copy: decide again. After MOST_LOST in a row, or where nothing can be read either,

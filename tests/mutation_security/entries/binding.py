@@ -108,7 +108,7 @@ ENTRIES: Final = (
         "controller/binding/reconciler.py",
         "return ids.is_authentic(live.reservation, subject)",
         "return True",
-        f"{SEEN_THROUGH}::test_a_pod_that_only_says_so_is_not_adopted",
+        f"{SEEN_THROUGH}::test_a_pod_that_only_says_so_is_not_restored",
     ),
     one(
         "binding webhook-new-kubelet",
@@ -218,7 +218,7 @@ ENTRIES: Final = (
         "            elif not any(_holds(case, card, uid) for card in cards):\n",
         "            elif not case.pods.with_uid(uid):\n",
         f"{USE_FAULTS}::test_a_reserved_pod_with_another_gpu",
-        f"{USE_FAULTS}::test_a_settled_pod_that_uses_more_than_it_was_given",
+        f"{USE_FAULTS}::test_a_pod_that_uses_more_than_kubelet_gave_it",
     ),
     one(
         "operator-release-audited",

@@ -47,7 +47,7 @@ ENTRIES: Final = (
         "    if watch.requeue_answer is None or watch.requeued_ns < until_ns:\n"
         "        return Requeue()\n",
         "",
-        "tests/unit/controller/ledger/test_claim.py::test_then_the_pod_is_touched",
+        "tests/unit/controller/ledger/test_claim.py::test_then_the_pod_is_requeued",
     ),
     one(
         "ledger-requeue-since",
@@ -145,7 +145,7 @@ ENTRIES: Final = (
         "",
         "tests/unit/controller/ledger/test_claim.py"
         "::test_no_part_is_added_to_a_record_of_another_node",
-        f"{ELSEWHERE}::test_a_live_pod_is_adopted_once_the_other_record_has_ended",
+        f"{ELSEWHERE}::test_a_live_pod_is_restored_once_the_other_record_has_ended",
         f"{ELSEWHERE}::test_one_that_is_deleted_before_is_held_until_its_node_shows_its_end",
     ),
     one(

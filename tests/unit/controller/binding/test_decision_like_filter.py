@@ -246,7 +246,7 @@ async def test_unreserved_use_after_the_creation_is_reported_at_the_binding_webh
     assert world.assigned() == {"train-0": (GPUS[0],)}
 
 
-async def test_a_settled_pod_of_before_a_change_of_mode_keeps_its_own_alone() -> None:
+async def test_a_pod_with_gpus_from_kubelet_keeps_them_alone_after_a_change_of_mode() -> None:
     """Kubelet gave it while the node was a `plugin` one: the record says so."""
     world = BindingWorld(2)
     me = await world.replica()

@@ -117,7 +117,7 @@ async def test_news_about_others_is_no_news() -> None:
     assert name in world.pods.stored
 
 
-async def test_an_answer_that_came_to_nothing_expires_after_a_touch() -> None:
+async def test_an_answer_that_came_to_nothing_expires_after_a_requeue() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     verdict = await me.bind(world.pod("train-0"))
@@ -252,7 +252,7 @@ async def test_a_live_pod_without_a_record_gets_it_again_before_anything_is_gran
     assert world.assigned()["next"] == (f"GPU-{NODE}-1",)
 
 
-async def test_a_pod_that_only_says_so_is_not_adopted() -> None:
+async def test_a_pod_that_only_says_so_is_not_restored() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     name = await bound(world, me)
@@ -266,7 +266,7 @@ async def test_a_pod_that_only_says_so_is_not_adopted() -> None:
     assert world.states() == {}
 
 
-async def test_a_pod_that_has_just_gone_is_not_adopted() -> None:
+async def test_a_pod_that_has_just_gone_is_not_restored() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     name = await bound(world, me)

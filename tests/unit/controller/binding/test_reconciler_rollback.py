@@ -130,7 +130,7 @@ async def test_a_node_waits_until_what_was_lost_is_held() -> None:
     assert world.assigned()["next"] == (f"GPU-{NODE}-1",)
 
 
-async def test_a_live_pod_is_adopted_and_no_ghost_of_it_is_made() -> None:
+async def test_a_live_pod_is_restored_and_no_ghost_of_it_is_made() -> None:
     world = BindingWorld(1)
     me = await running(world)
     again = await restarted(world, log_replay(log_of(me)))
@@ -398,7 +398,7 @@ async def ends_well(world: BindingWorld, me: Replica) -> None:
     assert await refusals_of(world, me, NAMED) == []
 
 
-async def test_a_live_pod_is_adopted_once_the_other_record_has_ended() -> None:
+async def test_a_live_pod_is_restored_once_the_other_record_has_ended() -> None:
     world = BindingWorld(2, 1)
     await running_on_first(world)
     me = await restarted_elsewhere(world, {})

@@ -310,7 +310,7 @@ def test_bound_again_it_is_itself_again() -> None:
     ],
     ids=["unknown", "gone", "bound", "waits with its reservation", "kubelet chose", "ended"],
 )
-def test_others_are_not_touched(sight: PodSight) -> None:
+def test_others_are_not_requeued(sight: PodSight) -> None:
     apart = Apart()
     assert apart.sight(PART, sight, 0) is sight
     apart.requeued(PART.reservation, UNBOUND)

@@ -74,7 +74,7 @@ def faults(
     return {(x.kind.value, x.gpu, x.pod.name if x.pod else x.owner or None) for x in found}
 
 
-def test_what_is_settled_and_used_agrees() -> None:
+def test_a_recorded_allocation_in_use_is_no_fault() -> None:
     assert faults(device(), users={"GPU-a": {"uid-train-0"}}, records=(held(),)) == set()
 
 
@@ -126,13 +126,13 @@ def test_a_reserved_pod_with_another_gpu() -> None:
     assert used == {(K.OTHER_GPU, "GPU-a", "train-0")}
 
 
-def test_a_settled_pod_that_uses_more_than_it_was_given() -> None:
+def test_a_pod_that_uses_more_than_kubelet_gave_it() -> None:
     used: dict[str, set[str | None]] = {"GPU-a": {"uid-train-0"}, "GPU-c": {"uid-train-0"}}
     found = faults(device(), users=used, records=(held(),))
     assert found == {(K.OTHER_GPU, "GPU-c", "train-0")}
 
 
-def test_what_is_given_and_not_settled_yet_is_never_a_fault_of_its_pod() -> None:
+def test_an_allocation_that_is_not_recorded_yet_is_never_a_fault_of_its_pod() -> None:
     used: dict[str, set[str | None]] = {"GPU-c": {"uid-train-0"}}
     shown = faults(device(), device(gpu="GPU-c"), users=used, records=(held(),))
     assert shown == {(K.UNRESERVED_USE, "GPU-c", "train-0")}

@@ -199,7 +199,7 @@ async def test_a_lost_answer_writes_no_second_record() -> None:
     assert sink.writes == ["failed"]
 
 
-async def test_without_keys_nothing_is_settled_and_it_is_reported() -> None:
+async def test_without_keys_no_allocation_is_recorded_and_it_is_reported() -> None:
     world = World()
     use_reconciler, sink = world.replica(keys=False)
     await world.rounds(use_reconciler, "GPU-a", count=3)
@@ -225,7 +225,7 @@ async def test_evidence_that_is_too_old_says_nothing() -> None:
     assert world.held() == {}
 
 
-async def test_on_an_env_node_nothing_is_settled() -> None:
+async def test_on_an_env_node_no_allocation_is_recorded() -> None:
     world = World()
     use_reconciler, sink = world.replica()
     for _ in range(3):

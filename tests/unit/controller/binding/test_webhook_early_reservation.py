@@ -369,7 +369,7 @@ async def test_a_pod_that_we_refuse_afterwards_holds_nothing(pod: Document, code
     ],
     ids=["entries", "keys", "bytes", "parts"],
 )
-async def test_what_is_reserved_for_is_let_in_afterwards(pod: Document) -> None:
+async def test_what_is_reserved_for_is_admitted_afterwards(pod: Document) -> None:
     _, _, api = await stage()
     assert told(await api.create(pod, "train-0")) == GPUS[0]
 

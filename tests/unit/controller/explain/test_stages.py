@@ -180,7 +180,7 @@ def test_a_ledger_that_is_not_known() -> None:
         ),
     ],
 )
-def test_a_pod_that_was_told_something_else(changes: dict[str, str], text: str) -> None:
+def test_a_pod_that_was_assigned_something_else(changes: dict[str, str], text: str) -> None:
     found = stage(StageName.BOUND, pod_document(REQUIREMENT | TOLD | changes), held())
     assert found.state is StageState.MISMATCH
     assert text in found.findings

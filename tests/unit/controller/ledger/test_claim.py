@@ -99,10 +99,12 @@ class TestPatience:
     def test_it_is_left_alone_until_then(self, part: Holder, pod: PodSight, limit_s: int) -> None:
         assert step(part, pod, limit_s - 1) == Wait(NOW + limit_s * S)
 
-    def test_then_the_pod_is_touched(self, part: Holder, pod: PodSight, limit_s: int) -> None:
+    def test_then_the_pod_is_requeued(self, part: Holder, pod: PodSight, limit_s: int) -> None:
         assert step(part, pod, limit_s) == Requeue()
 
-    def test_the_touch_decides(self, part: Holder, pod: PodSight, limit_s: int) -> None:
+    def test_the_answer_to_the_requeue_decides(
+        self, part: Holder, pod: PodSight, limit_s: int
+    ) -> None:
         later = max(limit_s, 600)
         assert step(part, pod, later, UNBOUND) == Move(HolderState.EXPIRED, "it was never bound")
         assert step(part, pod, limit_s, BOUND) == Move(HolderState.CONFIRMED, "its pod is bound")
@@ -124,7 +126,7 @@ def test_a_requeue_from_before_its_time_was_over_does_not_count() -> None:
     assert at(601) == Move(HolderState.EXPIRED, "it was never bound")
 
 
-def test_an_unborn_pods_expires_without_anybody_to_touch() -> None:
+def test_an_unborn_pods_expires_without_anybody_to_requeue() -> None:
     assert step(UNBORN, None, 119) == Wait(NOW + 120 * S)
     assert step(UNBORN, None, 120) == Move(HolderState.EXPIRED, "its pod never came")
 
@@ -184,7 +186,7 @@ def test_no_part_is_added_to_a_record_of_another_node() -> None:
         assert restored_for_pod(there, LIVE, "GPU-a", CALL) is None
 
 
-def test_only_uuids_are_adopted() -> None:
+def test_only_uuids_are_restored() -> None:
     with pytest.raises(RecordInvalidError, match="gpus"):
         restored_for_pod(None, replace(LIVE, gpus=("0",)), "0", CALL)
 

@@ -366,7 +366,7 @@ def test_what_it_lacks_or_gives_to_others_is() -> None:
     assert lost_grants(KNOWN, ledger_of(elsewhere), ()) == (GRANT,)
 
 
-def test_a_live_pod_is_adopted_instead() -> None:
+def test_a_live_pod_is_restored_instead() -> None:
     assert lost_grants(KNOWN, ledger_of(), (LIVE,)) == ()
     assert lost_grants(KNOWN, ledger_of(), (replace(LIVE, gpus=("GPU-b",)),)) == (GRANT,)
     assert lost_grants(KNOWN, ledger_of(), (replace(LIVE, reservation="v1.k.x"),)) == (GRANT,)

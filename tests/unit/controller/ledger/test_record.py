@@ -147,7 +147,7 @@ def test_records_of_nobody_are_refused(wrong: GpuRecord, text: str) -> None:
         wrong.demand_valid()
 
 
-def test_an_adopted_pod_may_stand_beside_a_holder() -> None:
+def test_a_restored_pod_may_be_beside_a_holder() -> None:
     record(holder(), holder(pod=OTHER_POD, restored=True)).demand_valid()
 
 

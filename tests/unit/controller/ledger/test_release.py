@@ -347,7 +347,7 @@ def test_there_is_a_most_of_holders() -> None:
     assert allocated(full, given()) is None
 
 
-def test_only_uuids_are_settled() -> None:
+def test_only_allocations_of_uuids_are_recorded() -> None:
     with pytest.raises(RecordInvalidError, match="gpus"):
         allocation_recorded(None, given(gpu="0"), "v1.k.x", CALL, IDLE).demand_valid()  # type: ignore[union-attr] # it raises
 
@@ -453,7 +453,7 @@ def test_where_all_agree_there_is_nothing() -> None:
     assert kinds(NOTHING) == []
 
 
-def test_a_live_pod_without_its_records_is_adopted_and_its_node_waits() -> None:
+def test_a_live_pod_without_its_records_is_restored_and_its_node_waits() -> None:
     half = record(holder("GPU-a", "GPU-b", state=HolderState.CONFIRMED))
     found = find_drift(snapshot(half), replace(NOTHING, live=(LIVE,)))
     assert [x for x in found if x.restore] == [

@@ -113,7 +113,7 @@ def test_every_state_has_its_record() -> None:
     assert {x.refs["cause"] for x in told.audit.noted} == {"why"}
 
 
-def test_an_adoption() -> None:
+def test_a_restored_record() -> None:
     told = Told()
     told.recorder.restored(LivePod(POD, "gpu-1", "v1.k.x", ("GPU-a", "GPU-b")), "GPU-b")
     (record,) = told.audit.noted
@@ -272,7 +272,7 @@ class UseTold:
         return None
 
 
-def test_a_settlement() -> None:
+def test_a_recorded_allocation() -> None:
     told = UseTold()
     told.recorder.allocation_recorded(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
     told.recorder.wrote("written")
