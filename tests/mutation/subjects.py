@@ -33,7 +33,7 @@ SUBJECTS: Final = (
         (
             "tests/unit/gpuwarden/evidence",
             "tests/property/test_evidence_properties.py",
-            "tests/property/test_document_codec.py",
+            "tests/property/test_strict_json_fast_path.py",
         ),
     ),
     Subject(
