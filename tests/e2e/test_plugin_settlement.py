@@ -114,7 +114,7 @@ class World:
 
         def known() -> list[tuple[str, str, list[str]]] | None:
             _, found = asked(self.gpuwarden.controllers[0], "explain", "pod", f"{ENFORCED}/{name}")
-            stages = {x["name"]: x for x in found["stages"]}
+            stages = {x["name"]: x for x in found["stations"]}
             if stages["kubelet"]["state"] == "waiting":  # this replica has older evidence
                 return None
             return [(key, x["state"], x.get("gpus", [])) for key, x in stages.items()]

@@ -216,7 +216,7 @@ async def test_the_cluster_s_policy_counts_and_no_agent_is_heard_before_it_is_kn
     is_open = asyncio.Event()
 
     async def write_late() -> bool:
-        await says(port, "policy: AttestationPolicy/cluster: missing")
+        await says(port, "policy: AttestationPolicy/cluster: got nothing")
         opened = is_open.is_set()
         cluster.api.create(objects, policy({"minLevel": "L0"}))
         return opened
@@ -265,7 +265,7 @@ async def test_it_ends_while_it_waits_for_a_policy(cluster: FakeCluster) -> None
     port, stop = free_port(), asyncio.Event()
 
     async def end() -> None:
-        await says(port, "policy: AttestationPolicy/cluster: missing")
+        await says(port, "policy: AttestationPolicy/cluster: got nothing")
         stop.set()
 
     ending = asyncio.create_task(end())

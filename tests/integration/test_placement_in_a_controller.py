@@ -62,7 +62,7 @@ async def test_without_a_ledger_the_list_is_an_error_not_empty(cluster: FakeClus
 
 
 def states(found: Any) -> dict[str, str]:
-    return {x["name"]: x["state"] for x in found["stages"]}
+    return {x["name"]: x["state"] for x in found["stations"]}
 
 
 async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCluster) -> None:
@@ -94,7 +94,7 @@ async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCl
             "kubelet": "unneeded",
             "nvml": "reached",
         }
-        by_name = {x["name"]: x for x in found["stages"]}
+        by_name = {x["name"]: x for x in found["stations"]}
         assert [by_name[x]["gpus"] for x in ("reserved", "bound", "nvml")] == [[given]] * 3
         shown = (await told(here, "node", "show", "node-1"))["evidenceDigest"]
         assert len(by_name["nvml"]["evidenceDigest"]) == len(shown) == 64
@@ -114,7 +114,7 @@ async def test_a_pod_s_way_from_its_requirement_to_its_processes(cluster: FakeCl
         await here.agent.some_rounds()
         found = await told(here, "explain", "pod", "team-a/train-0", wanted=3)
         assert states(found)["nvml"] == "mismatch"
-        assert f"process 8 of no pod uses {given} too" in found["stages"][4]["findings"]
+        assert f"process 8 of no pod uses {given} too" in found["stations"][4]["findings"]
 
 
 async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(cluster: FakeCluster) -> None:

@@ -56,7 +56,7 @@ def test_claims_beside_each_other_have_their_own_number(tmp_path: Path) -> None:
         end(process)
 
 
-def test_a_killed_owners_svid_watcher_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_owners_keeper_leaves_nothing(tmp_path: Path) -> None:
     process, folder = owner(tmp_path)
     assert len(processes_of(folder)) == 1
     end(process)
@@ -64,9 +64,9 @@ def test_a_killed_owners_svid_watcher_leaves_nothing(tmp_path: Path) -> None:
     assert processes_of(folder) == []
 
 
-def test_the_next_claim_sweeps_where_the_svid_watcher_was_killed_too(tmp_path: Path) -> None:
+def test_the_next_claim_sweeps_where_the_keeper_was_killed_too(tmp_path: Path) -> None:
     process, folder = owner(tmp_path)
-    os.kill(svid_watcher_of(folder), signal.SIGKILL)
+    os.kill(keeper_of(folder), signal.SIGKILL)
     end(process)
     assert len(processes_of(folder)) == 1
     number = number_of(folder)
@@ -122,10 +122,10 @@ def number_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
 
 
-def svid_watcher_of(folder: Path) -> int:
+def keeper_of(folder: Path) -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"tests.e2e.lab.svid_watcher" in arguments and str(folder).encode() in arguments:
+            if b"tests.e2e.lab.keeper" in arguments and str(folder).encode() in arguments:
                 return int(entry.name)
-    raise AssertionError("no svid_watcher")
+    raise AssertionError("no keeper")
