@@ -32,10 +32,10 @@ from tests.e2e.product.pods import GPU, managed, told
 from tests.e2e.product.stage import Stage
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
-NAMESPACE: Final = "binding webhook-team"
-NODES: Final = ("binding webhook-0", "binding webhook-1")
+NAMESPACE: Final = "binding-team"
+NODES: Final = ("binding-0", "binding-1")
 """The second one has no agent."""
-OTHER_KIND: Final = "binding webhook-plugin"
+OTHER_KIND: Final = "binding-plugin"
 """A node whose GPUs kubelet gives."""
 REQUIREMENT: Final = {"gpu-selector": "memory>=1Gi"}
 HERE: Final = {"gate": "env"}
@@ -43,7 +43,7 @@ NOWHERE: Final = {"gate": "nowhere"}
 ASSIGNED, RESERVATION = "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id"
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 POLICY: Final = {
-    "pools": [{"pattern": "binding webhook-plugin", "mode": "plugin"}],
+    "pools": [{"pattern": "binding-plugin", "mode": "plugin"}],
     "defaultMode": "env",
 }
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -285,10 +285,8 @@ def test_a_busy_fleet_makes_no_loop_of_a_pod_with_high_priority(
 ) -> None:
     """One call to /filter per attempt of the scheduler, one attempt per change of the cluster."""
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    world.api.post(classes, {"metadata": {"name": "binding webhook-urgent"}, "value": 1000})
-    urgent = managed(
-        "urgent", REQUIREMENT, gpus=0, where=HERE, priorityClassName="binding webhook-urgent"
-    )
+    world.api.post(classes, {"metadata": {"name": "binding-urgent"}, "value": 1000})
+    urgent = managed("urgent", REQUIREMENT, gpus=0, where=HERE, priorityClassName="binding-urgent")
     try:
         world.create(*(f"busy-{number}" for number in range(8)))
         bound = world.wait_bound(8)
@@ -370,7 +368,7 @@ def _one_each(assigned: dict[str, str], count: int) -> bool:
 @contextmanager
 def denied_afterwards(world: World, pod: str) -> Iterator[None]:
     """A policy that refuses the pod's Binding after the binding webhook has let it through."""
-    name = "binding webhook-probe"
+    name = "binding-probe"
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -449,10 +447,10 @@ def _binds(world: World, pod: str) -> bool:
 
 def _free_pods() -> dict[str, Document]:
     """Pods that are none of our business, one for each kind of namespace that is not enforced."""
-    plain = pod("binding webhook-plain", kind="fake")
+    plain = pod("binding-plain", kind="fake")
     plain["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
-    system = pod("binding webhook-system", kind="fake", priorityClassName="system-cluster-critical")
-    own = pod("binding webhook-own", kind="fake", serviceAccountName="gpuwarden-controller")
+    system = pod("binding-system", kind="fake", priorityClassName="system-cluster-critical")
+    own = pod("binding-own", kind="fake", serviceAccountName="gpuwarden-controller")
     own["metadata"]["labels"] = {
         "app.kubernetes.io/name": "gpuwarden",
         "app.kubernetes.io/component": "controller",

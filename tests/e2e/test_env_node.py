@@ -174,7 +174,7 @@ def test_past_the_binding_webhook_the_variable_is_empty_and_there_is_no_device(
 ) -> None:
     """Bound by hand where no webhook sees it, with a requirement that no scheduler can meet."""
     requirement = {"gpu-uuids": "GPU-00000000-0000-4000-8000-000000000000"}
-    name = world.plain.create(greedy("past-the-binding webhook", requirement))
+    name = world.plain.create(greedy("past-the-webhook", requirement))
     bound = binding(name, world.lab.node.name)
     world.api.post(f"{world.plain.path}/pods/{name}/binding", bound)
     assert seen(world.plain, name) == Seen("", "", ())

@@ -43,7 +43,7 @@ ENTRIES: Final = (
         f"{BYPASS_CHECKS}::test_an_open_bypass_is_named",
     ),
     one(
-        "requirements-only-where-a-binding webhook-is",
+        "requirements-only-where-a-binding-webhook-is",
         "controller/admission/bypass_checks.py",
         "if case.needs.managed and case.rules.only_enforced and not case.enforced:",
         "if False:",
@@ -51,7 +51,7 @@ ENTRIES: Final = (
         "::test_outside_enforced_namespaces_a_requirement_is_refused",
     ),
     one(
-        "binding webhook-late-ephemeral-containers",
+        "binding-webhook-late-ephemeral-containers",
         "controller/admission/validation.py",
         "    yield from islice(ephemeral(case, _NONE_KNOWN), MOST_OF_A_CHECK)\n",
         "",
@@ -79,7 +79,7 @@ ENTRIES: Final = (
         f"{EARLY}::test_what_is_changed_behind_our_back_is_refused",
     ),
     one(
-        "early-bypass checks-first",
+        "early-bypass-checks-first",
         "controller/admission/validation.py",
         "        if against:\n            return Judged(concerned=True, refusals=against)",
         "        if False:\n            return Judged(concerned=True, refusals=against)",
@@ -121,7 +121,7 @@ ENTRIES: Final = (
         f"{BYPASS_CHECKS}::test_an_open_bypass_is_named",
     ),
     one(
-        "bypass checks-for-managed-pods",
+        "bypass-checks-for-managed-pods",
         "controller/admission/validation.py",
         "    concerned = needs.managed or enforced\n",
         "    concerned = enforced\n",

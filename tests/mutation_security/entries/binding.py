@@ -18,14 +18,14 @@ from tests.mutation_security.shown_by import (
 
 ENTRIES: Final = (
     one(
-        "binding webhook-forged-keys",
+        "binding-webhook-forged-keys",
         "controller/binding/request.py",
         "if keys.is_ours(key) or key in keys.ordinals or is_device:",
         "if is_device:",
         f"{BINDING_DECISION}::test_keys_of_ours_in_a_binding_are_refused",
     ),
     one(
-        "binding webhook-bypass checks",
+        "binding-webhook-bypass-checks",
         "controller/binding/decision.py",
         "    if judged.refusals:\n",
         "    if False:\n",
@@ -33,7 +33,7 @@ ENTRIES: Final = (
         f"{BINDING_DECISION}::test_a_plain_pod_whose_namespace_was_enforced_later",
     ),
     one(
-        "binding webhook-plain-pods",
+        "binding-webhook-plain-pods",
         "controller/binding/webhook.py",
         "return Verdict(patch=same_pod_patch(stored))",
         "return _UNTOUCHED",
@@ -47,7 +47,7 @@ ENTRIES: Final = (
         f"{SEEN_THROUGH}::test_a_pod_that_is_there_again_keeps_its_gpu",
     ),
     one(
-        "binding webhook-reconciliation state",
+        "binding-webhook-reconciliation-state",
         "controller/binding/decision.py",
         "return over or view.grant_refusal(case.node, gpus)",
         "return over",
@@ -74,7 +74,7 @@ ENTRIES: Final = (
         ),
     ),
     one(
-        "binding webhook-preconditions",
+        "binding-webhook-preconditions",
         "controller/binding/request.py",
         'Operation(Verb.ADD, pointer("metadata", "resourceVersion"), stored.version),',
         "",
@@ -82,7 +82,7 @@ ENTRIES: Final = (
         f"{BINDING_WEBHOOK}::test_a_retry_finds_its_own_claim_and_looks_again",
     ),
     one(
-        "binding webhook-waits-for-its-record",
+        "binding-webhook-waits-for-its-record",
         "controller/binding/webhook.py",
         "await self.audit.grant(reservation_record(reserved))",
         "reservation_record(reserved)",
@@ -90,28 +90,28 @@ ENTRIES: Final = (
         f"{EARLY}::test_no_reservation_without_its_record",
     ),
     one(
-        "binding webhook-takes-late-claims-back",
+        "binding-webhook-takes-late-claims-back",
         "controller/binding/webhook.py",
         'await self._revoke(claim, "its answer came too late")',
         "return",
         f"{BINDING_WEBHOOK}::test_an_answer_that_comes_too_late_takes_its_claim_back",
     ),
     one(
-        "binding webhook-stands-on-firm-ground",
+        "binding-webhook-waits-for-reconciliation",
         "controller/binding/webhook.py",
         "refusal = self.grant_refusal(claim.node, ())",
         "refusal = None",
         f"{BINDING_WEBHOOK}::test_no_answer_relies_on_a_ledger_that_was_rolled_back_meanwhile",
     ),
     one(
-        "binding webhook-adopts-what-is-authentic",
+        "binding-webhook-restores-what-is-authentic",
         "controller/binding/reconciler.py",
         "return ids.is_authentic(live.reservation, subject)",
         "return True",
         f"{SEEN_THROUGH}::test_a_pod_that_only_says_so_is_not_restored",
     ),
     one(
-        "binding webhook-new-kubelet",
+        "binding-webhook-new-kubelet",
         "controller/binding/use.py",
         "return frozenset() if asked_ns - since_ns >= SETTLES_NS else None",
         "return frozenset()",
@@ -119,7 +119,7 @@ ENTRIES: Final = (
         "::test_a_kubelet_that_names_nothing_may_have_just_started",
     ),
     one(
-        "binding webhook-dry-run",
+        "binding-webhook-dry-run",
         "controller/binding/webhook.py",
         "if not isinstance(decision, Reserve) or asked.dry_run or view.report:",
         "if not isinstance(decision, Reserve) or view.report:",
