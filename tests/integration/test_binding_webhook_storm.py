@@ -236,6 +236,7 @@ def open_store(request: pytest.FixtureRequest) -> OpenLedger:
     return shared_ledger(request.param)
 
 
+@pytest.mark.timeout(600)  # 45 s of CPU: a limit for hangs, on a busy machine too
 async def test_one_gpu_to_one_pod_whoever_dies_when(
     open_store: OpenLedger, clock: FakeClock
 ) -> None:

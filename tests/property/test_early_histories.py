@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,6 +159,7 @@ STEP = st.one_of(
 )
 
 
+@pytest.mark.timeout(600)  # a limit for hangs, on a busy machine too
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(0, 44), min_size=10, max_size=40),
