@@ -43,7 +43,7 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
         "filter": lambda: filter_rows.filter_rows(folder, peers),
         "core": core_rows.core_rows,
         "admission": lambda: admission_rows.admission_rows(folder, peers),
-        "gate": lambda: binding_rows.binding_rows(folder),
+        "binding": lambda: binding_rows.binding_rows(folder),
         "ingest": lambda: ingest_rows.ingest_rows(folder, peers),
         "audit": lambda: audit_rows.audit_rows(folder),
         "agent": lambda: agent_rows.agent_rows(folder, CACHE),
@@ -109,7 +109,8 @@ def keep(report: Report) -> None:
             ready_rows,
         )
     ]
-    rows = tuple(sorted(report.rows, key=lambda row: order.index(row.group)))
+    measured = (row for row in report.rows if row.group in order)  # a former group leaves the page
+    rows = tuple(sorted(measured, key=lambda row: order.index(row.group)))
     report = msgspec.structs.replace(report, rows=rows)
     NUMBERS.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     if report.curves:

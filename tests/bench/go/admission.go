@@ -385,7 +385,7 @@ func missing(p *admittedPod) []operation {
 	return append(found, operation{"add", "/spec/tolerations/-", tolerated})
 }
 
-func bypass checks(p *admittedPod) []string {
+func violations(p *admittedPod) []string {
 	var found []string
 	shut := func(code, text string, values ...any) {
 		found = append(found, "gpuwarden: "+code+" "+fmt.Sprintf(text, values...))
@@ -485,7 +485,7 @@ func mutate(p *admittedPod, response *admissionResponse) (err error) {
 }
 
 func validate(p *admittedPod, response *admissionResponse) error {
-	if found := bypass checks(p); len(found) > 0 {
+	if found := violations(p); len(found) > 0 {
 		response.Allowed = false
 		response.Status = &status{
 			Status: "Failure", Message: strings.Join(found, "; "), Reason: "Forbidden", Code: 403,

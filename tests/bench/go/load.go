@@ -37,7 +37,7 @@ type generator struct {
 	ca      *x509.Certificate
 	caKey   *ecdsa.PrivateKey
 	domain  string
-	binding webhook    chan struct{} // handshakes at a time
+	gate    chan struct{} // handshakes at a time
 
 	mu        sync.Mutex
 	open      int
@@ -164,8 +164,8 @@ func (a *agent) stream() (accepted bool) {
 }
 
 func (a *agent) dial() (net.Conn, error) {
-	a.binding_webhook <- struct{}{}
-	defer func() { <-a.binding_webhook }()
+	a.gate <- struct{}{}
+	defer func() { <-a.gate }()
 	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: a.config}
 	return dialer.Dial("tcp", a.address)
 }
@@ -281,7 +281,7 @@ func load(arguments []string) error {
 		return err
 	}
 	g := &generator{
-		address: *address, domain: *domain, binding webhook: make(chan struct{}, *parallel),
+		address: *address, domain: *domain, gate: make(chan struct{}, *parallel),
 		codes: map[string]int{}, nodes: map[int]bool{},
 	}
 	if err := g.read(*caCert, *caKey, *hello, *evidence); err != nil {
