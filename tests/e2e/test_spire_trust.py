@@ -152,6 +152,7 @@ def brief() -> Iterator[SpireWorld]:
 class TestOutage:
     def test_a_server_that_is_down_for_less_than_the_grace(self, brief: SpireWorld) -> None:
         brief.eligible("gpu-0")
+        until("ready", lambda: not brief.controller.reasons())
         before = brief.controller.refusals("gpu-0")
         brief.server.kill()
         until(

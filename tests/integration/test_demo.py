@@ -112,7 +112,7 @@ SECURITY_MUTATIONS = (
     SecurityMutation(
         "swap",
         "controller/verifier/inventory.py",
-        "            for x in _changes(question.evidence.inventory, question.enrolled GPUs)\n",
+        "            for x in _changes(question.evidence.inventory, question.enrolled_gpus)\n",
         "            for x in ()\n",
     ),
     SecurityMutation(

@@ -133,6 +133,8 @@ class Program(ABC):
 
     def pause(self) -> None:
         """SIGSTOP: it is there but answers nothing."""
+        if not self.is_running:  # its pid is 0 then, which would stop the caller's own group
+            raise ProgramError(f"{self.name} does not run")
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
