@@ -1,9 +1,11 @@
 """What stands in the ledger and on pods, as the API server has it."""
 
 from dataclasses import dataclass
-from typing import Final
+from http import HTTPStatus
+from typing import Any, Final
 
-from tests.e2e.lab.api import Api
+from tests.e2e.lab.api import Api, ApiError
+from tests.e2e.lab.waiting import until
 
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 ASSIGNED: Final = "gpuwarden.dev/gpu-uuids-assigned"
@@ -44,7 +46,17 @@ def live(api: Api) -> list[Held]:
 
 def forget_records(api: Api) -> None:
     """Remove what is left by force; no controller runs now."""
-    for item in (api.found(OBJECTS) or {"items": []})["items"]:
+    for item in until("records can be listed", lambda: _listed(api))["items"]:
         path = f"{OBJECTS}/{item['metadata']['name']}"
         api.patch(path, {"metadata": {"finalizers": None}})
         api.delete(path)
+
+
+def _listed(api: Api) -> dict[str, Any] | None:
+    """None while the API server still makes the storage of a new definition."""
+    try:
+        return api.found(OBJECTS) or {"items": []}
+    except ApiError as error:
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return None
+        raise
