@@ -79,12 +79,12 @@ async def test_it_starts_without_the_api_and_says_so(cluster: FakeCluster) -> No
         await here.reason("the list of nodes are too old")
         await here.reason("the enrollments are too old")
         assert await here.refusal("node-1") == "ENROLLMENT_STALE"
-        assert await here.metric("gpuwarden_store_available") == 0
+        await here.metric_is("gpuwarden_store_available", 0)
         await cluster.api.start()
         await here.reason("too old", wanted=False)
         async with here.client() as node:
             await node.accepted()
-        assert await here.metric("gpuwarden_store_available") == 1
+        await here.metric_is("gpuwarden_store_available", 1)
 
 
 async def test_a_quarantine_by_another_replica_counts_and_is_reported(

@@ -12,10 +12,14 @@ class Subject:
 
     package: str
     tests: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    """Those of the package that are mutated; all without."""
 
     def sources(self, root: Path, only: Sequence[str] = ()) -> list[str]:
         """Paths of its sources below `root`; those that lie in one of `only`, if anything does."""
-        found = sorted(str(path.relative_to(root)) for path in (root / self.package).glob("*.py"))
+        names = [f"{x}.py" for x in self.modules] or ["*.py"]
+        paths = [path for name in names for path in (root / self.package).glob(name)]
+        found = sorted(str(path.relative_to(root)) for path in paths)
         return [x for x in found if not only or any(x.startswith(part) for part in only)]
 
 
@@ -57,4 +61,18 @@ SUBJECTS: Final = (
         ),
     ),
     Subject("controller/audit", ("tests/unit/controller/audit",)),
+    Subject(
+        "controller/ledger",
+        (
+            "tests/unit/controller/ledger",
+            "tests/unit/controller/binding",
+            "tests/property/test_ledger_machine.py",
+        ),
+    ),
+    Subject(
+        "controller/binding",
+        ("tests/unit/controller/binding",),
+        modules=("decision", "reconciliation", "records", "request", "use"),
+    ),
+    Subject("controller/admission", ("tests/unit/controller/admission",)),
 )

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from spiffe import WorkloadApiClient
 
 from tests.e2e.lab.program import Program, Site
 from tests.e2e.lab.spire_server import TRUST_DOMAIN, SpireServer
@@ -103,6 +104,23 @@ class SpireAgent(Program):
             check=False,
         )
         return done.returncode == 0
+
+    def signed_by(self) -> str:
+        """Id of the authority of the SVID that it hands out to this user."""
+        with WorkloadApiClient(self.workload_api) as client:
+            leaf = client.fetch_x509_context(timeout=_CLI_S).default_svid.leaf
+        key = leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+        return (key.key_identifier or b"").hex()
+
+    def trusted(self) -> set[str]:
+        """Ids of the authorities in the bundle that it hands out."""
+        with WorkloadApiClient(self.workload_api) as client:
+            context = client.fetch_x509_context(timeout=_CLI_S)
+        domain = context.default_svid.spiffe_id.trust_domain
+        bundle = context.x509_bundle_set.get_bundle_for_trust_domain(domain)
+        roots = bundle.x509_authorities if bundle else set()
+        keys = (x.extensions.get_extension_for_class(x509.SubjectKeyIdentifier) for x in roots)
+        return {key.value.digest.hex() for key in keys}
 
     def _config(self) -> str:
         return f"""

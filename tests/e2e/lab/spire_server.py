@@ -119,22 +119,33 @@ class SpireServer(Program):
         token: str = self.asked("token", "generate")["value"]
         return token
 
-    def rotate_ca(self) -> None:
-        """A new X.509 authority signs from now on; the old one stays in the bundle."""
-        prepared = self.asked("localauthority", "x509", "prepare")
-        self.cli(
-            "localauthority",
-            "x509",
-            "activate",
-            "-authorityID",
-            prepared["prepared_authority"]["authority_id"],
-        )
+    def agent_serials(self) -> dict[str, str]:
+        """Serial numbers of the agents' own SVIDs, by SPIFFE ID."""
+        agents = self.asked("agent", "list")["agents"]
+        return {_id(agent["id"]): agent["x509svid_serial_number"] for agent in agents}
 
-    def retire_ca(self) -> None:
-        """The authority before is tainted (whoever has an SVID of it renews), then revoked."""
-        old = self.asked("localauthority", "x509", "show")["old"]["authority_id"]
-        self.cli("localauthority", "x509", "taint", "-authorityID", old)
-        self.cli("localauthority", "x509", "revoke", "-authorityID", old)
+    def authority(self, state: str) -> str:
+        """Id of the X.509 authority that is `active`, `prepared` or `old`."""
+        found: str = self.asked("localauthority", "x509", "show")[state]["authority_id"]
+        return found
+
+    def prepare_ca(self) -> str:
+        """A new X.509 authority in the bundle, which signs nothing yet; returns its id."""
+        prepared = self.asked("localauthority", "x509", "prepare")
+        new: str = prepared["prepared_authority"]["authority_id"]
+        return new
+
+    def activate_ca(self, authority: str) -> None:
+        """It signs from now on; the one before stays in the bundle."""
+        self.cli("localauthority", "x509", "activate", "-authorityID", authority)
+
+    def taint_ca(self, authority: str) -> None:
+        """Whoever has an SVID of it renews, once the SPIRE agents have heard of it."""
+        self.cli("localauthority", "x509", "taint", "-authorityID", authority)
+
+    def revoke_ca(self, authority: str) -> None:
+        """Out of the bundle: an SVID of it counts for nobody any more."""
+        self.cli("localauthority", "x509", "revoke", "-authorityID", authority)
 
     def _config(self) -> str:
         svid_ttl, agent_ttl, ca_ttl = self._ttls
