@@ -74,5 +74,11 @@ SUBJECTS: Final = (
         ("tests/unit/controller/binding",),
         modules=("decision", "reconciliation", "records", "request", "use"),
     ),
-    Subject("controller/admission", ("tests/unit/controller/admission",)),
+    Subject(
+        "controller/admission",
+        (
+            "tests/unit/controller/admission",
+            "tests/unit/controller/binding/test_webhook_early_reservation.py",
+        ),
+    ),
 )
