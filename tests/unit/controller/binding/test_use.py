@@ -18,16 +18,21 @@ from controller.binding.use import (
     UseFault,
     UseFaultKind,
     UseReports,
+    allocation_record,
+    eviction_record,
+    fault_record,
     use_faults,
 )
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.fleet.view import FleetSnapshot
-from controller.ledger.record import GpuRecord, Holder, HolderState, Origin
-from controller.ledger.release import GivenDevice, NodeGone, UseReport
+from controller.ledger.record import GpuRecord, Holder, HolderState, Origin, PodRef
+from controller.ledger.release import GivenDevice, GivenGpu, NodeGone, UseReport
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.requirements import Requirements, RequirementsInvalid
 from controller.placement.snapshot import DeviceUse
 from controller.policy import NodeMode
+from controller.record import Record
+from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from tests.builders.fleet_views import NOW_NS, acceptance, fleet, gpu, hash_of, mig_slice, node
 from tests.builders.ledger import CALL, SHARE, holder, record
@@ -420,3 +425,83 @@ def test_a_node_is_gone_while_a_fresh_copy_lacks_it() -> None:
     assert absent.gone("gpu-1") == NodeGone(1_000)
     directory.nodes = ("gpu-1",)
     assert absent.gone("gpu-1") is None
+
+
+# --- What the audit log gets to hold of it
+
+UNNAMED = PodRef("team-a", None, "uid-0")
+LONG = "n" * 300
+CUT = "n" * 253
+
+
+def test_the_record_of_an_allocation() -> None:
+    found = allocation_record(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
+    assert found == Record(
+        RecordKind.RESERVATION_ALLOCATED,
+        "controller",
+        "pod/team-a/train-0",
+        "settled",
+        refs={
+            "uid": "uid-train-0",
+            "node": NODE,
+            "reservation": "v1.k.x",
+            "gpus": ["GPU-a"],
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "recorded", "decision"),
+    [
+        (K.OTHER_GPU, RecordKind.RESERVATION_MISMATCH, "other_gpu"),
+        (K.UNFIT_GPU, RecordKind.RESERVATION_MISMATCH, "unfit_gpu"),
+        (K.TAKEN_GPU, RecordKind.RESERVATION_MISMATCH, "taken_gpu"),
+        (K.UNRESERVED, RecordKind.RESERVATION_MISMATCH, "unreserved"),
+        (K.UNRESERVED_USE, RecordKind.RESERVATION_UNRESERVED, "unreserved_use"),
+    ],
+)
+def test_the_record_of_each_kind_of_disagreement(
+    kind: UseFaultKind, recorded: RecordKind, decision: str
+) -> None:
+    assert fault_record(fault(kind)) == Record(
+        recorded,
+        "controller",
+        "pod/team-a/train-0",
+        decision,
+        refs={"uid": "uid-train-0", "node": NODE, "gpus": ["GPU-a"]},
+    )
+
+
+def test_the_record_of_a_process_without_a_known_pod_is_about_the_node() -> None:
+    nobody = fault_record(NOBODY)
+    assert (nobody.subject, nobody.refs["uid"]) == (f"node/{NODE}", "")
+    unknown = fault_record(replace(NOBODY, owner="uid-9"))
+    assert (unknown.subject, unknown.refs["uid"]) == (f"node/{NODE}", "uid-9")
+
+
+def test_a_disagreement_about_no_gpu_names_none() -> None:
+    assert fault_record(fault(K.UNRESERVED, gpu="")).refs["gpus"] == []
+
+
+@pytest.mark.parametrize(("error", "decision"), [("", "evicted"), ("429: budget", "failed")])
+def test_the_record_of_an_eviction(error: str, decision: str) -> None:
+    assert eviction_record(ref(), error) == Record(
+        RecordKind.RESERVATION_EVICTED,
+        "controller",
+        "pod/team-a/train-0",
+        decision,
+        refs={"uid": "uid-train-0", "cause": error},
+    )
+
+
+def test_a_pod_without_a_name_is_a_dash() -> None:
+    assert eviction_record(UNNAMED, "").subject == "pod/team-a/-"
+
+
+def test_what_others_can_make_long_is_cut() -> None:
+    long = PodRef(LONG, LONG, "uid-0")
+    allocated = allocation_record(GivenGpu(long, LONG, "GPU-a"), "v1.k.x")
+    assert (allocated.subject, allocated.refs["node"]) == (f"pod/{CUT}/{CUT}", CUT)
+    unknown = fault_record(replace(NOBODY, node=LONG))
+    assert (unknown.subject, unknown.refs["node"]) == (f"node/{CUT}", CUT)
+    assert eviction_record(long, LONG).refs["cause"] == CUT
