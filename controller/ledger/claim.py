@@ -72,7 +72,6 @@ class Taken:
     """Somebody else has it, or the reservation has ended."""
 
     refusal: Refusal
-    by: Holder | None = None
 
 
 def claim_on(record: GpuRecord | None, claim: Claim, gpu: str) -> Write | Held | Taken:
@@ -127,27 +126,26 @@ def bound_to_pod(record: GpuRecord, reservation: str, pod: PodRef) -> GpuRecord 
 
 def _again(record: GpuRecord, claim: Claim, mine: Holder) -> Write | Held | Taken:
     if not _is_same_pod(mine.pod, claim.pod) or mine.gpus != claim.gpus:
-        return Taken(_refusal(f"{record.gpu}: the reservation is another pod's"), mine)
+        return Taken(_refusal(f"{record.gpu}: the reservation is another pod's"))
     if mine.state is HolderState.CONFIRMED:
         return Held()
     if mine.state is not HolderState.PROPOSED:
         ended = Refusal(ReasonCode.RESERVATION_EXPIRED, f"{record.gpu}: its pod has ended")
-        return Taken(ended, mine)
+        return Taken(ended)
     if _has_strangers(record, claim.share):
-        return Taken(_refusal(f"{record.gpu} is another pod's too"), mine)
+        return Taken(_refusal(f"{record.gpu} is another pod's too"))
     if mine.call == claim.call:
         return Held()
     return Write(record.with_holder(replace(mine, answers=mine.answers + 1)))
 
 
 def _join(record: GpuRecord, claim: Claim) -> Write | Taken:
-    first = record.holders[0]
     if claim.share is None or not record.is_shared_by(claim.share):
-        return Taken(_refusal(f"{record.gpu} is reserved"), first)
+        return Taken(_refusal(f"{record.gpu} is reserved"))
     if not claim.share.includes(claim.pod):
-        return Taken(_refusal(f"{record.gpu}: the pod is not of its share group"), first)
+        return Taken(_refusal(f"{record.gpu}: the pod is not of its share group"))
     if len(record.holders) >= MAX_HOLDERS:
-        return Taken(_refusal(f"{record.gpu}: {MAX_HOLDERS} pods share it already"), first)
+        return Taken(_refusal(f"{record.gpu}: {MAX_HOLDERS} pods share it already"))
     return Write(record.with_holder(claim.part()))
 
 

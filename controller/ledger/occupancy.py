@@ -90,8 +90,6 @@ def is_taken(use: CardUse, holders: Holders) -> bool:
 
 def has_stranger(use: CardUse, holders: Holders) -> bool:
     """Whether a pod uses the card that the ledger holds nothing of it for."""
-    if not use.uids:
-        return False
     entries = [x for key in use.keys if (x := holders.entries.get(key)) is not None]
     return not use.uids <= {holder.pod.uid for x in entries for holder in x.record.holders}
 

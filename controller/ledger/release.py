@@ -130,7 +130,7 @@ def after_report(
     )
 
 
-def is_quiet(report: UseReport, pod: PodRef, gpu: str, *, succeeded: bool = False) -> bool:
+def is_quiet(report: UseReport, pod: PodRef, gpu: str, *, succeeded: bool) -> bool:
     """Whether the report shows nothing of the pod; what could not be read shows nothing at all.
 
     `succeeded`: a later pod of the same name has the GPU, so what kubelet says of that name is

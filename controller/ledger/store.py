@@ -86,8 +86,7 @@ class LedgerSnapshot:
 
     def parts_on(self, node: str) -> frozenset[str]:
         """UUIDs of the MIG devices that are held on a node."""
-        entries = map(self.entries.get, self.mig_on.get(node, ()))
-        return frozenset(x.record.gpu for x in entries if x is not None)
+        return frozenset(self.entries[x].record.gpu for x in self.mig_on.get(node, ()))
 
     def with_entry(self, key: str, entry: Entry | None) -> "LedgerSnapshot":
         """A copy in which `entry` is the GPU's, or the GPU has none."""
