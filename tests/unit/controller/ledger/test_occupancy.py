@@ -213,6 +213,19 @@ class TestTheNextOne:
         assert after.busy() is before.busy()
         assert after.busy_for("uid-0") is before.busy()
 
+    def test_where_all_is_claimed_what_is_claimed_is_what_is_held(self) -> None:
+        before = occupancy(A)
+        after = before.then(before.snapshot.with_entry(B.key, Entry(B, "9")))
+        assert after.busy() == {"GPU-a", "GPU-B"}
+        assert after.claimed() is after.busy()
+
+    def test_a_change_of_state_beside_what_kubelet_gave_leaves_the_claimed_ones(self) -> None:
+        before = occupancy(GIVEN[0], B)
+        confirmed = record(replace(B.holders[0], state=HolderState.CONFIRMED), gpu="GPU-B")
+        after = before.then(before.snapshot.with_entry(B.key, Entry(confirmed, "9")))
+        assert after.claimed() == {"GPU-B"}
+        assert after.claimed() is before.claimed()
+
     def test_it_says_when_a_gpu_passes_to_other_pods(self) -> None:
         before = occupancy(A, B)
         confirmed = Entry(in_state(HolderState.CONFIRMED), "9")
@@ -317,6 +330,7 @@ class TestHistory:
     ("reconciliation", "says"),
     [
         (FIRM, None),
+        (replace(FIRM, ledger_read_ns=100, pods_read_ns=100), None),
         (replace(FIRM, log_replayed=False), "audit log"),
         (replace(FIRM, ledger_read_ns=99), "being read"),
         (replace(FIRM, pods_read_ns=None), "being read"),

@@ -15,6 +15,7 @@ from controller.ledger.record import (
     GpuRecord,
     HolderState,
     MoveRefusedError,
+    Origin,
     PodRef,
     RecordInvalidError,
     demand_gpus,
@@ -114,6 +115,22 @@ def test_gpus_are_uuids_in_order(gpus: tuple[str, ...]) -> None:
         demand_gpus(gpus)
 
 
+def test_64_gpus_are_the_most_of_a_reservation() -> None:
+    gpus = tuple(f"GPU-{n:02}" for n in range(65))
+    demand_gpus(gpus[:64])
+    with pytest.raises(RecordInvalidError, match=r"gpus: 65, expected 1\.\.64"):
+        demand_gpus(gpus)
+
+
+def test_64_pods_may_share_a_gpu() -> None:
+    pods = (PodRef("n", uid=f"u-{n:02}") for n in range(64))
+    record(*(holder(pod=x) for x in pods), share=SHARE).demand_valid()
+
+
+def test_the_words_of_stored_records_stay_what_they_were() -> None:
+    assert [x.value for x in Origin] == ["gate", "admission", "settlement"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
@@ -122,6 +139,7 @@ def test_gpus_are_uuids_in_order(gpus: tuple[str, ...]) -> None:
         (record(holder(answers=0)), "answers"),
         (record(holder(call="x")), "call"),
         (record(holder("GPU-b")), "does not name GPU-a"),
+        (record(holder("GPU-b", "GPU-a")), "gpus: expected each once, sorted"),
         (record(holder(), holder(pod=OTHER_POD)), "share group"),
         (record(holder(pod=OTHER_POD), holder(), share=SHARE), "sorted"),
         (record(holder(), holder(), share=SHARE), "sorted"),

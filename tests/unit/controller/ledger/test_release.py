@@ -372,6 +372,13 @@ def test_a_pod_waits_for_an_earlier_one_of_its_name(
         assert {x.pod.uid for x in made.holders} == {"uid-0", "uid-9"}
 
 
+def test_and_not_for_pods_of_other_names() -> None:
+    other = record(holder(pod=OTHER_POD, state=HolderState.CONFIRMED))
+    made = allocated(other, given(), replace(IDLE, users={"GPU-a": frozenset({"uid-1"})}))
+    assert made is not None
+    assert {x.pod.uid for x in made.holders} == {"uid-0", "uid-1"}
+
+
 def test_it_ends_as_any_other() -> None:
     move = end_step(part(), PodGone(), None)
     assert move == Move(HolderState.RELEASING, "its pod has ended")
@@ -515,11 +522,30 @@ def test_what_is_released_is_not_alive(pod: PodSeen, is_drift: bool) -> None:
 
 def test_two_holders_are_drift_unless_they_share() -> None:
     parts = (holder(), holder(pod=OTHER_POD, restored=True))
-    assert kinds(NOTHING, record(*parts)) == [(DriftKind.HELD_TWICE, "GPU-a")]
+    assert find_drift(snapshot(record(*parts)), NOTHING) == (
+        Drift(DriftKind.HELD_TWICE, "GPU-a", "gpu-1", "v1.k.uid-0"),
+    )
     assert kinds(NOTHING, record(*parts, share=SHARE)) == []
     for stranger in (replace(OTHER_POD, owner=None), replace(OTHER_POD, namespace="team-b")):
         beside = record(holder(), holder(pod=stranger, restored=True), share=SHARE)
         assert kinds(NOTHING, beside) == [(DriftKind.HELD_TWICE, "GPU-a")]
+
+
+def test_what_kubelet_gave_to_several_is_no_drift() -> None:
+    assert kinds(NOTHING, record(part(), part(OTHER_POD))) == []
+    beside = record(part(), holder(pod=OTHER_POD))
+    assert kinds(NOTHING, beside) == [(DriftKind.HELD_TWICE, "GPU-a")]
+
+
+def test_drift_has_the_labels_that_the_page_on_the_ledger_names() -> None:
+    assert {x.value for x in DriftKind} == {
+        "pod_unrecorded",
+        "held_twice",
+        "pod_mismatch",
+        "pod_alive",
+        "gpu_moved",
+        "torn",
+    }
 
 
 def test_a_gpu_that_another_node_shows_has_moved() -> None:

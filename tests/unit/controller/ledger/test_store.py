@@ -57,6 +57,17 @@ def test_it_answers_by_gpu_by_reservation_and_by_pod() -> None:
     assert dict(known.mig_on) == {}
 
 
+def test_of_a_shared_gpu_a_pod_has_its_own_part_alone() -> None:
+    shared = Entry(record(holder(), holder(pod=OTHER_POD), share=SHARE), "1")
+    assert LedgerSnapshot.of([shared]).parts_of("uid-1") == ((shared, holder(pod=OTHER_POD)),)
+
+
+def test_a_copy_in_which_nothing_changes_is_the_same_object() -> None:
+    known = LedgerSnapshot.of([Entry(record(), "1")])
+    assert known.with_entry("gpu-a", Entry(record(), "1")) is known
+    assert known.with_entry("gpu-b", None) is known
+
+
 def test_it_knows_the_nodes_of_mig_devices() -> None:
     parts = [replace(record(holder(x), gpu=x), node=y) for x, y in (("MIG-b", "n"), ("MIG-A", "n"))]
     known = LedgerSnapshot.of(Entry(x, "1") for x in (*parts, record()))
@@ -184,6 +195,15 @@ class TestAChangeOfOneRecord:
         told = Told(faulty)
         assert isinstance(await told.change(), Written)
         assert told.results.count("failed") == 2 * MOST_LOST
+
+    async def test_no_more_may_be_lost_after_an_answer_than_before(self) -> None:
+        inner = MemoryLedgerStore()
+        faulty = FaultyLedgerStore(inner, "before", "ok", *["before"] * (MOST_LOST + 1))
+        faulty.meanwhile[1] = Told(inner).change
+        told = Told(faulty)
+        with pytest.raises(LedgerUnavailableError):
+            await told.change()
+        assert told.results == ["failed", "overtaken", *["failed"] * (MOST_LOST + 1)]
 
     async def test_a_store_that_cannot_be_read_either_ends_it(self) -> None:
         faulty = FaultyLedgerStore(MemoryLedgerStore())
