@@ -74,11 +74,5 @@ SUBJECTS: Final = (
         ("tests/unit/controller/binding",),
         modules=("decision", "reconciliation", "records", "request", "use"),
     ),
-    Subject(
-        "controller/admission",
-        (
-            "tests/unit/controller/admission",
-            "tests/unit/controller/binding/test_webhook_early_reservation.py",
-        ),
-    ),
+    Subject("controller/admission", ("tests/unit/controller/admission",)),
 )

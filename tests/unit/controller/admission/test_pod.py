@@ -71,5 +71,5 @@ def test_containers_are_those_that_start_first_and_then_the_others() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"spec":' * 100_000])
 def test_what_is_no_pod_is_an_error(data: bytes) -> None:
-    with pytest.raises(PodDecodeError, match="^not a Pod: "):
+    with pytest.raises(PodDecodeError, match=r"^not a Pod: "):
         decode_admitted(data)

@@ -6,7 +6,10 @@ import pytest
 
 from controller.admission.pod_webhooks import AdmissionDecision, Owner, admission_record
 from controller.admission.review import (
+    AdmissionRequest,
     Operation,
+    Requester,
+    ResourceName,
     ReviewError,
     Verb,
     Verdict,
@@ -108,6 +111,60 @@ def test_texts_are_bounded() -> None:
     assert response["auditAnnotations"]["codes"] == "BYPASS_ENV"
     warnings = answer(Verdict(warnings=("y" * 999,) * 99))["response"]["warnings"]
     assert [len(x) for x in warnings] == [256] * 8
+
+
+def test_a_message_is_cut_only_where_it_is_too_long() -> None:
+    head = "gpuwarden: BYPASS_ENV "
+    for size in (2048, 2049):
+        refusal = Refusal(ReasonCode.BYPASS_ENV, "x" * (size - len(head)))
+        told = answer(Verdict((refusal,)))["response"]["status"]["message"]
+        assert len(told) == 2048
+        assert told.endswith("…") is (size > 2048)
+
+
+def test_what_a_request_leaves_out_is_empty() -> None:
+    bare = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u"}}
+    found = review_of(bare).request
+    assert found == AdmissionRequest(
+        uid="u",
+        resource=ResourceName(group="", version="", resource=""),
+        sub_resource="",
+        name="",
+        namespace="",
+        operation="",
+        user_info=Requester(username="", groups=None),
+        object=msgspec.Raw(b"null"),
+        old_object=msgspec.Raw(b"null"),
+        dry_run=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [("uid", 256), ("namespace", 1024), ("name", 1024), ("operation", 1024), ("subResource", 1024)],
+)
+def test_names_of_a_request_are_bounded(field: str, most: int) -> None:
+    assert review_of(review_json(None, **{field: "x" * most})).request
+    with pytest.raises(ReviewError, match=rf"request\.{field}"):
+        review_of(review_json(None, **{field: "x" * (most + 1)}))
+
+
+def test_the_shortest_uid_has_one_character() -> None:
+    assert review_of(review_json(None, uid="u")).request.uid == "u"
+
+
+def test_what_names_no_version_is_told_which_is_expected() -> None:
+    with pytest.raises(ReviewError) as caught:
+        decode_review(b"{}")
+    assert str(caught.value) == (
+        "not an AdmissionReview: /, expected admission.k8s.io/v1/AdmissionReview"
+    )
+
+
+def test_the_shape_is_told_without_quoting_anything() -> None:
+    with pytest.raises(ReviewError) as caught:
+        decode_review(b"[]")
+    assert str(caught.value) == "not an AdmissionReview: Expected `object`, got `array`"
 
 
 @pytest.mark.parametrize(

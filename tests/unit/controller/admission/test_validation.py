@@ -1,18 +1,25 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from controller.admission.pod import AdmittedPod
 from controller.admission.review import Verdict
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import (
     CONTAINER_PARTS,
     MOST_OF_A_CHECK,
     MOST_PARTS,
+    has_room,
     mutated_ephemeral,
+    overfull,
     parts,
+    unservable,
     validated_ephemeral,
 )
+from controller.placement.requirements import Requirements
 from controller.policy import NodeMode, NodePool, Policy
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admission_reviews import request_of, review_json
 from tests.builders.admitted_pods import (
     LEVEL,
@@ -35,6 +42,11 @@ FULL = {f"a{number}": "" for number in range(MOST_PARTS)}
 MANY: list[Any] = [{}] * 7
 
 
+def owned_by(number: int) -> Document:
+    pod = new_pod()
+    return pod | {"metadata": pod["metadata"] | {"ownerReferences": [{}] * number}}
+
+
 @pytest.mark.parametrize(
     ("made", "more"),
     [
@@ -43,6 +55,7 @@ MANY: list[Any] = [{}] * 7
         (new_pod(volumes=MANY), 7),
         (new_pod(tolerations=MANY), 7),
         (new_pod(resourceClaims=[{"name": "a"}] * 7), 7),
+        (owned_by(7), 7),
         (new_pod(initContainers=[container("i")]), CONTAINER_PARTS),
         (new_pod(ephemeralContainers=[container("e")]), CONTAINER_PARTS),
         (new_pod(container(env=MANY)), 7),
@@ -54,6 +67,61 @@ MANY: list[Any] = [{}] * 7
 )
 def test_everything_that_is_judged_counts(made: Document, more: int) -> None:
     assert parts(admitted(made)) == CONTAINER_PARTS + more
+
+
+def test_a_pod_of_exactly_the_most_parts_is_judged() -> None:
+    full = new_pod(annotations=dict(list(FULL.items())[: MOST_PARTS - CONTAINER_PARTS]))
+    assert parts(admitted(full)) == MOST_PARTS
+    pod, known, rules = admitted(full), frozenset[str](), AdmissionRules()
+    for judged in (
+        mutate(full),
+        validate(full, injected=False),
+        mutated_ephemeral(pod, known, rules, enforced=True),
+        validated_ephemeral(pod, known, rules, enforced=True),
+    ):
+        assert (judged.concerned, judged.refusals) == (True, ())
+
+
+@pytest.mark.parametrize(("containers", "room"), [(1, 10_000 - 16 - 12), (3, 10_000 - 16 - 36)])
+def test_a_new_pod_has_room_for_what_each_of_its_containers_gets(
+    containers: int, room: int
+) -> None:
+    made = [container(f"c{x}") for x in range(containers)]
+    for more in (0, 1):
+        volumes: list[Any] = [{}] * (room + more)
+        assert has_room(admitted(new_pod(*made, volumes=volumes))) is (more == 0)
+
+
+def managed(annotations: dict[str, str], labels: dict[str, str] | None = None) -> AdmittedPod:
+    return admitted(new_pod(annotations=annotations, labels=labels))
+
+
+def test_annotations_and_labels_leave_room_for_those_of_gpuwarden() -> None:
+    labels = {f"l{x}": "" for x in range(400)}
+    for keys in (500, 501):
+        found = overfull(managed({f"a{x}": "" for x in range(keys)}, labels))
+        assert (found is None) is (keys == 500)
+    assert found == Refusal(
+        ReasonCode.REQ_INVALID,
+        "901 annotations and labels, expected at most 900 of a managed pod",
+    )
+
+
+def test_bytes_of_annotations_leave_room_for_those_of_gpuwarden() -> None:
+    most = 192 * 1024
+    assert overfull(managed({"é": "ü" * (most // 2 - 1)})) is None
+    assert overfull(managed({"é": "ü" * (most // 2 - 1), "a": ""})) == Refusal(
+        ReasonCode.REQ_INVALID,
+        f"{most + 1} bytes of annotations, expected at most {most} of a managed pod",
+    )
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["gpuwarden.dev/gpu-uuids-assigned", "fudo.org/gpu.uuid", "cdi.k8s.io/gpu-assignment"],
+)
+def test_what_gpuwarden_has_written_needs_no_more_room(written: str) -> None:
+    assert overfull(managed({f"a{x}": "" for x in range(900)} | {written: "x" * 200_000})) is None
 
 
 def test_one_part_too_many_is_refused_where_pods_are_managed() -> None:
@@ -165,3 +233,18 @@ async def test_report_only_mode_says_so_and_lets_it_in() -> None:
     found = await ask(GPU_POD, ALL_ENV, report=True)
     assert (found.refusals, found.result) == ((), "reported")
     assert "NODE_MODE" in found.warnings[0]
+
+
+def test_who_also_has_claims_is_told_of_those_alone() -> None:
+    needs = Requirements(managed=True, count=1, requests=(("nvidia.com/gpu", 1),))
+    assert unservable(needs, {ENV}) is not None
+    assert unservable(replace(needs, claims=True), {ENV}) is None
+    assert unservable(replace(needs, requests=()), {ENV}) is None
+
+
+def test_every_requested_resource_is_named() -> None:
+    requests = (("nvidia.com/gpu", 1), ("example.org/gpu", 2))
+    found = unservable(Requirements(managed=True, count=3, requests=requests), {ENV})
+    assert found is not None
+    assert "requests nvidia.com/gpu, example.org/gpu:" in found.detail
+    assert found.detail.endswith('gpuwarden.dev/gpu-count: "3"')

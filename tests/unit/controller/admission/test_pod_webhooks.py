@@ -1,0 +1,337 @@
+"""The webhooks for pods: what the ledger is asked for a pod at its creation, what is recorded."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from controller.admission.early_reservation import EarlyAsk, Given, Granted
+from controller.admission.pod_webhooks import (
+    AdmissionDecision,
+    Owner,
+    PodWebhooks,
+    admission_record,
+)
+from controller.admission.review import Verdict
+from controller.admission.rules import AdmissionRules
+from controller.ledger.record import PodRef
+from controller.ledger.reservation_id import ReservationIds, ReservationSubject
+from controller.policy import NodeMode
+from controller.record import Record
+from gpuwarden.audit.record import RecordKind
+from gpuwarden.reasons import ReasonCode, Refusal
+from tests.builders.admission_reviews import request_of, review_json
+from tests.builders.admitted_pods import (
+    UUIDS,
+    Document,
+    admitted,
+    container,
+    documents,
+    new_pod,
+    patched,
+)
+from tests.builders.bindings import IDS
+from tests.fakes.json_patch import applied
+
+MUTATE, VALIDATE = "/mutate/pods", "/validate/pods"
+NODE, GPU = "gpu-1", "GPU-a"
+EARLY = UUIDS | {"gpuwarden.dev/reserve": "admission"}
+ID = IDS.make(ReservationSubject("team-a", NODE, (GPU,)), "0" * 32)
+GRANTED = Granted(ID, "team-a", NODE, (GPU,))
+SAID = {
+    "gpuwarden.dev/reservation-id": ID,
+    "gpuwarden.dev/node": NODE,
+    "gpuwarden.dev/gpu-uuids-assigned": GPU,
+}
+BUSY = Refusal(ReasonCode.GPU_BUSY, "all are taken")
+
+
+@dataclass
+class Ledger:
+    """Answers as it is told, and remembers what it was asked."""
+
+    ids: ReservationIds | None = IDS
+    given: Given | Refusal = field(default_factory=lambda: Given(GRANTED, SAID))
+    against: Refusal | None = None
+    asks: list[EarlyAsk] = field(default_factory=list)
+    taken: list[tuple[Granted, PodRef]] = field(default_factory=list)
+
+    async def reserve(self, ask: EarlyAsk) -> Given | Refusal:
+        self.asks.append(ask)
+        return self.given
+
+    async def take(self, granted: Granted, pod: PodRef) -> Refusal | None:
+        self.taken.append((granted, pod))
+        return self.against
+
+
+@dataclass
+class Stage:
+    """The webhooks with a ledger; namespace team-a is enforced."""
+
+    ledger: Ledger | None = field(default_factory=Ledger)
+    report: bool = False
+    modes: Callable[[], Collection[NodeMode] | None] | None = None
+    decisions: list[AdmissionDecision] = field(default_factory=list)
+
+    async def ask(self, path: str, pod: Document, **request: Any) -> Verdict:
+        webhooks = PodWebhooks(
+            AdmissionRules(),
+            is_enforced={"team-a"}.__contains__,
+            note=self.decisions.append,
+            early=self.ledger,
+            report=self.report,
+            **({} if self.modes is None else {"modes": self.modes}),
+        )
+        return await webhooks.handlers()[path](request_of(review_json(pod, **request)))
+
+
+def codes(verdict: Verdict) -> list[str]:
+    return [refusal.code.value for refusal in verdict.refusals]
+
+
+def early(**metadata: Any) -> Document:
+    pod = new_pod(annotations=EARLY)
+    return pod | {"metadata": pod["metadata"] | metadata}
+
+
+async def born(**metadata: Any) -> Document:
+    """The pod as the mutating webhook leaves it, with name and UID."""
+    pod = early()
+    made: Document = applied(pod, documents((await Stage().ask(MUTATE, pod)).patch))
+    return made | {"metadata": made["metadata"] | {"name": "train-0", "uid": "u"} | metadata}
+
+
+# --- The ledger is asked for GPUs
+
+
+async def test_the_ledger_hears_who_is_to_be_reserved_for() -> None:
+    stage, pod = Stage(), early()
+    verdict = await stage.ask(MUTATE, pod, uid="request-1")
+    assert verdict.result == "patched"
+    assert stage.ledger is not None
+    (ask,) = stage.ledger.asks
+    assert (ask.request, ask.namespace, ask.pod) == ("request-1", "team-a", admitted(pod))
+    assert ask.needs.uuids == (GPU,)
+    assert (ask.granted, ask.enforced, ask.dry_run) == (None, True, False)
+
+
+async def test_it_hears_what_the_pod_brings_and_of_a_dry_run_elsewhere() -> None:
+    stage = Stage()
+    granted = replace(GRANTED, namespace="team-b")
+    mine = IDS.make(ReservationSubject("team-b", NODE, (GPU,)), "0" * 32)
+    pod = early(annotations=EARLY | SAID | {"gpuwarden.dev/reservation-id": mine})
+    await stage.ask(MUTATE, pod, namespace="team-b", dry_run=True)
+    assert stage.ledger is not None
+    (ask,) = stage.ledger.asks
+    assert ask.granted == replace(granted, reservation=mine)
+    assert (ask.namespace, ask.enforced, ask.dry_run) == ("team-b", False, True)
+
+
+async def test_what_is_given_is_written_beside_what_is_missing() -> None:
+    made = await born()
+    assert SAID.items() <= made["metadata"]["annotations"].items()
+    assert made["spec"]["schedulerName"] == "gpuwarden"
+    assert NODE in str(made["spec"]["affinity"])
+
+
+async def test_without_gpus_a_pod_is_refused_and_that_is_recorded() -> None:
+    stage = Stage(Ledger(given=BUSY))
+    verdict = await stage.ask(MUTATE, early())
+    assert verdict == Verdict((BUSY,), result="refused")
+    (decision,) = stage.decisions
+    assert (decision.step, decision.word, decision.refusals) == ("mutate", "refused", (BUSY,))
+    assert (decision.reservation, decision.gpus) == ("", ())
+
+
+async def test_who_is_refused_anyway_is_not_reserved_for() -> None:
+    stage = Stage()
+    assert codes(await stage.ask(MUTATE, new_pod(annotations=EARLY, hostPID=True))) == [
+        "BYPASS_HOST_PID"
+    ]
+    assert stage.ledger is not None
+    assert stage.ledger.asks == []
+
+
+async def test_without_a_ledger_nothing_is_reserved() -> None:
+    assert codes(await Stage(None).ask(MUTATE, early())) == ["LEDGER_UNAVAILABLE"]
+
+
+async def test_who_does_not_ask_for_it_is_not_reserved_for() -> None:
+    stage = Stage()
+    await stage.ask(MUTATE, new_pod(annotations=UUIDS))
+    await stage.ask(VALIDATE, patched(new_pod(annotations=UUIDS)))
+    assert stage.ledger is not None
+    assert (stage.ledger.asks, stage.ledger.taken) == ([], [])
+
+
+# --- The pod takes what was reserved for it
+
+
+async def test_a_pod_takes_its_reservation_with_its_name_uid_and_owner() -> None:
+    stage = Stage()
+    reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train", "uid": "o"}
+    pod = await born(ownerReferences=[reference | {"controller": True}])
+    assert await stage.ask(VALIDATE, pod) == Verdict(result="admitted")
+    assert stage.ledger is not None
+    assert stage.ledger.taken == [(GRANTED, PodRef("team-a", "train-0", "u", "o"))]
+    (decision,) = stage.decisions
+    assert (decision.step, decision.word, decision.pod) == ("validate", "admitted", "train-0")
+    assert (decision.reservation, decision.gpus) == (ID, (GPU,))
+    assert (decision.enforced, decision.reported) == (True, False)
+
+
+async def test_what_was_taken_by_another_is_refused() -> None:
+    stage = Stage(Ledger(against=BUSY))
+    assert await stage.ask(VALIDATE, await born()) == Verdict((BUSY,), result="refused")
+    assert stage.decisions[0].refusals == (BUSY,)
+
+
+@pytest.mark.parametrize("missing", ["name", "uid"])
+async def test_who_has_no_name_or_uid_yet_cannot_take_it(missing: str) -> None:
+    stage = Stage()
+    verdict = await stage.ask(VALIDATE, await born(**{missing: ""}))
+    assert codes(verdict) == ["ADMISSION_FAILED"]
+    assert stage.ledger is not None
+    assert stage.ledger.taken == []
+
+
+async def test_a_dry_run_takes_nothing() -> None:
+    stage = Stage()
+    assert await stage.ask(VALIDATE, await born(), dry_run=True) == Verdict(result="admitted")
+    assert stage.ledger is not None
+    assert stage.ledger.taken == []
+    assert stage.decisions == []
+
+
+async def test_a_pod_that_the_mutating_webhook_has_not_seen_has_nothing_to_take() -> None:
+    stage = Stage()
+    pod = patched(early(name="train-0", uid="u"))
+    assert codes(await stage.ask(VALIDATE, pod)) == ["BYPASS_UNINJECTED"]
+    assert codes(await Stage(None).ask(VALIDATE, pod)) == ["BYPASS_UNINJECTED"]
+    assert stage.ledger is not None
+    assert stage.ledger.taken == []
+
+
+async def test_who_is_refused_anyway_takes_nothing() -> None:
+    stage, pod = Stage(), await born()
+    pod["spec"]["hostPID"] = True
+    assert codes(await stage.ask(VALIDATE, pod)) == ["BYPASS_HOST_PID"]
+    assert stage.ledger is not None
+    assert stage.ledger.taken == []
+
+
+# --- Report-only mode
+
+
+async def test_report_only_mode_asks_what_it_would_come_to() -> None:
+    stage = Stage(report=True)
+    assert await stage.ask(VALIDATE, early(name="train-0", uid="u")) == Verdict(result="admitted")
+    assert stage.ledger is not None
+    (ask,) = stage.ledger.asks
+    assert ask.dry_run
+    assert stage.ledger.taken == []
+
+
+async def test_report_only_mode_tells_what_the_ledger_would_refuse() -> None:
+    stage = Stage(Ledger(given=BUSY), report=True)
+    verdict = await stage.ask(VALIDATE, early(name="train-0", uid="u"))
+    assert (verdict.refusals, verdict.result) == ((), "reported")
+    assert verdict.warnings == ("would be denied: gpuwarden: GPU_BUSY all are taken",)
+    (decision,) = stage.decisions
+    assert (decision.word, decision.reported) == ("reported", True)
+
+
+# --- Other requests
+
+
+async def test_a_patch_that_is_empty_leaves_the_pod_untouched() -> None:
+    pod = patched(new_pod())
+    assert await Stage().ask(MUTATE, pod) == Verdict(result="untouched")
+
+
+async def test_the_modes_are_those_that_nodes_are_declared_to_have() -> None:
+    pod = patched(new_pod(container(gpus=1)))
+    assert codes(await Stage().ask(VALIDATE, pod)) == []
+    assert codes(await Stage(modes=lambda: None).ask(VALIDATE, pod)) == []
+    assert codes(await Stage(modes=lambda: {NodeMode.ENV}).ask(VALIDATE, pod)) == ["NODE_MODE"]
+
+
+async def test_other_resources_are_a_fault_of_the_webhooks_rules() -> None:
+    jobs = {"group": "batch", "version": "v1", "resource": "jobs"}
+    (refusal,) = (await Stage().ask(MUTATE, new_pod(), resource=jobs)).refusals
+    assert refusal.detail == "jobs, expected pods: correct the webhook's rules"
+
+
+async def test_a_request_without_its_pod_is_refused() -> None:
+    for absent in ({"object": None}, {"object": new_pod(), "operation": "UPDATE"}):
+        request = {"subresource": "ephemeralcontainers"} if "operation" in absent else {}
+        (refusal,) = (await Stage().ask(MUTATE, new_pod(), **request, **absent)).refusals
+        assert refusal.code is ReasonCode.REQ_INVALID
+        assert refusal.detail == "not a Pod: there is none in the request"
+
+
+# --- The record of a decision
+
+DECISION = AdmissionDecision(
+    step="validate",
+    namespace="team-a",
+    pod="train-0",
+    owner=Owner("apps/v1", "ReplicaSet", "train", "o"),
+    user="jane",
+    refusals=(BUSY,),
+    enforced=True,
+    reported=False,
+)
+
+
+def test_the_record_of_a_decision() -> None:
+    assert admission_record(DECISION) == Record(
+        kind=RecordKind.ADMISSION_DECISION,
+        actor="jane",
+        subject="pod/team-a/train-0",
+        decision="refused",
+        codes=("GPU_BUSY",),
+        refs={
+            "step": "validate",
+            "enforced": True,
+            "owner": "ReplicaSet/train",
+            "reasons": ["all are taken"],
+        },
+    )
+
+
+def test_a_user_or_an_owner_can_be_missing() -> None:
+    record = admission_record(replace(DECISION, user="", owner=None))
+    assert record.actor == "unknown"
+    assert record.refs["owner"] is None
+
+
+def test_what_was_reserved_is_in_the_record() -> None:
+    record = admission_record(replace(DECISION, reservation=ID, gpus=(GPU,)))
+    assert (record.refs["reservation"], record.refs["gpus"]) == (ID, [GPU])
+
+
+def test_names_are_cut_to_the_longest_of_the_api() -> None:
+    long = "x" * 300
+    made = replace(
+        DECISION, namespace=long, pod=long, user=long, owner=Owner(long, long, long, long)
+    )
+    record, cut = admission_record(made), "x" * 253
+    assert record.actor == cut
+    assert record.subject == f"pod/{cut}/{cut}"
+    assert record.refs["owner"] == f"{cut}/{cut}"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"refusals": ()}, "admitted"),
+        ({"refusals": (), "reported": True}, "admitted"),
+        ({}, "refused"),
+        ({"reported": True}, "reported"),
+    ],
+)
+def test_a_decision_in_one_word(change: dict[str, Any], word: str) -> None:
+    assert replace(DECISION, **change).word == word
