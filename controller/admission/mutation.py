@@ -76,7 +76,7 @@ def hint(pod: AdmittedPod, rules: RequirementRules) -> NodeDemand:
 
 
 def hinted(pod: AdmittedPod, rules: RequirementRules) -> str | None:
-    """The label that a pod waits for; None of a pod that was not told of one.
+    """The label that a pod waits for; None of a pod that got none.
 
     It may name labels of other requirements, too: those are not for it to keep from their pods.
     """

@@ -33,7 +33,7 @@ class FieldReference(_Object, frozen=True, gc=False):
 
 
 class ValueSource(_Object, frozen=True, gc=False):
-    """EnvVarSource; a source of another kind than a field of the pod is not told apart."""
+    """EnvVarSource; a source of another kind than a field of the pod counts as the same."""
 
     field_ref: FieldReference | None = None
 

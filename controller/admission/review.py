@@ -162,7 +162,7 @@ AdmissionHandler = Callable[[AdmissionRequest], Coroutine[Any, Any, Verdict]]
 """Decides about one kind of request.
 
 It is cancelled at the deadline of the webhook. An exception refuses the request; it is logged,
-and the caller is not told what it was.
+and the caller does not learn what it was.
 """
 
 

@@ -116,7 +116,7 @@ def _parts_of(container: AdmittedContainer) -> int:
 
 # --- pods that no declared node serves
 # Only what kubelet is asked for is judged: where no node has a device plugin such a pod would wait
-# without a reason. A pod that asks gpuwarden is told at its nodes.
+# without a reason. A pod with a requirement gets its reason at its nodes.
 
 
 def unservable(needs: Requirements, modes: Collection[NodeMode] | None) -> Refusal | None:
@@ -160,7 +160,7 @@ class Judged:
 
 UNCONCERNED = Judged(concerned=False)
 MOST_OF_A_CHECK: Final = 8
-"""Refusals for the same reason: each is told and recorded, and one pod can hold ten thousand."""
+"""Refusals for the same reason: each is reported and recorded, and one pod can hold ten thousand."""
 _NONE_KNOWN: Final = frozenset[str]()
 """No ephemeral container was judged before."""
 

@@ -210,7 +210,7 @@ def _not_held(case: Case) -> tuple[StageState, str]:
     if case.is_over:
         return StageState.OVER, "the ledger holds nothing for it"
     if not case.managed:
-        return StageState.UNNEEDED, "nothing is reserved for a pod that asks for nothing of ours"
+        return StageState.UNNEEDED, "nothing is reserved for a pod without a GPU requirement"
     if isinstance(needs, Requirements) and not needs.count:
         return StageState.UNNEEDED, "it asks for no GPU, so nothing is reserved"
     if pod is None or not pod.node:
@@ -252,7 +252,7 @@ def bound(case: Case) -> Stage:
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
     if case.is_authentic is False:
-        yield "the reservation id on the pod is not ours for this pod, node and GPUs"
+        yield "gpuwarden did not issue the reservation id on the pod for this pod, node and GPUs"
     if any(entry.record.node != pod.node for entry, _ in case.parts):
         yield f"it is reserved on {case.parts[0][0].record.node}"
     if case.parts and case.assigned and keys_of(case.assigned) != keys_of(case.reserved):
@@ -266,7 +266,7 @@ def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
         seq, at = case.allowed.seq, case.allowed.ts
         yield f"the binding webhook allowed it at {at}, by the evidence shown here: record {seq}"
     if case.is_authentic:
-        yield "its reservation id is ours, for this pod, node and GPUs"
+        yield "gpuwarden issued its reservation id for this pod, node and GPUs"
     was = pod.annotations.get(ATTESTATION_HASH)
     accepted = None if case.node is None else case.node.acceptance
     if was and accepted is not None and was != accepted.attestation_hash:
@@ -385,7 +385,7 @@ def _holds(case: Case, card: str, uid: str) -> bool:
 
 
 def _may_be_given(case: Case, accepted: Acceptance, others: frozenset[str]) -> bool:
-    """Whether a pod may have one of the other parts without a record that we can see.
+    """Whether a pod may have one of the other parts without a visible record.
 
     Kubelet tells pods by their names, so it cannot be said which.
     """

@@ -207,7 +207,7 @@ class Judge:
         return self._found(name) is None
 
     def _found(self, name: str) -> Refusal | ReasonCode | None:
-        """A code alone where its words are still to be found: few nodes' are ever told."""
+        """A code alone where its words are still to be found: few nodes' are ever shown."""
         if self.pod_refusal is not None:
             return self.pod_refusal
         if self._place_node is not None and self._place_node != name:

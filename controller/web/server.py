@@ -191,7 +191,7 @@ class HttpServer:
         self._tls = None if tls is None else ServingTls(tls, client_roots)
         self._limits = limits
         self._certificate_changed = certificate_changed
-        """Told when the files have changed and were taken, or refused with an error."""
+        """Called when the files have changed and were taken, or refused with an error."""
         self._reload_s = reload_s
         self._runner = web.AppRunner(
             application,

@@ -225,7 +225,10 @@ def test_the_command_line_tells_a_pod_s_way(world: World) -> None:
         scheduled["lastTransitionTime"],
     ]
     assert ways["reserved"]["gpus"] == ways["bound"]["gpus"] == [gpu]
-    assert "its reservation id is ours, for this pod, node and GPUs" in ways["bound"]["findings"]
+    assert (
+        "gpuwarden issued its reservation id for this pod, node and GPUs"
+        in ways["bound"]["findings"]
+    )
     assert len(ways["nvml"]["evidenceDigest"]) == 64
     _, listed = world.told("reservations", "--namespace", NAMESPACE, "--node", NODE)
     assert word["reservation-id"] in {x["id"] for x in listed["reservations"]}

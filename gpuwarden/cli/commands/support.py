@@ -80,13 +80,13 @@ def support_bundle(
 def _asked(connection: Connection) -> list[Part]:
     """The controller's parts, each of them or why it is missing."""
     try:
-        told = {part.name: part for part in ask(connection, lambda client: client.support())}
+        received = {part.name: part for part in ask(connection, lambda client: client.support())}
     except CliError as error:
         sys.stderr.write(f"gpuwarden: {error}\n")
         words = " ".join([MEANING[error.code], *known_words(str(error))])
         return [missing(name, words) for name in CONTROLLER_PARTS]
     return [
-        received_part(told.get(name, missing(name, "the controller did not send it")))
+        received_part(received.get(name, missing(name, "the controller did not send it")))
         for name in CONTROLLER_PARTS
     ]
 

@@ -325,7 +325,7 @@ def test_a_bound_pod() -> None:
         at=SCHEDULED,
         source="pod, by the API server",
         gpus=[GPU],
-        findings=["node gpu-1", "its reservation id is ours, for this pod, node and GPUs"],
+        findings=["node gpu-1", "gpuwarden issued its reservation id for this pod, node and GPUs"],
     )
     assert found.stations[4].evidence_digest == "e" * 64
     assert (found.guarantee_given, found.guarantee, found.guarantee_limit) == (

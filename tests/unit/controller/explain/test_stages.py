@@ -76,7 +76,7 @@ def test_a_pod_that_has_what_it_was_given_on_an_env_node() -> None:
     )
     assert found.stages[2].findings == (
         "node gpu-1",
-        "its reservation id is ours, for this pod, node and GPUs",
+        "gpuwarden issued its reservation id for this pod, node and GPUs",
     )
     assert f"a container started {STARTED}, says kubelet" in found.stages[3].findings
     assert found.stages[4].findings == ("processes of it: 1",)
@@ -172,7 +172,7 @@ def test_a_ledger_that_is_not_known() -> None:
     [
         (
             {"gpuwarden.dev/reservation-id": "v1.k1.forged"},
-            "the reservation id on the pod is not ours for this pod, node and GPUs",
+            "gpuwarden did not issue the reservation id on the pod for this pod, node and GPUs",
         ),
         (
             {"gpuwarden.dev/gpu-uuids-assigned": OTHER_GPU},
