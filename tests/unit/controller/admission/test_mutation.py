@@ -4,20 +4,9 @@ from typing import Any
 import pytest
 
 from controller.admission.mutation import hint, hinted
-from controller.admission.node_selection import (
-    NodeDemand,
-    OurToleration,
-    demanding,
-    is_kept,
-    on_node,
-    our_toleration,
-    suits,
-)
-from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.admission.review import Operation, Verb, encode_patch, pointer
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged, mutated, mutated_ephemeral, validated
-from controller.fleet.directory import KnownNode, Taint
 from controller.placement.keys import HINT_LABEL_PREFIX, RequirementRules
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import (
@@ -35,11 +24,11 @@ from tests.builders.admitted_pods import (
 )
 from tests.builders.pods import GPU_RESOURCE
 from tests.fakes.json_patch import PatchError, applied
-from tests.golden.admission import admission_patches
+from tests.golden.generate import FOLDER
 
 # --- What the mutating webhook adds; the patches themselves are golden vectors
 
-GOLDEN = admission_patches()
+GOLDEN = json.loads((FOLDER / "admission_patches.json").read_text())
 
 
 def test_pointers_escape_what_has_a_meaning() -> None:
@@ -53,6 +42,11 @@ def test_a_removal_has_no_value_and_an_addition_of_null_has_one() -> None:
         {"op": "remove", "path": "/a"},
         {"op": "add", "path": "/b", "value": None},
     ]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_the_patch_is_the_one_that_is_written_down(case: dict[str, Any]) -> None:
+    assert documents(mutate(case["pod"], enforced=case["enforced"]).patch) == case["patch"]
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
@@ -172,252 +166,6 @@ def test_an_amount_that_is_no_number_is_a_fault_of_the_pod() -> None:
 def test_the_engine_of_these_tests_is_strict(operation: dict[str, Any]) -> None:
     with pytest.raises(PatchError):
         applied({"list": [1, 2]}, [operation])
-
-
-# --- Demands of ours beside the affinity that a pod has: narrower in every alternative
-
-LABEL = NodeDemand("example.org/gpus", ("1", "many"))
-OURS = {"key": "example.org/gpus", "operator": "In", "values": ["1", "many"]}
-NAMED = {"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}
-ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
-RACK = {"key": "rack", "operator": "Exists"}
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
-def pod(affinity: Any) -> dict[str, Any]:
-    spec = {"containers": [{"name": "c"}]} | ({} if affinity is ... else {"affinity": affinity})
-    return {"metadata": {"name": "p"}, "spec": spec}
-
-
-def demanded(document: dict[str, Any], demand: NodeDemand) -> dict[str, Any]:
-    operations = demanding(decode_admitted(json.dumps(document).encode()), demand)
-    found: dict[str, Any] = applied(document, json.loads(encode_patch(operations)))
-    return found
-
-
-def terms(*given: dict[str, Any]) -> dict[str, Any]:
-    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(given)}}}
-
-
-@pytest.mark.parametrize("demand", [LABEL, on_node("gpu-1")], ids=["label", "name"])
-@pytest.mark.parametrize(
-    "affinity", [..., None, {}, {"nodeAffinity": None}, {"nodeAffinity": {}}, terms()]
-)
-def test_where_nothing_is_required_the_demand_is_all(affinity: Any, demand: NodeDemand) -> None:
-    made = {"matchFields": [NAMED]} if demand.is_field else {"matchExpressions": [OURS]}
-    assert demanded(pod(affinity), demand)["spec"]["affinity"] == terms(made)
-
-
-def test_it_stands_in_each_alternative_and_leaves_the_rest() -> None:
-    fields = {"matchFields": [NAMED]}
-    given = terms(
-        {"matchExpressions": [ZONE, RACK]}, {"matchExpressions": [ZONE], **fields}, fields
-    )
-    given["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = [{"weight": 1}]
-    given["podAffinity"] = {"x": 1}
-    found = demanded(pod(given), LABEL)["spec"]["affinity"]
-    assert found["podAffinity"] == {"x": 1}
-    assert found["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert found["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [
-        {"matchExpressions": [ZONE, RACK, OURS]},
-        {"matchExpressions": [ZONE, OURS], **fields},
-        {"matchExpressions": [OURS], **fields},
-    ]
-
-
-@pytest.mark.parametrize("empty", [{}, {"matchExpressions": []}, {"matchFields": None}])
-def test_an_alternative_that_matches_nothing_does_not_begin_to(empty: dict[str, Any]) -> None:
-    found = demanded(pod(terms(empty, {"matchExpressions": [ZONE]})), LABEL)
-    assert found["spec"]["affinity"] == terms(empty, {"matchExpressions": [ZONE, OURS]})
-
-
-@pytest.mark.parametrize("demand", [LABEL, on_node("gpu-1")], ids=["label", "name"])
-def test_what_has_it_is_left_alone(demand: NodeDemand) -> None:
-    once = demanded(pod(terms({"matchExpressions": [ZONE]}, {"matchFields": [NAMED]})), demand)
-    assert demanded(once, demand) == once
-
-
-@pytest.mark.parametrize(
-    "other",
-    [OURS | {"operator": "NotIn"}, OURS | {"values": ["1"]}, OURS | {"key": "x"}],
-    ids=["operator", "values", "key"],
-)
-def test_what_only_looks_like_it_does_not_count(other: dict[str, Any]) -> None:
-    found = demanded(pod(terms({"matchExpressions": [other]})), LABEL)
-    assert found["spec"]["affinity"] == terms({"matchExpressions": [other, OURS]})
-
-
-# --- Which nodes a pod may go to: selectors, affinity and taints as kube-scheduler reads them
-
-NODE = KnownNode("u", labels={"zone": "a", "gpus": "8", "empty": ""})
-
-
-def pod_to_match(**spec: Any) -> AdmittedPod:
-    body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}
-    return decode_admitted(json.dumps(body).encode())
-
-
-def suited(node: KnownNode = NODE, name: str = "gpu-1", **spec: Any) -> bool:
-    return suits(pod_to_match(**spec), name, node, OurToleration.INJECTED)
-
-
-def affine(*terms: Any) -> bool:
-    return suited(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}})
-
-
-def term(key: str, operator: str, *values: str) -> dict[str, Any]:
-    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
-
-
-def test_a_pod_that_demands_nothing_goes_anywhere() -> None:
-    assert suited()
-    assert suited(affinity={})
-    assert suited(affinity={"nodeAffinity": {}})
-
-
-@pytest.mark.parametrize(
-    ("selector", "fits"),
-    [
-        ({"zone": "a"}, True),
-        ({"zone": "a", "gpus": "8"}, True),
-        ({"zone": "b"}, False),
-        ({"zone": "a", "rack": "1"}, False),
-        ({"empty": ""}, True),
-        ({"missing": ""}, False),
-    ],
-)
-def test_every_label_of_a_selector_holds(selector: dict[str, str], *, fits: bool) -> None:
-    assert suited(nodeSelector=selector) is fits
-
-
-@pytest.mark.parametrize(
-    ("expression", "fits"),
-    [
-        (("zone", "In", "b", "a"), True),
-        (("zone", "In", "b"), False),
-        (("missing", "In", "a"), False),
-        (("zone", "NotIn", "b"), True),
-        (("zone", "NotIn", "a"), False),
-        (("missing", "NotIn", "a"), True),
-        (("zone", "Exists"), True),
-        (("missing", "Exists"), False),
-        (("missing", "DoesNotExist"), True),
-        (("zone", "DoesNotExist"), False),
-        (("gpus", "Gt", "7"), True),
-        (("gpus", "Gt", "8"), False),
-        (("gpus", "Lt", "9"), True),
-        (("gpus", "Lt", "8"), False),
-        (("zone", "Gt", "1"), False),
-        (("gpus", "Gt", "many"), False),
-        (("gpus", "Gt"), False),
-        (("missing", "Lt", "9"), False),
-        (("zone", "Likes", "a"), False),
-    ],
-)
-def test_operators(expression: tuple[str, ...], *, fits: bool) -> None:
-    assert affine(term(*expression)) is fits
-
-
-def test_one_term_is_enough_and_all_of_it_must_hold() -> None:
-    good, bad = term("zone", "In", "a"), term("zone", "In", "b")
-    assert affine(bad, good)
-    both = {"matchExpressions": [*good["matchExpressions"], *bad["matchExpressions"]]}
-    assert not affine(both)
-    assert not affine({})
-    assert not affine()
-
-
-@pytest.mark.parametrize(
-    ("key", "name", "fits"),
-    [
-        ("metadata.name", "gpu-1", True),
-        ("metadata.name", "gpu-2", False),
-        ("metadata.uid", "gpu-1", False),
-    ],
-)
-def test_fields_know_the_name_alone(key: str, name: str, *, fits: bool) -> None:
-    assert affine({"matchFields": [{"key": key, "operator": "In", "values": [name]}]}) is fits
-
-
-SPOT = KnownNode("u", taints=(Taint("spot", "yes", "NoSchedule"),))
-
-
-@pytest.mark.parametrize(
-    ("toleration", "fits"),
-    [
-        (None, False),
-        ({"key": "spot", "operator": "Exists"}, True),
-        ({"key": "spot", "value": "yes"}, True),
-        ({"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
-        ({"key": "spot", "operator": "Equal", "value": "no"}, False),
-        ({"key": "spot", "operator": "Exists", "effect": "NoExecute"}, False),
-        ({"key": "other", "operator": "Exists"}, False),
-        ({"operator": "Exists"}, True),
-        ({"value": "yes"}, False),
-        ({"key": "spot", "operator": "Likes", "value": "yes"}, False),
-    ],
-)
-def test_taints_are_tolerated(toleration: dict[str, str] | None, *, fits: bool) -> None:
-    assert suited(SPOT, tolerations=[] if toleration is None else [toleration]) is fits
-
-
-MANAGED_TAINT = {"key": "gpuwarden.dev/managed", "operator": "Exists", "effect": "NoExecute"}
-EVERYTHING = {"operator": "Exists"}
-
-
-def tainted(*taints: Taint) -> KnownNode:
-    return KnownNode("u", labels={"zone": "a"}, taints=taints)
-
-
-def managed(effect: str = "NoExecute") -> KnownNode:
-    return tainted(Taint("gpuwarden.dev/managed", "", effect))
-
-
-@pytest.mark.parametrize(
-    ("enforced", "protected", "toleration", "fits"),
-    [
-        (True, True, None, True),
-        (True, False, None, True),
-        (False, True, None, False),
-        (False, False, None, False),
-        (False, True, MANAGED_TAINT, False),
-        (False, True, EVERYTHING, False),
-        (False, False, MANAGED_TAINT, True),
-        (False, False, EVERYTHING, True),
-    ],
-)
-def test_our_own_taint_is_no_obstacle_to_pods_of_enforced_namespaces_alone(
-    *, enforced: bool, protected: bool, toleration: dict[str, str] | None, fits: bool
-) -> None:
-    ours = our_toleration(enforced=enforced, protected=protected)
-    asking = pod_to_match(tolerations=[] if toleration is None else [toleration])
-    assert suits(asking, "gpu-1", managed(), ours) is fits
-    assert is_kept(asking, "gpu-1", managed(), ours) is fits
-
-
-def test_with_another_effect_our_taint_is_one_like_any_other() -> None:
-    """Nothing but the toleration of NoExecute is injected."""
-    assert not suited(managed("NoSchedule"))
-    assert not suited(managed("NoSchedule"), tolerations=[MANAGED_TAINT])
-    assert suited(managed("NoSchedule"), tolerations=[EVERYTHING])
-
-
-@pytest.mark.parametrize(
-    ("effect", "kept"),
-    [("NoSchedule", True), ("NoExecute", False)],
-)
-def test_kubelet_looks_at_taints_that_evict(effect: str, *, kept: bool) -> None:
-    node = tainted(Taint("spot", "yes", effect))
-    assert is_kept(pod_to_match(), "gpu-1", node, OurToleration.INJECTED) is kept
-    assert not suited(node)
-
-
-def test_kubelet_looks_at_selectors() -> None:
-    elsewhere = pod_to_match(nodeSelector={"zone": "b"})
-    assert not is_kept(elsewhere, "gpu-1", tainted(), OurToleration.INJECTED)
-    assert is_kept(
-        pod_to_match(nodeSelector={"zone": "a"}), "gpu-1", tainted(), OurToleration.INJECTED
-    )
 
 
 # --- Pods that are sent to nodes by a hint label, where no scheduler asks the extender
