@@ -7,12 +7,9 @@ import pytest
 from controller.binding.reconciliation import AbsentNodes
 from controller.binding.request import BoundPod
 from controller.binding.use import (
-    AGAIN_NS,
-    AT_ONCE,
-    MAX_PER_NODE,
-    SETTLES_NS,
     Evictions,
     FaultWatch,
+    HeardUse,
     LedgerUse,
     UseCase,
     UseFault,
@@ -34,9 +31,24 @@ from controller.policy import NodeMode
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import Allocation, GpuProcess
-from tests.builders.fleet_views import NOW_NS, acceptance, fleet, gpu, hash_of, mig_slice, node
+from tests.builders.fleet_views import (
+    LEASE_NS,
+    NOW_NS,
+    acceptance,
+    fleet,
+    gpu,
+    hash_of,
+    mig_slice,
+    node,
+)
 from tests.builders.ledger import CALL, SHARE, holder, record
 from tests.builders.node_use import MANAGED, NODE, SomeBoundPods, bound, device, ref, use_report
+
+S = 1_000_000_000
+MAX_PER_NODE = 256
+SETTLES_NS = 60 * S
+AGAIN_NS = 30 * S
+AT_ONCE = 4
 
 # --- Ledger, kubelet and driver compared, row by row
 
@@ -59,7 +71,14 @@ def both(one: GpuRecord, other: GpuRecord) -> GpuRecord:
     return one.with_holder(other.holders[0])
 
 
-def faults(
+def faults(*devices: Any, **case: Any) -> set[tuple[str, str, str | None]]:
+    """Kind, GPU and pod of each."""
+    found = all_faults(*devices, **case)
+    assert {x.node for x in found} <= {NODE}
+    return {(x.kind.value, x.gpu, x.pod.name if x.pod else x.owner or None) for x in found}
+
+
+def all_faults(
     *devices: Any,
     users: dict[str, set[str | None]] | None = None,
     pods: tuple[BoundPod, ...] = (bound(),),
@@ -67,16 +86,13 @@ def faults(
     mode: NodeMode = NodeMode.PLUGIN,
     fits: Callable[[BoundPod, str], bool] = lambda _pod, _gpu: True,
     **changes: Any,
-) -> set[tuple[str, str, str | None]]:
-    """Kind, GPU and pod of each."""
+) -> frozenset[UseFault]:
     report = replace(use_report(*devices, users=users), **changes)
     ledger = LedgerSnapshot.of(Entry(x, "1") for x in records)
     card = gpu(1, "GPU-b", mig=True, mig_devices=[mig_slice("MIG-1")])
     accepted = acceptance(hash_of("a"), [gpu(0, "GPU-a"), card])
     case = UseCase(NODE, mode, accepted, report, ledger, SomeBoundPods([*pods]), fits)
-    found = use_faults(case)
-    assert {x.node for x in found} <= {NODE}
-    return {(x.kind.value, x.gpu, x.pod.name if x.pod else x.owner or None) for x in found}
+    return use_faults(case)
 
 
 def test_a_recorded_allocation_in_use_is_no_fault() -> None:
@@ -121,6 +137,28 @@ def test_a_gpu_that_another_pod_holds() -> None:
     assert faults(*slices, records=(two,), pods=pods) == set()
     ending = both(held(name="train-1", state=HolderState.RELEASING), held())
     assert faults(device(), records=(ending,), pods=pods) == set()
+
+
+def test_a_gpu_that_only_another_pod_holds_is_not_reserved_for_this_one() -> None:
+    assert faults(device(), records=(held(name="train-1"),)) == {
+        (K.UNRESERVED_USE, "GPU-a", "train-0")
+    }
+
+
+def test_a_pod_of_that_name_on_another_node_is_not_meant() -> None:
+    """It holds and asks for something else, and must not be evicted."""
+    elsewhere = (bound(node="gpu-2"),)
+    misfits = {"records": (held(),), "fits": lambda _pod, _gpu: False}
+    assert faults(device(), pods=elsewhere, **misfits) == set()
+    reserved = (held("GPU-b", origin=Origin.BINDING_WEBHOOK),)
+    shown = faults(device(), pods=elsewhere, records=reserved)
+    assert shown == {(K.UNRESERVED_USE, "GPU-a", "train-0")}
+
+
+def test_a_fault_names_the_uid_of_its_pod_where_that_is_known() -> None:
+    assert {x.pod for x in all_faults(device())} == {PodRef("team-a", "train-0", "uid-train-0")}
+    unknown = all_faults(device(), pods=())
+    assert {x.pod for x in unknown} == {PodRef("team-a", "train-0")}
 
 
 def test_a_reserved_pod_with_another_gpu() -> None:
@@ -249,6 +287,23 @@ def test_of_one_node_not_all_is_remembered() -> None:
     assert len(watch.reported(NODE, many).begun) == MAX_PER_NODE
 
 
+def test_what_is_remembered_is_chosen_in_one_order() -> None:
+    """By GPU, pod and process, so that each report shows the same ones."""
+    pods = [
+        None,
+        PodRef("0-lab", "z"),
+        *(PodRef("team-a", f"train-{n}") for n in range(9)),
+        PodRef("team-b", "a"),
+    ]
+    ordered = [
+        *(UseFault(K.UNRESERVED_USE, NODE, "GPU-a", pod) for pod in pods),
+        *(UseFault(K.UNRESERVED_USE, NODE, "GPU-b", None, f"uid-{n}") for n in range(9)),
+    ]
+    watch = FaultWatch()
+    watch.reported(NODE, ordered)
+    assert watch.reported(NODE, reversed(ordered)).begun == tuple(ordered)
+
+
 # --- What evidence says of use, and what kubelet's silence is worth
 
 GIVEN = Allocation("team-a", "train-0", "main", "nvidia.com/gpu", "GPU-0")
@@ -311,6 +366,31 @@ def test_a_kubelet_that_names_nothing_may_have_just_started() -> None:
     assert told.say(NOW_NS + 1 + SETTLES_NS, allocations=()).given == frozenset()
     told.say(NOW_NS + 2 + SETTLES_NS, allocations=(GIVEN,))
     assert told.say(NOW_NS + 3 + SETTLES_NS, allocations=()).given is None
+
+
+def test_a_kubelet_that_cannot_be_asked_says_nothing_however_long() -> None:
+    told = Told(NodeMode.PLUGIN)
+    assert told.say(NOW_NS).given is None
+    assert told.say(NOW_NS + SETTLES_NS).given is None
+    assert told.say(NOW_NS + SETTLES_NS, allocations=()).given is None
+
+
+def test_silence_counts_again_from_a_node_that_comes_back() -> None:
+    told = Told(NodeMode.PLUGIN)
+    told.say(NOW_NS, allocations=())
+    told.fleet = fleet(node("n"))
+    assert told.reports.of("n") is None
+    assert told.say(NOW_NS + SETTLES_NS, allocations=()).given is None
+    assert told.say(NOW_NS + 2 * SETTLES_NS, allocations=()).given == frozenset()
+
+
+def test_a_report_is_heard_while_its_lease_lasts() -> None:
+    told = Told(NodeMode.ENV)
+    report = told.say()
+    heard = told.reports.heard("n", NOW_NS + LEASE_NS - 1)
+    assert heard == HeardUse(report, "e" * 64)
+    assert told.reports.heard("n", NOW_NS + LEASE_NS) is None
+    assert told.reports.heard("unknown", NOW_NS) is None
 
 
 def test_on_an_env_node_kubelet_has_nothing_to_give() -> None:
