@@ -160,7 +160,6 @@ def host_processes(case: Case) -> Iterator[Refusal]:
 
 # --- device lists: paths that name devices to the container toolkit
 
-_VAR_RUN: Final = "/var/run"
 _DEVICE_LIST_NAME: Final = "nvidia-container-devices"
 DEVICE_LIST: Final = f"/run/{_DEVICE_LIST_NAME}"
 """What is mounted below it names a device to the container toolkit."""
@@ -177,9 +176,7 @@ def _plain(path: str) -> str:
     """Without `.`, `..`, doubled slashes, and the link /var/run."""
     clean = posixpath.normpath(f"/{path}")
     clean = f"/{clean.lstrip('/')}"
-    if clean == _VAR_RUN or clean.startswith(f"{_VAR_RUN}/"):
-        return clean.removeprefix("/var")
-    return clean
+    return clean.removeprefix("/var") if clean.startswith("/var/run/") else clean
 
 
 # --- volumes
@@ -276,7 +273,6 @@ def runtime_class(case: Case) -> Iterator[Refusal]:
 
 _IMPLICIT_CLAIM: Final = "deviceclass.resource.kubernetes.io/"
 """Extended resources behind which the scheduler makes a claim by itself (KEP-5004)."""
-_NVIDIA: Final = "nvidia.com/"
 _GPU_RESOURCE: Final = re.compile(r"nvidia\.com/(?:gpu|mig-|pgpu|vgpu).*", re.DOTALL)
 
 
@@ -295,8 +291,6 @@ def unmanaged_gpus(case: Case) -> Iterator[Refusal]:
     """GPUs under resource names that are not managed: nobody would guard them."""
     for container in case.pod.all_containers():
         for name in _asked(container):
-            if not name.startswith(_NVIDIA):
-                continue
             if _GPU_RESOURCE.fullmatch(name) and name not in case.rules.resources:
                 text = f"container {shown(container.name)} requests {shown(name)}"
                 yield Refusal(ReasonCode.BYPASS_RESOURCE, f"{text} (managedResources)")

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from controller.admission.bypass_checks import is_device_list
+from controller.admission.bypass_checks import BYPASS_CHECKS, Case, is_device_list
+from controller.admission.early_reservation import Granted
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import validated, validated_ephemeral
 from controller.placement.keys import RequirementRules
+from controller.placement.requirements import Requirements, parse_requirements
 from controller.wiring.binding import admission_rules
 from gpuwarden.reasons import ReasonCode
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
@@ -246,5 +248,181 @@ def test_device_lists_in_every_spelling() -> None:
         "/var/run/x/../nvidia-container-devices/GPU-a",
     ):
         assert is_device_list(path)
-    assert not is_device_list("/var/run/nvidia-container-devices-not")
-    assert not is_device_list("/run")
+    for path in (
+        "/var/run/nvidia-container-devices-not",
+        "/run",
+        "/var/run/nvidia-container-devices/..",
+        "/other/run/nvidia-container-devices",
+        "/var/running/nvidia-container-devices",
+        "/var/nvidia-container-devices",
+    ):
+        assert not is_device_list(path)
+
+
+# --- What is told of a bypass, and what a reservation of the pod's own changes
+
+GRANTED = Granted("id", "team-a", "gpu-1", ("GPU-a",))
+KUBELET = container(gpus=1)
+
+
+def told(pod: dict[str, Any], **known: Any) -> list[str]:
+    """Code and text of all that the bypass checks find."""
+    rules = known.pop("rules", AdmissionRules())
+    enforced = known.pop("enforced", True)
+    needs = parse_requirements(admitted(pod), rules.requirements, enforced=enforced)
+    assert isinstance(needs, Requirements)
+    case = Case(admitted(pod), needs, rules, enforced, **known)
+    return [f"{x.code} {x.detail}" for check in BYPASS_CHECKS for x in check(case)]
+
+
+@pytest.mark.parametrize(
+    ("pod", "text"),
+    [
+        (with_("env", [ALL]), "BYPASS_ENV container main sets NVIDIA_VISIBLE_DEVICES"),
+        (
+            new_pod(container(gpus=1, envFrom=[{"configMapRef": {"name": "c"}}])),
+            "BYPASS_ENV_FROM container main has envFrom without a prefix",
+        ),
+        (new_pod(annotations={"cdi.k8s.io/x": ""}), "BYPASS_CDI annotation cdi.k8s.io/x"),
+        (new_pod(annotations={"devices.nri.io": ""}), "BYPASS_NRI annotation devices.nri.io"),
+        (
+            new_pod(volumes=[HOST]),
+            "BYPASS_HOSTPATH volume v is hostPath /dev/nvidia0 (admission.hostPaths)",
+        ),
+        (
+            with_("volumeMounts", [LIST]),
+            f"BYPASS_DEVICE_LIST container main mounts {LIST['mountPath']}",
+        ),
+        (with_("securityContext", PRIVILEGED), "BYPASS_PRIVILEGED container main is privileged"),
+        (
+            with_("securityContext", {"capabilities": {"add": ["ALL"]}}),
+            "BYPASS_PRIVILEGED container main adds capability ALL",
+        ),
+        (new_pod(hostPID=True), "BYPASS_HOST_PID hostPID is set"),
+        (
+            new_pod(KUBELET, schedulerName="volcano"),
+            "BYPASS_SCHEDULER schedulerName volcano, expected gpuwarden",
+        ),
+        (new_pod(KUBELET, nodeName="gpu-1"), "BYPASS_NODE_NAME nodeName gpu-1"),
+        (
+            new_pod(runtimeClassName="kata"),
+            "BYPASS_RUNTIME_CLASS runtimeClassName kata, expected nvidia"
+            " (admission.runtimeClasses)",
+        ),
+        (new_pod(resourceClaims=[{"name": "a"}]), "BYPASS_CLAIM resourceClaims"),
+        (
+            with_("resources", {"requests": {"deviceclass.resource.kubernetes.io/x": "1"}}),
+            "BYPASS_CLAIM container main requests deviceclass.resource.kubernetes.io/x",
+        ),
+        (
+            with_("resources", {"requests": {"nvidia.com/pgpu": "1"}}),
+            "BYPASS_RESOURCE container main requests nvidia.com/pgpu (managedResources)",
+        ),
+    ],
+)
+def test_the_text_names_what_opens_it(pod: dict[str, Any], text: str) -> None:
+    assert told(pod) == [text]
+
+
+@pytest.mark.parametrize(
+    "capability",
+    ["ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"],
+)
+@pytest.mark.parametrize("spelling", ["{0}", "CAP_{0}"])
+def test_capabilities_that_reach_any_device(capability: str, spelling: str) -> None:
+    for text in (spelling.format(capability), spelling.format(capability).lower()):
+        assert codes(with_("securityContext", {"capabilities": {"add": [text]}})) == [
+            "BYPASS_PRIVILEGED"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("resource", "expected"),
+    [
+        ("nvidia.com/gpu", []),
+        ("nvidia.com/gpu.shared", ["BYPASS_RESOURCE"]),
+        ("nvidia.com/mig-1g.10gb", ["BYPASS_RESOURCE"]),
+        ("nvidia.com/pgpu", ["BYPASS_RESOURCE"]),
+        ("nvidia.com/vgpu", ["BYPASS_RESOURCE"]),
+        ("nvidia.com/hostdev", []),
+        ("nvidia.comx/gpu", []),
+        ("amd.com/gpu", []),
+    ],
+)
+def test_resources_that_are_gpus(resource: str, expected: list[str]) -> None:
+    for field in ("requests", "limits"):
+        assert codes(with_("resources", {field: {resource: "1"}})) == expected
+
+
+def test_a_resource_that_is_managed_is_no_bypass() -> None:
+    rules = AdmissionRules(RequirementRules(managed_resources=("nvidia.com/vgpu",)))
+    assert told(with_("resources", {"limits": {"nvidia.com/vgpu": "1"}}), rules=rules) == []
+
+
+def test_every_allowed_runtime_class_is_named() -> None:
+    (text,) = told(new_pod(runtimeClassName="x"), rules=AdmissionRules(runtime_classes=("a", "b")))
+    assert "expected a or b" in text
+
+
+@pytest.mark.parametrize("name", [None, "", "default-scheduler", "mine"])
+def test_our_scheduler_and_what_becomes_it_are_no_foreign_ones(name: str | None) -> None:
+    rules = AdmissionRules(scheduler_name="mine")
+    assert told(new_pod(KUBELET, schedulerName=name), rules=rules) == []
+    assert told(new_pod(KUBELET, schedulerName="gpuwarden"), rules=rules) != []
+
+
+def test_where_nodes_are_a_hint_any_scheduler_will_do() -> None:
+    rules = AdmissionRules(by_affinity=True)
+    assert told(new_pod(KUBELET, schedulerName="volcano"), rules=rules) == []
+
+
+def test_a_pod_may_be_on_the_node_on_which_it_has_its_gpus() -> None:
+    pod = new_pod(annotations=UUIDS, nodeName="gpu-1")
+    assert told(pod) == ["BYPASS_NODE_NAME nodeName gpu-1"]
+    assert told(pod, granted=GRANTED) == []
+    assert told(pod, to_be_reserved=True) == []
+    elsewhere = new_pod(annotations=UUIDS, nodeName="gpu-2")
+    assert told(elsewhere, granted=GRANTED) == ["BYPASS_NODE_NAME nodeName gpu-2"]
+
+
+def test_the_assignment_of_its_own_reservation_is_no_bypass() -> None:
+    ours, theirs = "cdi.k8s.io/gpu-assignment", "cdi.k8s.io/other"
+    pod = new_pod(annotations={ours: "", theirs: ""} | UUIDS)
+    assert told(pod, granted=GRANTED) == [f"BYPASS_CDI annotation {theirs}"]
+    assert told(pod) == [f"BYPASS_CDI annotation {x}" for x in (ours, theirs)]
+
+
+def test_only_the_visible_devices_of_who_gets_gpus_from_us_are_replaced() -> None:
+    flood = [ALL, variable("NVIDIA_NVSWITCH", "all")]
+    assert told(with_("env", flood, annotations=UUIDS)) == [
+        "BYPASS_ENV container main sets NVIDIA_NVSWITCH"
+    ]
+    assert len(told(with_("env", flood))) == 2
+
+
+def test_a_source_is_last_where_kubelet_gives_or_nobody_looks() -> None:
+    source: dict[str, Any] = {"envFrom": [{"prefix": "A_"}, {"prefix": "NVIDIA_"}]}
+    assert len(told(new_pod(container(gpus=1, **source)))) == 1
+    assert len(told(with_("envFrom", source["envFrom"], annotations=LEVEL), enforced=False)) == 1
+    assert told(with_("envFrom", source["envFrom"])) == []
+    assert told(with_("envFrom", source["envFrom"], annotations=UUIDS)) == []
+    assert told(new_pod(container(gpus=1, envFrom=[{"prefix": "A_"}]))) == []
+
+
+def test_of_ephemeral_containers_the_new_ones_are_judged_whatever_comes_first() -> None:
+    old, new = (container(x, securityContext=PRIVILEGED) for x in ("old", "new"))
+    pod = admitted(new_pod(ephemeralContainers=[old, new]))
+    judged = validated_ephemeral(
+        pod, frozenset({"old"}), AdmissionRules(), enforced=True, injected=False
+    )
+    assert [x.detail for x in judged.refusals] == [
+        "container new is privileged (BYPASS_PRIVILEGED)"
+    ]
+
+
+def test_a_result_is_named_wherever_it_stands_and_in_order() -> None:
+    pod = new_pod(annotations={"gpuwarden.dev/node": ""}, labels={"fudo.org/gpu.uuid": ""})
+    assert [x.detail for x in validate(pod).refusals if x.code == "BYPASS_ANNOTATION"] == [
+        "fudo.org/gpu.uuid is not for a pod to bring",
+        "gpuwarden.dev/node is not for a pod to bring",
+    ]
