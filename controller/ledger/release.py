@@ -246,9 +246,7 @@ def released_by_operator(
     return record.moved(reservation, HolderState.RELEASED)
 
 
-def shown_use(
-    report: UseReport | None, pod: PodRef, gpu: str, *, succeeded: bool = False
-) -> str | None:
+def shown_use(report: UseReport | None, pod: PodRef, gpu: str, *, succeeded: bool) -> str | None:
     """What a report positively shows of the pod, in words; what was not read shows nothing.
 
     A process of it counts wherever it runs, as in `is_quiet`, and so does `succeeded`.

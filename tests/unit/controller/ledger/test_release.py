@@ -293,8 +293,8 @@ def test_of_a_share_group_only_the_one_that_is_named() -> None:
 def test_a_pod_that_was_never_born_is_nobody_s_process() -> None:
     unborn = replace(POD, uid=None)
     report = replace(QUIET, users={"GPU-a": frozenset({None})})
-    assert shown_use(report, unborn, "GPU-a") is None
-    assert shown_use(None, unborn, "GPU-a") is None
+    assert shown_use(report, unborn, "GPU-a", succeeded=False) is None
+    assert shown_use(None, unborn, "GPU-a", succeeded=False) is None
 
 
 # --- Records of GPUs that kubelet gave away by its own choice, and how they end
