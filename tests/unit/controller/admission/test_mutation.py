@@ -3,11 +3,13 @@ from typing import Any
 
 import pytest
 
-from controller.admission.mutation import hint, hinted
+from controller.admission.mutation import hint, hinted, is_beyond_repair
+from controller.admission.node_selection import NodeDemand
 from controller.admission.review import Operation, Verb, encode_patch, pointer
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import Judged, mutated, mutated_ephemeral, validated
 from controller.placement.keys import HINT_LABEL_PREFIX, RequirementRules
+from controller.placement.requirements import Requirements
 from gpuwarden.reasons import ReasonCode
 from tests.builders.admitted_pods import (
     LEVEL,
@@ -28,7 +30,12 @@ from tests.golden.generate import FOLDER
 
 # --- What the mutating webhook adds; the patches themselves are golden vectors
 
+ASKS_US = Requirements(managed=True, count=1)
 GOLDEN = json.loads((FOLDER / "admission_patches.json").read_text())
+
+
+def is_unrepairable(pod: Document, needs: Requirements, *, enforced: bool = False) -> bool:
+    return is_beyond_repair(admitted(pod), needs, AdmissionRules(), enforced=enforced)
 
 
 def test_pointers_escape_what_has_a_meaning() -> None:
@@ -90,7 +97,25 @@ def test_a_pod_full_of_one_variable_is_not_cleaned_but_refused() -> None:
     removals = [x for x in mutate(pod).patch if x.op is Verb.REMOVE]
     assert len(removals) == 64
     assert codes(pod) == ["BYPASS_UNINJECTED"]
-    assert codes(new_pod(container(env=flood[:60]), annotations=UUIDS)) == []
+    assert codes(new_pod(container(env=flood[:65]), annotations=UUIDS)) == []
+
+
+@pytest.mark.parametrize(("repeated", "beyond"), [(64, False), (65, True)])
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_a_pod_is_beyond_repair_where_a_container_has_too_many_to_remove(
+    field: str, repeated: int, *, beyond: bool
+) -> None:
+    flood = [variable("NVIDIA_VISIBLE_DEVICES", "0")] * (1 + repeated)
+    pod = new_pod(**{field: [container("full", env=flood), container("other")]}, annotations=UUIDS)
+    assert is_unrepairable(pod, ASKS_US) is beyond
+    assert not is_unrepairable(pod, Requirements(managed=True, requests=ASKS_US.requests, count=0))
+
+
+def test_a_pod_with_an_ephemeral_container_is_beyond_repair_where_that_would_be_patched() -> None:
+    pod = new_pod(ephemeralContainers=[container("debug")])
+    assert is_unrepairable(pod, ASKS_US)
+    assert is_unrepairable(pod, Requirements(), enforced=True)
+    assert not is_unrepairable(pod, Requirements())
 
 
 def test_where_the_clusters_own_scheduler_is_ours_its_name_stays() -> None:
@@ -203,6 +228,13 @@ def test_the_key_is_a_label_that_no_kubelet_may_set() -> None:
     assert prefix.endswith(".node-restriction.kubernetes.io")
     assert len(name) <= 63
     assert name.startswith("requirement-")
+
+
+def test_the_key_is_the_same_in_every_replica_and_version() -> None:
+    """Nodes keep their labels while controllers are replaced."""
+    made = hint(admitted(new_pod(annotations=UUIDS)), RULES)
+    prefix = "gpuwarden.node-restriction.kubernetes.io/requirement-"
+    assert made == NodeDemand(f"{prefix}dc689939827deef6cbbf7382f852991c", ("fits",))
 
 
 SAME = [
