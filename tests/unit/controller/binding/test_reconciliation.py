@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from controller.binding.reconciliation import (
-    APART_NS,
     Action,
     Apart,
     Around,
@@ -34,6 +33,7 @@ from tests.builders.node_use import CARDS, NODE, SomeBoundPods, bound, device, r
 # --- The next steps of reservations, from what one replica knows
 
 S = 1_000_000_000
+APART_NS = 15 * S
 RESERVATION = "v1.k.uid-0"
 UNBOUND = PodSeen("uid-0", "", None, has_ended=False)
 BOUND = PodSeen("uid-0", "gpu-1", RESERVATION, has_ended=False)
@@ -177,12 +177,28 @@ def test_confirmed_ones_are_looked_at_for_a_cause_or_in_turn() -> None:
     )
     world = World(records, dict.fromkeys((f"uid-{n}" for n in range(6)), PodGone()))
     world.followup = Followup(in_turn=2)
-    found = [_gpus(world.steps()) for _ in range(3)]
-    assert sorted(gpu for each in found for gpu in each) == [f"GPU-{n}" for n in range(6)]
+    found = [_gpus(world.steps()) for _ in range(4)]
+    assert sorted(gpu for each in found[:3] for gpu in each) == [f"GPU-{n}" for n in range(6)]
     assert {len(each) for each in found} == {2}
+    assert found[3] == found[0]
     world.followup = Followup(in_turn=0)
     assert _gpus(world.steps(("uid-4", "uid-of-nobody"))) == ["GPU-4"]
     assert world.steps() == ()
+
+
+def test_how_many_are_looked_at_in_turn() -> None:
+    names = [f"GPU-{n}" for n in range(513)]
+    records = [record(holder(x, state=HolderState.CONFIRMED), gpu=x) for x in names]
+    world = World(tuple(records), {"uid-0": PodGone()})
+    assert len(_gpus(world.steps())) == 512
+
+
+def test_what_has_left_the_ledger_is_left_alone() -> None:
+    for state in (HolderState.PROPOSED, HolderState.RELEASING):
+        world = World((in_state(state),), {"uid-0": UNBOUND})
+        world.steps()
+        world.records = ()
+        assert world.later(1_000).steps(("uid-0",)) == ()
 
 
 def _gpus(actions: tuple[Action, ...]) -> list[str]:
@@ -290,6 +306,12 @@ def test_a_copy_that_lagged_proves_nothing() -> None:
     assert requeues(apart, 9 * APART_NS) == []
 
 
+def test_an_answer_that_nobody_asked_for_proves_nothing() -> None:
+    apart = Apart()
+    apart.requeued(PART.reservation, UNBOUND)
+    assert apart.sight(PART, UNBOUND, 0) is UNBOUND
+
+
 def test_bound_again_it_is_itself_again() -> None:
     apart = Apart()
     apart.sight(PART, UNBOUND, 0)
@@ -377,6 +399,14 @@ def test_each_gpu_by_itself_and_slices_of_time_once() -> None:
         ("train-0", "GPU-b"),
         ("train-1", "GPU-c"),
     ]
+
+
+def test_pods_that_share_a_gpu_in_slices_come_by_uid() -> None:
+    names = [f"train-{n}" for n in range(9)]
+    shown = use_report(*(device(x, "GPU-a::1") for x in names), asked_ns=300)
+    allocations, pods = KubeletAllocations(), SomeBoundPods([bound(x) for x in names])
+    allocations.due(SHOWING, shown, pods, 200)
+    assert [x.pod.name for x in allocations.due(SHOWING, shown, pods, 300)] == names
 
 
 def test_only_the_node_s_own_gpus_and_its_managed_pods() -> None:
