@@ -150,6 +150,16 @@ def test_the_stand_in_for_an_id_counts_in_a_dry_run_alone() -> None:
     assert brought(forged, dry_run=True) is None
 
 
+def test_a_request_is_no_dry_run_unless_it_says_so() -> None:
+    said = SAID | {"gpuwarden.dev/reservation-id": "dry-run"}
+    assert granted_early(admitted(new_pod(annotations=said)), NAMESPACE, IDS) is None
+
+
+def test_what_a_pod_leaves_out_is_not_made_up() -> None:
+    said = {"gpuwarden.dev/reservation-id": "dry-run"}
+    assert brought(said, dry_run=True) == Granted("dry-run", NAMESPACE, node="", gpus=("",))
+
+
 # --- What is written into it
 
 ON_NODE = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}
