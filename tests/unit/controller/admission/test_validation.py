@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from controller.admission.early_reservation import Granted
 from controller.admission.pod import AdmittedPod
 from controller.admission.review import Verdict
 from controller.admission.rules import AdmissionRules
@@ -10,14 +11,17 @@ from controller.admission.validation import (
     CONTAINER_PARTS,
     MOST_OF_A_CHECK,
     MOST_PARTS,
+    Judged,
     has_room,
+    mutated,
     mutated_ephemeral,
     overfull,
     parts,
     unservable,
+    validated,
     validated_ephemeral,
 )
-from controller.placement.requirements import Requirements
+from controller.placement.requirements import Requirements, RequirementsInvalid
 from controller.policy import NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.admission_reviews import request_of, review_json
@@ -248,3 +252,174 @@ def test_every_requested_resource_is_named() -> None:
     assert found is not None
     assert "requests nvidia.com/gpu, example.org/gpu:" in found.detail
     assert found.detail.endswith('gpuwarden.dev/gpu-count: "3"')
+
+
+# --- Pods that are to be reserved for: all that would be said later is said before
+
+EARLY = UUIDS | {"gpuwarden.dev/reserve": "admission"}
+GRANTED = Granted("id", "team-a", "gpu-1", ("GPU-a",))
+
+
+def early(*containers: Document, **spec: Any) -> AdmittedPod:
+    return admitted(new_pod(*containers, annotations=EARLY, **spec))
+
+
+def of_new(pod: AdmittedPod, *, granted: Granted | None = None) -> Judged:
+    return mutated(pod, AdmissionRules(), enforced=True, granted=granted)
+
+
+def told(judged: Judged) -> list[str]:
+    return [x.code.value for x in judged.refusals]
+
+
+def test_who_is_to_be_reserved_for_is_told_apart() -> None:
+    judged = of_new(early())
+    assert (judged.concerned, judged.refusals) == (True, ())
+    assert judged.patch
+    assert judged.early is not None
+    assert judged.early.uuids == ("GPU-a",)
+    late = of_new(admitted(new_pod(annotations=UUIDS)))
+    assert late.patch
+    assert late.early is None
+
+
+def test_violations_are_told_before_anything_is_reserved() -> None:
+    assert of_new(early(hostPID=True)) == Judged(
+        concerned=True, refusals=(Refusal(ReasonCode.BYPASS_HOST_PID, "hostPID is set"),)
+    )
+    assert told(of_new(admitted(new_pod(annotations=UUIDS, hostPID=True)))) == []
+
+
+def test_so_is_what_no_patch_puts_right() -> None:
+    judged = of_new(early(ephemeralContainers=[container("debug")]))
+    assert judged.refusals == (
+        Refusal(ReasonCode.BYPASS_UNINJECTED, "more is wrong with it than one patch puts right"),
+    )
+    hostile = container("debug", securityContext={"privileged": True})
+    assert told(of_new(early(ephemeralContainers=[hostile]))) == [
+        "BYPASS_EPHEMERAL",
+        "BYPASS_UNINJECTED",
+    ]
+
+
+def test_so_is_a_lack_of_room_but_not_once_it_is_reserved() -> None:
+    volumes = [{"name": f"v{x}"} for x in range(MOST_PARTS - 20)]
+    text = "it leaves no room for what is written into it, expected 10000 parts in all"
+    assert of_new(early(volumes=volumes)).refusals == (Refusal(ReasonCode.REQ_INVALID, text),)
+    assert of_new(early(volumes=volumes), granted=GRANTED).refusals == ()
+
+
+def test_a_node_of_its_own_is_fine_where_it_is_reserved_on() -> None:
+    for name, granted, expected in (
+        ("gpu-1", None, []),
+        ("gpu-1", GRANTED, []),
+        ("gpu-2", GRANTED, ["BYPASS_NODE_NAME"]),
+    ):
+        assert told(of_new(early(nodeName=name), granted=granted)) == expected
+    stored = early(nodeName="gpu-1")
+    for granted, expected in ((None, ["BYPASS_NODE_NAME"]), (GRANTED, [])):
+        judged = validated(stored, AdmissionRules(), enforced=True, injected=False, granted=granted)
+        assert told(judged) == expected
+
+
+RESULT = {"gpuwarden.dev/reservation-id": "id"}
+
+
+def test_results_are_for_pods_to_bring_that_were_reserved_for() -> None:
+    asks = admitted(new_pod(annotations=EARLY | RESULT))
+    other = admitted(new_pod(annotations=UUIDS | RESULT))
+    for pod, granted, expected in (
+        (asks, GRANTED, []),
+        (asks, None, ["BYPASS_ANNOTATION"]),
+        (other, GRANTED, ["BYPASS_ANNOTATION"]),
+    ):
+        for judged in (
+            of_new(pod, granted=granted),
+            validated(pod, AdmissionRules(), enforced=True, injected=False, granted=granted),
+        ):
+            assert told(judged) == expected
+            assert judged.concerned
+
+
+def test_what_kubelet_chooses_cannot_be_reserved() -> None:
+    pod = admitted(
+        new_pod(container(gpus=1), annotations=LEVEL | {"gpuwarden.dev/reserve": "admission"})
+    )
+    assert told(of_new(pod)) == ["EXACT_UNAVAILABLE"]
+
+
+# --- What is known of a pod that was judged
+
+
+def test_what_a_stored_pod_asks_for_is_part_of_the_answer() -> None:
+    judged = validate(patched(new_pod(annotations=EARLY)))
+    assert (judged.concerned, judged.refusals) == (True, ())
+    assert isinstance(judged.needs, Requirements)
+    assert judged.early == judged.needs
+    late = validate(patched(new_pod(annotations=UUIDS)))
+    assert isinstance(late.needs, Requirements)
+    assert late.early is None
+
+
+def test_also_where_it_cannot_be_read() -> None:
+    bad = new_pod(annotations={"gpuwarden.dev/min-level": "?"})
+    for enforced in (True, False):
+        judged = validate(bad, enforced=enforced)
+        assert (judged.concerned, told(judged)) == (True, ["REQ_INVALID"])
+        assert isinstance(judged.needs, RequirementsInvalid)
+        assert mutate(bad, enforced=enforced).concerned
+
+
+def test_who_asks_for_nothing_concerns_us_in_enforced_namespaces_alone() -> None:
+    pod, known, rules = admitted(new_pod()), frozenset[str](), AdmissionRules()
+    for enforced in (True, False):
+        for judged in (
+            mutated(pod, rules, enforced=enforced),
+            validated(pod, rules, enforced=enforced),
+            mutated_ephemeral(pod, known, rules, enforced=enforced),
+            validated_ephemeral(pod, known, rules, enforced=enforced),
+        ):
+            assert judged.concerned is enforced
+
+
+def test_who_asks_concerns_us_everywhere() -> None:
+    pod, known, rules = admitted(new_pod(annotations=LEVEL)), frozenset[str](), AdmissionRules()
+    for judged in (
+        mutated(pod, rules, enforced=False),
+        validated(pod, rules, enforced=False),
+        mutated_ephemeral(pod, known, rules, enforced=False),
+        validated_ephemeral(pod, known, rules, enforced=False),
+    ):
+        assert judged.concerned
+
+
+def test_a_stored_pod_that_cannot_be_read_is_guarded() -> None:
+    """Its requirements give it nothing, and its new containers are judged."""
+    bad = {"gpuwarden.dev/min-level": "?"}
+    debug = container("debug", securityContext={"privileged": True})
+    pod, rules = admitted(new_pod(annotations=bad, ephemeralContainers=[debug])), AdmissionRules()
+    judged = validated_ephemeral(pod, frozenset(), rules, enforced=False)
+    assert (judged.concerned, told(judged)) == (True, ["BYPASS_EPHEMERAL"])
+    assert mutated_ephemeral(pod, frozenset(), rules, enforced=False) == Judged(concerned=True)
+
+
+def test_ephemeral_containers_that_were_there_before_are_judged_with_their_pod() -> None:
+    debug = container("debug", securityContext={"privileged": True})
+    made = patched(new_pod(ephemeralContainers=[debug]))
+    assert told(validate(made)) == ["BYPASS_EPHEMERAL", "BYPASS_UNINJECTED"]
+    assert told(validate(made, injected=False)) == ["BYPASS_EPHEMERAL"]
+
+
+def test_too_large_a_pod_is_told_the_most() -> None:
+    text = "keys, containers and what is in them: too many, expected at most 10000 in all"
+    expected = Judged(concerned=True, refusals=(Refusal(ReasonCode.REQ_INVALID, text),))
+    large = new_pod(annotations=FULL)
+    assert mutate(large) == validate(large) == expected
+
+
+def test_what_the_webhook_did_not_add_is_told_by_its_first_place() -> None:
+    (refusal,) = validate(new_pod(container(), container("b"))).refusals
+    assert refusal == Refusal(
+        ReasonCode.BYPASS_UNINJECTED,
+        "/spec/containers/0/env is not as the mutating webhook makes it",
+    )
