@@ -106,7 +106,8 @@ def test_a_pod_is_beyond_repair_where_a_container_has_too_many_to_remove(
     field: str, repeated: int, *, beyond: bool
 ) -> None:
     flood = [variable("NVIDIA_VISIBLE_DEVICES", "0")] * (1 + repeated)
-    pod = new_pod(**{field: [container("full", env=flood), container("other")]}, annotations=UUIDS)
+    pod = new_pod(annotations=UUIDS)
+    pod["spec"][field] = [container("full", env=flood), container("other")]
     assert is_unrepairable(pod, ASKS_US) is beyond
     assert not is_unrepairable(pod, Requirements(managed=True, requests=ASKS_US.requests, count=0))
 

@@ -21,7 +21,7 @@ from tests.builders.admitted_pods import admitted, container, new_pod
 
 def test_texts_that_are_left_out_are_empty() -> None:
     bare: dict[str, Any] = {"env": [{"valueFrom": {"fieldRef": {}}}], "volumeMounts": [{}]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [{}]}]}
+    terms: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": [{}]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     document = new_pod(container(**bare), volumes=[{"hostPath": {}}], affinity=affinity)
     document["metadata"]["ownerReferences"] = [{}]
