@@ -32,6 +32,7 @@ from tests.builders.admitted_pods import (
     patched,
 )
 from tests.builders.bindings import IDS
+from tests.fakes.admission import AdmissionWorld
 from tests.fakes.json_patch import applied
 
 MUTATE, VALIDATE = "/mutate/pods", "/validate/pods"
@@ -256,6 +257,15 @@ async def test_the_modes_are_those_that_nodes_are_declared_to_have() -> None:
     assert codes(await Stage().ask(VALIDATE, pod)) == []
     assert codes(await Stage(modes=lambda: None).ask(VALIDATE, pod)) == []
     assert codes(await Stage(modes=lambda: {NodeMode.ENV}).ask(VALIDATE, pod)) == ["NODE_MODE"]
+
+
+async def test_without_settings_violations_are_refused() -> None:
+    world = AdmissionWorld({"team-a"})
+    verdict = await world.webhooks().handlers()[VALIDATE](
+        request_of(review_json(new_pod(hostPID=True)))
+    )
+    assert "BYPASS_HOST_PID" in codes(verdict)
+    assert verdict.result == "refused"
 
 
 async def test_other_resources_are_a_fault_of_the_webhooks_rules() -> None:
