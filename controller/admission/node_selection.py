@@ -186,7 +186,7 @@ def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> b
 def _compares(operator: str, value: str | None, values: tuple[str, ...]) -> bool:
     if value is None or len(values) != 1:
         return False
-    if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(values[0])):
+    (bound,) = values
+    if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(bound)):
         return False
-    own, bound = int(value), int(values[0])
-    return own > bound if operator == "Gt" else own < bound
+    return int(value) > int(bound) if operator == "Gt" else int(value) < int(bound)
