@@ -4,19 +4,16 @@ from typing import Any
 
 import pytest
 
-from controller.admission.early_reservation import EarlyAsk
 from controller.binding.decision import (
     UNTOUCHED,
     BindingView,
     Decision,
-    EarlyPlace,
     InFlight,
     Placed,
     RecentDenials,
     Refused,
     Reserve,
     asked_before,
-    choose_early,
     decide_binding,
 )
 from controller.binding.request import BindingRequest, StoredPod
@@ -24,12 +21,11 @@ from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.ledger.record import HolderState, Origin, PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationSubject
 from controller.placement.keys import RequirementRules
-from controller.placement.requirements import Requirements
-from controller.placement.snapshot import DeviceUse, Scene
+from controller.placement.snapshot import Scene
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policy import Level, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.admitted_pods import Document, admitted, container, new_pod, validate, variable
+from tests.builders.admitted_pods import Document, container, new_pod, variable
 from tests.builders.bindings import IDS, NODE, UID, asked, binding, binding_view, env_pod, stored
 from tests.builders.fleet_views import (
     LEASE_NS,
@@ -82,6 +78,7 @@ def test_a_managed_pod_gets_a_gpu_and_its_annotations_name_it() -> None:
     subject = ReservationSubject("team-a", NODE, (GPUS[0],), UID)
     assert found.gpus == (GPUS[0],)
     assert found.pod == PodRef("team-a", "train-0", UID, None)
+    assert found.evidence == "e" * 64
     assert found.share is None
     assert IDS.is_authentic(found.reservation, subject)
     assert found.annotations == {
@@ -183,6 +180,7 @@ def test_nothing_is_claimed_where_kubelet_chooses(
     view = binding_view(scene=where)
     found = decided(pod=stored(plugin_pod(min_level="L0", **accepts)), view=view)
     assert isinstance(found, Placed)
+    assert found.evidence == "e" * 64
     assert found.annotations == {
         "gpuwarden.dev/node": NODE,
         "gpuwarden.dev/attestation-hash": hash_of("a"),
@@ -232,6 +230,7 @@ def test_a_node_with_a_static_hash() -> None:
     found = decided(asked(binding(node="old-1")), stored(pod), view)
     assert isinstance(found, Placed)
     assert found.annotations["gpuwarden.dev/attestation-hash"] == "blessed"
+    assert found.evidence == ""
 
 
 def _opaque() -> Any:
@@ -504,6 +503,17 @@ def test_a_quota_counts_one_namespace_and_not_the_pod_itself() -> None:
     other = replace(held(GPUS[0]), holders=(holder(GPUS[0], pod=PodRef("team-b", "x", "y")),))
     own = held(GPUS[1], UID)
     reserve(decided(view=binding_view(quota=1, records=(other, own))))
+    claiming = {
+        GPUS[0]: InFlight(PodRef("team-b", "x", "y")),
+        GPUS[1]: InFlight(PodRef("team-a", "train-0", UID)),
+    }
+    reserve(decided(view=binding_view(quota=1, claiming=claiming)))
+
+
+def test_a_refusal_for_the_quota_says_how_much_is_held_and_allowed() -> None:
+    refusal = refused(decided(view=binding_view(quota=2, records=(held(GPUS[0]), held(GPUS[1])))))
+    assert refusal.detail == "the namespace holds 2 GPUs and may hold 2"
+    reserve(decided(view=binding_view(quota=2, records=(held(GPUS[0]),))))
 
 
 SPLIT = gpu(0, mig=True, mig_devices=[mig_slice("MIG-a"), mig_slice("MIG-b")])
@@ -653,43 +663,28 @@ def test_the_oldest_goes_first() -> None:
     assert [bool(denials.nodes(f"pod-{x}", 4)) for x in range(4)] == [False, False, True, True]
 
 
+def test_how_long_and_how_many_denials_are_remembered() -> None:
+    denials = RecentDenials()
+    for number in range(4097):
+        denials.add(f"pod-{number}", "n", 0)
+    assert len(denials) == 4096
+    assert denials.nodes("pod-4096", 5 * S - 1) == {"n"}
+    assert denials.nodes("pod-4096", 5 * S) == frozenset()
+
+
 def test_on_a_node_without_evidence_no_claim_is_open() -> None:
     assert asked_before(binding_view(), "gpu-9", UID) == ()
+    claiming = {GPUS[0]: InFlight(PodRef("team-a", "train-0", UID))}
+    view = binding_view(node(NODE), claiming=claiming)
+    assert asked_before(view, NODE, UID) == ()
 
 
-# --- The choice at a pod's creation
-
-
-def chosen_early(document: Document, view: BindingView) -> EarlyPlace | Refusal:
-    needs = validate(document).needs
-    assert isinstance(needs, Requirements)
-    ask = EarlyAsk(
-        "request-1", "team-a", admitted(document), needs, None, enforced=True, dry_run=False
-    )
-    nodes = {name: KnownNode() for name in view.scene.fleet.nodes}
-    return choose_early(ask, view, lambda _uid, _share: DeviceUse(), nodes)
-
-
-def test_where_kubelet_chooses_nothing_is_reserved_at_creation() -> None:
-    view = binding_view(healthy(NODE, mode=NodeMode.PLUGIN))
-    found = chosen_early(new_pod(container(gpus=1), annotations={}), view)
-    text = "kubelet chooses the GPUs there: none can be reserved before"
-    assert found == Refusal(ReasonCode.EXACT_UNAVAILABLE, text)
-
-
-def test_where_one_node_refuses_at_creation_the_next_is_tried() -> None:
-    tried: list[str] = []
-
-    def refusal(node_name: str, _gpus: tuple[str, ...]) -> Refusal | None:
-        tried.append(node_name)
-        return None if node_name == "gpu-2" else Refusal(ReasonCode.GPU_BUSY, "unreserved use")
-
-    view = binding_view(healthy(NODE), healthy("gpu-2"), grant_refusal=refusal)
-    requirement = {
-        "gpuwarden.dev/reserve": "admission",
-        "gpuwarden.dev/gpu-selector": "memory>=1Gi",
+def test_only_the_pod_s_own_claims_on_this_node_are_open() -> None:
+    mine, other = PodRef("team-a", "train-0", UID), PodRef("team-a", "train-1", "uid-1")
+    claiming = {
+        GPUS[0]: InFlight(other),
+        GPUS[1]: InFlight(mine),
+        "GPU-gpu-2-0": InFlight(mine),
     }
-    found = chosen_early(new_pod(annotations=requirement), view)
-    assert isinstance(found, EarlyPlace)
-    assert (found.node, found.reserve.gpus) == ("gpu-2", ("GPU-gpu-2-0",))
-    assert tried == [NODE, "gpu-2"]
+    view = binding_view(healthy(NODE), healthy("gpu-2"), claiming=claiming)
+    assert asked_before(view, NODE, UID) == (GPUS[1],)
