@@ -160,7 +160,7 @@ class Judged:
 
 UNCONCERNED = Judged(concerned=False)
 MOST_OF_A_CHECK: Final = 8
-"""Refusals for the same reason: each is reported and recorded, and one pod can hold ten thousand."""
+"""Refusals for one reason: each is reported and recorded, and one pod can hold ten thousand."""
 _NONE_KNOWN: Final = frozenset[str]()
 """No ephemeral container was judged before."""
 

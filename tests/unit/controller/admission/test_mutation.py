@@ -100,6 +100,18 @@ def test_a_pod_full_of_one_variable_is_not_cleaned_but_refused() -> None:
     assert codes(new_pod(container(env=flood[:65]), annotations=UUIDS)) == []
 
 
+@pytest.mark.parametrize("ours", [0, 2])
+def test_of_a_repeated_variable_the_first_stays_and_is_made_right(ours: int) -> None:
+    stored = patched(new_pod(annotations=UUIDS))
+    env = stored["spec"]["containers"][0]["env"]
+    cuda, nvidia = env
+    env[:] = [variable("CUDA_VISIBLE_DEVICES", "0"), nvidia, variable("CUDA_VISIBLE_DEVICES", "0")]
+    env[ours] = cuda
+    at = "/spec/containers/0/env"
+    replaced = [{"op": "replace", "path": f"{at}/0", "value": cuda}] if ours else []
+    assert documents(mutate(stored).patch) == [*replaced, {"op": "remove", "path": f"{at}/2"}]
+
+
 @pytest.mark.parametrize(("repeated", "beyond"), [(64, False), (65, True)])
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 def test_a_pod_is_beyond_repair_where_a_container_has_too_many_to_remove(
@@ -278,6 +290,14 @@ def test_with_a_map_the_line_counts_by_labels_or_a_name_of_its_own() -> None:
     )
     assert key(named(pod, "a-0")) != key(named(pod, "a-1"))
     assert key(named(pod, "a-0", generated=True)) == key(pod)
+
+
+@pytest.mark.parametrize("index", [INDEX, "batch.kubernetes.io/job-completion-index"])
+def test_an_index_among_the_annotations_counts_with_a_map_alone(index: str) -> None:
+    for asking, differ in ((MAP, True), (UUIDS, False)):
+        first, second = (key(new_pod(annotations=asking | {index: x})) for x in "01")
+        assert (first != second) is differ
+        assert (first != key(new_pod(annotations=asking))) is differ
 
 
 def test_a_managed_pod_is_pinned_and_keeps_its_scheduler() -> None:
