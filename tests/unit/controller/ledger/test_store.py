@@ -62,6 +62,13 @@ def test_of_a_shared_gpu_a_pod_has_its_own_part_alone() -> None:
     assert LedgerSnapshot.of([shared]).parts_of("uid-1") == ((shared, holder(pod=OTHER_POD)),)
 
 
+def test_a_pod_that_is_not_born_is_found_by_its_reservation_alone() -> None:
+    unborn = holder(pod=PodRef("team-a", owner="owner-a"), reservation="v1.k.unborn")
+    known = LedgerSnapshot.of([Entry(record(unborn, holder(pod=OTHER_POD)), "1")])
+    assert set(known.by_reservation) == {"v1.k.unborn", "v1.k.uid-1"}
+    assert set(known.by_pod) == {"uid-1"}
+
+
 def test_when_a_record_was_made_decides_nothing() -> None:
     made = Entry(record(), "1", "2026-01-02T03:04:05Z")
     assert made == Entry(record(), "1")
