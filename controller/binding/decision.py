@@ -93,7 +93,7 @@ class BindingView:
 
 
 def scene_on(
-    view: BindingView, node: str, pod_uid: str, share: ShareGroup | None, own: str = ""
+    view: BindingView, node: str, pod_uid: str, share: ShareGroup | None, own: str
 ) -> Scene:
     """The scene with what is busy for the pod, as `Occupancy` has it, of one node only.
 
@@ -155,7 +155,7 @@ def _is_shared(entry: Entry | None, share: ShareGroup | None) -> bool:
     return entry is not None and entry.record.is_shared_by(share)
 
 
-def _is_held(entry: Entry | None, pod_uid: str, own: str = "") -> bool:
+def _is_held(entry: Entry | None, pod_uid: str, own: str) -> bool:
     return entry is not None and not _is_own_attempt(entry, pod_uid, own)
 
 
@@ -208,7 +208,7 @@ class Placed:
     """Accepted without a reservation: kubelet chooses the GPUs, or none are asked for."""
 
     annotations: Mapping[str, str]
-    evidence: str = ""
+    evidence: str
     """Digest of the node's evidence that it was judged by; empty without one."""
 
 
@@ -222,7 +222,7 @@ class Reserve:
     gpus: tuple[str, ...]
     """In claiming order."""
     share: ShareGroup | None
-    evidence: str = ""
+    evidence: str
     """As of `Placed`."""
 
 

@@ -290,7 +290,10 @@ def test_others_keys_in_a_binding_stay() -> None:
     ],
 )
 def test_stale_bindings(request_: BindingRequest, changes: dict[str, Any], text: str) -> None:
-    refusal = refused(decided(request_, stored(**changes)))
+    found = decided(request_, stored(**changes))
+    assert isinstance(found, Refused)
+    assert not found.managed
+    refusal = refused(found)
     assert refusal.code is ReasonCode.BINDING_STALE
     assert text in refusal.detail
 
