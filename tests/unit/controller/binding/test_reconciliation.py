@@ -18,6 +18,7 @@ from controller.ledger.record import (
     GpuRecord,
     Holder,
     HolderState,
+    Origin,
     PodGone,
     PodRef,
     PodSeen,
@@ -134,6 +135,16 @@ def test_a_reservation_that_has_ended_is_left_alone(state: HolderState) -> None:
     assert world.later(1_000).steps(("uid-0",)) == ()
 
 
+def test_of_an_attempt_that_is_taken_in_part_the_first_gpu_knows_the_pod() -> None:
+    """A pod that is there waits longer than one that nobody has seen."""
+    part = holder("GPU-a", "GPU-b", origin=Origin.ADMISSION)
+    unborn = replace(part, pod=PodRef("team-a", None, None, "owner-a"))
+    world = World((record(part), record(unborn, gpu="GPU-b")), {"uid-0": UNBOUND})
+    assert world.steps() == ()
+    assert world.later(599).steps() == ()
+    assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
+
+
 def test_a_retry_begins_the_time_again() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()
@@ -199,6 +210,42 @@ def test_what_has_left_the_ledger_is_left_alone() -> None:
         world.steps()
         world.records = ()
         assert world.later(1_000).steps(("uid-0",)) == ()
+
+
+def test_what_is_open_is_looked_at_in_every_round() -> None:
+    world = World((*attempt(), record(holder("GPU-b", pod=OTHER_POD), gpu="GPU-b")))
+    world.followup = Followup(in_turn=0)
+    world.pods = {"uid-0": UNBOUND, "uid-1": replace(UNBOUND, uid="uid-1")}
+    assert world.steps() == ()
+    world.pods["uid-0"] = BOUND
+    assert moved(world.steps()) == (HolderState.CONFIRMED, ("GPU-a",))
+
+
+def test_an_attempt_that_was_gone_meanwhile_begins_again() -> None:
+    world = World(attempt(), {"uid-0": UNBOUND})
+    world.steps()
+    world.records = ()
+    assert world.later(91).steps() == ()
+    world.records = attempt()
+    assert world.steps() == ()
+    assert world.later(89).steps() == ()
+    assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
+
+
+def test_a_release_that_was_gone_meanwhile_begins_again() -> None:
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    world.steps()
+    world.report(asked_s=1_001)
+    assert world.later(2).steps() == ()
+    releasing, world.records = world.records, ()
+    assert world.steps() == ()
+    world.records = releasing
+    assert world.later(2).steps() == ()
+    for asked_s in (1_005, 1_006):
+        world.report(asked_s=asked_s)
+        found = world.later(2).steps()
+        assert bool(found) == (asked_s == 1_006)
+    assert moved(found) == (HolderState.RELEASED, ("GPU-a",))
 
 
 def _gpus(actions: tuple[Action, ...]) -> list[str]:
@@ -335,6 +382,7 @@ def test_bound_again_it_is_itself_again() -> None:
 def test_others_are_not_requeued(sight: PodSight) -> None:
     apart = Apart()
     assert apart.sight(PART, sight, 0) is sight
+    assert requeues(apart, 9 * APART_NS) == []
     apart.requeued(PART.reservation, UNBOUND)
     assert requeues(apart, 9 * APART_NS) == []
 
