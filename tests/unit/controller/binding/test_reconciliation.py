@@ -88,6 +88,10 @@ def moved(actions: tuple[Action, ...]) -> tuple[HolderState, tuple[str, ...]]:
     return one.change.state, one.change.gpus
 
 
+def pods_of(actions: tuple[Action, ...]) -> list[PodRef]:
+    return [x.change.pod for x in actions if isinstance(x, Rewrite)]
+
+
 def states(action: Action) -> set[HolderState]:
     assert isinstance(action, Rewrite)
     return {x.holder(action.change.reservation).state for _, x in action.entries}  # type: ignore[union-attr] # it is there
@@ -143,6 +147,10 @@ def test_of_an_attempt_that_is_taken_in_part_the_first_gpu_knows_the_pod() -> No
     assert world.steps() == ()
     assert world.later(599).steps() == ()
     assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
+    found = world.steps()
+    assert moved(found) == (HolderState.EXPIRED, ("GPU-a", "GPU-b"))
+    assert pods_of(found) == [POD]
 
 
 def test_a_retry_begins_the_time_again() -> None:
@@ -316,6 +324,9 @@ def test_sharers_end_one_by_one() -> None:
     assert isinstance(found, Rewrite)
     successor = found.entries[0][1]
     assert [x.state for x in successor.holders] == [HolderState.RELEASING, HolderState.CONFIRMED]
+    assert found.change.pod == POD
+    world.pods = {"uid-0": BOUND, "uid-1": PodGone()}
+    assert pods_of(world.steps()) == [OTHER_POD]
 
 
 # --- A confirmed pod that is found unbound was put back: believed after a touch, never by the cop
