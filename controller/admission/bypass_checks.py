@@ -169,14 +169,14 @@ def is_device_list(mount_path: str) -> bool:
     """Whether a mount there names a device to the toolkit."""
     if _DEVICE_LIST_NAME not in mount_path:
         return False  # no way of writing a path leaves out a folder's name
-    return f"{_plain(mount_path)}/".startswith(f"{DEVICE_LIST}/")
+    by_link = f"/var{DEVICE_LIST}"  # /var/run is a link to /run
+    return f"{_plain(mount_path)}/".startswith((f"{DEVICE_LIST}/", f"{by_link}/"))
 
 
 def _plain(path: str) -> str:
-    """Without `.`, `..`, doubled slashes, and the link /var/run."""
+    """Without `.`, `..` and doubled slashes."""
     clean = posixpath.normpath(f"/{path}")
-    clean = f"/{clean.lstrip('/')}"
-    return clean.removeprefix("/var") if clean.startswith("/var/run/") else clean
+    return f"/{clean.lstrip('/')}"
 
 
 # --- volumes
