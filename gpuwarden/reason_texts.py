@@ -58,8 +58,9 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.CHAIN_INVALID: _Text(
             "The peer's certificate chain does not lead to the current trust bundle.",
-            "Compare `spire-server bundle show` with `spire-agent api fetch x509` on the node; "
-            "agent and controller need the same SPIRE server.",
+            "Compare `spire-server bundle show` and `spire-agent api fetch x509` on the node: both "
+            "need the same SPIRE server. After an authority was revoked, restart a SPIRE agent "
+            "that did not renew.",
         ),
         ReasonCode.SVID_EXPIRED: _Text(
             "The peer's SVID has expired by the controller's clock.",

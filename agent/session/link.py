@@ -1,7 +1,9 @@
 """Which streams one controller replica should have: first, renewed, replaced, none.
 
 Make-before-break: a new SVID, or a stream that grows old, opens a second stream,
-and only when the controller has accepted that one is the first one closed. Streams
+and only when the controller has accepted that one is the first one closed. A new SVID
+waits a little, so that a fleet does not come at once, unless the authority of the old
+one has left the trust bundle: then the next evidence on the old stream would be refused. Streams
 that end are opened again after a back-off with full jitter, which is reset by an
 acceptance. An agent that was superseded opens nothing any more.
 
@@ -42,6 +44,14 @@ class Identity:
     ends_ns: int
     """CLOCK_BOOTTIME at which the leaf ends."""
     lifetime_ns: int
+    authority: bytes = b""
+    """Key id of the authority that signed it; empty where it is not named."""
+    trusted: frozenset[bytes] = frozenset()
+    """Key ids of the authorities in the trust bundle that came with it."""
+
+    def revokes(self, old: "Identity") -> bool:
+        """Whether the bundle no longer has the authority of an older identity."""
+        return bool(old.authority) and old.authority not in self.trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +188,9 @@ def _identity(link: Link, identity: Identity | None, now_ns: int, jitter: float)
     actions: tuple[Action, ...] = ()
     if link.successor is not None:
         actions = (Close(link.successor.stream, "its SVID was replaced"),)
-    at = now_ns + _spread_ns(link, link.current.identity, now_ns, jitter)
+    at = now_ns
+    if not identity.revokes(link.current.identity):
+        at += _spread_ns(link, link.current.identity, now_ns, jitter)
     return replace(link, successor=None, open_ns=min(at, link.open_ns or at)), actions
 
 

@@ -24,6 +24,7 @@ from agent.session.client import Session, SessionPorts
 from agent.session.link import Close, Link, LinkTiming, Open, Superseded
 from agent.session.machine import MAX_QUEUED_NOTICES, End
 from gpuwarden.clock import Clock
+from gpuwarden.identity.chain import authorities_of, signing_authority
 from gpuwarden.identity.svid import Svid, SvidSource
 from gpuwarden.moment import NS_PER_S, utc
 from gpuwarden.settings.values import Address
@@ -343,7 +344,13 @@ def _identity(svid: Svid, clock: Clock) -> links.Identity:
     left_s = (svid.not_after - wall).total_seconds()
     lifetime_s = (leaf.not_valid_after_utc - leaf.not_valid_before_utc).total_seconds()
     ends_ns = clock.boottime_ns() + int(left_s * NS_PER_S)
-    return links.Identity(svid.generation, ends_ns, int(lifetime_s * NS_PER_S))
+    return links.Identity(
+        svid.generation,
+        ends_ns,
+        int(lifetime_s * NS_PER_S),
+        signing_authority(svid.chain),
+        authorities_of(svid.roots),
+    )
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -11,6 +11,7 @@ keeps no state.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -136,6 +137,28 @@ def spiffe_id_of(leaf: x509.Certificate) -> SpiffeId:
     return parse_spiffe_id(uri)
 
 
+def signing_authority(chain: Sequence[x509.Certificate]) -> bytes:
+    """Key id of the authority above the last certificate of a chain (RFC 5280 section 4.2.1.1).
+
+    Empty where the certificate does not name it.
+    """
+    try:
+        key = chain[-1].extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    except (x509.ExtensionNotFound, *_UNREADABLE):
+        return b""
+    return key.key_identifier or b""
+
+
+def authorities_of(roots: Sequence[x509.Certificate]) -> frozenset[bytes]:
+    """Key ids of the authorities in a bundle (RFC 5280 section 4.2.1.2)."""
+    found = set()
+    for root in roots:
+        with suppress(x509.ExtensionNotFound, *_UNREADABLE):
+            key = root.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+            found.add(key.value.digest)
+    return frozenset(found)
+
+
 def _check_key(certificate: x509.Certificate) -> None:
     key = certificate.public_key()
     if isinstance(key, ec.EllipticCurvePublicKey):
@@ -177,7 +200,16 @@ def _verify_path(
         leaf, *above = chain
         verifier.verify(leaf, above)
     except verification.VerificationError as error:
-        raise ChainInvalidError(f"no path to a root: {_brief(error)}") from error
+        raise ChainInvalidError(f"no path to a root: {_cause(chain, roots, error)}") from error
+
+
+def _cause(
+    chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], error: Exception
+) -> str:
+    authority = signing_authority(chain)
+    if authority and authority not in authorities_of(roots):
+        return f"the authority that signed it is not in the trust bundle (key id {authority.hex()})"
+    return _brief(error)
 
 
 def _brief(error: Exception) -> str:

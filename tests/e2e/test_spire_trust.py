@@ -1,5 +1,6 @@
 """Level L1 on real SPIRE: whatever happens there reaches the fleet in time, and no more."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -30,9 +31,20 @@ def polls(world: SpireWorld) -> float:
     return world.controller.metric('gpuwarden_spire_polls_total{result="taken"}')
 
 
-def accepted(world: SpireWorld, node: str) -> str:
-    """When evidence of the node was accepted last."""
-    return world.controller.node(node).accepted_at
+def svid_in_use(world: SpireWorld, node: str) -> str:
+    """End of the SVID of the node's last stream that replaced another, as its agent logs."""
+    held = opened = used = ""
+    for line in world.agents[node].log.read_text().splitlines():
+        event = json.loads(line)
+        match event["event"]:
+            case "svid.updated":
+                held = event["state"].rpartition(" until ")[2]
+            case "stream.opened":
+                opened = held
+                used = used or held
+            case "stream.closed":
+                used = opened
+    return used
 
 
 NEWCOMER = {"SPIRE_ENTRY_NOT_FOUND"}
@@ -149,14 +161,14 @@ def test_the_ca_is_rotated_under_everybody(world: SpireWorld) -> None:
     everybody("all trust the new one", lambda: all(new in x.trusted() for x in agents))
     server.activate_ca(new)
     own = server.agent_serials()
+    used = svid_in_use(world, "gpu-8")
     server.taint_ca(old)
     everybody("all SVIDs are renewed", lambda: all(x.signed_by() == new for x in agents))
     everybody(
         "the agents' own, too",
         lambda: all(server.agent_serials()[x] != own[x] for x in parents),
     )
-    renewed = accepted(world, "gpu-8")
-    everybody("evidence under a new SVID", lambda: accepted(world, "gpu-8") != renewed)
+    everybody("evidence comes under a new SVID", lambda: svid_in_use(world, "gpu-8") != used)
     server.revoke_ca(old)
     everybody("nobody trusts the old one", lambda: all(old not in x.trusted() for x in agents))
     taken = polls(world)

@@ -100,6 +100,32 @@ def test_rotation_is_spread_but_never_past_the_margin() -> None:
     assert short.link.open_ns == 7 * S
 
 
+def test_an_svid_whose_authority_left_the_bundle_is_replaced_at_once() -> None:
+    """The controller would refuse the next evidence under it."""
+    driver = Driver()
+    driver.jitter = 0.999
+    old = Identity(1, HOUR, HOUR, b"old", frozenset({b"old"}))
+    driver.feed(IdentityChanged(old))
+    driver.wait()
+    driver.feed(Accepted(1))
+    driver.now_ns = S
+    driver.feed(IdentityChanged(Identity(2, HOUR, HOUR, b"new", frozenset({b"old", b"new"}))))
+    assert driver.link.deadline_ns is not None
+    assert driver.link.deadline_ns > 9 * S  # still trusted: with the rest of the fleet
+    driver.feed(IdentityChanged(Identity(3, HOUR, HOUR, b"new", frozenset({b"new"}))))
+    assert driver.link.deadline_ns == S
+    assert driver.wait() == (Open(2, 3),)
+
+
+def test_an_authority_that_no_certificate_names_is_no_reason_to_hurry() -> None:
+    driver = Driver()
+    driver.accepted()
+    driver.jitter = 0.999
+    driver.feed(IdentityChanged(Identity(2, HOUR, HOUR, b"new", frozenset({b"new"}))))
+    assert driver.link.deadline_ns is not None
+    assert driver.link.deadline_ns > 9 * S
+
+
 def test_the_same_svid_again_changes_nothing() -> None:
     driver = Driver()
     driver.accepted()

@@ -16,7 +16,9 @@ from gpuwarden.identity.chain import (
     SvidExpiredError,
     SvidNotYetValidError,
     _brief,
+    authorities_of,
     parse_chain,
+    signing_authority,
     spiffe_id_of,
     uri_sans,
     verify_chain,
@@ -175,6 +177,51 @@ def test_a_foreign_authority_is_refused_even_for_our_names() -> None:
     with pytest.raises(ChainInvalidError, match="no path"):
         verify_chain(chain, [ROOT.certificate], NOW)
     verify_chain(chain, [ROOT.certificate, foreign.certificate], NOW)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_authority_that_left_the_bundle_is_named_by_its_key(depth: int) -> None:
+    gone = authority()
+    [key] = authorities_of([gone.certificate])
+    found = f"the authority that signed it is not in the trust bundle \\(key id {key.hex()}\\)"
+    with pytest.raises(ChainInvalidError, match=found):
+        verify_chain(below(gone, depth).issue(AGENT).chain_der, [ROOT.certificate], NOW)
+
+
+def test_a_bad_signature_below_a_known_authority_is_another_cause() -> None:
+    """The key id is a claim: it says where to look, the signature decides."""
+    leaf = bytearray(ROOT.issue(AGENT).chain_der[0])
+    leaf[-1] ^= 0x01
+    with pytest.raises(ChainInvalidError, match="no path to a root: validation failed"):
+        verify_chain([bytes(leaf)], [ROOT.certificate], NOW)
+
+
+def test_the_signing_authority_is_the_one_above_the_last_certificate() -> None:
+    [key] = authorities_of([ROOT.certificate])
+    assert signing_authority(ROOT.issue(AGENT).chain) == key
+    assert signing_authority(below(ROOT, 3).issue(AGENT).chain) == key
+    assert authorities_of([ROOT.certificate, authority().certificate]) > {key}
+
+
+def test_key_ids_that_are_absent_or_unreadable_are_none() -> None:
+    bare = _certificate_with()
+    assert signing_authority([bare]) == b""
+    assert signing_authority([_certificate_with(x509.AuthorityKeyIdentifier(None, [], 7))]) == b""
+    assert authorities_of([bare]) == frozenset()
+    broken = x509.load_der_x509_certificate(
+        ROOT.issue(AGENT).chain_der[0].replace(AGENT.encode(), b"\xff" * len(AGENT))
+    )
+    assert signing_authority([broken]) == b""
+    assert authorities_of([broken]) == frozenset()
+
+
+def _certificate_with(*extensions: x509.ExtensionType) -> x509.Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(key, SHA256())
 
 
 def test_no_roots_accept_nothing() -> None:
