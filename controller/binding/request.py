@@ -118,9 +118,9 @@ def read_binding(request: AdmissionRequest) -> BindingRequest:
     )
 
 
-def _decoded(raw: msgspec.Raw | None) -> _Binding:
+def _decoded(raw: msgspec.Raw) -> _Binding:
     try:
-        return _BINDING.decode(b"null" if raw is None else raw)
+        return _BINDING.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BindingDecodeError(f"not a Binding: {error}") from None
 

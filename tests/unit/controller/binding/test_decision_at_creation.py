@@ -277,7 +277,7 @@ def test_a_further_pod_gets_what_is_reserved_and_no_other_gpus() -> None:
 
 
 def test_what_is_reserved_does_not_count_against_a_quota_that_was_lowered() -> None:
-    view = binding_view(records=HELD, quota=1)
+    view = binding_view(records=HELD, quota=0)
     assert place(taken_up(ask_for(TWO), view, PART, NODE)) == (NODE, LATER)
 
 

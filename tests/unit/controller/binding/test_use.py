@@ -393,6 +393,13 @@ def test_a_report_is_heard_while_its_lease_lasts() -> None:
     assert told.reports.heard("unknown", NOW_NS) is None
 
 
+def test_a_node_that_loses_its_evidence_meanwhile_is_not_heard() -> None:
+    with_evidence = fleet(node("n", acceptance(hash_of("a"), [gpu(0)])))
+    for after in (fleet(node("n")), fleet()):
+        looks = iter([with_evidence, after])
+        assert UseReports(lambda looks=looks: next(looks)).heard("n", NOW_NS) is None  # type: ignore[misc] # bound here
+
+
 def test_on_an_env_node_kubelet_has_nothing_to_give() -> None:
     assert Told(NodeMode.ENV).say(allocations=()).given == frozenset()
 
