@@ -191,7 +191,7 @@ def _variables(
         yield Operation(Verb.REMOVE, pointer(*at, index))
     if missing and not entries:
         yield Operation(Verb.ADD, pointer(*at), missing)
-    elif missing:
+    else:
         yield from (Operation(Verb.ADD, pointer(*at, END), entry) for entry in missing)
 
 

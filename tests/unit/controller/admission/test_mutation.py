@@ -90,6 +90,17 @@ def test_configured_resources_and_scheduler_count() -> None:
     assert patch[0]["value"] == "mine"
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [(None, "gpuwarden"), ("", "gpuwarden"), ("default-scheduler", "gpuwarden"), ("own", "own")],
+)
+def test_a_pod_that_names_no_scheduler_of_its_own_gets_ours(
+    named: str | None, expected: str
+) -> None:
+    stored = patched(new_pod(annotations=UUIDS, schedulerName=named))
+    assert stored["spec"]["schedulerName"] == expected
+
+
 def test_a_pod_full_of_one_variable_is_not_cleaned_but_refused() -> None:
     """Each removal moves all that follow in the API server."""
     flood = [variable("CUDA_VISIBLE_DEVICES", "0")] * 1000
