@@ -36,6 +36,7 @@ from agent.gpu.facts import DriverReloadedError
 from agent.gpu.inventory import KnownGpu
 from agent.gpu.reading import InventoryReading
 from agent.gpu.source import NvmlInventorySource, StuckCall
+from agent.gpu.unreadable import UnreadableWatch
 from agent.gpu.worker import Deadlines
 from agent.health import HealthServer, Ops
 from agent.recorder import AgentRecorder
@@ -87,6 +88,8 @@ class ExitCode(IntEnum):
     """An NVML call will never return; only a new process can read again."""
     DRIVER_RELOADED = 4
     """The driver was exchanged; only a new process can read again."""
+    NVML_UNREADABLE = 5
+    """Nothing could be read for `agent.nvmlRestartAfter`; a new container may."""
 
 
 class Gpus(GpuInventorySource, GpuEventSource, Protocol):
@@ -181,6 +184,9 @@ class App:
         """A call is stuck after several of these."""
         instruments = parts.instruments
         self._recorder = AgentRecorder(instruments, parts.clock, parts.identity)
+        self._unreadable = UnreadableWatch(
+            settings.agent.nvml_restart_after.seconds, state.unreadable_ends if state else 0
+        )
         self._gpus = parts.gpus(_known_gpus(state, parts.host.boot_id))
         self._writer = StateWriter(parts.state_file, self._state, failed=self._not_kept)
         self._witness = CheckpointWitness(
@@ -201,6 +207,7 @@ class App:
             self._recorder,
             parts.identity,
             stuck=self._gpus.stuck,
+            unreadable=self._why_unreadable,
             facts=parts.identity.facts,
         )
         self._health = HealthServer(settings.listen.ops, ops.routes())
@@ -304,14 +311,30 @@ class App:
             self._replicas.send_notice(event)
 
     async def _watch_nvml(self) -> None:
-        while (stuck := self._gpus.stuck(time.monotonic())) is None:  # noqa: ASYNC110 -- polled
+        while (stuck := self._gpus.stuck(time.monotonic())) is None:
             await asyncio.sleep(self._look_s)
+            if self._why_unreadable() and await self._is_still_unreadable():
+                return
         self._log.error(Event.NVML_STUCK, call=stuck.call, seconds=round(stuck.seconds, 1))
         self.stop(ExitCode.NVML_STUCK, f"{stuck.call} never returned")
 
+    def _why_unreadable(self) -> str:
+        return self._unreadable.overdue(self._parts.clock.boottime_ns())
+
+    async def _is_still_unreadable(self) -> bool:
+        """Readings come with challenges, so the last one may be old: nothing ends without one."""
+        await self._readings.read()
+        why = self._why_unreadable()
+        if why:
+            self._log.error(Event.NVML_UNREADABLE, detail=why, ends=self._unreadable.ends + 1)
+            self.stop(ExitCode.NVML_UNREADABLE, why)
+        return bool(why)
+
     def _record_reading(self, reading: InventoryReading, seconds: float) -> None:
         self._recorder.record_reading(reading, seconds)
-        if self._known != self._gpus.known:
+        ends = self._unreadable.ends
+        self._unreadable.saw(reading, self._parts.clock.boottime_ns())
+        if self._known != self._gpus.known or ends != self._unreadable.ends:
             self._known = self._gpus.known
             self._writer.changed()
 
@@ -336,6 +359,7 @@ class App:
                 RememberedGpu(uuid=gpu.uuid, pci_bus_id=gpu.bus_id, nvml_index=gpu.nvml_index)
                 for gpu in self._gpus.known
             ),
+            unreadable_ends=self._unreadable.ends + (self._code is ExitCode.NVML_UNREADABLE),
         )
 
     def _not_kept(self, detail: str) -> None:

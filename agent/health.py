@@ -165,12 +165,17 @@ class Ops:
         identity: SvidSource,
         *,
         stuck: Callable[[float], StuckCall | None],
+        unreadable: Callable[[], str],
         facts: Callable[[], SvidFacts],
     ) -> None:
-        """`stuck` gives the NVML call that will never return; it takes `time.monotonic()`."""
+        """`stuck` gives the NVML call that will never return; it takes `time.monotonic()`.
+
+        `unreadable`: why a new container is needed, empty while it is not.
+        """
         self._instruments = instruments
         self._recorder = recorder
         self._stuck = stuck
+        self._unreadable = unreadable
         self._facts = facts
         self._identity = identity
         self._counted = SvidFacts(0.0, 0, 0, 0, watching=False)
@@ -181,11 +186,12 @@ class Ops:
 
     def healthz(self) -> Answer:
         """Liveness."""
-        stuck = self._stuck(time.monotonic())
-        if stuck is None:
+        text = self._unreadable()
+        if stuck := self._stuck(time.monotonic()):
+            text = f"NVML call {stuck.call} has not returned for {stuck.seconds:.0f} s"
+        if not text:
             return Answer(HTTPStatus.OK, b"ok\n")
-        text = f"NVML call {stuck.call} has not returned for {stuck.seconds:.0f} s\n"
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, text.encode())
+        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
 
     def readyz(self) -> Answer:
         """Readiness with a reason and with the last verdict of every replica."""

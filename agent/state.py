@@ -14,13 +14,14 @@ from typing import Final, Protocol
 import msgspec
 
 from agent.detached import detached
-from gpuwarden.evidence.canonical import canonical_json, sha256_hex
+from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
 from gpuwarden.evidence.model import Document, LogAlarm, WitnessedLog
 from gpuwarden.evidence.strict_json import DecodeError, parse
 
 FILE_NAME: Final = "agent-state.json"
 VERSION: Final = 2
 MAX_STATE_BYTES: Final = 256 * 1024
+_ENDS: Final = "unreadableEnds"
 
 
 class RememberedGpu(Document, frozen=True):
@@ -42,6 +43,9 @@ class AgentState(Document, frozen=True):
     log_alarms: tuple[LogAlarm, ...]
     """Accusations stay until somebody takes the file away."""
     gpus: tuple[RememberedGpu, ...]
+    unreadable_ends: int = 0
+    """Processes in a row that ended because nothing could be read. Not in the file while 0: it
+    reads as before there was such a count."""
 
 
 class StateLostError(Exception):
@@ -54,8 +58,9 @@ class StateNotKeptError(Exception):
 
 def encode_state(state: AgentState) -> bytes:
     """The file's bytes: RFC 8785 JSON with a SHA-256 over the state's own RFC 8785 form."""
-    digest = sha256_hex(canonical_json(state))
-    return canonical_json({"version": VERSION, "sha256": digest, "state": state})
+    kept = _kept(state)
+    digest = sha256_hex(canonical_json(kept))
+    return canonical_json({"version": VERSION, "sha256": digest, "state": kept})
 
 
 def decode_state(file: bytes) -> AgentState:
@@ -70,9 +75,17 @@ def decode_state(file: bytes) -> AgentState:
         state = msgspec.convert(document.get("state"), AgentState)
     except msgspec.ValidationError as error:
         raise StateLostError(str(error)) from error
-    if document.get("sha256") != sha256_hex(canonical_json(state)):
+    if document.get("sha256") != sha256_hex(canonical_json(_kept(state))):
         raise StateLostError("checksum does not match")
     return state
+
+
+def _kept(state: AgentState) -> dict[str, CanonicalValue]:
+    names = zip(state.__struct_encode_fields__, state.__struct_fields__, strict=True)
+    fields = {wire: getattr(state, name) for wire, name in names}
+    if not state.unreadable_ends:
+        del fields[_ENDS]
+    return fields
 
 
 class StateFile:

@@ -289,12 +289,13 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "refused, and repair time synchronisation.",
         ),
         ReasonCode.INVENTORY_INVALID: _Text(
-            "The inventory breaks a rule: a malformed value, a duplicate or too many entries.",
+            "A value that the class or the identity of a GPU needs is malformed, or occurs twice.",
             "Compare the value that the detail names with `nvidia-smi -q` on the node, then check"
             " the versions of driver and agent.",
         ),
         ReasonCode.INVENTORY_INCOMPLETE: _Text(
-            "A value that the class or the identity of a GPU needs could not be read.",
+            "What the node has cannot be decided: the GPUs cannot be counted or named, or a value "
+            "of the host or of every GPU could not be read.",
             "Look for the call that the detail names with `nvidia-smi -q` and `dmesg` (NVRM, Xid)"
             " on the node.",
         ),
@@ -465,7 +466,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "Compare the requirement with `gpuwarden gpus`; an 80 GB card reports about 79.6Gi.",
         ),
         ReasonCode.GPU_LOST: _Text(
-            "A GPU that the pod needs has stopped answering.",
+            "A GPU that the pod needs has stopped answering, or answers with errors.",
             "Check `dmesg` (NVRM, Xid) on the node, then reset the card with `nvidia-smi "
             "--gpu-reset` or replace it.",
         ),

@@ -2,17 +2,24 @@
 
 Each takes what pynvml returned and gives the fact in the spelling of the inventory;
 null where the answer is that there is none. Raises ValueError for an answer that
-cannot be read. Pure; knows pynvml's shapes but does not import it.
+cannot be read or would break a rule of the inventory: whatever a driver answers, it costs
+no more than that fact. Pure; knows pynvml's shapes but does not import it.
 """
 
 import math
 import uuid
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.gpu.facts import PciAddress, Platform
+from gpuwarden.evidence import inventory_rules as rules
 from gpuwarden.evidence.model import Fabric
+from gpuwarden.evidence.use_rules import is_pid
 
 _NO_SERIAL: Final = frozenset({"", "0", "N/A"})
+_MOST_MEMORY: Final = 1 << 50
+"""A pebibyte: more is no size of a GPU's memory."""
+_MULTI_GPU: Final = ("none", "ppcie", "nvle")
 _VIRT: Final = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 _COMPUTE: Final = ("default", "exclusive-thread", "prohibited", "exclusive-process")
 _ARCHITECTURE: Final = {
@@ -32,20 +39,43 @@ _FABRIC_COMPLETED: Final = 3
 _PLATFORM_WITH_CHASSIS: Final = 2
 
 
-def identifier(text: str) -> str | None:
+def identifier(answer: str) -> str | None:
     """A serial or part number; what means "none" is null."""
-    stripped = text.strip()
-    return None if stripped.upper() in _NO_SERIAL else stripped
+    stripped = answer.strip()
+    if stripped.upper() in _NO_SERIAL:
+        return None
+    return _such(stripped, known=rules.is_serial(stripped))
 
 
-def name(text: str) -> str | None:
+def text(answer: str) -> str | None:
     """The driver's own string; empty is null."""
-    return text or None
+    return _such(answer, known=rules.is_text(answer)) if answer else None
 
 
-def gsp(version: bytes) -> str | None:
+def version(answer: str) -> str | None:
+    """A version as the driver spells it; empty is null."""
+    return _such(answer, known=rules.is_version(answer)) if answer else None
+
+
+def gpu_uuid(answer: str) -> str:
+    """UUID of a physical GPU: what has none cannot be spoken of."""
+    return _such(answer, known=rules.is_gpu_uuid(answer))
+
+
+def mig_uuid(answer: str) -> str | None:
+    """UUID of a MIG device; empty is null."""
+    return _such(answer, known=rules.is_mig_uuid(answer)) if answer else None
+
+
+def _such(answer: str, *, known: bool) -> str:
+    if not known:
+        raise ValueError(answer)
+    return answer
+
+
+def gsp(answer: bytes) -> str | None:
     """GSP firmware version, which the binding leaves as bytes."""
-    return version.decode("ascii") or None
+    return version(answer.decode("ascii"))
 
 
 def current(modes: list[int]) -> bool:
@@ -60,7 +90,10 @@ def flag(value: int) -> bool:
 
 def total(memory: Any) -> int | None:  # noqa: ANN401 - either memory struct
     """Bytes in all; GPUs with unified memory report 0, which is null."""
-    return int(memory.total) or None
+    count = int(memory.total)
+    if count > _MOST_MEMORY:
+        raise ValueError(count)
+    return count or None
 
 
 def pci(info: Any) -> PciAddress:  # noqa: ANN401 - nvmlPciInfo_t
@@ -70,9 +103,8 @@ def pci(info: Any) -> PciAddress:  # noqa: ANN401 - nvmlPciInfo_t
 
 def bus(info: Any) -> str:  # noqa: ANN401 - nvmlPciInfo_t
     """PCI bus id, `00000000:1B:00.0`."""
-    text = str(info.busId)
-    bus_order(text)
-    return text
+    found = str(info.busId)
+    return _such(found, known=rules.is_bus_id(found))
 
 
 def bus_order(bus_id: str) -> tuple[int, int, int, int]:
@@ -86,9 +118,11 @@ def _ids(word: int) -> str:
     return f"{word & 0xFFFF:04x}:{word >> 16:04x}"
 
 
-def cuda(version: int) -> str | None:
+def cuda(number: int) -> str | None:
     """12080 is 12.8."""
-    return f"{version // 1000}.{version % 1000 // 10}" if version else None
+    if number < 0:
+        raise ValueError(number)
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
 def cc(feature: int, dev_tools: int, multi_gpu: int) -> str:
@@ -96,13 +130,14 @@ def cc(feature: int, dev_tools: int, multi_gpu: int) -> str:
     if dev_tools:
         return "devtools"
     if multi_gpu:
-        return {1: "ppcie", 2: "nvle"}[multi_gpu]
+        return _at(_MULTI_GPU, multi_gpu)
     return "on" if feature else "off"
 
 
-def capability(version: tuple[int, int]) -> str:
+def capability(numbers: tuple[int, int]) -> str:
     """CUDA compute capability, `9.0`."""
-    return f"{version[0]}.{version[1]}"
+    found = f"{numbers[0]}.{numbers[1]}"
+    return _such(found, known=rules.is_capability(found))
 
 
 def architecture(number: int) -> str | None:
@@ -122,7 +157,7 @@ def compute_mode(number: int) -> str:
 
 
 def _at(names: tuple[str, ...], number: int) -> str:
-    if number >= len(names):
+    if not 0 <= number < len(names):
         raise ValueError(number)
     return names[number]
 
@@ -152,8 +187,8 @@ def platform(info: Any) -> Platform:  # noqa: ANN401 - either platform struct
 
 def profile(device_name: str) -> str | None:
     """`1g.10gb` from `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-    _, found, text = device_name.rpartition(" MIG ")
-    return text.strip() or None if found else None
+    _, found, name = device_name.rpartition(" MIG ")
+    return version(name.strip()) if found else None
 
 
 def attributes_profile(attributes: Any) -> str | None:  # noqa: ANN401 - device attributes struct
@@ -162,9 +197,20 @@ def attributes_profile(attributes: Any) -> str | None:  # noqa: ANN401 - device 
     if not gpu or not attributes.memorySizeMB:
         return None
     size = f"{gpu}g.{math.ceil(attributes.memorySizeMB / 1024)}gb"
-    return size if compute in {0, gpu} else f"{compute}c.{size}"
+    return version(size if compute in {0, gpu} else f"{compute}c.{size}")
 
 
-def pids(processes: list[Any]) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class Pids:
+    """A list of running processes."""
+
+    pids: tuple[int, ...]
+    odd: bool
+    """Whether it held what is no process id; that is left out."""
+
+
+def pids(processes: list[Any]) -> Pids:
     """Process ids of a list of running processes."""
-    return tuple(process.pid for process in processes)
+    told = tuple(process.pid for process in processes)
+    known = tuple(pid for pid in told if is_pid(pid))
+    return Pids(known, odd=known != told)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.gpu.facts import DRIVER_GONE, LOST, DriverReloadedError, Failed, Outcome
+from agent.gpu.facts import DRIVER_GONE, LOST, Failed, Outcome
 from agent.gpu.nvml import Nvml, address
 from agent.gpu.reading import EventKind, GpuEvent
 from agent.gpu.survey import Device
@@ -53,8 +53,6 @@ def failure_notice(happening: Happening) -> GpuEvent | None:
 
 # --- registration
 
-_NOTHING_YET: Final = frozenset({"TIMEOUT"})
-
 
 class EventSet:
     """A set in the library; belongs to the session that made it."""
@@ -75,7 +73,6 @@ class EventSet:
             self._handle,
             milliseconds,
             to=self._happening,
-            absent=_NOTHING_YET,
         )
 
     def free(self, nvml: Nvml) -> None:
@@ -87,15 +84,24 @@ class EventSet:
         return Happening(gpu, int(data.eventType), int(data.eventData))
 
 
-def register(nvml: Nvml, devices: Mapping[str, Device]) -> EventSet | Failed | None:
-    """A set over those of `devices` that have such events; null where none has."""
+def register(
+    nvml: Nvml, devices: Mapping[str, Device], unwatched: Callable[[Failed], None]
+) -> EventSet | None:
+    """A set over those of `devices` that have such events; null where no set can be had.
+
+    `unwatched` hears of each failure: no events will come of that GPU, or of none.
+    """
     handle: Outcome[object] = nvml.ask("nvmlEventSetCreate")
+    if isinstance(handle, Failed):
+        unwatched(handle)
     if handle is None or isinstance(handle, Failed):
-        return handle
+        return None
     gpus: dict[int, str] = {}
     for uuid, device in devices.items():
-        types = nvml.ask("nvmlDeviceGetSupportedEventTypes", device.handle, to=_wanted)
-        if isinstance(types, int) and _registered(nvml, device, types, handle):
+        found = _registered(nvml, device, handle)
+        if isinstance(found, Failed):
+            unwatched(found)
+        elif found:
             gpus[address(device.handle)] = uuid
     return EventSet(handle, gpus)
 
@@ -104,9 +110,12 @@ def _wanted(supported: int) -> int | None:
     return (supported & WANTED) or None
 
 
-def _registered(nvml: Nvml, device: Device, types: int, handle: object) -> bool:
+def _registered(nvml: Nvml, device: Device, handle: object) -> Outcome[bool]:
+    types = nvml.ask("nvmlDeviceGetSupportedEventTypes", device.handle, to=_wanted)
+    if types is None or isinstance(types, Failed):
+        return types
     call = "nvmlDeviceRegisterEvents"
-    return nvml.ask(call, device.handle, types, handle, to=lambda _: True) is True
+    return nvml.ask(call, device.handle, types, handle, to=lambda _: True)
 
 
 # --- the thread that waits
@@ -172,10 +181,7 @@ class EventPump:
 
     def _serve(self) -> None:
         while (events := self._next_set()) is not None:
-            try:
-                outcome = events.wait(self._nvml, int(self._wait_s * 1000))
-            except DriverReloadedError as error:
-                outcome = error.failed
+            outcome = events.wait(self._nvml, int(self._wait_s * 1000))
             self._leave(drop=events if isinstance(outcome, Failed) else None)
             self._pass_on(outcome)
 

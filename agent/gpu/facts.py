@@ -1,7 +1,7 @@
 """What one pass over NVML found out, fact by fact, before anything is concluded. Pure.
 
-Each fact is a value, "does not exist" or a failure. Which NVML returns mean which is decided
-here, and nowhere else. `survey` fills the facts, `inventory` draws the conclusions.
+Each fact is a value, "does not exist" or a failure. What each return of each call means is
+decided in `consequences`. `survey` fills the facts, `inventory` draws the conclusions.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,6 @@ LOST: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND"})
 
 DRIVER_GONE: Final = frozenset({"DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"})
 """The kernel driver is not there, or not the one that this library belongs to."""
-
-UNAVAILABLE: Final = DRIVER_GONE | {"LIBRARY_NOT_FOUND"}
-"""NVML cannot be had at all."""
 
 NO_VALUE: Final = "INVALID_VALUE"
 """gpuwarden's own name for an answer that cannot be read as what it should be."""
@@ -130,6 +127,8 @@ class GpuFacts:
     platform: Outcome[Platform]
     module_id: Outcome[int]
     pids: Outcome[tuple[int, ...]]
+    pid_failures: tuple[Failed, ...] = ()
+    """Lists of processes that held what is no process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,9 @@ class DeviceSurvey:
     pci: Outcome[PciAddress]
     uuid: Outcome[str]
     facts: GpuFacts | None
-    """Null where the GPU is lost, or its place or UUID could not be read."""
+    """Null where the GPU is lost."""
     lost: Failed | None
+    """Why nothing can be had of it, or nothing by which it can be named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """From what one pass found to the inventory that is signed, the failed reads, and the processes.
 
-A GPU that was there before and no longer answers is reported as lost under its last
-UUID and keeps its place, so that no other GPU's index moves. A GPU that answers with
-another UUID in the same place replaces it: the Verifier decides what that means.
+A GPU that was there before and no longer answers, or no longer with its name, is reported as
+lost under its last UUID and keeps its place, so that no other GPU's index moves. One that has
+no name that is known is a failed read: the Verifier knows which enrolled GPU is missing. A GPU
+that answers with another UUID in the same place replaces it: the Verifier decides what that means.
 
 Pure: what was known before goes in, what is known now comes out.
 """
@@ -22,7 +23,6 @@ MAX_PROCESSES: Final = 1000
 """Of all GPUs together; what is beyond is left out and said to be."""
 
 _NOT_FOUND: Final = "GPU_NOT_FOUND"
-_NOT_SUPPORTED: Final = "NOT_SUPPORTED"
 _LISTING: Final = "nvmlDeviceGetComputeRunningProcesses"
 
 
@@ -91,10 +91,10 @@ def conclude(
     """`pod_of` gives the pod UID of a process id, or null."""
     failures = _Failures()
     answering = [gpu for device in survey.devices if (gpu := _answering(device))]
-    gone = _lost(survey, known, answering, failures)
-    unreadable = _unreadable(survey, failures)
-    gone += _vanished(survey, known, [*answering], gone, unreadable)
-    places = _places(answering, gone, unreadable)
+    gone, nameless = _lost(survey, known, answering)
+    _note_nameless(nameless, failures)
+    gone += _vanished(survey, known, answering, gone)
+    places = _places(answering, gone, nameless)
     inventory = Inventory(
         host=_host(survey, host, failures),
         gpus=_gpus(answering, places, failures),
@@ -123,31 +123,33 @@ def _bus(device: DeviceSurvey) -> str | None:
 
 
 def _lost(
-    survey: Survey,
-    known: tuple[KnownGpu, ...],
-    answering: list[_Answering],
-    failures: _Failures,
-) -> list[_Gone]:
-    """GPUs that report to be lost; one that was never seen whole is a failed read.
+    survey: Survey, known: tuple[KnownGpu, ...], answering: list[_Answering]
+) -> tuple[list[_Gone], list[DeviceSurvey]]:
+    """GPUs of which nothing can be had, and those among them that nobody knows by name.
 
-    Those with a known place come first. A lost handle reports nothing, and NVML's
-    indices close up behind a GPU that is gone: it is the one that had this index, or
+    Those with a known name or place come first. A handle that is refused reports nothing, and
+    NVML's indices close up behind a GPU that is gone: it is the one that had this index, or
     else any that nothing else was seen of.
     """
     taken = {bus for device in survey.devices if (bus := _bus(device))}
     answers = {gpu.uuid for gpu in answering}
     silent = [gpu for gpu in known if gpu.uuid not in answers]
     gone: dict[str, _Gone] = {}
-    for device in sorted(survey.devices, key=lambda device: _bus(device) is None):
+    nameless: list[DeviceSurvey] = []
+    for device in sorted(survey.devices, key=_how_little_is_known):
         if device.lost is None:
             continue
         left = [gpu for gpu in silent if gpu.uuid not in gone]
         gpu = _last_seen(device, left, [gpu for gpu in left if gpu.bus_id not in taken])
         if gpu is None:
-            failures.take("gpus", _bus(device), device.lost)
+            nameless.append(device)
         else:
             gone[gpu.uuid] = _Gone(gpu, device.lost.error)
-    return list(gone.values())
+    return list(gone.values()), nameless
+
+
+def _how_little_is_known(device: DeviceSurvey) -> int:
+    return (_bus(device) is None) + (not isinstance(device.uuid, str))
 
 
 def _last_seen(
@@ -156,26 +158,19 @@ def _last_seen(
     bus = _bus(device)
     if bus and isinstance(device.uuid, str):
         return KnownGpu(device.uuid, bus, device.index)
+    if isinstance(device.uuid, str):
+        return next((gpu for gpu in silent if gpu.uuid == device.uuid), None)
     if bus:
         return next((gpu for gpu in silent if gpu.bus_id == bus), None)
     same = (gpu for gpu in unseen if gpu.nvml_index == device.index)
     return next(same, next(iter(unseen), None))
 
 
-def _unreadable(survey: Survey, failures: _Failures) -> list[DeviceSurvey]:
-    """GPUs that answer but not with a UUID or a place: failed reads, and not gone."""
-    found = [gpu for gpu in survey.devices if gpu.facts is None and gpu.lost is None]
-    for device in found:
+def _note_nameless(nameless: list[DeviceSurvey], failures: _Failures) -> None:
+    """One failed read for each, of the first thing that would have named it."""
+    for device in nameless:
         gpu = device.uuid if isinstance(device.uuid, str) else _bus(device)
-        if _bus(device) is None:
-            failures.take("pciBusId", gpu, _required(device.pci, "nvmlDeviceGetPciInfo_v3"))
-        if device.uuid is not device.pci and not isinstance(device.uuid, str):
-            failures.take("uuid", gpu, _required(device.uuid, "nvmlDeviceGetUUID"))
-    return found
-
-
-def _required(outcome: Outcome[T], call: str) -> Outcome[T]:
-    return Failed(call, _NOT_SUPPORTED) if outcome is None else outcome
+        failures.take("pciBusId" if _bus(device) is None else "uuid", gpu, device.lost)
 
 
 def _vanished(
@@ -183,27 +178,22 @@ def _vanished(
     known: tuple[KnownGpu, ...],
     answering: list[_Answering],
     gone: list[_Gone],
-    unreadable: list[DeviceSurvey],
 ) -> list[_Gone]:
     """Known GPUs of which this pass saw nothing at all, in places that nobody else took."""
     if not isinstance(survey.count, int):
         return []
     uuids = {gpu.uuid for gpu in answering} | {other.gpu.uuid for other in gone}
     buses = {gpu.address.bus_id for gpu in answering} | {other.gpu.bus_id for other in gone}
-    buses |= {bus for device in unreadable if (bus := _bus(device))}
-    indices = {device.index for device in unreadable if _bus(device) is None}
     return [
-        _Gone(gpu, _NOT_FOUND)
-        for gpu in known
-        if gpu.uuid not in uuids and gpu.bus_id not in buses and gpu.nvml_index not in indices
+        _Gone(gpu, _NOT_FOUND) for gpu in known if gpu.uuid not in uuids and gpu.bus_id not in buses
     ]
 
 
 def _places(
-    answering: list[_Answering], gone: list[_Gone], unreadable: list[DeviceSurvey]
+    answering: list[_Answering], gone: list[_Gone], nameless: list[DeviceSurvey]
 ) -> dict[str, int]:
     buses = {gpu.address.bus_id for gpu in answering} | {other.gpu.bus_id for other in gone}
-    buses |= {bus for device in unreadable if (bus := _bus(device))}
+    buses |= {bus for device in nameless if (bus := _bus(device))}
     return {bus: place for place, bus in enumerate(sorted(buses, key=bus_order))}
 
 
@@ -296,6 +286,8 @@ def _processes(
     ]
     if answering and not lists:
         return None
+    for gpu in answering:
+        failures.note("processes", gpu.uuid, gpu.facts.pid_failures)
     pairs = sorted((uuid, pid) for uuid, pids in lists for pid in pids)
     if len(pairs) > MAX_PROCESSES:
         failures.take("processes", None, Failed(_LISTING, "TOO_MANY"))

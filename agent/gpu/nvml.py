@@ -15,9 +15,8 @@ from typing import Any, Final, TypeVar
 import pynvml
 
 from agent.gpu import decode
+from agent.gpu.consequences import Consequence, consequence
 from agent.gpu.facts import (
-    ABSENT,
-    DRIVER_GONE,
     NO_VALUE,
     DriverReloadedError,
     Failed,
@@ -27,9 +26,6 @@ from agent.gpu.facts import (
 from agent.gpu.worker import CallWatch
 
 T = TypeVar("T")
-
-OLDER_STRUCT: Final = ABSENT | {"ARGUMENT_VERSION_MISMATCH"}
-"""Absent where a call takes versioned structs and the driver may only know an older one."""
 
 _NAMES: Final[dict[int, str]] = {
     value: name.removeprefix("NVML_ERROR_")
@@ -80,21 +76,22 @@ class Nvml:
         call: str,
         *arguments: object,
         to: Callable[[Any], T | None] = _same,
-        absent: frozenset[str] = ABSENT,
+        row: str | None = None,
     ) -> Outcome[T]:
         """`pynvml.call(*arguments)` read as a fact by `to`, which may raise ValueError.
 
-        Returns in `absent`, and functions that library or binding lack, are null.
+        What is null and what a failure is in the table of `consequences`, by `row` where it is not
+        by `call`. Functions that the binding lacks are returned as the library would.
         """
         function = getattr(pynvml, call, None)
         if function is None:
-            return None
+            return self._failure(call, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, row or call)
         try:
             with self._watch.calling(call):
                 answer = function(*arguments)
             return to(answer)
         except pynvml.NVMLError as error:
-            return self._failure(call, error.value, absent)
+            return self._failure(call, error.value, row or call)
         except ValueError:
             return Failed(call, NO_VALUE)
 
@@ -105,14 +102,13 @@ class Nvml:
         struct: str,
         *,
         to: Callable[[Any], T | None],
-        absent: frozenset[str] = ABSENT,
     ) -> Outcome[T]:
         """Like `ask`, for calls that fill a struct, given by the binding's name for it."""
         shape = getattr(pynvml, struct, None)
         if shape is None:
             return None
         space = shape()
-        return self.ask(call, handle, ctypes.byref(space), to=lambda _: to(space), absent=absent)
+        return self.ask(call, handle, ctypes.byref(space), to=lambda _: to(space))
 
     def cc_settings(self) -> Outcome[str]:
         """Confidential-compute mode from the settings call, whose code the binding returns."""
@@ -122,11 +118,18 @@ class Nvml:
         if code is None or isinstance(code, Failed):
             return code
         if code != pynvml.NVML_SUCCESS:
-            return self._failure(call, code, OLDER_STRUCT)
-        return decode.cc(settings.ccFeature, settings.devToolsMode, settings.multiGpuMode)
+            return self._failure(call, code, call)
+        try:
+            return decode.cc(settings.ccFeature, settings.devToolsMode, settings.multiGpuMode)
+        except ValueError:
+            return Failed(call, NO_VALUE)
 
-    def _failure(self, call: str, code: int, absent: frozenset[str]) -> Failed | None:
+    def _failure(self, call: str, code: int, row: str) -> Failed | None:
         failed = Failed(call, error_name(code))
-        if failed.error in DRIVER_GONE:
-            raise DriverReloadedError(failed)
-        return None if failed.error in absent else failed
+        match consequence(row, failed.error):
+            case Consequence.NO_SUCH_FACT:
+                return None
+            case Consequence.PROCESS:
+                raise DriverReloadedError(failed)
+            case _:
+                return failed

@@ -8,7 +8,7 @@ the owner of the process must watch.
 NVML lists the GPUs when it is initialised. A session is kept while all it listed answers: closing
 it would let an idle GPU without persistence mode power down, and loses events in between. It is
 renewed within the reading as soon as a GPU of it is lost or the count differs, and before the
-reading while a known GPU is missing.
+reading while a GPU is missing or has no name.
 """
 
 import asyncio
@@ -106,10 +106,8 @@ class Session:
     def _listen(self, found: Pass) -> None:
         if self._pump.armed or not found.devices:
             return
-        events = register(self._nvml, found.devices)
-        if isinstance(events, Failed):
-            self._unwatched(events)
-        elif events is not None:
+        events = register(self._nvml, found.devices, self._unwatched)
+        if events is not None:
             self._pump.install(events)
 
 
@@ -153,6 +151,8 @@ class NvmlInventorySource:
         self._session = Session(Nvml(self._watches[0]), self._pump, self._unwatched)
         self._known = known
         self._lost: frozenset[str] = frozenset()
+        self._any_lost = False
+        """Whether the last pass found a GPU of which nothing, or no name, could be had."""
         self._state = NvmlState.READY
         self._listeners: set[asyncio.Queue[GpuEvent]] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -210,7 +210,8 @@ class NvmlInventorySource:
 
     def _pass(self) -> Conclusion:
         """On the NVML thread."""
-        found = self._session.read(renew=bool(self._lost))
+        found = self._session.read(renew=bool(self._lost) or self._any_lost)
+        self._any_lost = found.any_lost
         return conclude(found.survey, self._known, self._host, self._pod_of)
 
     def _ready(self, conclusion: Conclusion) -> InventoryReading:

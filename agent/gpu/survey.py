@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from agent.gpu import decode
+from agent.gpu.consequences import MEMORY_V2
 from agent.gpu.facts import (
-    ABSENT,
+    DRIVER_GONE,
     LOST,
+    NO_VALUE,
     DeviceLostError,
     DeviceSurvey,
     Failed,
@@ -23,7 +25,7 @@ from agent.gpu.facts import (
     Platform,
     Survey,
 )
-from agent.gpu.nvml import OLDER_STRUCT, Nvml
+from agent.gpu.nvml import Nvml
 from gpuwarden.evidence.model import Fabric, MigDevice, NvLink
 
 # --- one GPU
@@ -33,15 +35,14 @@ T = TypeVar("T")
 MAX_LINKS: Final = 36
 MAX_MIG: Final = 56
 _SWITCH: Final = 2
-_MEMORY_V2: Final = 0x02000028
+_MEMORY_VERSION_2: Final = 0x02000028
 _FABRICS: Final = (
     ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
     ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
     ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
 )
+_SILENT: Final = LOST | DRIVER_GONE
 _PLATFORMS: Final = ("c_nvmlPlatformInfo_v2_t", "c_nvmlPlatformInfo_v1_t")
-_NO_SUCH_LINK: Final = ABSENT | {"INVALID_ARGUMENT"}
-_NO_SUCH_MIG: Final = ABSENT | {"NOT_FOUND", "INVALID_ARGUMENT"}
 
 
 class Device:
@@ -50,14 +51,15 @@ class Device:
     def __init__(self, nvml: Nvml, handle: object) -> None:
         self._nvml = nvml
         self.handle = handle
+        self._odd_lists: list[Failed] = []
 
     def pci(self) -> Outcome[PciAddress]:
         """Place and ids."""
         return self._ask("nvmlDeviceGetPciInfo_v3", to=decode.pci)
 
     def uuid(self) -> Outcome[str]:
-        """UUID."""
-        return self._ask("nvmlDeviceGetUUID", to=decode.name)
+        """UUID of a physical GPU."""
+        return self._ask("nvmlDeviceGetUUID", to=decode.gpu_uuid)
 
     def facts(self) -> GpuFacts:
         """Everything else about a physical GPU."""
@@ -65,11 +67,11 @@ class Device:
         return GpuFacts(
             serial=self._ask("nvmlDeviceGetSerial", to=decode.identifier),
             board_part_number=self._ask("nvmlDeviceGetBoardPartNumber", to=decode.identifier),
-            product=self._name(),
-            vbios=self._ask("nvmlDeviceGetVbiosVersion", to=decode.name),
+            product=self._ask("nvmlDeviceGetName", to=decode.text),
+            vbios=self._ask("nvmlDeviceGetVbiosVersion", to=decode.version),
             gsp=self._gsp(),
             memory_bytes=self._memory(),
-            ecc=self._ecc(),
+            ecc=self._ask("nvmlDeviceGetEccMode", to=decode.current),
             mig=self._mig(),
             virt=self._ask("nvmlDeviceGetVirtualizationMode", to=decode.virtualization),
             compute_capability=self._ask(
@@ -83,6 +85,7 @@ class Device:
             platform=self._platform(),
             module_id=self._ask("nvmlDeviceGetModuleId"),
             pids=self._pids(),
+            pid_failures=tuple(self._odd_lists),
         )
 
     def _ask(
@@ -90,15 +93,12 @@ class Device:
         call: str,
         *arguments: object,
         to: Callable[[Any], T | None] = lambda value: value,
-        absent: frozenset[str] = ABSENT,
+        row: str | None = None,
     ) -> Outcome[T]:
-        return _present(self._nvml.ask(call, self.handle, *arguments, to=to, absent=absent))
+        return _present(self._nvml.ask(call, self.handle, *arguments, to=to, row=row))
 
     def _fill(self, call: str, struct: str, to: Callable[[Any], T]) -> Outcome[T]:
-        return _present(self._nvml.fill(call, self.handle, struct, to=to, absent=OLDER_STRUCT))
-
-    def _name(self) -> Outcome[str]:
-        return self._ask("nvmlDeviceGetName", to=decode.name)
+        return _present(self._nvml.fill(call, self.handle, struct, to=to))
 
     def _gsp(self) -> Outcome[str]:
         enabled = self._ask("nvmlDeviceGetGspFirmwareMode", to=decode.current)
@@ -107,14 +107,9 @@ class Device:
         return self._ask("nvmlDeviceGetGspFirmwareVersion", to=decode.gsp)
 
     def _memory(self) -> Outcome[int]:
-        newer = self._ask(
-            "nvmlDeviceGetMemoryInfo", _MEMORY_V2, to=decode.total, absent=OLDER_STRUCT
-        )
-        return self._ask("nvmlDeviceGetMemoryInfo", to=decode.total) if newer is None else newer
-
-    def _ecc(self) -> Outcome[bool]:
-        absent = ABSENT | {"VGPU_ECC_NOT_SUPPORTED"}
-        return self._ask("nvmlDeviceGetEccMode", to=decode.current, absent=absent)
+        call = "nvmlDeviceGetMemoryInfo"
+        newer = self._ask(call, _MEMORY_VERSION_2, to=decode.total, row=MEMORY_V2)
+        return self._ask(call, to=decode.total) if newer is None else newer
 
     def _links(self) -> LinkState:
         links: list[NvLink] = []
@@ -128,9 +123,7 @@ class Device:
 
     def _link_states(self, failures: list[Failed]) -> Iterator[tuple[int, bool]]:
         for number in range(MAX_LINKS):
-            active = self._ask(
-                "nvmlDeviceGetNvLinkState", number, to=decode.flag, absent=_NO_SUCH_LINK
-            )
+            active = self._ask("nvmlDeviceGetNvLinkState", number, to=decode.flag)
             if active is None:
                 return
             if isinstance(active, Failed):
@@ -140,11 +133,11 @@ class Device:
 
     def _peer(self, number: int, failures: list[Failed]) -> str | None:
         call = "nvmlDeviceGetNvLinkRemotePciInfo"
-        return _value(self._ask(call, number, to=decode.bus, absent=_NO_SUCH_LINK), failures)
+        return _value(self._ask(call, number, to=decode.bus), failures)
 
     def _ends_at_switch(self, number: int, failures: list[Failed]) -> bool:
         call = "nvmlDeviceGetNvLinkRemoteDeviceType"
-        return _value(self._ask(call, number, absent=_NO_SUCH_LINK), failures) == _SWITCH
+        return _value(self._ask(call, number), failures) == _SWITCH
 
     def _fabric(self, links: LinkState) -> Outcome[Fabric]:
         for call, struct in _FABRICS:
@@ -174,7 +167,12 @@ class Device:
 
     def _running(self, what: str) -> Outcome[tuple[int, ...]]:
         for version in ("_v3", "_v2"):
-            found = self._ask(f"nvmlDeviceGet{what}RunningProcesses{version}", to=decode.pids)
+            call = f"nvmlDeviceGet{what}RunningProcesses{version}"
+            found = self._ask(call, to=decode.pids)
+            if isinstance(found, decode.Pids):
+                if found.odd:
+                    self._odd_lists.append(Failed(call, NO_VALUE))
+                return found.pids
             if found is not None:
                 return found
         return None
@@ -195,7 +193,7 @@ class Device:
         count = _value(self._ask("nvmlDeviceGetMaxMigDeviceCount", to=int), failures) or 0
         for index in range(min(count, MAX_MIG)):
             call = "nvmlDeviceGetMigDeviceHandleByIndex"
-            handle: Outcome[Any] = self._ask(call, index, absent=_NO_SUCH_MIG)
+            handle: Outcome[Any] = self._ask(call, index)
             if isinstance(handle, Failed):
                 failures.append(handle)
             elif handle is not None:
@@ -203,7 +201,7 @@ class Device:
 
     def as_mig(self, failures: list[Failed]) -> MigDevice | None:
         """The facts of a MIG device; null where it has no UUID."""
-        uuid = _value(self.uuid(), failures)
+        uuid = _value(self._ask("nvmlDeviceGetUUID", to=decode.mig_uuid), failures)
         if uuid is None:
             return None
         profile = _value(self._ask("nvmlDeviceGetName", to=decode.profile), failures)
@@ -217,7 +215,8 @@ class Device:
 
 
 def _present(outcome: Outcome[T]) -> Outcome[T]:
-    if isinstance(outcome, Failed) and outcome.error in LOST:
+    """Raises DeviceLostError where the return says that of the GPU as a whole."""
+    if isinstance(outcome, Failed) and outcome.error in _SILENT:
         raise DeviceLostError(outcome)
     return outcome
 
@@ -242,7 +241,7 @@ class Pass:
 
     @property
     def any_lost(self) -> bool:
-        """Whether a handle of this session leads nowhere now."""
+        """Whether a handle of this session leads nowhere now, or to no GPU with a name."""
         return any(device.lost for device in self.survey.devices)
 
 
@@ -254,18 +253,13 @@ def take(nvml: Nvml) -> Pass:
         _device(nvml, index, devices) for index in range(count if isinstance(count, int) else 0)
     )
     survey = Survey(
-        driver=nvml.ask("nvmlSystemGetDriverVersion", to=decode.name),
-        cuda=_cuda(nvml),
+        driver=nvml.ask("nvmlSystemGetDriverVersion", to=decode.version),
+        cuda=nvml.ask("nvmlSystemGetCudaDriverVersion_v2", to=decode.cuda),
         cc=_cc(nvml),
         count=count,
         devices=surveys,
     )
     return Pass(survey, devices)
-
-
-def _cuda(nvml: Nvml) -> Outcome[str]:
-    absent = ABSENT | {"LIBRARY_NOT_FOUND"}  # libcuda's, which a node need not have
-    return nvml.ask("nvmlSystemGetCudaDriverVersion_v2", to=decode.cuda, absent=absent)
 
 
 def _cc(nvml: Nvml) -> Outcome[str]:
@@ -279,10 +273,9 @@ def _cc(nvml: Nvml) -> Outcome[str]:
 
 
 def _device(nvml: Nvml, index: int, devices: dict[str, Device]) -> DeviceSurvey:
-    handle: Outcome[Any] = nvml.ask("nvmlDeviceGetHandleByIndex", index, absent=frozenset())
+    handle: Outcome[Any] = nvml.ask("nvmlDeviceGetHandleByIndex", index)
     if isinstance(handle, Failed):
-        lost = handle if handle.error in LOST else None
-        return DeviceSurvey(index, pci=handle, uuid=handle, facts=None, lost=lost)
+        return DeviceSurvey(index, pci=handle, uuid=handle, facts=None, lost=handle)
     return _asked(Device(nvml, handle), index, devices)
 
 
@@ -295,6 +288,7 @@ def _asked(device: Device, index: int, devices: dict[str, Device]) -> DeviceSurv
     try:
         pci = device.pci()
         uuid = device.uuid()
+        lost = next((x for x in (pci, uuid) if isinstance(x, Failed)), None)
         if isinstance(pci, PciAddress) and isinstance(uuid, str):
             facts = device.facts()
             devices[uuid] = device

@@ -14,6 +14,7 @@ from controller.fleet.enrollment import (
     EnrollmentRecord,
 )
 from controller.policy import Level
+from gpuwarden.evidence.auxiliary_facts import Dropped
 from gpuwarden.evidence.class_document import ClassDocument
 from gpuwarden.evidence.known_inventory import KnownInventory
 from gpuwarden.evidence.model import (
@@ -22,6 +23,7 @@ from gpuwarden.evidence.model import (
     FailedRead,
     FailureNotice,
     Hello,
+    Inventory,
     LostGpu,
     WitnessedCheckpoint,
 )
@@ -40,6 +42,9 @@ class AppraisedInventory:
 
     known: KnownInventory
     failed_reads: tuple[FailedRead, ...]
+    inventory: Inventory
+    """What is left of it without malformed facts; the very object where nothing was malformed."""
+    dropped: tuple[Dropped, ...]
     standing: object
     """The `Standing` under which it was appraised; only ever compared."""
     node_uid: str | None

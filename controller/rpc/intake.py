@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from controller.fleet.attestation_result import (
     Accepted,
+    EnrollmentChange,
     FailureNoticeAccepted,
     Refused,
     StreamState,
@@ -135,9 +136,11 @@ class EvidenceIntake:
                 return result
             change = result.enrollment
             try:
-                await write(self._store, change.old, change.new)
+                is_written = await write(self._store, change.old, change.new)
             except EnrollmentUnavailableError as error:
                 return _stale(result, str(error))
+            if is_written and (record := completed_record(change, result)) is not None:
+                self._audit.note(record)
             result = appraise()
         if isinstance(result, Accepted) and result.enrollment is not None:
             return _stale(result, "the node's enrolment changes faster than it can be written")
@@ -277,6 +280,25 @@ def accepted_record(
             **_bundle(archived_evidence),
         },
         archived_evidence=archived_evidence,
+    )
+
+
+def completed_record(change: EnrollmentChange, accepted: Accepted) -> Record | None:
+    """Enrolled GPUs that have a serial now and had none; None where there are none."""
+    before = {x.uuid: x.serial for x in change.old.gpus} if change.old else {}
+    gained: list[Json] = [
+        f"{x.uuid} {x.serial}"
+        for x in change.new.gpus
+        if x.serial is not None and before.get(x.uuid, x.serial) is None
+    ]
+    if not gained:
+        return None
+    return Record(
+        RecordKind.NODE_ENROLLMENT,
+        actor=str(accepted.stream.peer),
+        subject=f"node/{accepted.node}",
+        decision="completed",
+        refs={"serials": gained, "evidence": accepted.evidence_digest},
     )
 
 

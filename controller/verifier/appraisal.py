@@ -34,14 +34,19 @@ from controller.verifier.inventory import (
     next_record,
     offered_gpus,
     unenrolled_lost,
-    warnings_about_reads,
 )
 from controller.verifier.message import Opened
+from controller.verifier.reads import failed_reads_of, readable, warnings_of_readings
 from controller.verifier.session import NodeStanding
+from gpuwarden.evidence.auxiliary_facts import (
+    Dropped,
+    without_malformed_facts,
+    without_malformed_use,
+)
 from gpuwarden.evidence.canonical import canonical_json
 from gpuwarden.evidence.class_document import ClassDocument, attestation_hash, class_document
 from gpuwarden.evidence.known_inventory import KnownInventory
-from gpuwarden.evidence.model import Evidence, LostGpu
+from gpuwarden.evidence.model import Evidence, FailedRead, Inventory, LostGpu
 from gpuwarden.evidence.node_identity import NodeIdentity, identity_digest, node_identity
 from gpuwarden.evidence.use_rules import contradictions
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -78,22 +83,30 @@ class Appraiser:
         before = opened.stream.appraised
         if before is not None and not before.shows(evidence):
             before = None
-        if malformed := malformed_refusals(evidence, has_known_inventory=before is not None):
-            return _refused(opened, malformed)
         if before is None:
-            compact = compacted(evidence.inventory)
-            evidence = msgspec.structs.replace(evidence, inventory=compact)
-        elif evidence.inventory is not before.known.inventory:
-            evidence = msgspec.structs.replace(evidence, inventory=before.known.inventory)
-        question = self._question(opened, evidence)
-        lost = lost_gpus(evidence.inventory, question.enrolled_gpus)
+            shown = _shown(evidence)
+            if malformed := malformed_refusals(shown.judged(evidence)):
+                return _refused(opened, malformed)
+            shown = shown.compacted()
+        else:
+            shown = _Shown(
+                before.known.inventory, before.failed_reads, before.inventory, before.dropped
+            )
+        question = self._question(opened, shown.judged(evidence))
+        lost = lost_gpus(
+            question.evidence.inventory, question.enrolled_gpus, question.reads.missing
+        )
         contested = contested_claims(question)
         if found := inventory_refusals(question, contested):
             refusal = _refused(opened, found, lost, contested)
             return replace(refusal, candidate=_candidate(refusal, question))
         standing = self.hardware(
             HardwareQuestion(
-                evidence, opened.stream, question.enrolled_gpus, self.found.standing, self.now_ns
+                question.evidence,
+                opened.stream,
+                question.enrolled_gpus,
+                self.found.standing,
+                self.now_ns,
             )
         )
         if isinstance(standing, Refusal):
@@ -101,7 +114,7 @@ class Appraiser:
         if standing is not question.standing:
             question = replace(question, standing=standing)
         if before is None or not before.holds(standing, question.node.uid):
-            before = self._appraised(question)
+            before = self._appraised(question, shown)
         if found := policy_refusals(
             self.known.policy, before.document, standing.level, before.attestation_hash
         ):
@@ -111,8 +124,17 @@ class Appraiser:
     def _question(self, opened: Opened, evidence: Evidence) -> InventoryQuestion:
         name, enrollment, policy = opened.stream.node, self.known.enrollment, self.known.policy
         record = enrollment.records.get(name)
+        enrolled_gpus = enrolled_by_uuid(record)
+        evidence, odd_use = without_malformed_use(evidence)
+        reads = readable(evidence, enrolled_gpus)
+        answering = evidence.inventory.gpus
+        if reads.inventory is not evidence.inventory:
+            evidence = msgspec.structs.replace(evidence, inventory=reads.inventory)
         return InventoryQuestion(
             evidence=evidence,
+            answering=answering,
+            reads=reads,
+            odd_use=odd_use,
             node_name=name,
             node=self.found.node,
             standing=self.found.standing,
@@ -120,15 +142,17 @@ class Appraiser:
             policy=policy,
             enrollment_required=self.settings.enrollment_required,
             record=record,
-            enrolled_gpus=enrolled_by_uuid(record),
+            enrolled_gpus=enrolled_gpus,
             pool=policy.pool(name),
         )
 
-    def _appraised(self, question: InventoryQuestion) -> AppraisedInventory:
+    def _appraised(self, question: InventoryQuestion, shown: "_Shown") -> AppraisedInventory:
         document, identity = self._class(question), self._identity(question)
         return AppraisedInventory(
-            known=KnownInventory.of(question.evidence.inventory),
-            failed_reads=question.evidence.failed_reads,
+            known=KnownInventory.of(shown.sent),
+            failed_reads=shown.failed_reads,
+            inventory=shown.inventory,
+            dropped=shown.dropped,
             standing=question.standing,
             node_uid=question.node.uid,
             document=document,
@@ -181,11 +205,40 @@ class Appraiser:
             identity_digest=appraised.identity_digest,
             identity_document=appraised.identity_document,
             lost=lost,
-            warnings=_warnings(opened, question),
+            warnings=_warnings(opened, question, appraised.dropped),
             challenge_issued_ns=self.issued.issued_ns,
             fresh_until_ns=self.issued.issued_ns + self.settings.lease_ns,
             enrollment=_enrollment(opened, question),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An inventory as it was sent, and what is left of it without malformed facts."""
+
+    sent: Inventory
+    failed_reads: tuple[FailedRead, ...]
+    """As they were sent."""
+    inventory: Inventory
+    dropped: tuple[Dropped, ...]
+
+    def judged(self, evidence: Evidence) -> Evidence:
+        """The evidence with what is left; what was dropped counts as not read."""
+        if self.inventory is evidence.inventory:
+            return evidence
+        reads = (*self.failed_reads, *failed_reads_of(self.dropped))
+        return msgspec.structs.replace(evidence, inventory=self.inventory, failed_reads=reads)
+
+    def compacted(self) -> "_Shown":
+        """The same, sharing with others what is large."""
+        sent = compacted(self.sent)
+        left = sent if self.inventory is self.sent else compacted(self.inventory)
+        return replace(self, sent=sent, inventory=left)
+
+
+def _shown(evidence: Evidence) -> _Shown:
+    left, dropped = without_malformed_facts(evidence.inventory)
+    return _Shown(evidence.inventory, evidence.failed_reads, left, dropped)
 
 
 def unreadable(opened: Opened, refusal: Refusal) -> Refused:
@@ -216,15 +269,18 @@ def _candidate(refusal: Refused, question: InventoryQuestion) -> Candidate | Non
         code=refusal.code,
         node_uid=question.node.uid,
         spire_agent=question.standing.spire_agent,
-        gpus=offered_gpus(question.evidence.inventory, question.standing.identity_keys),
+        gpus=offered_gpus(question),
         evidence_digest=refusal.evidence_digest,
     )
 
 
-def _warnings(opened: Opened, question: InventoryQuestion) -> tuple[str, ...]:
+def _warnings(
+    opened: Opened, question: InventoryQuestion, dropped: tuple[Dropped, ...]
+) -> tuple[str, ...]:
     found = (
         *((opened.warning,) if opened.warning else ()),
-        *warnings_about_reads(question.evidence),
+        *warnings_of_readings(question.evidence, question.reads),
+        *(str(x) for x in (*dropped, *question.odd_use)),
         *unenrolled_lost(question.evidence.inventory, question.enrolled_gpus),
         *contradictions(question.evidence, frozenset(question.enrolled_gpus)),
     )

@@ -1,11 +1,13 @@
 """Step 16: whether an inventory is whole, allowed here, and the one that this node is known by.
 
 Enrolled GPUs only narrow. A GPU that is missing is lost and the node stays; a GPU that is new, or
-whose serial changed, is another machine until an operator decides otherwise.
+whose serial changed, is another machine until an operator decides otherwise. What could not be
+read, and what that costs, is in `reads`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from controller.fleet.attestation_result import VANISHED
@@ -19,12 +21,12 @@ from controller.fleet.enrollment import (
 )
 from controller.policy import Level, NodePool, Policy
 from controller.verifier.context import Standing
-from gpuwarden.evidence.class_document import CLASS_FACTS, unread_facts
+from controller.verifier.reads import Readable
+from gpuwarden.evidence.auxiliary_facts import Dropped
 from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import Evidence, Gpu, Inventory, LostGpu
-from gpuwarden.evidence.node_identity import IDENTITY_FACTS, serial
+from gpuwarden.evidence.node_identity import serial
 from gpuwarden.evidence.strict_json import quote
-from gpuwarden.evidence.use_rules import use_findings
 from gpuwarden.reasons import ReasonCode, Refusal
 
 UNKNOWN_INDEX = -1
@@ -32,15 +34,22 @@ UNKNOWN_INDEX = -1
 
 
 def lost_gpus(
-    inventory: Inventory, enrolled_gpus: Mapping[str, EnrolledGpu]
+    inventory: Inventory,
+    enrolled_gpus: Mapping[str, EnrolledGpu],
+    nameless: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[LostGpu, ...]:
-    """Enrolled GPUs that do not answer; before first use those that the agent reports."""
+    """Enrolled GPUs that do not answer; before first use those that the agent reports.
+
+    `nameless`: why those among them do not that answer without their name.
+    """
     answering = {x.uuid for x in inventory.gpus}
     reported = {x.uuid: x for x in inventory.lost}
     if not enrolled_gpus:
         return inventory.lost
     missing = (x for x in enrolled_gpus.values() if x.uuid not in answering)
-    return tuple(reported.get(x.uuid) or _vanished(x) for x in missing)
+    return tuple(
+        reported.get(x.uuid) or _vanished(x, nameless.get(x.uuid, VANISHED)) for x in missing
+    )
 
 
 def claimed_uuids(
@@ -51,15 +60,26 @@ def claimed_uuids(
     return tuple(sorted({*(x.uuid for x in inventory.gpus), *lost}))
 
 
-def _changes(inventory: Inventory, enrolled_gpus: Mapping[str, EnrolledGpu]) -> Iterator[str]:
-    """What is other than enrolled, one line each; nothing before first use."""
+def _claimed(question: "InventoryQuestion") -> tuple[str, ...]:
+    """The same, with GPUs that are not whole."""
+    claimed = claimed_uuids(question.evidence.inventory, question.enrolled_gpus)
+    return tuple(sorted({*claimed, *(x.uuid for x in question.answering)}))
+
+
+def _changes(question: "InventoryQuestion") -> Iterator[str]:
+    """What is other than enrolled, one line each; nothing before first use.
+
+    A GPU that is not enrolled is a change whatever else of it was read.
+    """
+    enrolled_gpus = question.enrolled_gpus
     if not enrolled_gpus:
         return
-    for gpu in inventory.gpus:
+    whole = {x.uuid for x in question.evidence.inventory.gpus}
+    for gpu in question.answering:
         enrolled_gpu = enrolled_gpus.get(gpu.uuid)
         if enrolled_gpu is None:
             yield f"{gpu.uuid} is not one of the {len(enrolled_gpus)} enrolled GPUs"
-        elif _contradicts(enrolled_gpu, gpu):
+        elif gpu.uuid in whole and _contradicts(enrolled_gpu, gpu):
             yield f"serial of {gpu.uuid} is {serial(gpu.serial)}, {enrolled_gpu.serial} is enrolled"
 
 
@@ -75,10 +95,15 @@ def unenrolled_lost(
         )
 
 
-def offered_gpus(inventory: Inventory, identity_keys: Mapping[str, str]) -> tuple[EnrolledGpu, ...]:
+def offered_gpus(question: "InventoryQuestion") -> tuple[EnrolledGpu, ...]:
     """The GPUs that answer, as they would be enrolled, sorted by UUID."""
+    keys = question.standing.identity_keys
+    whole = {x.uuid for x in question.evidence.inventory.gpus}
     gpus = (
-        _enrolled_gpu(x, None, identity_keys.get(x.uuid), enrolled=False) for x in inventory.gpus
+        _enrolled_gpu(x, None, keys.get(x.uuid), enrolled=False)
+        if x.uuid in whole
+        else _known_by_name(x, enrolled=False)
+        for x in question.answering
     )
     return tuple(sorted(gpus, key=lambda x: x.uuid))
 
@@ -98,9 +123,7 @@ def accepted_gpus(
     )
     present = {x.uuid: x for x in gpus}
     lost = {
-        x.uuid: EnrolledGpu(
-            x.uuid, pci_bus_id=x.pci_bus_id, enrolled=x.uuid in enrolled, complete=False
-        )
+        x.uuid: _known_by_name(x, enrolled=x.uuid in enrolled)
         for x in inventory.lost
         if not enrolled_gpus
     }
@@ -122,28 +145,39 @@ def next_record(
     return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
 
 
-def _vanished(enrolled_gpu: EnrolledGpu) -> LostGpu:
+def _vanished(enrolled_gpu: EnrolledGpu, error: str) -> LostGpu:
     return LostGpu(
         uuid=enrolled_gpu.uuid,
         index=UNKNOWN_INDEX,
         pci_bus_id=enrolled_gpu.pci_bus_id or "",
-        error=VANISHED,
+        error=error,
     )
 
 
+def _known_by_name(gpu: Gpu | LostGpu, *, enrolled: bool) -> EnrolledGpu:
+    """Enrolled without what was not read; the first whole reading completes it."""
+    return EnrolledGpu(gpu.uuid, pci_bus_id=gpu.pci_bus_id, enrolled=enrolled, complete=False)
+
+
 def _contradicts(enrolled_gpu: EnrolledGpu, gpu: Gpu) -> bool:
-    return enrolled_gpu.complete and enrolled_gpu.serial != serial(gpu.serial)
+    """Whether the serial is another one.
+
+    One that only now is reported is not: a newer driver knows more. One that is no longer
+    reported is a failed read (see `reads`).
+    """
+    return enrolled_gpu.serial is not None and enrolled_gpu.serial != serial(gpu.serial)
 
 
 def _enrolled_gpu(
     gpu: Gpu, enrolled_gpu: EnrolledGpu | None, identity_key: str | None, *, enrolled: bool
 ) -> EnrolledGpu:
-    if (
-        enrolled_gpu is not None
-        and enrolled_gpu.complete
-        and (enrolled_gpu.identity_key or not identity_key)
-    ):
-        return enrolled_gpu
+    """What was enrolled stays; what was not known then is filled in."""
+    if enrolled_gpu is not None and enrolled_gpu.complete:
+        shown = enrolled_gpu.serial or serial(gpu.serial)
+        key = enrolled_gpu.identity_key or identity_key
+        if (shown, key) == (enrolled_gpu.serial, enrolled_gpu.identity_key):
+            return enrolled_gpu
+        return replace(enrolled_gpu, serial=shown, identity_key=key)
     return EnrolledGpu(
         uuid=gpu.uuid,
         serial=serial(gpu.serial),
@@ -155,9 +189,6 @@ def _enrolled_gpu(
 
 # --- findings
 
-NEEDED_FACTS: Final = CLASS_FACTS | IDENTITY_FACTS
-"""A failed read of any other fact is a warning."""
-
 _ORDER: Final = {code: position for position, code in enumerate(ReasonCode)}
 _LISTED: Final = 4
 
@@ -167,6 +198,12 @@ class InventoryQuestion:
     """One inventory and everything it is compared with, looked up once."""
 
     evidence: Evidence
+    """Without malformed auxiliary facts, and with unhealthy GPUs among the lost ones."""
+    answering: tuple[Gpu, ...]
+    """All GPUs that show their name, unhealthy ones included."""
+    reads: Readable
+    odd_use: tuple[Dropped, ...]
+    """What was malformed of allocations, processes and pods."""
     node_name: str
     node: KnownNode
     standing: Standing
@@ -186,34 +223,26 @@ def inventory_refusals(
 ) -> tuple[Refusal, ...]:
     """Everything that step 16 finds in a well-formed inventory, the winning code first."""
     found = [
-        *_incomplete(question.evidence),
+        *_incomplete(question.reads),
         *_empty(question.evidence),
         *_denied(question),
         *(_twice(x) for x in contested),
         *_uid_changed(question),
         *_not_enrolled(question),
-        *(
-            Refusal(ReasonCode.INVENTORY_CHANGED, x)
-            for x in _changes(question.evidence.inventory, question.enrolled_gpus)
-        ),
+        *(Refusal(ReasonCode.INVENTORY_CHANGED, x) for x in _changes(question)),
     ]
     return tuple(sorted(found, key=lambda x: _ORDER[x.code]))
 
 
-def malformed_refusals(evidence: Evidence, *, has_known_inventory: bool) -> tuple[Refusal, ...]:
-    """What makes the evidence no account of a node: nothing else can be said about it then.
-
-    An inventory that was found well-formed before is not looked at again.
-    """
-    lines = [*use_findings(evidence)]
-    if not has_known_inventory:
-        lines = [*inventory_findings(evidence.inventory), *_nameless(evidence), *lines]
+def malformed_refusals(evidence: Evidence) -> tuple[Refusal, ...]:
+    """What makes the evidence no account of a node: nothing else can be said about it then."""
+    lines = [*inventory_findings(evidence.inventory), *_nameless(evidence)]
     return tuple(Refusal(ReasonCode.INVENTORY_INVALID, x) for x in lines)
 
 
 def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
     """The GPUs that the node names but may not have, with their owners."""
-    uuids = claimed_uuids(question.evidence.inventory, question.enrolled_gpus)
+    uuids = _claimed(question)
     listed, by_serial = _listed_uuids(question), _enrolled_by_serial(question)
     found = ((x, _owner(question, x, listed=x in listed, board=by_serial.get(x))) for x in uuids)
     return tuple(
@@ -228,13 +257,6 @@ def enrolled_uuids(question: InventoryQuestion) -> frozenset[str]:
     return _listed_uuids(question) | _enrolled_by_serial(question).keys()
 
 
-def warnings_about_reads(evidence: Evidence) -> tuple[str, ...]:
-    """Failed reads that cost nothing but the fact itself."""
-    facts = frozenset(x.fact for x in evidence.failed_reads) - NEEDED_FACTS
-    lines = unread_facts(evidence.failed_reads, facts)
-    return tuple(f"not read: {quote(x)}" for x in lines)
-
-
 def _nameless(evidence: Evidence) -> Iterator[str]:
     """A PCI identity may be missing only where its read failed."""
     failed = {(x.fact, x.gpu) for x in evidence.failed_reads}
@@ -244,9 +266,9 @@ def _nameless(evidence: Evidence) -> Iterator[str]:
                 yield f"{gpu.uuid} has no {fact} and no failed read of it"
 
 
-def _incomplete(evidence: Evidence) -> Iterator[Refusal]:
-    if unread := unread_facts(evidence.failed_reads, NEEDED_FACTS):
-        yield Refusal(ReasonCode.INVENTORY_INCOMPLETE, f"not read: {_list(unread)}")
+def _incomplete(reads: Readable) -> Iterator[Refusal]:
+    if reads.undecidable:
+        yield Refusal(ReasonCode.INVENTORY_INCOMPLETE, f"not read: {_list(reads.undecidable)}")
 
 
 def _empty(evidence: Evidence) -> Iterator[Refusal]:
@@ -261,7 +283,7 @@ def _empty(evidence: Evidence) -> Iterator[Refusal]:
 def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
     """Quarantine entries follow the hardware, except where this node had it enrolled already."""
     enrolled_gpus, denied = question.enrolled_gpus, question.policy.denied_keys
-    for gpu in question.evidence.inventory.gpus:
+    for gpu in question.answering:
         if denied and denied & _keys(gpu, question.standing):
             yield Refusal(ReasonCode.GPU_DENIED, f"policy denies {gpu.uuid}")
         elif gpu.uuid not in enrolled_gpus and (
@@ -296,8 +318,7 @@ def _reattested(question: InventoryQuestion) -> bool:
         standing.level.rank >= Level.L1.rank
         and record is not None
         and standing.spire_agent not in {None, record.spire_agent}
-        and set(claimed_uuids(question.evidence.inventory, question.enrolled_gpus))
-        == set(question.enrolled_gpus)
+        and set(_claimed(question)) == set(question.enrolled_gpus)
     )
 
 
@@ -308,7 +329,7 @@ def _not_enrolled(question: InventoryQuestion) -> Iterator[Refusal]:
     if not (question.enrollment_required or lists):
         return
     enrolled, enrolled_gpus = enrolled_uuids(question), question.enrolled_gpus
-    for gpu in question.evidence.inventory.gpus:
+    for gpu in question.answering:
         if gpu.uuid not in enrolled and (not enrolled_gpus or gpu.uuid in enrolled_gpus):
             yield Refusal(ReasonCode.INVENTORY_NOT_ENROLLED, f"nobody enrolled {gpu.uuid} here")
 
@@ -324,7 +345,7 @@ def _enrolled_by_serial(question: InventoryQuestion) -> Mapping[str, str]:
     pool = question.pool
     if pool is None or not pool.serials:
         return {}
-    shown = ((x.uuid, serial(x.serial)) for x in question.evidence.inventory.gpus)
+    shown = ((x.uuid, serial(x.serial)) for x in question.answering)
     return {uuid: text for uuid, text in shown if text in pool.serials}
 
 

@@ -53,6 +53,10 @@ class RecordKind(StrEnum):
         "node.quarantine",
         "change of a quarantine entry in the store: `stands`, `lifted`, or `lost` and rewritten",
     )
+    NODE_ENROLLMENT = (
+        "node.enrollment",
+        "an enrolled GPU gained a fact that was unknown when it was enrolled: `completed`",
+    )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
     SPIRE_STATUS = "spire.status", "what the SPIRE server reports of an agent changed"
     FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"

@@ -61,6 +61,41 @@ def is_mig_uuid(text: str) -> bool:
     return _MIG_UUID.fullmatch(text) is not None
 
 
+def is_version(text: str) -> bool:
+    """Whether `text` may be a driver, firmware or profile name."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def is_text(text: str) -> bool:
+    """Whether `text` may be a product or other name for people."""
+    return _TEXT.fullmatch(text) is not None
+
+
+def is_serial(text: str) -> bool:
+    """Whether `text` may be a serial or part number."""
+    return _SERIAL.fullmatch(text) is not None
+
+
+def is_bus_id(text: str) -> bool:
+    """Whether `text` is a PCI bus id."""
+    return _BUS_ID.fullmatch(text) is not None
+
+
+def is_capability(text: str) -> bool:
+    """Whether `text` is a CUDA compute capability."""
+    return _CAPABILITY.fullmatch(text) is not None
+
+
+def is_small(number: int) -> bool:
+    """Whether a document may hold the number."""
+    return 0 <= number <= MAX_INT
+
+
+def is_fabric(fabric: Fabric) -> bool:
+    """Whether membership in an NVLink fabric is well-formed."""
+    return not tuple(_fabric("fabric", fabric))
+
+
 def _findings(inventory: Inventory) -> Iterator[str]:
     yield from _host(inventory.host)
     yield from _count("gpus", len(inventory.gpus), MAX_GPUS)

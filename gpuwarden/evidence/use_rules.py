@@ -1,24 +1,18 @@
 """What a well-formed account of the use of GPUs is: kubelet's allocations, processes, and pods.
 
-Pure, and only about form and about names: that kubelet speaks of a device which the node does
-not have, or gives one device to two containers, happens (a card that fell off, a pod that is
-just ending) and is said, not refused. Only `GPU-<uuid>` and `MIG-<uuid>`, also as replicas of
-time slicing (`…::3`), name hardware; any other id of a device plugin or DRA driver names none.
+Pure, and only about form and about names; `auxiliary_facts` drops what is malformed. That kubelet
+speaks of a device which the node does not have, or gives one device to two containers, happens (a
+card that fell off, a pod that is just ending) and is said, not refused. Only `GPU-<uuid>` and
+`MIG-<uuid>`, also as replicas of time slicing (`…::3`), name hardware; any other id of a device
+plugin or DRA driver names none.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
 from gpuwarden.evidence.inventory_rules import is_gpu_uuid, is_mig_uuid
-from gpuwarden.evidence.model import (
-    Allocation,
-    Evidence,
-    EvidenceWithPods,
-    GpuProcess,
-    Inventory,
-)
+from gpuwarden.evidence.model import Allocation, Evidence, GpuProcess, Inventory
 from gpuwarden.evidence.strict_json import quote
 
 MAX_ALLOCATIONS: Final = 1000
@@ -42,14 +36,34 @@ _POD_UID: Final = re.compile(
 _REPLICA: Final = re.compile(r"(.*)::[0-9]{1,6}")
 
 
-def use_findings(evidence: Evidence) -> tuple[str, ...]:
-    """Everything that is malformed in allocations and processes, one line each."""
-    return tuple(_findings(evidence))
+def is_pid(number: int) -> bool:
+    """Whether a process can have this id."""
+    return 0 < number <= _MAX_PID
 
 
 def is_allocation(allocation: Allocation) -> bool:
     """Whether every name in it has the form that Kubernetes gives such names."""
-    return not tuple(_allocation(allocation))
+    return bool(
+        _LABEL.fullmatch(allocation.namespace)
+        and _SUBDOMAIN.fullmatch(allocation.pod)
+        and _LABEL.fullmatch(allocation.container)
+        and _RESOURCE.fullmatch(allocation.resource)
+        and _DEVICE.fullmatch(allocation.device)
+    )
+
+
+def is_process(process: GpuProcess) -> bool:
+    """Whether it may be a process on a GPU."""
+    return (
+        (is_gpu_uuid(process.gpu) or is_mig_uuid(process.gpu))
+        and is_pid(process.pid)
+        and (process.pod_uid is None or is_pod_uid(process.pod_uid))
+    )
+
+
+def is_pod_uid(text: str) -> bool:
+    """Whether `text` may be a pod's UID."""
+    return _POD_UID.fullmatch(text) is not None
 
 
 def device_uuid(device: str) -> str | None:
@@ -86,56 +100,6 @@ def _uuids(inventory: Inventory) -> frozenset[str]:
     gpus, lost = inventory.gpus, inventory.lost
     migs = (device.uuid for gpu in gpus for device in gpu.mig_devices)
     return frozenset((*(x.uuid for x in gpus), *(x.uuid for x in lost), *migs))
-
-
-def _findings(evidence: Evidence) -> Iterator[str]:
-    allocations, processes = evidence.allocations or (), evidence.processes or ()
-    yield from _count("allocations", len(allocations), MAX_ALLOCATIONS)
-    for position, allocation in enumerate(allocations[:MAX_ALLOCATIONS]):
-        yield from (f"allocations[{position}].{line}" for line in _allocation(allocation))
-    if len(set(allocations)) < len(allocations):
-        yield "allocations: one appears more than once"
-    yield from _count("processes", len(processes), MAX_PROCESSES)
-    for position, process in enumerate(processes[:MAX_PROCESSES]):
-        yield from (f"processes[{position}].{line}" for line in _process(process))
-    if isinstance(evidence, EvidenceWithPods):
-        yield from _pods(evidence.pods or ())
-
-
-def _allocation(allocation: Allocation) -> Iterator[str]:
-    yield from _match("namespace", allocation.namespace, _LABEL, "an RFC 1123 label")
-    yield from _match("pod", allocation.pod, _SUBDOMAIN, "an RFC 1123 subdomain")
-    yield from _match("container", allocation.container, _LABEL, "an RFC 1123 label")
-    plain = "1 to 317 printable ASCII characters without blanks"
-    yield from _match("resource", allocation.resource, _RESOURCE, plain)
-    yield from _match("device", allocation.device, _DEVICE, plain)
-
-
-def _process(process: GpuProcess) -> Iterator[str]:
-    if not (is_gpu_uuid(process.gpu) or is_mig_uuid(process.gpu)):
-        yield f"gpu: '{quote(process.gpu)}' is no UUID of a GPU or MIG device"
-    if not 0 <= process.pid <= _MAX_PID:
-        yield f"pid: {process.pid} is not between 0 and {_MAX_PID}"
-    if process.pod_uid is not None:
-        yield from _match("podUid", process.pod_uid, _POD_UID, "a pod's UID")
-
-
-def _pods(pods: tuple[str, ...]) -> Iterator[str]:
-    yield from _count("pods", len(pods), MAX_PODS)
-    for position, uid in enumerate(pods[:MAX_PODS]):
-        yield from _match(f"pods[{position}]", uid, _POD_UID, "a pod's UID")
-    if len(set(pods)) < len(pods):
-        yield "pods: one appears more than once"
-
-
-def _match(at: str, value: str, pattern: re.Pattern[str], expected: str) -> Iterator[str]:
-    if not pattern.fullmatch(value):
-        yield f"{at}: '{quote(value)}' is not {expected}"
-
-
-def _count(at: str, count: int, highest: int) -> Iterator[str]:
-    if count > highest:
-        yield f"{at}: {count} entries, at most {highest} are allowed"
 
 
 def _line(what: str, found: list[str]) -> str:

@@ -58,6 +58,14 @@ class AgentSection:
         Duration,
         Spec(keys.duration("100ms", "60s"), "longest time one NVML call may take"),
     ] = Duration.parse("5s")
+    nvml_restart_after: Annotated[
+        Duration,
+        Spec(
+            keys.duration("10s", "1h"),
+            "when nothing could be read through NVML for this long, the agent ends (exit code 5)"
+            " so that a new container is started; doubled each time in vain, up to 1h",
+        ),
+    ] = Duration.parse("3m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -476,6 +476,7 @@ class Event(StrEnum):
     NVML_AVAILABLE = "nvml.available", "library and driver answer again"
     NVML_CALL_FAILED = "nvml.call.failed", "one NVML call failed"
     NVML_STUCK = "nvml.stuck", "an NVML call never returned; the process ends itself"
+    NVML_UNREADABLE = "nvml.unreadable", "nothing could be read for long; the process ends itself"
     GPU_EVENT = "gpu.event", "failure notices about a GPU (XID, lost, driver reload)"
     INVENTORY_READ = "inventory.read", "the inventory was read; counts and failures"
     ALLOCATIONS_READ = "allocations.read", "kubelet reported its allocations again"

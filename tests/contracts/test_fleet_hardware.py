@@ -16,13 +16,14 @@ from sandbox.nvml.models import (
     geforce,
     h100_sxm,
     h200_passthrough,
+    made_uuid,
 )
 from sandbox.nvml.scenario import FakeGpu, FakeMig
 from tests.fakes.nvml_node import HOST, NvmlNode
 
 NAMELESS_MIG = msgspec.structs.replace(
     a100_mig(0, "n"),
-    mig=(FakeMig(uuid="MIG-1", gpu_slices=2, compute_slices=1, memory_mb=9856),),
+    mig=(FakeMig(uuid=made_uuid("MIG", "m", 1), gpu_slices=2, compute_slices=1, memory_mb=9856),),
 )
 
 

@@ -13,6 +13,7 @@ from agent.gpu.inventory import MAX_PROCESSES, KnownGpu
 from agent.gpu.reading import EventKind, GpuEvent, InventoryReading, NvmlState
 from agent.gpu.source import MAX_WAITING_EVENTS, NvmlInventorySource
 from agent.gpu.worker import Deadlines
+from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import Fabric, FailedRead, GpuProcess, LostGpu, MigDevice, NvLink
 from sandbox.nvml.models import (
     A100_1G,
@@ -24,6 +25,7 @@ from sandbox.nvml.models import (
     geforce,
     h100_sxm,
     h200_passthrough,
+    made_uuid,
 )
 from sandbox.nvml.scenario import CALLS, FakeLink, FakeMig
 from tests.fakes.nvml_node import SHORT, NvmlNode
@@ -233,11 +235,13 @@ async def test_mig_devices_with_profile_uuid_and_memory(node: NvmlNode) -> None:
 async def test_a_mig_profile_from_attributes(
     node: NvmlNode, compute: int | None, profile: str
 ) -> None:
-    device = FakeMig(uuid="MIG-1", gpu_slices=3, compute_slices=compute, memory_mb=19968)
+    device = FakeMig(
+        uuid=made_uuid("MIG", "m", 1), gpu_slices=3, compute_slices=compute, memory_mb=19968
+    )
     node.shows(a100_mig(0))
     node.change(0, mig=(device,))
     found = (await read(node)).inventory.gpus[0].mig_devices
-    assert found == (MigDevice(uuid="MIG-1", profile=profile, memory_mib=None),)
+    assert found == (MigDevice(uuid=made_uuid("MIG", "m", 1), profile=profile, memory_mib=None),)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +255,9 @@ async def test_a_mig_device_without_a_uuid_cannot_be_spoken_of(
     node: NvmlNode, device: FakeMig
 ) -> None:
     node.shows(a100_mig(0))
-    node.change(0, mig=(device, FakeMig(uuid="MIG-2")))
+    node.change(0, mig=(device, FakeMig(uuid=made_uuid("MIG", "m", 2))))
     found = (await read(node)).inventory.gpus[0].mig_devices
-    assert found == (MigDevice(uuid="MIG-2", profile=None, memory_mib=None),)
+    assert found == (MigDevice(uuid=made_uuid("MIG", "m", 2), profile=None, memory_mib=None),)
 
 
 async def test_unified_memory_has_no_total(node: NvmlNode) -> None:
@@ -410,14 +414,13 @@ async def test_gpus_that_cannot_be_counted(node: NvmlNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "fact", "names_uuid"),
-    [("nvmlDeviceGetUUID", "uuid", False), ("nvmlDeviceGetPciInfo_v3", "pciBusId", True)],
+    "call", ["nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetHandleByIndex_v2"]
 )
 @pytest.mark.parametrize(
     ("code", "error"), [(UNKNOWN, "UNKNOWN"), (NOT_SUPPORTED, "NOT_SUPPORTED")]
 )
-async def test_a_gpu_without_place_or_uuid_is_a_failed_read_and_not_lost(
-    node: NvmlNode, call: str, fact: str, *, names_uuid: bool, code: int, error: str
+async def test_a_gpu_without_place_or_uuid_is_lost_under_its_last_name(
+    node: NvmlNode, call: str, code: int, error: str
 ) -> None:
     gpus = [h100_sxm(i) for i in range(3)]
     node.shows(*gpus)
@@ -425,25 +428,84 @@ async def test_a_gpu_without_place_or_uuid_is_a_failed_read_and_not_lost(
     await source.read()
     node.breaks(1, rc={call: code})
     reading = await source.read()
-    name = gpus[1].uuid if names_uuid else gpus[1].pci_bus_id
-    assert reading.failed_reads == (failed(fact, name, call, error),)
+    assert reading.failed_reads == ()
     assert [gpu.uuid for gpu in reading.inventory.gpus] == [gpus[0].uuid, gpus[2].uuid]
-    assert reading.inventory.lost == ()
+    assert reading.inventory.lost == (
+        LostGpu(uuid=gpus[1].uuid, index=1, pci_bus_id=gpus[1].pci_bus_id, error=error),
+    )
     node.shows(*gpus)
     assert len((await source.read()).inventory.gpus) == 3
 
 
-async def test_a_handle_that_is_refused(node: NvmlNode) -> None:
+@pytest.mark.parametrize(
+    ("call", "fact", "name"),
+    [
+        ("nvmlDeviceGetUUID", "uuid", h100_sxm(1).pci_bus_id),
+        ("nvmlDeviceGetPciInfo_v3", "pciBusId", h100_sxm(1).uuid),
+        ("nvmlDeviceGetHandleByIndex", "pciBusId", None),
+    ],
+)
+async def test_a_gpu_that_nobody_knows_by_name_is_a_failed_read(
+    node: NvmlNode, call: str, fact: str, name: str | None
+) -> None:
     gpus = [h100_sxm(i) for i in range(2)]
     node.shows(*gpus)
-    source = node.source()
-    await source.read()
-    node.breaks(0, rc={"nvmlDeviceGetHandleByIndex_v2": NO_PERMISSION})
-    reading = await source.read()
-    call = "nvmlDeviceGetHandleByIndex"
-    assert reading.failed_reads == (failed("pciBusId", None, call, "NO_PERMISSION"),)
-    assert [gpu.uuid for gpu in reading.inventory.gpus] == [gpus[1].uuid]
+    library = {"nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2"}.get(call, call)
+    node.breaks(1, rc={library: UNKNOWN})
+    reading = await read(node)
+    assert reading.failed_reads == (failed(fact, name, call, "UNKNOWN"),)
+    assert [gpu.uuid for gpu in reading.inventory.gpus] == [gpus[0].uuid]
     assert reading.inventory.lost == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "fact"),
+    [
+        ({"name": "NVIDIA H100\u2122"}, "product"),
+        ({"name": "\udcff"}, "product"),
+        ({"board_part_number": "\x01"}, "boardPartNumber"),
+        ({"serial": "16\u2122"}, "serial"),
+        ({"vbios": "96 00"}, "vbios"),
+        ({"gsp": "570.86\u2122"}, "gsp"),
+        ({"memory_bytes": 2**64 - 1}, "memoryBytes"),
+        ({"compute_capability": 99999}, "computeCapability"),
+        ({"virtualization": 77}, "virt"),
+        ({"compute_mode": 4294967295}, "computeMode"),
+        ({"chassis_serial": "\x02"}, "chassisSerial"),
+        ({"compute_pids": (0, 4294967295, 12)}, "processes"),
+        ({"graphics_pids": (0,) * 16}, "processes"),
+    ],
+)
+async def test_garbage_costs_its_fact_and_breaks_no_rule(
+    node: NvmlNode, fields: dict[str, object], fact: str
+) -> None:
+    gpus = (gb200(0), gb200(1))
+    node.shows(*gpus)
+    node.change(1, **fields)
+    reading = await read(node)
+    [found] = reading.failed_reads
+    assert (found.fact, found.gpu, found.error) == (fact, gpus[1].uuid, "INVALID_VALUE")
+    assert inventory_findings(reading.inventory) == ()
+    assert [x.pid for x in reading.processes or ()] == [12] * ("compute_pids" in fields)
+    assert len(reading.inventory.gpus) == 2
+
+
+async def test_a_mode_that_nobody_knows_yet_is_a_failed_read_and_no_fault(node: NvmlNode) -> None:
+    node.shows(h100_sxm(0), cc_feature=1, cc_multi_gpu=7)
+    reading = await read(node)
+    call = "nvmlSystemGetConfComputeSettings"
+    assert reading.failed_reads == (failed("cc", None, call, "INVALID_VALUE"),)
+
+
+async def test_mig_devices_of_an_older_spelling_cannot_be_spoken_of(node: NvmlNode) -> None:
+    gpu = a100_mig(0)
+    node.shows(gpu)
+    node.change(
+        0, mig=(FakeMig(uuid=f"MIG-{gpu.uuid}/1/0"), FakeMig(uuid=made_uuid("MIG", "m", 1)))
+    )
+    reading = await read(node)
+    assert [x.uuid for x in reading.inventory.gpus[0].mig_devices] == [made_uuid("MIG", "m", 1)]
+    assert [(x.fact, x.gpu) for x in reading.failed_reads] == [("migDevices", gpu.uuid)]
 
 
 async def test_mig_devices_that_cannot_be_read(node: NvmlNode) -> None:
@@ -570,7 +632,7 @@ async def test_a_lost_gpu_that_this_process_never_saw_is_a_failed_read(node: Nvm
     node.breaks(1, rc={"*": GPU_IS_LOST})
     reading = await read(node)
     call = "nvmlDeviceGetHandleByIndex"
-    assert reading.failed_reads == (failed("gpus", None, call, "GPU_IS_LOST"),)
+    assert reading.failed_reads == (failed("pciBusId", None, call, "GPU_IS_LOST"),)
     known = (KnownGpu(gpus[1].uuid, gpus[1].pci_bus_id, 1),)
     source = node.source(known=known)
     reading = await source.read()

@@ -138,7 +138,12 @@ def test_probes_ask_what_is_answered(workload: Object) -> None:
 def agent_paths() -> set[str]:
     unasked: Any = None
     ops = Ops(
-        Instruments(Process.AGENT, __version__), unasked, unasked, stuck=unasked, facts=unasked
+        Instruments(Process.AGENT, __version__),
+        unasked,
+        unasked,
+        stuck=unasked,
+        unreadable=unasked,
+        facts=unasked,
     )
     return set(ops.routes())
 

@@ -81,6 +81,11 @@ class NvmlNode:
         self._sources.append(source)
         return source
 
+    async def end(self, source: NvmlInventorySource) -> None:
+        """End one source before the others; only with no session left is hardware listed anew."""
+        self._sources.remove(source)
+        await source.aclose()
+
     async def aclose(self) -> None:
         """End everything that was started; what a broken driver kept open is closed here."""
         self.shows()

@@ -24,9 +24,10 @@ def main() -> dict[str, Any]:
     nvml = Nvml(CallWatch())
     nvml.open()
     try:
-        events = register(nvml, take(nvml).devices)
+        failures: list[Failed] = []
+        events = register(nvml, take(nvml).devices, failures.append)
         if not isinstance(events, EventSet):
-            return {"registered": [], "failed": str(events), "happened": []}
+            return {"registered": [], "failed": str(failures), "happened": []}
         quiet = events.wait(nvml, _WAIT_MS)
         with cuda_program("fault"):
             happened = _first(events, nvml)

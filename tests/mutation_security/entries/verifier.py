@@ -159,8 +159,8 @@ ENTRIES: Final = (
     one(
         "enrolled_gpus",
         "controller/verifier/inventory.py",
-        "            for x in _changes(question.evidence.inventory, question.enrolled_gpus)\n",
-        "            for x in ()\n",
+        "for x in _changes(question))",
+        "for x in ())",
         f"{RPC}::test_a_changed_gpu_is_quarantined_and_stays_so_for_new_streams",
         f"{PINS}::test_a_new_uuid_is_another_machine",
     ),
@@ -173,11 +173,19 @@ ENTRIES: Final = (
     ),
     one(
         "form-of-use",
-        "controller/verifier/inventory.py",
-        "    lines = [*use_findings(evidence)]",
-        "    lines = [*(use_findings(evidence) if not has_known_inventory else ())]",
+        "controller/verifier/appraisal.py",
+        "        evidence, odd_use = without_malformed_use(evidence)\n",
+        "        odd_use = ()\n",
         "tests/unit/controller/verifier/test_appraisal.py"
-        "::test_malformed_use_is_refused_in_any_round",
+        "::test_malformed_use_is_a_warning_in_any_round",
+    ),
+    one(
+        "new-card-with-an-unread-fact",
+        "controller/verifier/inventory.py",
+        "    for gpu in question.answering:\n        enrolled_gpu = enrolled_gpus.get(gpu.uuid)",
+        "    for gpu in question.evidence.inventory.gpus:\n"
+        "        enrolled_gpu = enrolled_gpus.get(gpu.uuid)",
+        f"{PINS}::TestCandidates::test_a_card_of_which_a_fact_is_unread_is_offered_by_name",
     ),
     one(
         "denials-follow-hardware",

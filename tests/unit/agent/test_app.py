@@ -16,12 +16,12 @@ from agent.app import ExitCode, Parts, real_parts, run_agent
 from agent.claims.host import HostFacts
 from agent.gpu.facts import DriverReloadedError, Failed
 from agent.gpu.inventory import KnownGpu
-from agent.gpu.reading import EventKind, GpuEvent
+from agent.gpu.reading import EventKind, GpuEvent, NvmlState
 from agent.gpu.source import NvmlInventorySource, StuckCall
 from agent.settings import AgentListenSettings, AgentSection, AgentSettings
 from agent.state import AgentState, RememberedGpu, StateFile
 from gpuwarden.clock import SystemClock
-from gpuwarden.settings.values import Address
+from gpuwarden.settings.values import Address, Duration
 from tests.builders.attesting import AGENT, NODE, reading, xid
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
 from tests.builders.challenges import CLUSTER, CONTROLLER
@@ -46,12 +46,18 @@ class NoLookUps:
         return frozenset({controller})
 
 
-def settings(folder: Path) -> AgentSettings:
+def settings(folder: Path, restart_after: str = "3m") -> AgentSettings:
     return AgentSettings(
         trust_domain=TRUST_DOMAIN,
         cluster=CLUSTER,
         workload_api=f"unix://{folder}/none.sock",
-        agent=AgentSection(node_name=NODE, controllers=(REPLICA,), state_dir=folder / "state"),
+        agent=AgentSection(
+            node_name=NODE,
+            controllers=(REPLICA,),
+            state_dir=folder / "state",
+            nvml_timeout=Duration.parse("100ms"),
+            nvml_restart_after=Duration.parse(restart_after),
+        ),
         listen=AgentListenSettings(ops=Address("127.0.0.1", 0)),
     )
 
@@ -65,6 +71,7 @@ class Bench:
     resolver: NoLookUps = field(default_factory=NoLookUps)
     given: list[tuple[KnownGpu, ...]] = field(default_factory=list)
     signals: int = 0
+    restart_after: str = "3m"
 
     def make_gpus(self, known: tuple[KnownGpu, ...]) -> FakeGpus:
         self.given.append(known)
@@ -85,7 +92,8 @@ class Bench:
             jitter=lambda: 0.0,
         )
         async with asyncio.timeout(10):
-            return await run_agent(settings(self.folder), parts, on_signal=self.on_signal)
+            wanted = settings(self.folder, self.restart_after)
+            return await run_agent(wanted, parts, on_signal=self.on_signal)
 
     async def run_until(self, holds: Callable[[], bool], then: Callable[[], Any]) -> ExitCode:
         async with asyncio.TaskGroup() as tasks:
@@ -152,6 +160,44 @@ async def test_a_new_driver_ends_it_after_its_news_went_out(bench: Bench) -> Non
     code = await bench.run_until(bench.accepted, exchange_driver)
     assert code is ExitCode.DRIVER_RELOADED
     assert [news.kind for news in bench.controller.all_news] == ["driver-reload"]
+
+
+UNREADABLE = reading(0, state=NvmlState.UNAVAILABLE, detail="nvmlInitWithFlags: UNKNOWN")
+
+
+async def test_it_ends_when_nothing_can_be_read_for_long_and_counts_that(bench: Bench) -> None:
+    bench.gpus.answer, bench.restart_after = UNREADABLE, "1ms"
+    assert await bench.run() is ExitCode.NVML_UNREADABLE
+    assert bench.gpus.begun > 1
+    assert bench.gpus.closed
+    assert bench.state().unreadable_ends == 1
+    assert await bench.run() is ExitCode.NVML_UNREADABLE
+    assert bench.state().unreadable_ends == 2
+
+
+async def test_it_never_ends_while_a_reading_succeeds(bench: Bench) -> None:
+    """The last reading may be old: what is there now decides."""
+    bench.gpus.answer, bench.restart_after = UNREADABLE, "1ms"
+    old = AgentState(
+        instance_id="x",
+        boot_id=HOST.boot_id,
+        logs=(),
+        log_alarms=(),
+        gpus=(),
+        unreadable_ends=2,
+    )
+    StateFile(bench.folder / "state").keep(old)
+
+    async def heal_then_stop() -> None:
+        bench.gpus.answer = reading(1)
+        begun = bench.gpus.begun
+        async with asyncio.timeout(10):
+            while bench.gpus.begun == begun:  # noqa: ASYNC110 -- it reads without being asked
+                await asyncio.sleep(0.01)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert await bench.run_until(bench.accepted, heal_then_stop) is ExitCode.STOPPED
+    assert bench.state().unreadable_ends == 0
 
 
 async def test_an_unforeseen_fault_ends_it(bench: Bench) -> None:

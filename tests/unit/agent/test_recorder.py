@@ -46,9 +46,15 @@ class Bench:
         self.instruments = Instruments(Process.AGENT, "0.1.0")
         self.recorder = AgentRecorder(self.instruments, self.clock, self.svids)
         self.stuck_call: StuckCall | None = None
+        self.unreadable = ""
         self.svid_watcher = SvidFacts(600.0, 1, 1, 0, watching=True)
         self.ops = Ops(
-            self.instruments, self.recorder, self.svids, stuck=self.stuck, facts=self.facts
+            self.instruments,
+            self.recorder,
+            self.svids,
+            stuck=self.stuck,
+            unreadable=lambda: self.unreadable,
+            facts=self.facts,
         )
 
     def stuck(self, now: float) -> StuckCall | None:
@@ -198,6 +204,14 @@ def test_liveness_is_the_event_loop_and_a_library_that_returns() -> None:
     answer = bench.ops.routes()["/healthz"]()
     assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
     assert answer.body == b"NVML call nvmlDeviceGetCount has not returned for 16 s\n"
+
+
+def test_liveness_ends_where_only_a_new_container_helps() -> None:
+    bench = Bench()
+    bench.unreadable = "NVML has read nothing for 180 s: nvmlInitWithFlags: UNKNOWN"
+    answer = bench.ops.healthz()
+    assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
+    assert answer.body == f"{bench.unreadable}\n".encode()
 
 
 def test_readiness_as_json() -> None:

@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,6 +76,13 @@ def test_a_link_in_the_place_of_the_new_file_is_not_followed(tmp_path: Path) -> 
     with pytest.raises(StateNotKeptError):
         StateFile(tmp_path).keep(STATE)
     assert victim.read_text() == "precious"
+
+
+def test_a_file_of_before_there_were_ends_to_count_is_read_and_written_as_then() -> None:
+    assert b"unreadableEnds" not in encode_state(STATE)
+    assert decode_state(encode_state(STATE)).unreadable_ends == 0
+    counted = msgspec.structs.replace(STATE, unreadable_ends=3)
+    assert decode_state(encode_state(counted)) == counted
 
 
 def test_missing_state_is_lost_state(tmp_path: Path) -> None:

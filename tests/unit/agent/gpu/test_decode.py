@@ -81,5 +81,6 @@ def test_profiles_from_names(name: str, profile: str | None) -> None:
 
 def test_a_failure_is_no_value() -> None:
     assert Failed("call", "UNKNOWN") == Failed("call", "UNKNOWN")
-    assert decode.name("") is None
+    assert decode.text("") is None
+    assert decode.version("") is None
     assert decode.gsp(b"") is None

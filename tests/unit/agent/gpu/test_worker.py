@@ -1,8 +1,10 @@
 import asyncio
 import threading
 
+import pynvml
 import pytest
 
+from agent.gpu.facts import Failed
 from agent.gpu.nvml import Nvml
 from agent.gpu.worker import CallOverdueError, CallWatch, Deadlines, NvmlThread, PassAbandonedError
 
@@ -123,7 +125,10 @@ def test_a_result_for_a_loop_that_is_gone_is_dropped() -> None:
     assert done.wait(5)
 
 
-def test_what_the_binding_does_not_know_is_absent() -> None:
+def test_what_the_binding_does_not_know_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(CallWatch())
-    assert nvml.ask("nvmlDeviceGetSomethingNew") is None
+    for call in ("nvmlDeviceGetModuleId", "nvmlDeviceGetUUID"):
+        monkeypatch.delattr(pynvml, call)
+    assert nvml.ask("nvmlDeviceGetModuleId") is None
+    assert nvml.ask("nvmlDeviceGetUUID") == Failed("nvmlDeviceGetUUID", "FUNCTION_NOT_FOUND")
     assert nvml.fill("nvmlDeviceGetUUID", None, "c_nvmlNoStruct_t", to=bool) is None

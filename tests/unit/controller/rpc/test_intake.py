@@ -131,6 +131,18 @@ async def test_first_evidence_is_pinned_then_granted_then_swapped() -> None:
     assert [grant for _, grant in workbench.observed.results] == [True]
 
 
+async def test_a_serial_that_a_newer_driver_reports_is_enrolled_and_audited_once() -> None:
+    workbench = Workbench()
+    await workbench.take(inventory=inventory(gpu(0, serial=None), gpu(1)))
+    for _ in range(2):
+        assert isinstance(await workbench.take(inventory=inventory(gpu(0), gpu(1))), Accepted)
+    [record] = [x for x in workbench.audit.noted if x.kind is RecordKind.NODE_ENROLLMENT]
+    assert (record.subject, record.decision) == (f"node/{NODE}", "completed")
+    assert record.refs["serials"] == [f"{gpu_uuid(1)} {gpu(0).serial}"]
+    assert workbench.store.snapshot().records[NODE].gpus[0].serial == gpu(0).serial
+    assert workbench.state() is NodeState.ELIGIBLE
+
+
 async def test_evidence_goes_with_its_record_where_it_is_authentic() -> None:
     workbench = Workbench()
     accepted = await workbench.take()

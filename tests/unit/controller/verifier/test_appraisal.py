@@ -188,21 +188,36 @@ def test_unchanged_use_is_kept_once() -> None:
     [{"allocations": (BAD_NAME,)}, {"processes": (GpuProcess(gpu_uuid(1), -1, None),)}],
     ids=["allocation", "process"],
 )
-def test_malformed_use_is_refused_in_any_round(malformed: dict[str, Any]) -> None:
-    for refused in (Scene(evidence=malformed).run(), later(Scene(), **malformed)[1]):
-        assert isinstance(refused, Refused)
-        assert (refused.code, refused.effect) == (ReasonCode.INVENTORY_INVALID, Effect.REVOKE)
-        assert len(refused.findings) == 1
+def test_malformed_use_is_a_warning_in_any_round(malformed: dict[str, Any]) -> None:
+    for found in (Scene(evidence=malformed).run(), later(Scene(), **malformed)[1]):
+        assert isinstance(found, Accepted)
+        [warning] = found.warnings
+        [name] = malformed
+        assert warning.startswith(f"ignored: {name} is malformed: 1 of 1 entries, such as ")
+
+
+def test_garbage_in_auxiliary_facts_changes_no_trust() -> None:
+    """Neither hash nor identity nor enrollment; each round says what was ignored."""
+    card = gpu(0, product="\u2122", module_id=-1, nvlinks=(NvLink(255, True, "x"),))
+    plain = Scene(evidence={"inventory": inventory(gpu(0))}).accepted()
+    odd, again = later(Scene(evidence={"inventory": inventory(card)}))
+    assert isinstance(again, Accepted)
+    for found in (odd, again):
+        assert found.attestation_hash == plain.attestation_hash
+        assert found.identity_digest == plain.identity_digest
+        assert len(found.warnings) == 3
+        assert found.evidence.inventory.gpus[0].product is None
+    assert odd.enrollment == plain.enrollment
+    assert again.stream.appraised is odd.stream.appraised
 
 
 def test_all_that_is_malformed_is_said_at_once() -> None:
-    card = gpu(0, ecc=None, virt="perhaps")
-    refused = Scene(evidence={"inventory": inventory(card), "allocations": (BAD_NAME,)}).run()
+    card = gpu(0, vbios="a b", virt="perhaps")
+    refused = Scene(evidence={"inventory": inventory(card)}).run()
     assert isinstance(refused, Refused)
-    assert [x.detail.partition(":")[0] for x in refused.findings] == [
-        "gpus[0].virt",
-        "allocations[0].namespace",
-    ]
+    assert (refused.code, refused.effect) == (ReasonCode.INVENTORY_INVALID, Effect.REVOKE)
+    found = [x.detail.partition(":")[0] for x in refused.findings]
+    assert found == ["gpus[0].vbios", "gpus[0].virt"]
 
 
 def test_a_device_that_is_not_here_is_a_warning() -> None:
@@ -266,11 +281,17 @@ def test_pods_under_the_name_of_the_other_kind_are_no_evidence() -> None:
     assert refused.code is ReasonCode.SIG_INVALID
 
 
-@pytest.mark.parametrize("pods", [("x",), (POD, POD), tuple(f"{n:032x}" for n in range(1025))])
-def test_malformed_pods_are_refused(pods: tuple[str, ...]) -> None:
-    refused = Scene(wants_pods=True, evidence={"pods": pods}).run()
-    assert isinstance(refused, Refused)
-    assert refused.code is ReasonCode.INVENTORY_INVALID
+@pytest.mark.parametrize("pods", [("x",), (POD, "x"), tuple(f"{n:032x}" for n in range(1025))])
+def test_malformed_pods_count_as_not_read(pods: tuple[str, ...]) -> None:
+    """Any pod may run then."""
+    accepted = Scene(wants_pods=True, evidence={"pods": pods}).accepted()
+    assert len(accepted.warnings) == 1
+    assert acceptance_of(accepted, None, accepted_wall_ns=1).pods is None
+
+
+def test_the_same_pod_twice_is_one() -> None:
+    accepted = Scene(wants_pods=True, evidence={"pods": (POD, POD)}).accepted()
+    assert acceptance_of(accepted, None, accepted_wall_ns=1).pods == (POD,)
 
 
 def test_a_failed_look_at_the_pods_is_a_warning_and_remembered() -> None:

@@ -135,6 +135,37 @@ class TestLostGpus:
         assert result.lost == (lost_gpu(0), lost_gpu(1))
 
 
+class TestSerials:
+    def test_a_serial_that_a_newer_driver_reports_is_enrolled_once(self) -> None:
+        scene = Scene(ca=CA, evidence={"inventory": inventory(gpu(0, serial=None), gpu(1))})
+        scene.remember(scene.accepted())
+        gained = shows(scene, gpu(0), gpu(1)).accepted()
+        assert gained.enrollment is not None
+        before, after = gained.enrollment.old, gained.enrollment.new
+        assert before is not None
+        assert after == replace(
+            before, gpus=(replace(before.gpus[0], serial=gpu(0).serial), before.gpus[1])
+        )
+        scene.remember(gained)
+        assert scene.accepted().enrollment is None
+        another = refused(shows(scene, gpu(0, serial="777"), gpu(1)))
+        assert another.code is ReasonCode.INVENTORY_CHANGED
+
+    def test_a_card_whose_serial_is_no_longer_reported_is_not_offered(self) -> None:
+        result = shows(two_gpus(), gpu(0, serial="N/A"), gpu(1)).accepted()
+        [lost] = result.lost
+        assert lost.uuid == gpu_uuid(1)
+        assert lost.error == f"serial: not reported, {gpu(0).serial} is enrolled"
+        assert result.enrollment is None
+
+    def test_where_no_serial_is_reported_any_more_nothing_is_decided(self) -> None:
+        result = refused(shows(two_gpus(), gpu(0, serial=None), gpu(1, serial=None)))
+        assert (result.code, result.effect) == (
+            ReasonCode.INVENTORY_INCOMPLETE,
+            Effect.TRANSIENT,
+        )
+
+
 class TestChangedGpus:
     def test_a_new_uuid_is_another_machine(self) -> None:
         result = refused(shows(two_gpus(), gpu(0), gpu(1), gpu(2)))
@@ -149,10 +180,9 @@ class TestChangedGpus:
         assert result.code is ReasonCode.INVENTORY_CHANGED
         assert [x.uuid for x in result.lost] == [gpu_uuid(2)]
 
-    @pytest.mark.parametrize("serial", ["other", None])
-    def test_a_changed_serial_is_a_change(self, serial: str | None) -> None:
+    def test_a_changed_serial_is_a_change(self) -> None:
         assert (
-            refused(shows(two_gpus(), gpu(0, serial=serial), gpu(1))).code
+            refused(shows(two_gpus(), gpu(0, serial="other"), gpu(1))).code
             is ReasonCode.INVENTORY_CHANGED
         )
 
@@ -200,6 +230,17 @@ class TestCandidates:
         scene.enrollment = scene.enrollment.with_record(record)
         scene.accepted()
 
+    def test_a_card_of_which_a_fact_is_unread_is_offered_by_name(self) -> None:
+        scene = shows(two_gpus(), gpu(0), gpu(7, serial=None))
+        read = FailedRead("serial", gpu_uuid(8), "DeviceGetSerial", "UNKNOWN")
+        scene.evidence = {**scene.evidence, "failed_reads": (read,)}
+        candidate = refused(scene).candidate
+        assert candidate is not None
+        assert [(x.uuid, x.complete) for x in candidate.gpus] == [
+            (gpu_uuid(1), True),
+            (gpu_uuid(8), False),
+        ]
+
     @pytest.mark.parametrize("worse", ["claimed", "denied", "policy", "incomplete"])
     def test_what_is_worse_than_other_hardware_is_not(self, worse: str) -> None:
         scene = shows(two_gpus(), gpu(0), gpu(7))
@@ -212,7 +253,7 @@ class TestCandidates:
         elif worse == "policy":
             scene.policy = Policy(denied_keys=frozenset({gpu_uuid(8)}))
         else:
-            read = FailedRead("serial", gpu_uuid(8), "DeviceGetSerial", "UNKNOWN")
+            read = FailedRead("driver", None, "SystemGetDriverVersion", "UNKNOWN")
             scene.evidence = {**scene.evidence, "failed_reads": (read,)}
         assert refused(scene).candidate is None
 
