@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from random import SystemRandom
 from secrets import token_hex
@@ -34,7 +34,7 @@ from agent.claims.pods import PodsReading, ProcessPods, RunningPods
 from agent.detached import detached
 from agent.gpu.facts import DriverReloadedError
 from agent.gpu.inventory import KnownGpu
-from agent.gpu.reading import InventoryReading
+from agent.gpu.reading import EventKind, GpuEvent, InventoryReading
 from agent.gpu.source import NvmlInventorySource, StuckCall
 from agent.gpu.unreadable import UnreadableWatch
 from agent.gpu.worker import Deadlines
@@ -48,6 +48,7 @@ from agent.settings import AgentSettings
 from agent.state import (
     AgentState,
     RememberedGpu,
+    RememberedNotice,
     StateFile,
     StateLostError,
     StateNotKeptError,
@@ -201,7 +202,7 @@ class App:
         self._readings = SharedReadings(
             NodeSource(self._gpus, parts.allocations), parts.clock, self._record_reading
         )
-        self._replicas = self._replica_set(settings)
+        self._replicas = self._replica_set(settings, _unacknowledged(state, parts.host.boot_id))
         ops = Ops(
             instruments,
             self._recorder,
@@ -215,7 +216,9 @@ class App:
         self._code = ExitCode.STOPPED
         self._known: tuple[KnownGpu, ...] = ()
 
-    def _replica_set(self, settings: AgentSettings) -> ReplicaSet:
+    def _replica_set(
+        self, settings: AgentSettings, unacknowledged: tuple[GpuEvent, ...]
+    ) -> ReplicaSet:
         parts = self._parts
         attester = Attester(
             node_name=settings.agent.node_name,
@@ -239,7 +242,12 @@ class App:
         )
         ports = LinkPorts(session=session, jitter=parts.jitter)
         return ReplicaSet(
-            ports, settings.agent.controllers, svids=parts.identity, resolver=parts.resolver
+            ports,
+            settings.agent.controllers,
+            svids=parts.identity,
+            resolver=parts.resolver,
+            unacknowledged=unacknowledged,
+            notices_changed=self._writer.changed,
         )
 
     def stop(self, code: ExitCode, why: str) -> None:
@@ -308,7 +316,8 @@ class App:
     async def _pass_notices_on(self) -> None:
         async for event in self._gpus.events():
             self._recorder.record_gpu_event(event)
-            self._replicas.send_notice(event)
+            heard_ms = self._parts.clock.boottime_ns() // NS_PER_MS
+            self._replicas.send_notice(replace(event, happened_ms=heard_ms))
 
     async def _watch_nvml(self) -> None:
         while (stuck := self._gpus.stuck(time.monotonic())) is None:
@@ -358,6 +367,17 @@ class App:
             gpus=tuple(
                 RememberedGpu(uuid=gpu.uuid, pci_bus_id=gpu.bus_id, nvml_index=gpu.nvml_index)
                 for gpu in self._gpus.known
+            ),
+            notices=tuple(
+                RememberedNotice(
+                    kind=x.kind.value,
+                    gpu=x.gpu,
+                    xid=x.xid,
+                    detail=x.detail,
+                    happened_ms=x.happened_ms,
+                    count=x.count,
+                )
+                for x in self._replicas.unacknowledged
             ),
             unreadable_ends=self._unreadable.ends + (self._code is ExitCode.NVML_UNREADABLE),
         )
@@ -414,6 +434,17 @@ def _known_gpus(state: AgentState | None, boot_id: str) -> tuple[KnownGpu, ...]:
     if state is None or state.boot_id != boot_id:
         return ()
     return tuple(KnownGpu(gpu.uuid, gpu.pci_bus_id, gpu.nvml_index) for gpu in state.gpus)
+
+
+def _unacknowledged(state: AgentState | None, boot_id: str) -> tuple[GpuEvent, ...]:
+    """Of this boot only: a reboot ends whatever a notice could say."""
+    if state is None or state.boot_id != boot_id:
+        return ()
+    return tuple(
+        GpuEvent(EventKind(x.kind), x.gpu, x.xid, x.detail, x.happened_ms, x.count)
+        for x in state.notices
+        if x.kind in set(EventKind)
+    )
 
 
 def _announce(event: str, **values: str) -> None:

@@ -2,7 +2,7 @@
 
 An agent holds several streams; all that one must remember about what it has said
 is the frozen `AttestedStream`. Each challenge is answered at most once, `seq` and
-`prev` chain all that is signed on a stream, and failure notices uses the spare nonce of
+`prev` chain all that is signed on a stream, and a failure notice uses the spare nonce of
 the open challenge at most once.
 
 Pure: no clock, no IO, no waiting. GPUs are read behind `GpuInventorySource`.
@@ -32,12 +32,16 @@ from gpuwarden.evidence.model import (
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
+    WANT_FAILURES,
     WANT_PODS,
     ZERO_DIGEST,
     Evidence,
     EvidenceHeader,
     EvidenceWithPods,
+    Failure,
     FailureNotice,
+    FailureNotices,
     Hello,
     LogAlarm,
     WitnessedCheckpoint,
@@ -223,20 +227,17 @@ class Attester:
         return replace(message, stream=replace(message.stream, answered=True))
 
     def failure_notice(
-        self, stream: AttestedStream, event: GpuEvent, *, signer: Signer, at: SigningTime
+        self, stream: AttestedStream, events: Sequence[GpuEvent], *, signer: Signer, at: SigningTime
     ) -> SignedMessage:
-        """Report `event` under the spare nonce, once; raises NotChallengedError otherwise."""
+        """Report `events` under the spare nonce, once; raises NotChallengedError otherwise.
+
+        A challenge that does not want `failures` takes one event at a time.
+        """
         if stream.challenge is None or stream.spare_used:
             raise NotChallengedError("no spare nonce is left")
         header = self._header(stream, stream.challenge, stream.challenge.document.spare_nonce, at)
-        document = FailureNotice(
-            **msgspec.structs.asdict(header),
-            kind=event.kind.value,
-            gpu=event.gpu,
-            xid=event.xid,
-            detail=event.detail,
-        )
-        message = _signed(stream, header, TYPE_FAILURE_NOTICE, canonical_json(document), signer)
+        kind, document = _notice(header, stream.challenge, events)
+        message = _signed(stream, header, kind, canonical_json(document), signer)
         return replace(message, stream=replace(message.stream, spare_used=True))
 
     def _header(
@@ -258,6 +259,29 @@ class Attester:
             wall_ms=str(at.wall_ms),
             boottime_ms=str(at.boottime_ms),
         )
+
+
+def _notice(
+    header: EvidenceHeader, challenge: OpenChallenge, events: Sequence[GpuEvent]
+) -> tuple[str, FailureNotice | FailureNotices]:
+    fields = msgspec.structs.asdict(header)
+    if WANT_FAILURES in challenge.document.want:
+        failures = tuple(
+            Failure(
+                kind=x.kind.value,
+                gpu=x.gpu,
+                xid=x.xid,
+                detail=x.detail,
+                happened_ms=str(x.happened_ms),
+                count=x.count,
+            )
+            for x in events
+        )
+        return TYPE_FAILURES, FailureNotices(**fields, failures=failures)
+    [event] = events
+    return TYPE_FAILURE_NOTICE, FailureNotice(
+        **fields, kind=event.kind.value, gpu=event.gpu, xid=event.xid, detail=event.detail
+    )
 
 
 def _signed(

@@ -19,7 +19,9 @@ from gpuwarden.evidence.model import Document, LogAlarm, WitnessedLog
 from gpuwarden.evidence.strict_json import DecodeError, parse
 
 FILE_NAME: Final = "agent-state.json"
-VERSION: Final = 2
+VERSION: Final = 3
+_READ: Final = frozenset({2, VERSION})
+"""Version 2 knows of no notices."""
 MAX_STATE_BYTES: Final = 256 * 1024
 _ENDS: Final = "unreadableEnds"
 
@@ -30,6 +32,17 @@ class RememberedGpu(Document, frozen=True):
     uuid: str
     pci_bus_id: str
     nvml_index: int
+
+
+class RememberedNotice(Document, frozen=True):
+    """A failure that is still to be reported."""
+
+    kind: str
+    gpu: str | None
+    xid: int | None
+    detail: str
+    happened_ms: int
+    count: int
 
 
 class AgentState(Document, frozen=True):
@@ -43,6 +56,8 @@ class AgentState(Document, frozen=True):
     log_alarms: tuple[LogAlarm, ...]
     """Accusations stay until somebody takes the file away."""
     gpus: tuple[RememberedGpu, ...]
+    notices: tuple[RememberedNotice, ...] = ()
+    """Failures that no controller has acknowledged; reported again in the same boot only."""
     unreadable_ends: int = 0
     """Processes in a row that ended because nothing could be read. Not in the file while 0: it
     reads as before there was such a count."""
@@ -69,13 +84,16 @@ def decode_state(file: bytes) -> AgentState:
         document = parse(file, max_bytes=MAX_STATE_BYTES)
     except DecodeError as error:
         raise StateLostError(str(error)) from error
-    if not isinstance(document, dict) or document.get("version") != VERSION:
+    if not isinstance(document, dict) or document.get("version") not in _READ:
         raise StateLostError(f"not a state file of version {VERSION}")
+    content = document.get("state")
+    if not isinstance(content, dict) or (document["version"] == VERSION) != ("notices" in content):
+        raise StateLostError(f"not a state of version {document['version']}")
     try:
-        state = msgspec.convert(document.get("state"), AgentState)
+        state = msgspec.convert(content, AgentState)
     except msgspec.ValidationError as error:
         raise StateLostError(str(error)) from error
-    if document.get("sha256") != sha256_hex(canonical_json(_kept(state))):
+    if document.get("sha256") != sha256_hex(canonical_json(content)):
         raise StateLostError("checksum does not match")
     return state
 

@@ -224,6 +224,7 @@ def enrollment_message(shown: Shown) -> fleet_pb2.Enrollment:
         node_uid=record.node_uid or "",
         spire_agent=record.spire_agent or "",
         version=shown.version,
+        faults=[fleet_pb2.GpuFault(gpu=x.gpu, xid=x.xid) for x in shown.faults],
     )
     if shown.denial is not None:
         message.denial.CopyFrom(_denial(shown.denial))

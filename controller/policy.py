@@ -106,6 +106,35 @@ class NodePool:
     """None: by what the node shows, as `mixed` where it has whole GPUs, else as `single`."""
 
 
+class Consequence(StrEnum):
+    """How long an XID takes its GPU away."""
+
+    NONE = "none"
+    """Not at all: an application's own fault, or for information."""
+    PROCESS = "process"
+    """Until the processes that were on the GPU have ended: the error is contained in them."""
+    RESET = "reset"
+    """Until the GPU was reset or the node was booted again."""
+
+
+_OF_THE_APPLICATION: Final = (11, 13, 25, 31, 32, 43, 45, 68, 69, 80)
+_FOR_INFORMATION: Final = (14, 37, 38, 44, 63, 66, 67, 92, 93, *range(106, 109), 121, 137, 141)
+_FOR_INFORMATION_TOO: Final = (154, 157, *range(160, 166))
+_CONTAINED: Final = (8, *range(39, 42), 60, *range(70, 73), *range(75, 78), *range(82, 87), 88, 89)
+_CONTAINED_TOO: Final = (94, *range(96, 106), *range(126, 136), 139)
+
+XID_CONSEQUENCES: Final[Mapping[int, Consequence]] = MappingProxyType(
+    {
+        **dict.fromkeys(_OF_THE_APPLICATION, Consequence.NONE),
+        **dict.fromkeys((*_FOR_INFORMATION, *_FOR_INFORMATION_TOO), Consequence.NONE),
+        **dict.fromkeys((*_CONTAINED, *_CONTAINED_TOO), Consequence.PROCESS),
+    }
+)
+"""By the actions in NVIDIA's Xid catalog. To ignore it, or to look at the application, is `none`;
+to restart the application for another cause is `process`. 154 only says what another XID has led
+to. Every other XID, known or not, is `reset`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Everything an operator may demand of evidence and of pods. The default demands nothing."""
@@ -132,6 +161,8 @@ class Policy:
     """Whether a GPU on which the last evidence saw a process is in use, reserved or not."""
     evicts_mismatched: bool = False
     """Whether pods are evicted that have a GPU which is not what they were promised."""
+    xids: Mapping[int, Consequence] = field(default_factory=lambda: MappingProxyType({}))
+    """XIDs that have another consequence here than by default."""
     digest: str = ""
     """SHA-256 of the file's bytes, for audit; empty for the default policy."""
 
@@ -143,6 +174,10 @@ class Policy:
         """The declared mode of a node."""
         pool = self.pool(node)
         return self.default_mode if pool is None or pool.mode is None else pool.mode
+
+    def consequence(self, xid: int) -> Consequence:
+        """How long this XID takes its GPU away."""
+        return self.xids.get(xid) or XID_CONSEQUENCES.get(xid, Consequence.RESET)
 
     @property
     def modes(self) -> frozenset[NodeMode]:

@@ -310,7 +310,7 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "its key off deniedKeys.",
         ),
         ReasonCode.GPU_CLAIMED_TWICE: _Text(
-            "The node claims a GPU UUID that is enrolled for another node.",
+            "The node claims the UUID of a GPU or MIG device that another node has.",
             "Compare the serials with `gpuwarden gpus`; if the card was moved, run `gpuwarden "
             "node accept` for the old node, then for this one.",
         ),
@@ -318,6 +318,11 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "The Node object was created again under the same name.",
             "Compare the change in `gpuwarden node show NODE` with your records; if the node was "
             "rebuilt, run `gpuwarden node accept NODE`.",
+        ),
+        ReasonCode.SYSTEM_UUID_CHANGED: _Text(
+            "The enrolled GPUs are in another machine, by its system UUID (SMBIOS).",
+            "Compare the change in `gpuwarden node show NODE` with your records; if the board was "
+            "replaced or the cards were moved, run `gpuwarden node accept NODE`.",
         ),
         ReasonCode.INVENTORY_NOT_ENROLLED: _Text(
             "Policy requires enrollment, and a GPU of the node is not enrolled.",

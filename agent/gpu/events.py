@@ -1,7 +1,7 @@
-"""Failure notices from the driver: which NVML events take trust away, and the thread that waits.
+"""Failure notices from the driver: what NVML events mean, and the thread that waits for them.
 
-An XID is the driver's error number (NVIDIA: XID errors). Most mean that hardware or driver state
-is no longer what was attested; a few are the application's own fault and happen on healthy GPUs.
+An XID is the driver's error number (NVIDIA: XID errors). Each is reported, also one that is only
+the application's own fault: what follows from it is policy, and that is the controller's.
 """
 
 import threading
@@ -22,11 +22,6 @@ UNAVAILABLE_EVENT: Final = 0x4000
 WANTED: Final = XID_EVENT | UNAVAILABLE_EVENT
 """The event types that are registered for."""
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of a program, not of the GPU: graphics engine exception (13), page fault (31),
-channel reset (43), pre-emptive cleanup (45), video processor exception (68), context
-switch timeout (109). NVIDIA's device plugin leaves out the same ones."""
-
 OFF_THE_BUS: Final = 79
 """The GPU has fallen off the bus."""
 
@@ -40,12 +35,10 @@ class Happening:
     data: int
 
 
-def failure_notice(happening: Happening) -> GpuEvent | None:
-    """The event to report; null for an application's fault."""
+def failure_notice(happening: Happening) -> GpuEvent:
+    """The event to report."""
     if happening.type == UNAVAILABLE_EVENT:
         return GpuEvent(EventKind.GPU_LOST, happening.gpu, None, "NVML: GPU unavailable")
-    if happening.data in APPLICATION_XIDS:
-        return None
     if happening.data == OFF_THE_BUS:
         return GpuEvent(EventKind.GPU_LOST, happening.gpu, happening.data, "fallen off the bus")
     return GpuEvent(EventKind.XID, happening.gpu, happening.data, f"XID {happening.data}")
@@ -129,13 +122,11 @@ class EventPump:
         watch: CallWatch,
         deadlines: Deadlines,
         notify: Callable[[GpuEvent], None],
-        fault: Callable[[Happening], None],
     ) -> None:
-        """`notify` gets failure notices, `fault` faults of applications; both on this thread."""
+        """`notify` gets failure notices, on this thread."""
         self._nvml = Nvml(watch)
         self._deadlines = deadlines
         self._notify = notify
-        self._fault = fault
         self._set: EventSet | None = None
         self._inside = False
         self._ended = False
@@ -201,18 +192,14 @@ class EventPump:
 
     def _pass_on(self, outcome: Happening | Failed | None) -> None:
         if isinstance(outcome, Happening):
-            notice = failure_notice(outcome)
-            if notice is None:
-                self._fault(outcome)
-            else:
-                self._notify(notice)
+            self._notify(failure_notice(outcome))
         elif isinstance(outcome, Failed) and not self._failing:
             self._notify(_failure(outcome))
         self._failing = isinstance(outcome, Failed)
 
 
 def _failure(failed: Failed) -> GpuEvent:
-    """A wait that fails is failure notices itself: from here on, XIDs would be missed.
+    """A wait that fails is a failure itself: from here on, XIDs would be missed.
 
     Reported once: the reading it leads to makes a new set, which may fail the same way.
     """

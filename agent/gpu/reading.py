@@ -3,7 +3,7 @@
 Values only. This module must not read anything.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.claims.allocations import NOT_ASKED, AllocationReading
@@ -59,3 +59,27 @@ class GpuEvent:
     xid: int | None
     detail: str
     """For people and the log: one line, at most 200 characters."""
+    happened_ms: int = 0
+    """The node's CLOCK_BOOTTIME in milliseconds when the agent heard of it."""
+    count: int = 1
+    """How often it happened; the others of the same key were not reported apart."""
+
+    @property
+    def key(self) -> tuple[EventKind, str | None, int | None]:
+        """What two reports of the same trouble have in common."""
+        return self.kind, self.gpu, self.xid
+
+    def includes(self, other: "GpuEvent") -> bool:
+        """Whether whoever knows this one needs not be told of `other`."""
+        return self.key == other.key and other.happened_ms <= self.happened_ms
+
+
+def merged(waiting: tuple[GpuEvent, ...], event: GpuEvent) -> tuple[GpuEvent, ...]:
+    """What waits to be reported, with `event`: one entry for each key, which counts."""
+    for position, known in enumerate(waiting):
+        if known.includes(event):
+            return waiting
+        if known.key == event.key:
+            both = replace(event, count=known.count + event.count)
+            return (*waiting[:position], both, *waiting[position + 1 :])
+    return (*waiting, event)

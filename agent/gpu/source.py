@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.claims.host import HostFacts
-from agent.gpu.events import EventPump, Happening, register
+from agent.gpu.events import EventPump, register
 from agent.gpu.facts import (
     DRIVER_GONE,
     TIMED_OUT,
@@ -113,8 +113,8 @@ class Session:
 
 # --- the source
 
-MAX_WAITING_EVENTS: Final = 256
-"""Per listener; when full, the oldest is dropped: what it said, the next reading shows."""
+MAX_WAITING_EVENTS: Final = 16_384
+"""Per listener, which takes them as soon as the loop runs; beyond, the oldest is dropped."""
 
 STUCK_AFTER: Final = 3
 """Call deadlines after which a call counts as never returning."""
@@ -145,9 +145,7 @@ class NvmlInventorySource:
         self._deadlines = deadlines or Deadlines()
         self._watches = (CallWatch(), CallWatch())
         self._thread = NvmlThread(self._watches[0], self._deadlines)
-        self._pump = EventPump(
-            self._watches[1], self._deadlines, self._notify_from_thread, self._fault
-        )
+        self._pump = EventPump(self._watches[1], self._deadlines, self._notify_from_thread)
         self._session = Session(Nvml(self._watches[0]), self._pump, self._unwatched)
         self._known = known
         self._lost: frozenset[str] = frozenset()
@@ -249,11 +247,6 @@ class NvmlInventorySource:
 
     def _notify_from_thread(self, event: GpuEvent) -> None:
         self._on_loop(lambda: self._notify(event))
-
-    def _fault(self, happening: Happening) -> None:
-        """An application's fault is worth a line, not trust."""
-        fields = {"gpu": happening.gpu, "xid": happening.data}
-        self._on_loop(lambda: self._log.info(Event.GPU_EVENT, kind="application-fault", **fields))
 
     def _unwatched(self, failed: Failed) -> None:
         fields = {"call": failed.call, "error": failed.error}

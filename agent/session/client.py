@@ -28,6 +28,7 @@ from agent.gpu.reading import GpuEvent, InventoryReading
 from agent.session import machine
 from agent.session.machine import (
     About,
+    Acknowledged,
     Answer,
     End,
     EndReason,
@@ -40,7 +41,7 @@ from agent.session.machine import (
 from agent.witness import CheckpointWitness
 from gpuwarden.audit.witness import Shown
 from gpuwarden.clock import Clock
-from gpuwarden.evidence.model import WANT_PODS
+from gpuwarden.evidence.model import WANT_FAILURES, WANT_PODS
 from gpuwarden.evidence.strict_json import EvidenceError, quote
 from gpuwarden.identity.svid import Svid
 from gpuwarden.moment import NS_PER_MS, NS_PER_S, utc
@@ -170,12 +171,15 @@ class Session:
         replica: Address,
         stream: int,
         accepted: Callable[[], None],
+        acknowledged: Callable[[tuple[GpuEvent, ...]], None] = lambda _events: None,
     ) -> None:
+        """`acknowledged` hears which failures this controller holds from now on."""
         self._ports = ports
         self._svid = svid
         self._replica = replica
         self._number = stream
         self._accepted = accepted
+        self._acknowledged = acknowledged
         self._events: asyncio.Queue[machine.Event | _Received] = asyncio.Queue()
         self._read_ahead = asyncio.Semaphore(_READ_AHEAD)
 
@@ -232,6 +236,8 @@ class Session:
                         self._report(verdict, about)
                         if about is not About.NOTICE:
                             conversation.rounds.end(verdict.challenge_id, verdict.code)
+                    case Acknowledged(events):
+                        self._acknowledged(events)
                     case Late(challenge_id):
                         conversation.rounds.end(challenge_id, "late")
                         self._ports.recorder.record_lost_round(self._replica, self._number)
@@ -361,9 +367,9 @@ class _Conversation:
                     signer=self._signer,
                     at=at,
                 )
-            case SendNotice(event):
+            case SendNotice(events):
                 return self._ports.attester.failure_notice(
-                    self._stream, event, signer=self._signer, at=at
+                    self._stream, events, signer=self._signer, at=at
                 )
 
     async def _write(self, request: wire.AttestRequest) -> machine.Event | None:
@@ -426,7 +432,12 @@ class _Conversation:
             document.challenge_id,
             join_round(Span.ROUND, document.challenge_id, replica=str(self._replica)),
         )
-        return machine.Challenged(document.challenge_id, document.ttl_ms, document.interval_ms)
+        return machine.Challenged(
+            document.challenge_id,
+            document.ttl_ms,
+            document.interval_ms,
+            wants_failures=WANT_FAILURES in document.want,
+        )
 
 
 async def _say_farewell(call: _Call, end: End) -> None:

@@ -4,6 +4,9 @@ Greeted -> challenged -> answered -> waiting -> challenged … -> ended. A pair 
 is not listed ends the stream: a controller that speaks out of turn is not one to
 go on talking to. What is signed, and with which nonce, is the Attester's matter.
 
+A failure notice is sent under the spare nonce of the latest challenge and again under that of a
+later one until the controller has acknowledged it. Each message gets one verdict, in order.
+
 Pure: reads no clock, waits for nothing; `now_ns` is CLOCK_BOOTTIME.
 """
 
@@ -11,12 +14,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from agent.gpu.reading import GpuEvent, InventoryReading
+from agent.gpu.reading import GpuEvent, InventoryReading, merged
+from gpuwarden.evidence.model import MAX_FAILURES
 from gpuwarden.moment import NS_PER_MS, NS_PER_S
 from gpuwarden.reasons import ReasonCode
 
-MAX_QUEUED_NOTICES: Final = 16
-_MAX_UNJUDGED: Final = 4
+REPEAT_NS: Final = 5 * NS_PER_S
+"""The same trouble is reported again after this, however often it happens: each notice asks for a
+new challenge, and a storm must leave time to answer one."""
+_MAX_UNJUDGED: Final = 8
 _STOPPING: Final = frozenset({ReasonCode.STREAM_SUPERSEDED, ReasonCode.DUPLICATE_AGENT})
 
 
@@ -83,6 +89,8 @@ class Challenged:
     challenge_id: str
     ttl_ms: int
     interval_ms: int
+    wants_failures: bool = False
+    """Whether one notice may name several failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,14 @@ class Answer:
 class SendNotice:
     """Send a failure notice under the spare nonce."""
 
-    event: GpuEvent
+    events: tuple[GpuEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The controller holds these for as long as they last: nobody has to report them again."""
+
+    events: tuple[GpuEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +231,15 @@ class End:
     """Reason code of the controller, if it gave one."""
 
 
-Action = Read | Answer | SendNotice | Report | Late | End
+Action = Read | Answer | SendNotice | Acknowledged | Report | Late | End
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that has no verdict yet."""
+
+    challenge_id: str
+    about: About
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +252,18 @@ class State:
     challenge_id: str = ""
     wait_ms: int = 0
     """Announced distance of challenges, from the latest challenge."""
-    unjudged: tuple[str, ...] = ()
-    """Challenges whose evidence was sent and has no verdict yet, oldest first."""
+    wants_failures: bool = False
+    """Of the latest challenge."""
+    unjudged: tuple[Sent, ...] = ()
+    """Oldest first."""
     notice_challenge_id: str = ""
-    """Challenge under whose spare nonce a failure notice was sent."""
+    """Challenge under whose spare nonce the last failure notice was sent."""
+    in_flight: tuple[GpuEvent, ...] = ()
+    """What that notice named, until its verdict comes."""
     queue: tuple[GpuEvent, ...] = ()
-    """GPU events that wait for a spare nonce, oldest first."""
+    """GPU events that wait for a spare nonce, oldest first, one of each key."""
+    told: tuple[tuple[GpuEvent, int], ...] = ()
+    """What was acknowledged lately, and when."""
 
     @property
     def has_spare(self) -> bool:
@@ -268,7 +297,7 @@ def step(state: State, event: Event, now_ns: int) -> Step:  # noqa: C901, PLR091
         case VerdictReceived(verdict):
             return _judged(state, verdict, now_ns)
         case GpuFailed(gpu_event):
-            return _send_or_queue(state, gpu_event)
+            return _send_or_queue(state, gpu_event, now_ns)
         case PeerEnded(detail, code):
             return _end(state, _reason_of(code, EndReason.PEER), detail, code)
         case Due():
@@ -285,14 +314,11 @@ def _challenged(state: State, event: Challenged, now_ns: int) -> Step:
         deadline_ns=now_ns + event.ttl_ms * NS_PER_MS,
         challenge_id=event.challenge_id,
         wait_ms=event.interval_ms,
+        wants_failures=event.wants_failures,
     )
-    read = Read(event.challenge_id)
-    if not state.queue:
-        return state, (read,)
     # What happened before this challenge is reported before its fresh reading.
-    oldest, *others = state.queue
-    state = replace(state, queue=tuple(others), notice_challenge_id=event.challenge_id)
-    return state, (SendNotice(oldest), read)
+    state, actions = _send_waiting(state, now_ns)
+    return state, (*actions, Read(event.challenge_id))
 
 
 def _read(state: State, event: ReadingDone, now_ns: int) -> Step:
@@ -301,67 +327,91 @@ def _read(state: State, event: ReadingDone, now_ns: int) -> Step:
     state = replace(
         state,
         phase=Phase.ANSWERED,
-        unjudged=(*state.unjudged, event.challenge_id)[-_MAX_UNJUDGED:],
+        unjudged=_with(state, About.EVIDENCE),
         deadline_ns=now_ns + _ns(state.timing.verdict_s),
     )
     return state, (Answer(event.reading),)
 
 
 def _judged(state: State, verdict: Verdict, now_ns: int) -> Step:
-    if verdict.accepted:
-        return _accepted(state, verdict, now_ns)
-    about = _about(state, verdict)
+    sent = _judged_message(state, verdict)
+    about = sent.about if sent else About.STREAM
     report = Report(verdict, about)
-    if verdict.code in _STOPPING or verdict.next_challenge_ms == 0:
-        state, actions = _end(
-            state,
-            _reason_of(verdict.code, EndReason.REFUSED),
-            verdict.detail or verdict.code,
-            verdict.code,
-        )
-        return state, (report, *actions)
-    if about is About.EVIDENCE:
-        state = _after_evidence_verdict(state, verdict, now_ns)
-    return state, (report,)
-
-
-def _accepted(state: State, verdict: Verdict, now_ns: int) -> Step:
-    about = _about(state, verdict)
-    if about is About.STREAM:
+    if verdict.accepted and sent is None:
         return _end(state, EndReason.PROTOCOL, "accepted what was not sent")
+    if not verdict.accepted and (verdict.code in _STOPPING or verdict.next_challenge_ms == 0):
+        reason = _reason_of(verdict.code, EndReason.REFUSED)
+        state, end = _end(state, reason, verdict.detail or verdict.code, verdict.code)
+        return state, (report, *end)
+    if sent is None:
+        return state, (report,)
+    position = state.unjudged.index(sent)
+    left = (*state.unjudged[:position], *state.unjudged[position + 1 :])
+    state = replace(state, unjudged=left)
     if about is About.EVIDENCE:
-        state = _after_evidence_verdict(state, verdict, now_ns)
-    return state, (Report(verdict, about),)
+        return _after_evidence_verdict(state, verdict, now_ns), (report,)
+    state, actions = _after_notice_verdict(state, verdict, now_ns)
+    return state, (report, *actions)
+
+
+def _judged_message(state: State, verdict: Verdict) -> Sent | None:
+    """Evidence and notice of one challenge carry the same ID; only evidence can earn a hash."""
+    earned = About.EVIDENCE if verdict.attestation_hash else About.NOTICE
+    for sent in state.unjudged:
+        if sent.challenge_id == verdict.challenge_id and (
+            not verdict.accepted or sent.about is earned
+        ):
+            return sent
+    return None
 
 
 def _after_evidence_verdict(state: State, verdict: Verdict, now_ns: int) -> State:
-    """Evidence has its verdict; a newer challenge may be open already."""
-    if (
-        verdict.accepted or state.notice_challenge_id != verdict.challenge_id
-    ):  # else it may be the notice's
-        unjudged = tuple(x for x in state.unjudged if x != verdict.challenge_id)
-        state = replace(state, unjudged=unjudged)
+    """A newer challenge may be open already."""
     if state.phase is Phase.ANSWERED and verdict.challenge_id == state.challenge_id:
         return _waiting(state, verdict.next_challenge_ms, now_ns)
     return state
 
 
-def _about(state: State, verdict: Verdict) -> About:
-    """Evidence and notice of one challenge carry the same ID; only evidence can earn a hash."""
-    is_ack = verdict.accepted and not verdict.attestation_hash
-    if verdict.challenge_id in state.unjudged and not is_ack:
-        return About.EVIDENCE
-    if state.notice_challenge_id and verdict.challenge_id == state.notice_challenge_id:
-        return About.NOTICE
-    return About.STREAM
+def _after_notice_verdict(state: State, verdict: Verdict, now_ns: int) -> Step:
+    """What was not taken goes first the next time, which may be now."""
+    named = state.in_flight
+    state = replace(state, in_flight=())
+    if verdict.accepted:
+        told = tuple((x, at) for x, at in state.told if now_ns < at + REPEAT_NS)
+        told = (*told, *((x, now_ns) for x in named))
+        return replace(state, told=told), (Acknowledged(named),)
+    queue = named
+    for event in state.queue:
+        queue = merged(queue, event)
+    return _send_waiting(replace(state, queue=queue), now_ns)
 
 
-def _send_or_queue(state: State, event: GpuEvent) -> Step:
-    if state.has_spare:
-        return replace(state, notice_challenge_id=state.challenge_id), (SendNotice(event),)
-    if event in state.queue:
+def _send_or_queue(state: State, event: GpuEvent, now_ns: int) -> Step:
+    if any(x.includes(event) for x in (*state.in_flight, *(x for x, _ in state.told))):
         return state, ()
-    return replace(state, queue=(*state.queue, event)[-MAX_QUEUED_NOTICES:]), ()
+    return _send_waiting(replace(state, queue=merged(state.queue, event)), now_ns)
+
+
+def _send_waiting(state: State, now_ns: int) -> Step:
+    if not state.has_spare or state.in_flight:
+        return state, ()
+    recent = {x.key for x, at in state.told if now_ns < at + REPEAT_NS}
+    ripe = [x for x in state.queue if x.key not in recent]
+    named = tuple(ripe[: MAX_FAILURES if state.wants_failures else 1])
+    if not named:
+        return state, ()
+    state = replace(
+        state,
+        queue=tuple(x for x in state.queue if x not in named),
+        in_flight=named,
+        notice_challenge_id=state.challenge_id,
+        unjudged=_with(state, About.NOTICE),
+    )
+    return state, (SendNotice(named),)
+
+
+def _with(state: State, about: About) -> tuple[Sent, ...]:
+    return (*state.unjudged, Sent(state.challenge_id, about))[-_MAX_UNJUDGED:]
 
 
 def _due(state: State, now_ns: int) -> Step:

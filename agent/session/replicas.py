@@ -18,11 +18,11 @@ from ipaddress import ip_address
 from typing import Final, Protocol
 
 from agent.detached import detached
-from agent.gpu.reading import GpuEvent
+from agent.gpu.reading import GpuEvent, merged
 from agent.session import link as links
 from agent.session.client import Session, SessionPorts
 from agent.session.link import Close, Link, LinkTiming, Open, Superseded
-from agent.session.machine import MAX_QUEUED_NOTICES, End
+from agent.session.machine import End
 from gpuwarden.clock import Clock
 from gpuwarden.identity.chain import authorities_of, signing_authority
 from gpuwarden.identity.svid import Svid, SvidSource
@@ -145,7 +145,12 @@ class ReplicaLink:
     """The streams to one replica. `run` once; the other methods at any time, same loop."""
 
     def __init__(
-        self, ports: LinkPorts, replica: Address, *, superseded: Callable[[Address], None]
+        self,
+        ports: LinkPorts,
+        replica: Address,
+        *,
+        superseded: Callable[[Address], None],
+        acknowledged: Callable[[tuple[GpuEvent, ...]], None] = lambda _events: None,
     ) -> None:
         self._ports = ports
         self._replica = replica
@@ -153,7 +158,8 @@ class ReplicaLink:
         self._link = Link(ports.timing)
         self._svids: dict[int, Svid] = {}
         self._sessions: dict[int, Session] = {}
-        self._unsent: deque[GpuEvent] = deque(maxlen=MAX_QUEUED_NOTICES)
+        self._unacknowledged: tuple[GpuEvent, ...] = ()
+        self._acknowledged = acknowledged
         self._events: asyncio.Queue[links.Event] = asyncio.Queue()
 
     def identity_changed(self, svid: Svid | None) -> None:
@@ -165,13 +171,15 @@ class ReplicaLink:
         self._events.put_nowait(links.IdentityChanged(identity))
 
     def send_notice(self, event: GpuEvent) -> None:
-        """Pass failure notices on: on the current stream, or on the next one if there is none."""
-        current = self._link.current
-        session = self._sessions.get(current.stream) if current else None
-        if session is None:
-            self._unsent.append(event)
-        else:
+        """Report a failure on this stream and on each later one until it is acknowledged."""
+        self._unacknowledged = merged(self._unacknowledged, event)
+        if session := self._current:
             session.send_notice(event)
+
+    @property
+    def _current(self) -> Session | None:
+        current = self._link.current
+        return self._sessions.get(current.stream) if current else None
 
     def halt(self) -> None:
         """Close all streams and open none any more; `run` then returns."""
@@ -187,6 +195,8 @@ class ReplicaLink:
                 self._link, actions = links.step(self._link, event, now_ns, self._ports.jitter())
                 for action in actions:
                     self._perform(action, tasks)
+                if isinstance(event, links.Ended) and (session := self._current):
+                    self._report_all(session)
 
     async def _next(self) -> links.Event:
         deadline_ns = self._link.deadline_ns
@@ -223,16 +233,31 @@ class ReplicaLink:
             replica=self._replica,
             stream=stream,
             accepted=lambda: self._events.put_nowait(links.Accepted(stream)),
+            acknowledged=self._is_held,
         )
-        if not self._sessions:
-            while self._unsent:
-                session.send_notice(self._unsent.popleft())
         self._sessions[stream] = session
+        if session is self._current:
+            self._report_all(session)
         tasks.create_task(self._run(stream, session))
+
+    def _report_all(self, session: Session) -> None:
+        for event in self._unacknowledged:
+            session.send_notice(event)
+
+    def _is_held(self, events: tuple[GpuEvent, ...]) -> None:
+        self._unacknowledged = without(self._unacknowledged, events)
+        self._acknowledged(events)
 
     async def _run(self, stream: int, session: Session) -> None:
         end: End = await session.run()
         self._events.put_nowait(links.Ended(stream, end.reason))
+
+
+def without(
+    waiting: tuple[GpuEvent, ...], acknowledged: tuple[GpuEvent, ...]
+) -> tuple[GpuEvent, ...]:
+    """What still waits once `acknowledged` is known; what happened again since does."""
+    return tuple(x for x in waiting if not any(each.includes(x) for each in acknowledged))
 
 
 class ReplicaSet:
@@ -246,7 +271,10 @@ class ReplicaSet:
         svids: SvidSource,
         resolver: Resolver,
         resolve_interval_s: float = RESOLVE_INTERVAL_S,
+        unacknowledged: tuple[GpuEvent, ...] = (),
+        notices_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`unacknowledged`: what an earlier process could report to nobody."""
         self._ports = ports
         self._controllers = controllers
         self._svids = svids
@@ -256,9 +284,18 @@ class ReplicaSet:
         self._links: dict[Address, ReplicaLink] = {}
         self._silent = False
         self._halted = asyncio.Event()
+        self._unacknowledged = unacknowledged
+        self._notices_changed = notices_changed
+
+    @property
+    def unacknowledged(self) -> tuple[GpuEvent, ...]:
+        """Failures that no replica holds yet; one that holds them tells the others."""
+        return self._unacknowledged
 
     def send_notice(self, event: GpuEvent) -> None:
-        """Pass failure notices on to every replica."""
+        """Report a failure to every replica, those that come later included."""
+        self._unacknowledged = merged(self._unacknowledged, event)
+        self._notices_changed()
         for link in self._links.values():
             link.send_notice(event)
 
@@ -312,7 +349,14 @@ class ReplicaSet:
             return
         wanted = frozenset[Address]().union(*self._replicas.values())
         for replica in sorted(wanted - self._links.keys(), key=str):
-            link = ReplicaLink(self._ports, replica, superseded=self._on_superseded)
+            link = ReplicaLink(
+                self._ports,
+                replica,
+                superseded=self._on_superseded,
+                acknowledged=self._is_held,
+            )
+            for event in self._unacknowledged:
+                link.send_notice(event)
             self._links[replica] = link
             self._ports.session.recorder.add_replica(replica)
             tasks.create_task(self._keep(replica, link))
@@ -326,6 +370,12 @@ class ReplicaSet:
         if not self._silent:
             del self._links[replica]
             self._ports.session.recorder.remove_replica(replica)
+
+    def _is_held(self, events: tuple[GpuEvent, ...]) -> None:
+        left = without(self._unacknowledged, events)
+        if left != self._unacknowledged:
+            self._unacknowledged = left
+            self._notices_changed()
 
     def _on_superseded(self, replica: Address) -> None:
         if not self._silent:

@@ -62,12 +62,14 @@ def pin_document(record: EnrollmentRecord | None) -> str:
         {
             "node": {"name": record.node, "uid": record.node_uid},
             "spireAgent": record.spire_agent,
+            "systemUuid": record.system_uuid,
             "gpus": [
                 {
                     "uuid": enrolled_gpu.uuid,
                     "serial": enrolled_gpu.serial,
                     "identityKey": enrolled_gpu.identity_key,
                     "enrolled": enrolled_gpu.enrolled,
+                    "migDevices": list(enrolled_gpu.mig_devices),
                 }
                 for enrolled_gpu in record.gpus
             ],

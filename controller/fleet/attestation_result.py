@@ -3,7 +3,9 @@
 Three results: accepted, failure notices, or refused with one reason code.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from cryptography import x509
@@ -21,7 +23,7 @@ from gpuwarden.evidence.model import (
     ZERO_DIGEST,
     Evidence,
     FailedRead,
-    FailureNotice,
+    Failure,
     Hello,
     Inventory,
     LostGpu,
@@ -134,6 +136,8 @@ class Accepted:
     challenge_issued_ns: int
     fresh_until_ns: int
     enrollment: EnrollmentChange | None
+    unhealthy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """GPU -> the faults that keep it from being given away, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,8 @@ class FailureNoticeAccepted:
 
     node: str
     stream: StreamState
-    news: FailureNotice
+    failures: tuple[Failure, ...]
+    """At least one, oldest first."""
     evidence_digest: str
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from controller.fleet.directory import FOREVER_NS
+from controller.fleet.faults import Fault
 from controller.fleet.sharded_map import ShardedMap
 
 MAX_SUPERSEDED: Final = 16
@@ -19,7 +20,7 @@ AUTOMATIC: Final = "controller"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
-    """The node that enrolled a GPU; `enrolled` if an operator listed it."""
+    """The node that enrolled a GPU or showed a MIG device; `enrolled` if an operator listed it."""
 
     node: str
     enrolled: bool
@@ -41,7 +42,7 @@ def rival(node: str, claims: Iterable[Claim], *, enrolled: bool) -> Claim | None
     UUIDs are public, so a claim must not be a weapon: the owner keeps its GPU and only the
     claimant is refused. What an operator enrolled beats what was enrolled at first use; between
     equals the claimant does not get it. Refused evidence makes no claim, so claims are enrolled
-    GPUs.
+    GPUs and the MIG devices of accepted evidence.
 
     `enrolled` says whether an operator listed the GPU for `node`.
     """
@@ -66,6 +67,14 @@ class EnrolledGpu:
     """An operator listed it; otherwise enrolled at first use."""
     complete: bool = True
     """False while only the UUID is known; the first reading completes it."""
+    mig_devices: tuple[str, ...] = ()
+    """UUIDs of the MIG devices that accepted evidence last showed on it, sorted. They come and go
+    without an operator, but belong to nobody else meanwhile."""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """What the node claims with it: the GPU and its MIG devices."""
+        return (self.uuid, *self.mig_devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ class Candidate:
     gpus: tuple[EnrolledGpu, ...]
     """GPUs that answered, sorted by UUID."""
     evidence_digest: str
+    system_uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +124,23 @@ class EnrollmentRecord:
     lifted_ns: int | None = None
     """`wall_ns` of the last quarantine entry that an operator's act has ended: the only proof that
     one has ended. A record that only lacks its entry was put back or edited: that lifts nothing."""
+    system_uuid: str | None = None
+    """SMBIOS UUID of the machine; None until evidence shows one."""
+    faults: tuple[Fault, ...] = ()
+    """XIDs that its GPUs have reported in this boot."""
 
     def enrolled_gpu(self, uuid: str) -> EnrolledGpu | None:
         """The enrollment of one GPU."""
         return next((x for x in self.gpus if x.uuid == uuid), None)
+
+    @property
+    def claims(self) -> Mapping[str, Claim]:
+        """UUID -> claim, for each GPU and MIG device. An operator lists GPUs, never MIG devices."""
+        migs = (mig for gpu in self.gpus for mig in gpu.mig_devices)
+        return {
+            **{x: Claim(self.node, enrolled=False) for x in migs},
+            **{x.uuid: Claim(self.node, x.enrolled) for x in self.gpus},
+        }
 
     def denied(self, denial: QuarantineEntry) -> "EnrollmentRecord":
         """The record with a quarantine entry; one in force stays. Entries have an order."""
@@ -152,7 +175,7 @@ class EnrollmentSnapshot:
 
     records: ShardedMap[EnrollmentRecord] = field(default_factory=ShardedMap)
     claims: ShardedMap[tuple[Claim, ...]] = field(default_factory=ShardedMap)
-    """GPU UUID -> the nodes that enrolled it."""
+    """UUID of a GPU or MIG device -> the nodes that have it."""
     fresh_until_ns: int = FOREVER_NS
     """Controller CLOCK_BOOTTIME from which the snapshot is too old to accept anybody by."""
 
@@ -164,21 +187,16 @@ class EnrollmentSnapshot:
         by_node = {x.node: x for x in records}
         claims: dict[str, tuple[Claim, ...]] = {}
         for record in by_node.values():
-            for enrolled_gpu in record.gpus:
-                claims[enrolled_gpu.uuid] = (
-                    *claims.get(enrolled_gpu.uuid, ()),
-                    Claim(record.node, enrolled_gpu.enrolled),
-                )
+            for uuid, claim in record.claims.items():
+                claims[uuid] = (*claims.get(uuid, ()), claim)
         return EnrollmentSnapshot(ShardedMap(by_node), ShardedMap(claims), fresh_until_ns)
 
     def with_record(self, record: EnrollmentRecord) -> "EnrollmentSnapshot":
         """A copy in which `record` stands for its node."""
         before = self.records.get(record.node)
-        claims = self.claims
-        for uuid in {x.uuid for x in (before.gpus if before else ())} | {
-            x.uuid for x in record.gpus
-        }:
-            claims = _claimed(claims, uuid, record.node, record.enrolled_gpu(uuid))
+        claims, mine = self.claims, record.claims
+        for uuid in (before.claims.keys() if before else set()) | mine.keys():
+            claims = _claimed(claims, uuid, record.node, mine.get(uuid))
         return replace(self, records=self.records.put(record.node, record), claims=claims)
 
     def quarantined_holder(self, uuid: str) -> str | None:
@@ -248,11 +266,14 @@ async def write(
 
 
 def _claimed(
-    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, enrolled_gpu: EnrolledGpu | None
+    claims: ShardedMap[tuple[Claim, ...]], uuid: str, node: str, claim: Claim | None
 ) -> ShardedMap[tuple[Claim, ...]]:
-    others = tuple(x for x in claims.get(uuid, ()) if x.node != node)
-    mine = () if enrolled_gpu is None else (Claim(node, enrolled_gpu.enrolled),)
-    return claims.put(uuid, others + mine) if others + mine else claims.without(uuid)
+    before = claims.get(uuid, ())
+    others = tuple(x for x in before if x.node != node)
+    after = others if claim is None else (*others, claim)
+    if after == before:
+        return claims
+    return claims.put(uuid, after) if after else claims.without(uuid)
 
 
 def enrolled_by_uuid(record: EnrollmentRecord | None) -> Mapping[str, EnrolledGpu]:

@@ -20,6 +20,7 @@ from controller.fleet.enrollment import (
     rival,
     write,
 )
+from controller.fleet.faults import Fault, lifted
 from controller.fleet.view import NodeState, NodeView
 from gpuwarden.evidence.canonical import tagged_digest
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -128,8 +129,8 @@ def _denied(old: EnrollmentRecord | None, node: str, denial: QuarantineEntry) ->
 # expects another version is refused. Accepting enrolls the candidate, releasing keeps the enrolled
 # GPUs. Both end the entry. Neither makes a node eligible: its next evidence does.
 
-ENROLLMENT_TAG: Final = "gpuwarden.dev/pins/v1"
-VERSION_TAG: Final = "gpuwarden.dev/enrollment/v1"
+ENROLLMENT_TAG: Final = "gpuwarden.dev/pins/v2"
+VERSION_TAG: Final = "gpuwarden.dev/enrollment/v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,11 @@ class Shown:
         return self.record.denial or self.unwritten
 
     @property
+    def faults(self) -> tuple[Fault, ...]:
+        """XIDs of its GPUs whose end was not seen."""
+        return tuple(x for x in self.record.faults if not x.ended)
+
+    @property
     def version(self) -> str:
         """`v1:sha256:<hex>`: changes with everything that an operator judges by."""
         denial, candidate = self.denial, self.candidate
@@ -162,6 +168,7 @@ class Shown:
                 if denial is None
                 else [denial.code, denial.reason, denial.actor, str(denial.wall_ns)],
                 "candidate": None if candidate is None else enrollment_digest(candidate),
+                "faults": [[x.gpu, str(x.xid), x.boot_id, str(x.happened_ms)] for x in self.faults],
             },
         )
 
@@ -181,7 +188,7 @@ class PinChange:
 
     change: Change
     subject: str
-    """A GPU's UUID, `node UID` or `SPIRE agent`."""
+    """A GPU's UUID, `node UID`, `SPIRE agent` or `system UUID`."""
     pinned: str
     """Serial or id; empty where there is none."""
     offered: str
@@ -202,7 +209,7 @@ def show(
 
 
 def enrollment_digest(enrolled_gpus: EnrollmentRecord | Candidate) -> str:
-    """`v1:sha256:<hex>` over what is compared: UID, SPIRE agent, and each GPU's identity."""
+    """`v1:sha256:<hex>` over what is compared: UID, SPIRE agent, system UUID, GPU identities."""
     gpus = [
         {"uuid": x.uuid, "serial": x.serial, "identityKey": x.identity_key}
         for x in enrolled_gpus.gpus
@@ -210,6 +217,7 @@ def enrollment_digest(enrolled_gpus: EnrollmentRecord | Candidate) -> str:
     document = {
         "nodeUid": enrolled_gpus.node_uid,
         "spireAgent": enrolled_gpus.spire_agent,
+        "systemUuid": enrolled_gpus.system_uuid,
         "gpus": gpus,
     }
     return tagged_digest(ENROLLMENT_TAG, document)
@@ -231,24 +239,33 @@ def accepted(shown: Shown, known: EnrollmentSnapshot, expected: str) -> Enrollme
     if candidate is None:
         detail = f"{node} has shown no hardware that waits to be accepted; see `node release`"
         return Refusal(ReasonCode.CANDIDATE_UNKNOWN, detail)
-    for gpu in candidate.gpus:
-        if claim := rival(node, known.claims.get(gpu.uuid, ()), enrolled=False):
-            return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{gpu.uuid} is enrolled for {claim.node}")
+    for uuid in (x for gpu in candidate.gpus for x in gpu.uuids):
+        if claim := rival(node, known.claims.get(uuid, ()), enrolled=False):
+            return Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{uuid} is enrolled for {claim.node}")
     return replace(
         shown.record,
         node_uid=candidate.node_uid,
         spire_agent=candidate.spire_agent,
+        system_uuid=candidate.system_uuid or shown.record.system_uuid,
         gpus=tuple(_enrolled(shown.record.enrolled_gpu(x.uuid), x) for x in candidate.gpus),
     ).lifted(shown.denial)
 
 
 def released(shown: Shown, expected: str) -> EnrollmentRecord | Refusal:
-    """The record without its quarantine entry, or why not."""
+    """The record without its quarantine entry, or without faults where it has none, or why not.
+
+    Who ends a quarantine has not looked at the GPUs for that: faults take a second act.
+    """
     if refusal := _unexpected(shown, expected):
         return refusal
-    if shown.denial is None:
-        return Refusal(ReasonCode.QUARANTINE_UNKNOWN, f"{shown.record.node} is not quarantined")
-    return shown.record.lifted(shown.denial)
+    if shown.denial is not None:
+        return shown.record.lifted(shown.denial)
+    if shown.faults:
+        return replace(shown.record, faults=lifted(shown.record.faults))
+    return Refusal(
+        ReasonCode.QUARANTINE_UNKNOWN,
+        f"{shown.record.node} is not quarantined, and its GPUs have no faults",
+    )
 
 
 def _enrolled(enrolled_gpu: EnrolledGpu | None, gpu: EnrolledGpu) -> EnrolledGpu:
@@ -293,6 +310,7 @@ def _without_lost(record: EnrollmentRecord, view: NodeView) -> Candidate | None:
         record.spire_agent,
         left,
         accepted_now.evidence_digest,
+        record.system_uuid,
     )
 
 
@@ -322,6 +340,11 @@ def _ids(record: EnrollmentRecord, candidate: Candidate) -> Iterator[PinChange]:
     for subject, before, after in (
         ("node UID", record.node_uid, candidate.node_uid),
         ("SPIRE agent", record.spire_agent, candidate.spire_agent),
+        (
+            "system UUID",
+            record.system_uuid,
+            candidate.system_uuid or record.system_uuid,
+        ),
     ):
         if before != after:
             yield PinChange(Change.CHANGED, subject, before or "", after or "")

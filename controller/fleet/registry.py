@@ -22,10 +22,8 @@ from controller.fleet.trust import (
     new_record,
 )
 from controller.fleet.view import EMPTY_FLEET, Acceptance, FleetSnapshot, NodeView, acceptance_of
-from controller.policy import DEFAULT_POLICY, Policy
-from gpuwarden.evidence.model import (
-    FailureNotice,
-)
+from controller.policy import DEFAULT_POLICY, Consequence, Policy
+from gpuwarden.evidence.model import Failure
 from gpuwarden.evidence.strict_json import quote
 from gpuwarden.reasons import ReasonCode
 
@@ -113,10 +111,17 @@ class FleetRegistry:
     def failure_notice(
         self, accepted: FailureNoticeAccepted, *, now_ns: int, wall_ns: int
     ) -> Changes:
-        """Take away what the node itself says is gone."""
-        news = accepted.news
-        event = NewsReceived(_text(news), news.gpu, now_ns, wall_ns)
-        return self._apply(accepted.node, event)
+        """Take away what the node itself says is gone; an XID without consequence takes nothing."""
+        changes: list[TrustChange] = []
+        for failure in accepted.failures:
+            if self.consequence(failure) is not Consequence.NONE:
+                event = NewsReceived(_text(failure), failure.gpu, now_ns, wall_ns)
+                changes += self._apply(accepted.node, event)
+        return tuple(changes)
+
+    def consequence(self, failure: Failure) -> Consequence:
+        """What policy makes of it. Whatever is no XID ends with newer evidence, and is `reset`."""
+        return Consequence.RESET if failure.xid is None else self._policy.consequence(failure.xid)
 
     def quarantine(
         self, node: str, *, code: ReasonCode, reason: str, now_ns: int, wall_ns: int
@@ -238,6 +243,6 @@ def _with_mode(record: NodeRecord, policy: Policy) -> NodeRecord:
     return replace(record, view=view)
 
 
-def _text(news: FailureNotice) -> str:
-    what = f"xid {news.xid}" if news.xid is not None else news.kind
-    return f"{what}: {quote(news.detail)}" if news.detail else what
+def _text(failure: Failure) -> str:
+    what = f"xid {failure.xid}" if failure.xid is not None else failure.kind
+    return f"{what}: {quote(failure.detail)}" if failure.detail else what

@@ -9,8 +9,8 @@ Rules, in order of strength:
 - Only accepted evidence gives trust, until the lease ends that counts from the issue
   of its challenge. Facts never give way to older ones, and nothing asked for before a
   refusal ends that refusal.
-- Failure notices only takes away: a GPU until newer evidence shows it, or the whole node where
-  it is not about one GPU that the node is known to have.
+- A failure notice only takes away: a GPU until newer evidence shows it without a fault, or the
+  whole node where it is not about one GPU that the node is known to have.
 
 An event that this table does not list is a programming error and raises; no caller may
 take that for trust. Reads no clock; `NodeView.state` decides freshness when asked.
@@ -24,7 +24,13 @@ from types import MappingProxyType
 from typing import Final, assert_never
 
 from controller.fleet.enrollment import Candidate
-from controller.fleet.view import Acceptance, GpuView, NodeState, NodeView, PastRefusal
+from controller.fleet.view import (
+    Acceptance,
+    NodeState,
+    NodeView,
+    PastRefusal,
+    with_faults,
+)
 from controller.policy import NodeMode
 from gpuwarden.reasons import Effect, ReasonCode
 
@@ -96,7 +102,7 @@ class EvidenceRefused:
 
 @dataclass(frozen=True, slots=True)
 class NewsReceived:
-    """Authentic failure notices."""
+    """An authentic failure."""
 
     text: str
     """What people are shown, for example `xid 79`."""
@@ -136,7 +142,7 @@ Event = EvidenceAccepted | EvidenceRefused | NewsReceived | Quarantine | Release
 
 @dataclass(frozen=True, slots=True)
 class BadGpu:
-    """Failure notices about a GPU and when it came (controller CLOCK_BOOTTIME)."""
+    """A failure notice about a GPU and when it came (controller CLOCK_BOOTTIME)."""
 
     text: str
     since_ns: int
@@ -206,7 +212,8 @@ def _accepted(record: NodeRecord, event: EvidenceAccepted) -> Outcome:
         for uuid, news in record.bad_gpus.items()
         if news.since_ns >= acceptance.challenge_issued_ns
     }
-    shown = replace(acceptance, gpus=_with_news(acceptance.gpus, bad)) if bad else acceptance
+    texts = {uuid: news.text for uuid, news in bad.items()}
+    shown = replace(acceptance, gpus=with_faults(acceptance.gpus, texts)) if bad else acceptance
     after = NodeRecord(
         replace(view, acceptance=shown, blocked=_still_blocked(view.blocked), candidate=None),
         record.blocked_ns,
@@ -226,9 +233,14 @@ def _kind_of_acceptance(record: NodeRecord, acceptance: Acceptance, now_ns: int)
         return ChangeKind.RENEWED
     if before is None:
         return ChangeKind.FIRST_ACCEPTED
-    if view.state(now_ns) is not NodeState.ELIGIBLE or record.bad_gpus:
+    if view.state(now_ns) is not NodeState.ELIGIBLE or _heals(record, acceptance):
         return ChangeKind.RESTORED
     return ChangeKind.RENEWED if _same_facts(before, acceptance) else ChangeKind.FACTS_CHANGED
+
+
+def _heals(record: NodeRecord, acceptance: Acceptance) -> bool:
+    """Whether a GPU that a failure notice took away is healthy again."""
+    return any(x.unhealthy is None and x.uuid in record.bad_gpus for x in acceptance.gpus)
 
 
 def _still_blocked(blocked: PastRefusal | None) -> PastRefusal | None:
@@ -311,16 +323,11 @@ def _bad_gpu(outcome: Outcome, uuid: str, news: BadGpu) -> Outcome:
     acceptance = view.acceptance
     if acceptance is None or all(x.uuid != uuid for x in acceptance.gpus):
         return outcome
-    shown = replace(acceptance, gpus=_with_news(acceptance.gpus, bad))
+    texts = {x: each.text for x, each in bad.items()}
+    shown = replace(acceptance, gpus=with_faults(acceptance.gpus, texts))
     change = TrustChange(view.name, ChangeKind.GPU_UNHEALTHY, detail=news.text, gpu=uuid)
     after = replace(record, view=replace(view, acceptance=shown), bad_gpus=bad)
     return Outcome(after, (*outcome.changes, change))
-
-
-def _with_news(gpus: tuple[GpuView, ...], bad: Mapping[str, BadGpu]) -> tuple[GpuView, ...]:
-    if not bad:
-        return gpus
-    return tuple(replace(x, unhealthy=bad[x.uuid].text) if x.uuid in bad else x for x in gpus)
 
 
 def _gpu_changes(view: NodeView, after: Acceptance) -> tuple[TrustChange, ...]:
@@ -328,6 +335,13 @@ def _gpu_changes(view: NodeView, after: Acceptance) -> tuple[TrustChange, ...]:
     changes = []
     for gpu in after.gpus:
         was_lost = gpu.uuid in before and before[gpu.uuid].lost is not None
+        was_unhealthy = gpu.uuid in before and before[gpu.uuid].unhealthy is not None
+        if gpu.unhealthy is not None and not was_unhealthy:
+            changes.append(
+                TrustChange(view.name, ChangeKind.GPU_UNHEALTHY, detail=gpu.unhealthy, gpu=gpu.uuid)
+            )
+        elif gpu.unhealthy is None and gpu.lost is None and was_unhealthy and not was_lost:
+            changes.append(TrustChange(view.name, ChangeKind.GPU_BACK, gpu=gpu.uuid))
         if gpu.lost is not None and not was_lost:
             changes.append(
                 TrustChange(

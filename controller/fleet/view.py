@@ -86,7 +86,8 @@ class GpuView:
     module_id: int | None
     lost: LostGpu | None = None
     unhealthy: str | None = None
-    """A failure notice since the last evidence, for example `xid 79`; not allocatable."""
+    """A failure notice since the last evidence, or a fault that has not ended, for example `xid 48,
+    until the GPU is reset`; not allocatable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ def acceptance_of(
         gpus = before.gpus
     else:
         last = {x.uuid: x for x in before.gpus} if before else {}
-        gpus = _in_bus_order(inventory.gpus, accepted.lost, last)
+        gpus = with_faults(_in_bus_order(inventory.gpus, accepted.lost, last), accepted.unhealthy)
     return Acceptance(
         attestation_hash=shared(accepted.attestation_hash),
         level=accepted.level,
@@ -252,6 +253,15 @@ def acceptance_of(
     )
 
 
+def with_faults(gpus: tuple[GpuView, ...], unhealthy: Mapping[str, str]) -> tuple[GpuView, ...]:
+    """The GPUs, with the reason on each that is not to be given away."""
+    if not unhealthy:
+        return gpus
+    return tuple(
+        replace(x, unhealthy=unhealthy[x.uuid]) if x.uuid in unhealthy else x for x in gpus
+    )
+
+
 def _pods(evidence: Evidence) -> tuple[str, ...] | None:
     return evidence.pods if isinstance(evidence, EvidenceWithPods) else None
 
@@ -259,7 +269,11 @@ def _pods(evidence: Evidence) -> tuple[str, ...] | None:
 def _unchanged(accepted: Accepted, before: Acceptance) -> bool:
     """Whether the GPUs are those of before, none of them lost or in failure notices."""
     same = accepted.evidence.inventory is before.inventory and not accepted.lost
-    return same and all(x.lost is None and x.unhealthy is None for x in before.gpus)
+    return (
+        same
+        and not accepted.unhealthy
+        and all(x.lost is None and x.unhealthy is None for x in before.gpus)
+    )
 
 
 def _in_bus_order(

@@ -22,6 +22,7 @@ from controller.fleet.enrollment import (
     EnrollmentUnavailableError,
     QuarantineEntry,
 )
+from controller.fleet.faults import Fault
 from controller.kube.cache import DEFAULT_PACE, ListWatch, Pace
 from controller.kube.client import ApiClient
 from controller.kube.resources import ENROLLMENTS, GROUP, Kind, Metadata
@@ -51,6 +52,17 @@ class _Gpu(_Part):
     pci_bus_id: str | None = None
     enrolled: bool = False
     incomplete: bool = False
+    mig_devices: list[str] = []
+
+
+class _Fault(_Part):
+    gpu: str
+    xid: int
+    boot_id: str
+    happened_ms: int
+    processes: list[int] | None = None
+    was_lost: bool = False
+    ended: bool = False
 
 
 class _Candidate(_Part):
@@ -59,6 +71,7 @@ class _Candidate(_Part):
     node_uid: str | None = None
     spire_agent: str | None = None
     gpus: list[_Gpu] = []
+    system_uuid: str | None = None
 
 
 class _QuarantineEntry(_Part):
@@ -77,6 +90,8 @@ class _Spec(_Part):
     superseded: list[str] = []
     denial: _QuarantineEntry | None = None
     lifted: str | None = None
+    system_uuid: str | None = None
+    faults: list[_Fault] = []
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -112,6 +127,8 @@ def enrollment_spec(record: EnrollmentRecord) -> dict[str, Any]:
             list(record.superseded),
             None if record.denial is None else _denial(record.denial),
             None if record.lifted_ns is None else rfc3339(record.lifted_ns, digits=9),
+            record.system_uuid,
+            [_fault(x) for x in record.faults],
         )
     )
     return spec
@@ -130,6 +147,8 @@ def read_enrollment(body: bytes) -> tuple[Metadata, EnrollmentRecord]:
         superseded=tuple(spec.superseded),
         denial=None if spec.denial is None else _read_denial(spec.denial),
         lifted_ns=None if spec.lifted is None else _wall_ns(spec.lifted),
+        system_uuid=spec.system_uuid,
+        faults=tuple(_read_fault(x) for x in spec.faults),
     )
 
 
@@ -144,6 +163,7 @@ def _gpu(enrolled_gpu: EnrolledGpu) -> _Gpu:
         enrolled_gpu.pci_bus_id,
         enrolled=enrolled_gpu.enrolled,
         incomplete=not enrolled_gpu.complete,
+        mig_devices=list(enrolled_gpu.mig_devices),
     )
 
 
@@ -155,6 +175,31 @@ def _enrolled_gpu(gpu: _Gpu) -> EnrolledGpu:
         gpu.pci_bus_id,
         enrolled=gpu.enrolled,
         complete=not gpu.incomplete,
+        mig_devices=tuple(gpu.mig_devices),
+    )
+
+
+def _fault(fault: Fault) -> _Fault:
+    return _Fault(
+        fault.gpu,
+        fault.xid,
+        fault.boot_id,
+        fault.happened_ms,
+        None if fault.processes is None else list(fault.processes),
+        fault.was_lost,
+        fault.ended,
+    )
+
+
+def _read_fault(fault: _Fault) -> Fault:
+    return Fault(
+        fault.gpu,
+        fault.xid,
+        fault.boot_id,
+        fault.happened_ms,
+        None if fault.processes is None else tuple(fault.processes),
+        fault.was_lost,
+        fault.ended,
     )
 
 
@@ -173,6 +218,7 @@ def _denial(denial: QuarantineEntry) -> _QuarantineEntry:
             shown.node_uid,
             shown.spire_agent,
             [_gpu(x) for x in shown.gpus],
+            shown.system_uuid,
         ),
     )
 
@@ -192,6 +238,7 @@ def _read_denial(denial: _QuarantineEntry) -> QuarantineEntry:
             shown.spire_agent,
             tuple(_enrolled_gpu(x) for x in shown.gpus),
             shown.evidence_digest,
+            shown.system_uuid,
         ),
     )
 

@@ -40,6 +40,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 
 Changes = tuple[TrustChange, ...]
 _MAX_RACES: Final = 8
+_LISTED_FAULTS: Final = 16
 
 Decide = Callable[[Shown, EnrollmentSnapshot], EnrollmentRecord | Refusal]
 
@@ -122,7 +123,10 @@ class OperatorService:
         )
 
     async def release(self, order: Order, expected: str) -> Done | Refusal:
-        """End the quarantine of the node, if `expected` is still what is shown."""
+        """End the quarantine of the node, if `expected` is still what is shown.
+
+        Where it is in none, end the faults of its GPUs.
+        """
         return await self._run(
             Act.RELEASE,
             order,
@@ -260,6 +264,8 @@ def _record(act: Act, order: Order, before: Shown, after: EnrollmentRecord) -> R
         for x in pin_changes(before)
         if act is Act.ACCEPT and x.change is not Change.KEPT
     ]
+    faults = [x for x in before.record.faults if x not in after.faults]
+    ended: list[Json] = [f"{x.gpu} xid {x.xid}" for x in faults[:_LISTED_FAULTS]]
     return Record(
         RecordKind.NODE_OPERATOR,
         actor=order.actor,
@@ -273,6 +279,7 @@ def _record(act: Act, order: Order, before: Shown, after: EnrollmentRecord) -> R
             "pinsBefore": enrollment_digest(before.record),
             "pinsAfter": enrollment_digest(after),
             "changes": lines,
+            "faultsEnded": ended,
         },
     )
 

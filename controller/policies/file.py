@@ -25,6 +25,7 @@ from controller.policy import (
     AttestationClass,
     AttestorRules,
     ClassHash,
+    Consequence,
     Level,
     MigStrategy,
     NodeMode,
@@ -45,6 +46,8 @@ _Text = Annotated[str, Meta(min_length=1, max_length=253)]
 _Hash = Annotated[str, Meta(min_length=1, max_length=253)]
 _Levels = Literal["L0", "L1", "L2", "L3"]
 _Modes = Literal["env", "plugin", "per-gpu", "dra"]
+_Consequences = Literal["none", "process", "reset"]
+_XID = re.compile(r"[1-9][0-9]{0,9}")
 
 
 class _Section(
@@ -111,6 +114,7 @@ class PolicyDocument(_Section, frozen=True):
     default_mode: _Modes = "plugin"
     processes_count_as_use: bool = True
     evict_mismatched: bool = False
+    xids: Annotated[dict[str, _Consequences], Meta(max_length=1024)] = {}
 
 
 # --- findings: every fault of a parsed document, not the first
@@ -331,6 +335,9 @@ def _meaning(document: PolicyDocument, *, opaque_hashes: bool) -> Iterator[Findi
             yield Finding(f"allowedHashes[{index}]", shown(text), expected)
     yield from _label_faults(document.labels)
     yield from _attestor_faults(document.attestors)
+    for text in document.xids:
+        if not _XID.fullmatch(text):
+            yield Finding(f"xids.{shown_key(text)}", shown_key(text), 'an XID, such as "94"')
 
 
 def _attestor_faults(attestors: Mapping[str, AttestorDocument] | None) -> Iterator[Finding]:
@@ -409,6 +416,7 @@ def _policy(document: PolicyDocument, digest: str) -> Policy:
         default_mode=NodeMode(document.default_mode),
         processes_count_as_use=document.processes_count_as_use,
         evicts_mismatched=document.evict_mismatched,
+        xids=MappingProxyType({int(x): Consequence(each) for x, each in document.xids.items()}),
         digest=digest,
     )
 

@@ -28,7 +28,7 @@ from controller.verifier.context import (
 from gpuwarden.audit.checkpoint import KeyChange, open_checkpoint, unverified_checkpoint
 from gpuwarden.audit.note import NoteError, VerifierKey
 from gpuwarden.evidence.envelope import sign
-from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_PODS
+from gpuwarden.evidence.model import TYPE_CHALLENGE, WANT_FAILURES, WANT_PODS
 from gpuwarden.identity.svid import Svid, SvidSource
 from gpuwarden.moment import Moment
 from gpuwarden.wire.v1 import attestation_pb2 as pb
@@ -81,7 +81,8 @@ class Challenger:
         return pb.AttestResponse(challenge=self._signed(payload, svid)), issued
 
     def _want(self, node: str) -> tuple[str, ...]:
-        return (WANT_INVENTORY, WANT_PODS) if self._wants_pods(node) else (WANT_INVENTORY,)
+        pods = (WANT_PODS,) if self._wants_pods(node) else ()
+        return (WANT_INVENTORY, *pods, WANT_FAILURES)
 
     def _nonces(self) -> Nonces:
         """Of one draw, because each is a system call."""

@@ -21,20 +21,25 @@ from controller.fleet.attestation_result import (
 )
 from controller.fleet.enrollment import (
     AUTOMATIC,
+    EnrollmentRecord,
     EnrollmentStore,
     EnrollmentUnavailableError,
     QuarantineEntry,
     write,
 )
+from controller.fleet.faults import Fault, reported
 from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
+from controller.policy import Consequence
 from controller.record import AuditLog, AuditUnavailableError, Json, Record
 from controller.verifier.challenge import IssuedChallenge
 from controller.verifier.context import ReceivedMessage, Snapshots
 from controller.verifier.verifier import Verifier
 from gpuwarden.audit.archived_evidence import ArchivedEvidence
 from gpuwarden.audit.record import RecordKind
+from gpuwarden.evidence.inventory_rules import is_gpu_uuid
+from gpuwarden.evidence.model import Failure
 from gpuwarden.moment import Moment
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
@@ -190,11 +195,46 @@ class EvidenceIntake:
             case FailureNoticeAccepted():
                 changes = self._registry.failure_notice(result, now_ns=now_ns, wall_ns=wall_ns)
                 self._observer.changed(changes, peer)
-                self._audit.note(failure_notice_record(result, stream, archived_evidence))
+                for failure in result.failures:
+                    consequence = self._registry.consequence(failure)
+                    self._audit.note(
+                        failure_record(result, failure, consequence, stream, archived_evidence)
+                    )
+                return await self._hold(result, stream.hello.boot_id)
             case Refused():
                 self._refuse(result, peer, archived_evidence)
                 await self._deny(result)
         return result
+
+    async def _hold(
+        self, notice: FailureNoticeAccepted, boot_id: str
+    ) -> FailureNoticeAccepted | Refused:
+        """Write the faults into the enrollment, from where only their end removes them.
+
+        A notice that could not be written is not acknowledged, so that the agent sends it again.
+        """
+        for _ in range(_MAX_RACES):
+            old = self._store.snapshot().records.get(notice.node)
+            record = old or EnrollmentRecord(notice.node)
+            new = replace(record, faults=self._faults(record, notice, boot_id))
+            if new == record or notice.node not in self._known().directory.nodes:
+                return notice
+            try:
+                if await write(self._store, old, new):
+                    return notice
+            except EnrollmentUnavailableError as error:
+                return _stale(notice, str(error))
+        return _stale(notice, "the node's enrollment changes faster than it can be written")
+
+    def _faults(
+        self, record: EnrollmentRecord, notice: FailureNoticeAccepted, boot_id: str
+    ) -> tuple[Fault, ...]:
+        faults = record.faults
+        for x in notice.failures:
+            is_held = self._registry.consequence(x) is not Consequence.NONE
+            if x.xid is not None and is_held and x.gpu is not None and is_gpu_uuid(x.gpu):
+                faults = reported(faults, x.gpu, x.xid, boot_id, int(x.happened_ms))
+        return faults
 
     def _refuse(
         self, refusal: Refused, peer: str, archived_evidence: ArchivedEvidence | None = None
@@ -240,7 +280,7 @@ def _code(result: Result) -> str:
     return result.code.value if isinstance(result, Refused) else ReasonCode.ACCEPTED.value
 
 
-def _stale(result: Accepted, detail: str) -> Refused:
+def _stale(result: Accepted | FailureNoticeAccepted, detail: str) -> Refused:
     refusal = refused(Refusal(ReasonCode.ENROLLMENT_STALE, detail), result.node)
     return replace(refusal, stream=result.stream)
 
@@ -339,21 +379,26 @@ def refused_record(
     )
 
 
-def failure_notice_record(
+def failure_record(
     notice: FailureNoticeAccepted,
+    failure: Failure,
+    consequence: Consequence,
     stream: StreamState,
     archived_evidence: ArchivedEvidence | None = None,
 ) -> Record:
-    """Trust that the node itself took away."""
+    """Trust that the node itself took away; what takes none away is not archived."""
+    archived_evidence = archived_evidence if consequence is not Consequence.NONE else None
     return Record(
         RecordKind.NODE_STATE,
         actor=str(stream.peer),
         subject=f"node/{notice.node}",
         decision="failure-notice",
         refs={
-            "kind": notice.news.kind,
-            "gpu": notice.news.gpu,
-            "xid": notice.news.xid,
+            "kind": failure.kind,
+            "gpu": failure.gpu,
+            "xid": failure.xid,
+            "count": failure.count,
+            "consequence": consequence.value if failure.xid is not None else None,
             "evidence": notice.evidence_digest,
             **_bundle(archived_evidence),
         },

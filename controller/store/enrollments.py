@@ -36,8 +36,8 @@ from gpuwarden.clock import Clock
 VERSION: Final = 1
 """Of this form; a new field is a new version, with a migration of what is stored."""
 
-_NOTHING_LIFTED: Final = ',"lifted_ns":null}'
-"""Left out, so that a record of a node that was never released reads as it always did."""
+_UNSET: Final = (',"mig_devices":[]', ',"system_uuid":null', ',"faults":[]', ',"lifted_ns":null')
+"""Left out, so that a record of an earlier version reads as it always did."""
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODER: Final = msgspec.json.Decoder(EnrollmentRecord, strict=True)
 
@@ -49,7 +49,9 @@ class RecordInvalidError(ValueError):
 def encode_record(record: EnrollmentRecord) -> str:
     """The one text of a record."""
     text = _ENCODER.encode(record).decode()
-    return text if record.lifted_ns is not None else f"{text.removesuffix(_NOTHING_LIFTED)}}}"
+    for part in _UNSET:  # never inside a string: the quotes in one are escaped
+        text = text.replace(part, "")
+    return text
 
 
 def decode_record(text: str) -> EnrollmentRecord:

@@ -14,6 +14,7 @@ from controller.fleet.attestation_result import (
     refused,
 )
 from controller.fleet.enrollment import Candidate, ContestedClaim, enrolled_by_uuid
+from controller.fleet.faults import Fault, after_evidence, in_force
 from controller.fleet.view import compacted
 from controller.policy import Level, Policy
 from controller.verifier.challenge import IssuedChallenge
@@ -33,7 +34,9 @@ from controller.verifier.inventory import (
     malformed_refusals,
     next_record,
     offered_gpus,
+    shown_system_uuid,
     unenrolled_lost,
+    unread_migs,
 )
 from controller.verifier.message import Opened
 from controller.verifier.reads import failed_reads_of, readable, warnings_of_readings
@@ -57,6 +60,7 @@ MAX_WARNINGS: Final = 16
 _FOR_AN_OPERATOR: Final = frozenset(
     {
         ReasonCode.NODE_UID_CHANGED,
+        ReasonCode.SYSTEM_UUID_CHANGED,
         ReasonCode.INVENTORY_NOT_ENROLLED,
         ReasonCode.INVENTORY_CHANGED,
     }
@@ -193,6 +197,8 @@ class Appraiser:
         stream = opened.stream
         if stream.appraised is not appraised:
             stream = replace(stream, appraised=appraised)
+        known_faults = question.record.faults if question.record else ()
+        faults = after_evidence(known_faults, question.evidence, question.policy.consequence)
         return Accepted(
             node=question.node_name,
             stream=stream,
@@ -208,7 +214,8 @@ class Appraiser:
             warnings=_warnings(opened, question, appraised.dropped),
             challenge_issued_ns=self.issued.issued_ns,
             fresh_until_ns=self.issued.issued_ns + self.settings.lease_ns,
-            enrollment=_enrollment(opened, question),
+            enrollment=_enrollment(opened, question, faults),
+            unhealthy=in_force(faults, question.policy.consequence),
         )
 
 
@@ -271,6 +278,7 @@ def _candidate(refusal: Refused, question: InventoryQuestion) -> Candidate | Non
         spire_agent=question.standing.spire_agent,
         gpus=offered_gpus(question),
         evidence_digest=refusal.evidence_digest,
+        system_uuid=shown_system_uuid(question.evidence.inventory),
     )
 
 
@@ -288,7 +296,9 @@ def _warnings(
     return found if more <= 0 else (*found[:MAX_WARNINGS], f"and {more} more")
 
 
-def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange | None:
+def _enrollment(
+    opened: Opened, question: InventoryQuestion, faults: tuple[Fault, ...]
+) -> EnrollmentChange | None:
     before = question.record
     after = next_record(
         before,
@@ -301,7 +311,10 @@ def _enrollment(opened: Opened, question: InventoryQuestion) -> EnrollmentChange
             question.enrolled_gpus,
             question.standing.identity_keys,
             enrolled_uuids(question),
+            unread_migs(question.evidence),
         ),
+        system_uuid=shown_system_uuid(question.evidence.inventory),
+        faults=faults,
     )
     return None if after == before else EnrollmentChange(before, after)
 

@@ -13,7 +13,7 @@ from typing import Final
 from controller.fleet.attestation_result import StreamState
 from controller.verifier.context import WANT_INVENTORY, ReceivedMessage, VerifierSettings
 from gpuwarden.evidence.canonical import canonical_json, sha256_hex
-from gpuwarden.evidence.model import PROTOCOL, TYPE_FAILURE_NOTICE, Challenge
+from gpuwarden.evidence.model import FAILURE_TYPES, PROTOCOL, Challenge
 from gpuwarden.moment import NS_PER_MS, Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
@@ -132,7 +132,7 @@ class ChallengeStore:
         entry = next((x for x in self.entries if x.challenge.challenge_id == name), None)
         if entry is None:
             return self, Refusal(ReasonCode.CHALLENGE_UNKNOWN, "no such challenge on this stream")
-        spare = message.payload_type == TYPE_FAILURE_NOTICE
+        spare = message.payload_type in FAILURE_TYPES
         used = _Entry(
             entry.challenge,
             answered=entry.answered or not spare,

@@ -1,11 +1,12 @@
 """Step 16: whether an inventory is whole, allowed here, and the one that this node is known by.
 
 Enrolled GPUs only narrow. A GPU that is missing is lost and the node stays; a GPU that is new, or
-whose serial changed, is another machine until an operator decides otherwise. What could not be
-read, and what that costs, is in `reads`.
+whose serial changed, and another system UUID are another machine until an operator decides
+otherwise. MIG devices come and go without an operator, but one that a node has is no other node's.
+What could not be read, and what that costs, is in `reads`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -19,6 +20,7 @@ from controller.fleet.enrollment import (
     EnrollmentSnapshot,
     rival,
 )
+from controller.fleet.faults import Fault
 from controller.policy import Level, NodePool, Policy
 from controller.verifier.context import Standing
 from controller.verifier.reads import Readable
@@ -58,6 +60,17 @@ def claimed_uuids(
     """The UUIDs that the node would hold by this evidence."""
     lost = (x.uuid for x in inventory.lost if not enrolled_gpus or x.uuid in enrolled_gpus)
     return tuple(sorted({*(x.uuid for x in inventory.gpus), *lost}))
+
+
+def shown_system_uuid(inventory: Inventory) -> str | None:
+    """The machine's SMBIOS UUID as it is enrolled: two spellings of it are one."""
+    shown = inventory.host.system_uuid
+    return shown.lower() if shown is not None else None
+
+
+def claimed_mig_uuids(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """The UUIDs of the MIG devices that the node would hold with these GPUs."""
+    return tuple(sorted(x.uuid for gpu in gpus for x in gpu.mig_devices))
 
 
 def _claimed(question: "InventoryQuestion") -> tuple[str, ...]:
@@ -100,9 +113,13 @@ def offered_gpus(question: "InventoryQuestion") -> tuple[EnrolledGpu, ...]:
     keys = question.standing.identity_keys
     whole = {x.uuid for x in question.evidence.inventory.gpus}
     gpus = (
-        _enrolled_gpu(x, None, keys.get(x.uuid), enrolled=False)
-        if x.uuid in whole
-        else _known_by_name(x, enrolled=False)
+        _with_mig_devices(
+            _enrolled_gpu(x, None, keys.get(x.uuid), enrolled=False)
+            if x.uuid in whole
+            else _known_by_name(x, enrolled=False),
+            x,
+            None,
+        )
         for x in question.answering
     )
     return tuple(sorted(gpus, key=lambda x: x.uuid))
@@ -113,11 +130,20 @@ def accepted_gpus(
     enrolled_gpus: Mapping[str, EnrolledGpu],
     identity_keys: Mapping[str, str],
     enrolled: frozenset[str],
+    unread_migs: frozenset[str] = frozenset(),
 ) -> tuple[EnrolledGpu, ...]:
-    """The enrolled GPUs once this evidence is accepted: unread facts filled in, none replaced."""
+    """The enrolled GPUs once this evidence is accepted: unread facts filled in, none replaced.
+
+    MIG devices are those shown now. Of the GPUs in `unread_migs` not all were read: what was known
+    of them stays.
+    """
     gpus = (
-        _enrolled_gpu(
-            x, enrolled_gpus.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled
+        _with_mig_devices(
+            _enrolled_gpu(
+                x, enrolled_gpus.get(x.uuid), identity_keys.get(x.uuid), enrolled=x.uuid in enrolled
+            ),
+            x,
+            enrolled_gpus.get(x.uuid) if x.uuid in unread_migs else None,
         )
         for x in inventory.gpus
     )
@@ -139,10 +165,19 @@ def next_record(
     instance: str,
     standing: Standing,
     gpus: tuple[EnrolledGpu, ...],
+    system_uuid: str | None,
+    faults: tuple[Fault, ...] = (),
 ) -> EnrollmentRecord:
     """The record that must be in the store before the evidence counts."""
     base = (before or EnrollmentRecord(node)).answered_by(instance)
-    return replace(base, node_uid=node_uid, spire_agent=standing.spire_agent, gpus=gpus)
+    return replace(
+        base,
+        node_uid=node_uid,
+        spire_agent=standing.spire_agent,
+        gpus=gpus,
+        system_uuid=base.system_uuid or system_uuid,
+        faults=faults,
+    )
 
 
 def _vanished(enrolled_gpu: EnrolledGpu, error: str) -> LostGpu:
@@ -187,10 +222,23 @@ def _enrolled_gpu(
     )
 
 
+def _with_mig_devices(
+    enrolled_gpu: EnrolledGpu, gpu: Gpu, known: EnrolledGpu | None
+) -> EnrolledGpu:
+    kept = known.mig_devices if known else ()
+    migs = tuple(sorted({*(x.uuid for x in gpu.mig_devices), *kept}))
+    return (
+        enrolled_gpu
+        if enrolled_gpu.mig_devices == migs
+        else replace(enrolled_gpu, mig_devices=migs)
+    )
+
+
 # --- findings
 
 _ORDER: Final = {code: position for position, code in enumerate(ReasonCode)}
 _LISTED: Final = 4
+_MIG_DEVICES: Final = "migDevices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +276,7 @@ def inventory_refusals(
         *_denied(question),
         *(_twice(x) for x in contested),
         *_uid_changed(question),
+        *_system_changed(question),
         *_not_enrolled(question),
         *(Refusal(ReasonCode.INVENTORY_CHANGED, x) for x in _changes(question)),
     ]
@@ -241,8 +290,8 @@ def malformed_refusals(evidence: Evidence) -> tuple[Refusal, ...]:
 
 
 def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
-    """The GPUs that the node names but may not have, with their owners."""
-    uuids = _claimed(question)
+    """The GPUs and MIG devices that the node names but may not have, with their owners."""
+    uuids = (*_claimed(question), *claimed_mig_uuids(question.answering))
     listed, by_serial = _listed_uuids(question), _enrolled_by_serial(question)
     found = ((x, _owner(question, x, listed=x in listed, board=by_serial.get(x))) for x in uuids)
     return tuple(
@@ -255,6 +304,12 @@ def contested_claims(question: InventoryQuestion) -> tuple[ContestedClaim, ...]:
 def enrolled_uuids(question: InventoryQuestion) -> frozenset[str]:
     """GPUs of the inventory that an operator listed for this node, by UUID or serial."""
     return _listed_uuids(question) | _enrolled_by_serial(question).keys()
+
+
+def unread_migs(evidence: Evidence) -> frozenset[str]:
+    """GPUs whose MIG devices could not all be read."""
+    failed = (x.gpu for x in evidence.failed_reads if x.fact == _MIG_DEVICES)
+    return frozenset(x for x in failed if x is not None)
 
 
 def _nameless(evidence: Evidence) -> Iterator[str]:
@@ -294,7 +349,8 @@ def _denied(question: InventoryQuestion) -> Iterator[Refusal]:
 
 def _keys(gpu: Gpu, standing: Standing) -> frozenset[str | None]:
     """Whatever policy may name a denied GPU by."""
-    return frozenset({gpu.uuid, serial(gpu.serial), standing.identity_keys.get(gpu.uuid)})
+    keys = (gpu.uuid, serial(gpu.serial), standing.identity_keys.get(gpu.uuid))
+    return frozenset({*keys, *(x.uuid for x in gpu.mig_devices)})
 
 
 def _twice(claim: ContestedClaim) -> Refusal:
@@ -309,6 +365,16 @@ def _uid_changed(question: InventoryQuestion) -> Iterator[Refusal]:
         ReasonCode.NODE_UID_CHANGED,
         f"Node UID is {question.node.uid}, {record.node_uid} is enrolled",
     )
+
+
+def _system_changed(question: InventoryQuestion) -> Iterator[Refusal]:
+    """The same cards in another machine; one that shows no UUID any more is not compared."""
+    enrolled = question.record.system_uuid if question.record else None
+    shown = shown_system_uuid(question.evidence.inventory)
+    if None not in {enrolled, shown} and enrolled != shown:
+        yield Refusal(
+            ReasonCode.SYSTEM_UUID_CHANGED, f"system UUID is {shown}, {enrolled} is enrolled"
+        )
 
 
 def _reattested(question: InventoryQuestion) -> bool:

@@ -39,21 +39,29 @@ from gpuwarden.evidence.envelope import (
 )
 from gpuwarden.evidence.known_inventory import KnownInventory, evidence_showing
 from gpuwarden.evidence.model import (
+    FAILURE_TYPES,
+    MAX_FAILURES,
     PROTOCOL,
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
+    WANT_FAILURES,
     WANT_PODS,
     Evidence,
     EvidenceHeader,
     EvidenceWithPods,
+    Failure,
     FailureNotice,
+    FailureNotices,
 )
 from gpuwarden.evidence.strict_json import DecodeError, decode, quote
 from gpuwarden.moment import Moment
 from gpuwarden.reasons import ReasonCode, Refusal
 
-_TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS, TYPE_FAILURE_NOTICE})
+_TYPES: Final = frozenset({TYPE_EVIDENCE, TYPE_EVIDENCE_WITH_PODS}) | FAILURE_TYPES
+_WANTED: Final = {TYPE_EVIDENCE_WITH_PODS: WANT_PODS, TYPE_FAILURES: WANT_FAILURES}
+"""Payload type -> what a challenge must want before it may be sent."""
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 _SECOND_MS: Final = 1000
 FAILURE_NOTICE_KINDS: Final = frozenset({"xid", "gpu-lost", "driver-reload", "nvml-unavailable"})
@@ -92,9 +100,9 @@ def check_shape(
 
 
 def _is_unasked(message: ReceivedMessage, issued: IssuedChallenge | Refusal) -> bool:
-    """Whether it reports pods without having been asked to."""
-    is_asked = not isinstance(issued, IssuedChallenge) or WANT_PODS in issued.want
-    return message.payload_type == TYPE_EVIDENCE_WITH_PODS and not is_asked
+    """Whether it is of a type that the challenge did not ask for."""
+    wanted = _WANTED.get(message.payload_type)
+    return wanted is not None and isinstance(issued, IssuedChallenge) and wanted not in issued.want
 
 
 def _well_formed(message: ReceivedMessage) -> bool:
@@ -129,15 +137,15 @@ def _signed_by(leaf: x509.Certificate, message: ReceivedMessage) -> Refusal | No
     return None
 
 
-def read_payload(
-    message: ReceivedMessage, known: KnownInventory | None
-) -> Evidence | FailureNotice | Unreadable | Refusal:
+def read_payload(message: ReceivedMessage, known: KnownInventory | None) -> "Payload | Refusal":
     """Parse verified bytes; an unreadable inventory still has a header to be checked first.
 
     `known` is what the stream has shown before.
     """
     if message.payload_type == TYPE_FAILURE_NOTICE:
         return _read_failure_notice(message.payload)
+    if message.payload_type == TYPE_FAILURES:
+        return _read_failures(message.payload)
     limit, kind = len(message.payload), _kind(message)
     if known is not None and (again := evidence_showing(known, message.payload, kind)) is not None:
         return again
@@ -160,11 +168,51 @@ def _read_failure_notice(payload: bytes) -> FailureNotice | Refusal:
         news = decode(payload, FailureNotice, max_bytes=len(payload))
     except DecodeError as error:
         return Refusal(ReasonCode.MSG_MALFORMED, f"failure notice: {error}")
-    if news.kind not in FAILURE_NOTICE_KINDS:
+    return _unknown_kind(news.kind) or news
+
+
+def _read_failures(payload: bytes) -> FailureNotices | Refusal:
+    try:
+        news = decode(payload, FailureNotices, max_bytes=len(payload))
+    except DecodeError as error:
+        return Refusal(ReasonCode.MSG_MALFORMED, f"failure notice: {error}")
+    if not 1 <= len(news.failures) <= MAX_FAILURES:
         return Refusal(
-            ReasonCode.MSG_MALFORMED, f"failure notice: kind {quote(news.kind)} is not known"
+            ReasonCode.MSG_MALFORMED,
+            f"failure notice: {len(news.failures)} failures, 1 to {MAX_FAILURES} are expected",
         )
-    return news
+    return next(filter(None, map(_malformed_failure, news.failures)), None) or news
+
+
+def _malformed_failure(failure: Failure) -> Refusal | None:
+    if not _DECIMAL.fullmatch(failure.happened_ms):
+        return Refusal(
+            ReasonCode.MSG_MALFORMED,
+            f"failure notice: time {quote(failure.happened_ms)} is not decimal milliseconds",
+        )
+    return _unknown_kind(failure.kind)
+
+
+def _unknown_kind(kind: str) -> Refusal | None:
+    if kind in FAILURE_NOTICE_KINDS:
+        return None
+    return Refusal(ReasonCode.MSG_MALFORMED, f"failure notice: kind {quote(kind)} is not known")
+
+
+def failures_in(news: FailureNotice | FailureNotices) -> tuple[Failure, ...]:
+    """What happened; the older form names one failure, and for its time that of its signature."""
+    if isinstance(news, FailureNotices):
+        return news.failures
+    return (
+        Failure(
+            kind=news.kind,
+            gpu=news.gpu,
+            xid=news.xid,
+            detail=news.detail,
+            happened_ms=news.boottime_ms,
+            count=1,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +331,7 @@ def _same(text: str, expected: str) -> bool:
     return compare_digest(text.encode("utf-8"), expected.encode("utf-8"))
 
 
-Payload = Evidence | FailureNotice | Unreadable
+Payload = Evidence | FailureNotice | FailureNotices | Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +348,7 @@ class Arrival:
     @property
     def spare(self) -> bool:
         """Whether it comes under the spare nonce, as failure notices does."""
-        return self.message.payload_type == TYPE_FAILURE_NOTICE
+        return self.message.payload_type in FAILURE_TYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ Steps 1 to 10 admit a stream; steps 4 to 18 are taken for each message.
 15. Sequence and clocks, `message.check_sequence`: SEQ_REPLAY, SEQ_GAP, PREV_MISMATCH,
     BOOT_CHANGED, CLOCK_BACKWARDS, CLOCK_SKEW
 16. Inventory, `inventory.inventory_refusals`: INVENTORY_INVALID, INVENTORY_INCOMPLETE,
-    INVENTORY_EMPTY, GPU_DENIED, GPU_CLAIMED_TWICE, NODE_UID_CHANGED, INVENTORY_NOT_ENROLLED,
-    INVENTORY_CHANGED
+    INVENTORY_EMPTY, GPU_DENIED, GPU_CLAIMED_TWICE, NODE_UID_CHANGED, SYSTEM_UUID_CHANGED,
+    INVENTORY_NOT_ENROLLED, INVENTORY_CHANGED
 17. Hardware reports, `context.HardwareAppraisal`: HW_MISSING, HW_STALE, HW_CHAIN_INVALID,
     HW_REVOKED, HW_NONCE_MISMATCH, HW_SIG_INVALID, HW_FWID_MISMATCH, HW_VERSION_MISMATCH,
     HW_IDENTITY_CHANGED, HW_DEVTOOLS, HW_MEASUREMENT_DENIED
@@ -59,9 +59,15 @@ from controller.verifier.context import (
     VerifierSettings,
     no_hardware,
 )
-from controller.verifier.message import Arrival, Unreadable, open_message, recheck_session
+from controller.verifier.message import (
+    Arrival,
+    Unreadable,
+    failures_in,
+    open_message,
+    recheck_session,
+)
 from gpuwarden.evidence.canonical import sha256_hex
-from gpuwarden.evidence.model import FailureNotice
+from gpuwarden.evidence.model import FailureNotice, FailureNotices
 from gpuwarden.identity.chain import ChainProof, parse_chain
 from gpuwarden.identity.spiffe_id import SpiffeId
 from gpuwarden.moment import Moment
@@ -144,8 +150,9 @@ class Verifier:
         if isinstance(opened, Refusal):
             return refused(opened, stream.node)
         match opened.payload:
-            case FailureNotice() as news:
-                return FailureNoticeAccepted(stream.node, opened.stream, news, opened.digest)
+            case FailureNotice() | FailureNotices() as news:
+                failures = failures_in(news)
+                return FailureNoticeAccepted(stream.node, opened.stream, failures, opened.digest)
             case Unreadable(error=error):
                 return unreadable(opened, Refusal(ReasonCode.INVENTORY_INVALID, error))
             case evidence:

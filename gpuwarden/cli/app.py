@@ -68,10 +68,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "node release": Command(
         "nodes:release",
-        "Release a node from quarantine; its enrollment stays.",
+        "Release a node from quarantine, or its GPUs from faults; its enrollment stays.",
         'gpuwarden node release gpu-a1 --reason "INC 88: explained"',
         "Use it where the quarantine was wrong or its cause is gone. If the node still shows other"
-        " hardware than the enrolled one, its next evidence quarantines it again.",
+        " hardware than the enrolled one, its next evidence quarantines it again. Where the node is"
+        " not quarantined, it ends the faults (XIDs) of its GPUs, for example after a reset that"
+        " the agent could not see.",
     ),
     "gpus": Command(
         "gpus:gpus",

@@ -19,9 +19,18 @@ TYPE_CHALLENGE: Final = "application/vnd.gpuwarden.challenge.v1+json"
 TYPE_EVIDENCE: Final = "application/vnd.gpuwarden.evidence.v1+json"
 TYPE_EVIDENCE_WITH_PODS: Final = "application/vnd.gpuwarden.evidence.v2+json"
 TYPE_FAILURE_NOTICE: Final = "application/vnd.gpuwarden.bad-news.v1+json"
+TYPE_FAILURES: Final = "application/vnd.gpuwarden.failure-notice.v2+json"
+FAILURE_TYPES: Final = frozenset({TYPE_FAILURE_NOTICE, TYPE_FAILURES})
+"""Of what is sent unasked, under the spare nonce."""
 
 WANT_PODS: Final = "pods"
 """In a challenge: answer with evidence that lists the running pods, if you can."""
+
+WANT_FAILURES: Final = "failures"
+"""In a challenge: send failure notices that name several failures and when they happened."""
+
+MAX_FAILURES: Final = 64
+"""Of one failure notice; the others follow with the next."""
 
 ZERO_DIGEST: Final = "0" * 64
 """`prev` of the first evidence of a stream and of the first audit record."""
@@ -282,3 +291,25 @@ class FailureNotice(EvidenceHeader, frozen=True):
     gpu: str | None
     xid: int | None
     detail: str
+
+
+class Failure(Document, frozen=True):
+    """One failure of a notice that names several."""
+
+    kind: str
+    """As `FailureNotice.kind`."""
+    gpu: str | None
+    xid: int | None
+    detail: str
+    happened_ms: str
+    """The node's CLOCK_BOOTTIME in milliseconds when the agent heard of it; with the boot ID, GPU
+    and XID it tells a repeat from the same failure reported again."""
+    count: int
+    """How often it happened, where an agent could not report each time."""
+
+
+class FailureNotices(EvidenceHeader, frozen=True):
+    """The same for several failures, in answer to a challenge that wants `failures`."""
+
+    failures: tuple[Failure, ...]
+    """At least 1, at most 64, oldest first."""

@@ -270,6 +270,7 @@ DEFECTS: Final[tuple[tuple[ReasonCode, Defect], ...]] = (
     (R.GPU_CLAIMED_TWICE, _claimed_by_other),
     (R.GPU_CLAIMED_TWICE, _policy(pools=(NodePool("dgx-*", uuids=frozenset({gpu_uuid(1)})),))),
     (R.NODE_UID_CHANGED, _with_record(node_uid="uid-0")),
+    (R.SYSTEM_UUID_CHANGED, _with_record(system_uuid="0" * 36)),
     (R.INVENTORY_NOT_ENROLLED, _enrollment_required),
     (R.INVENTORY_NOT_ENROLLED, _policy(pools=(NodePool("gpu-*", serials=frozenset({"1"})),))),
     (R.INVENTORY_CHANGED, _with_record(gpus=(EnrolledGpu(gpu_uuid(1), serial="1"),))),

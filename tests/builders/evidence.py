@@ -45,16 +45,20 @@ from gpuwarden.evidence.model import (
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
+    WANT_FAILURES,
     WANT_PODS,
     Evidence,
     EvidenceWithPods,
+    Failure,
     FailureNotice,
+    FailureNotices,
     Hello,
 )
 from gpuwarden.identity.svid import PrivateKey
 from gpuwarden.moment import NS_PER_S, Moment, wall_ns
 from tests.builders.ca import TRUST_DOMAIN, SpiffeCa
-from tests.builders.inventory import inventory
+from tests.builders.inventory import gpu_uuid, inventory
 
 NODE = "gpu-1"
 CLUSTER = "lab"
@@ -118,6 +122,8 @@ class Scene:
     failure_notice: bool = False
     wants_pods: bool = False
     """Whether the challenge asks for pods; `pods` in `evidence` tells them."""
+    wants_failures: bool = True
+    """Whether the challenge takes notices that name several; `failures` in `evidence` are them."""
     key: PrivateKey | None = None
     """Signs instead of the session's key."""
     answers_after_ns: int = NS_PER_S
@@ -185,11 +191,17 @@ class Scene:
             stream,
             nonces(number),
             now=self.now,
-            want=(WANT_INVENTORY, WANT_PODS) if self.wants_pods else (WANT_INVENTORY,),
+            want=(
+                WANT_INVENTORY,
+                *((WANT_PODS,) if self.wants_pods else ()),
+                *((WANT_FAILURES,) if self.wants_failures else ()),
+            ),
         )
         return issued
 
-    def document(self, stream: StreamState, issued: IssuedChallenge) -> Evidence | FailureNotice:
+    def document(
+        self, stream: StreamState, issued: IssuedChallenge
+    ) -> Evidence | FailureNotice | FailureNotices:
         header: dict[str, Any] = {
             "protocol": PROTOCOL,
             "audience": self.settings.audience,
@@ -206,6 +218,8 @@ class Scene:
             "wall_ms": str(self.now.wall_ms),
             "boottime_ms": str(NODE_BOOTTIME_MS + self.boottime_ns // 1_000_000),
         }
+        if self.failure_notice and "failures" in self.evidence:
+            return FailureNotices(**(header | self.evidence))
         if self.failure_notice:
             news: dict[str, Any] = {"kind": "xid", "gpu": None, "xid": 79, "detail": "fell off"}
             return FailureNotice(**(header | news | self.evidence))
@@ -225,6 +239,8 @@ class Scene:
         kind = TYPE_FAILURE_NOTICE if self.failure_notice else TYPE_EVIDENCE
         if "pods" in self.evidence:
             kind = TYPE_EVIDENCE_WITH_PODS
+        if "failures" in self.evidence:
+            kind = TYPE_FAILURES
         payload = self.payload or canonical_json(self.document(stream, issued))
         good = ReceivedMessage(
             stream_id=bytes.fromhex(stream.stream_id),
@@ -271,6 +287,12 @@ class Scene:
         """Write what acceptance wants to have in the store."""
         if accepted.enrollment is not None:
             self.enrollment = self.enrollment.with_record(accepted.enrollment.new)
+
+
+def failure(xid: int | None = 48, *, happened_ms: int = 1, **changes: Any) -> Failure:
+    """A failure of the GPU that `inventory()` shows."""
+    good: dict[str, Any] = {"kind": "xid", "gpu": gpu_uuid(1), "detail": "", "count": 1}
+    return Failure(**(good | changes), xid=xid, happened_ms=str(happened_ms))
 
 
 def with_fields(payload: bytes, changes: Mapping[str, Any]) -> bytes:

@@ -14,14 +14,16 @@ from controller.fleet.enrollment import (
     QuarantineEntry,
     write,
 )
+from controller.fleet.faults import Fault
 
+SYSTEM = "8d4f1c6e-3c0f-4c5e-9a51-0a2b6e1d7f10"
 FULL = EnrollmentRecord(
     "gpu-1",
     node_uid="uid-1",
     spire_agent="spiffe://example.org/spire/agent/k8s_psat/lab/uid-1",
     gpus=(
         EnrolledGpu("GPU-a", "1", "c" * 64, "00000000:18:00.0", enrolled=True),
-        EnrolledGpu("GPU-b", complete=False),
+        EnrolledGpu("GPU-b", complete=False, mig_devices=("MIG-a", "MIG-b")),
     ),
     instance="a" * 32,
     superseded=("b" * 32, "c" * 32),
@@ -30,9 +32,16 @@ FULL = EnrollmentRecord(
         "smells odd, “really”",
         "spiffe://example.org/x",
         1_800_000_000_123_456_789,
-        Candidate("INVENTORY_CHANGED", "uid-2", None, (EnrolledGpu("GPU-c", "3"),), "e" * 64),
+        Candidate(
+            "INVENTORY_CHANGED", "uid-2", None, (EnrolledGpu("GPU-c", "3"),), "e" * 64, SYSTEM
+        ),
     ),
     lifted_ns=1_700_000_000_000_000_001,
+    system_uuid=SYSTEM,
+    faults=(
+        Fault("GPU-a", 94, SYSTEM, 5, (7, 8), was_lost=True, ended=True),
+        Fault("GPU-b", 48, SYSTEM, 6),
+    ),
 )
 RELEASED = FULL.lifted(FULL.denial)
 

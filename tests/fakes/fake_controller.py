@@ -22,11 +22,13 @@ from gpuwarden.evidence.model import (
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
     ZERO_DIGEST,
     Challenge,
     Evidence,
     EvidenceWithPods,
     FailureNotice,
+    FailureNotices,
     Hello,
 )
 from gpuwarden.evidence.strict_json import decode
@@ -50,7 +52,7 @@ class FakeStream:
     stream_id: str = field(default_factory=lambda: secrets.token_hex(16))
     challenges: list[Challenge] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
-    news: list[FailureNotice] = field(default_factory=list)
+    news: list[FailureNotice | FailureNotices] = field(default_factory=list)
     seq: int = 0
     prev: str = ZERO_DIGEST
     accepted: bool = False
@@ -77,6 +79,8 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         """Sent instead of the first challenge."""
         self.refusal: tuple[str, str] | None = None
         """Reason code and text with which every stream is refused, once its Hello has come."""
+        self.refuse_notice: str | None = None
+        """Reason code with which failure notices are refused."""
         self.silent = False
         self.changed = asyncio.Condition()
         self.server: grpc.aio.Server | None = None
@@ -84,11 +88,20 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         self._writing: dict[str, asyncio.Lock] = {}
 
     @property
+    def failures(self) -> list[tuple[str, int | None]]:
+        """Kind and XID of all that was reported, in order."""
+        return [
+            (each.kind, each.xid)
+            for news in self.all_news
+            for each in (news.failures if isinstance(news, FailureNotices) else (news,))
+        ]
+
+    @property
     def all_evidence(self) -> list[Evidence]:
         return [entry for stream in self.streams for entry in stream.evidence]
 
     @property
-    def all_news(self) -> list[FailureNotice]:
+    def all_news(self) -> list[FailureNotice | FailureNotices]:
         return [entry for stream in self.streams for entry in stream.news]
 
     async def start(
@@ -190,11 +203,13 @@ class FakeController(wire_grpc.AttestationServiceServicer):
     async def _take(self, stream: FakeStream, message: wire.Evidence) -> None:
         envelope = message.envelope
         verify(stream.leaf, envelope.payload_type, envelope.payload, envelope.signature)
-        document: Evidence | FailureNotice
+        document: Evidence | FailureNotice | FailureNotices
         if envelope.payload_type == TYPE_EVIDENCE:
             document = decode(envelope.payload, Evidence, max_bytes=1 << 18)
         elif envelope.payload_type == TYPE_EVIDENCE_WITH_PODS:
             document = decode(envelope.payload, EvidenceWithPods, max_bytes=1 << 18)
+        elif envelope.payload_type == TYPE_FAILURES:
+            document = decode(envelope.payload, FailureNotices, max_bytes=1 << 18)
         else:
             assert envelope.payload_type == TYPE_FAILURE_NOTICE
             document = decode(envelope.payload, FailureNotice, max_bytes=1 << 18)
@@ -211,11 +226,15 @@ class FakeController(wire_grpc.AttestationServiceServicer):
         if isinstance(document, Evidence):
             verdict |= {"attestation_hash": HASH, "level": "L0", "fresh_for_ms": 90_000}
             verdict |= self.judge(document)
+        elif self.refuse_notice is not None:
+            verdict |= {"outcome": wire.OUTCOME_REFUSED, "code": self.refuse_notice}
         # Kept first: whoever hears the verdict finds the evidence it is about.
         await self._note(lambda: self._keep(stream, document))
         await self.write(stream, wire.AttestResponse(verdict=wire.Verdict(**verdict)))
 
-    def _keep(self, stream: FakeStream, document: Evidence | FailureNotice) -> None:
+    def _keep(
+        self, stream: FakeStream, document: Evidence | FailureNotice | FailureNotices
+    ) -> None:
         if isinstance(document, Evidence):
             stream.evidence.append(document)
             stream.accepted = True

@@ -42,7 +42,7 @@ def main() -> dict[str, Any]:
                 "gpu": x.gpu,
                 "type": x.type,
                 "xid": x.data,
-                "failure_notice": failure_notice(x) is not None,
+                "failure_notice": failure_notice(x).kind.value,
             }
             for x in happened
         ],

@@ -155,7 +155,7 @@ async def test_a_driver_that_is_exchanged_ends_the_process(world: AgentWorld) ->
     world.show(replace_faults(Faults(rc={"nvmlSystemGetDriverVersion": LIB_RM_VERSION_MISMATCH})))
     await world.controller.challenge(world.controller.streams[0])
     assert await world.end() == ExitCode.DRIVER_RELOADED
-    assert [news.kind for news in world.controller.all_news] == ["driver-reload"]
+    assert world.controller.failures == [("driver-reload", None)]
 
 
 async def test_damaged_state_and_a_disk_that_takes_nothing_do_not_matter(world: AgentWorld) -> None:

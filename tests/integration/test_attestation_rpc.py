@@ -43,7 +43,8 @@ async def test_an_honest_agent_is_accepted_and_its_node_eligible(world: World) -
     async with world.client() as client:
         challenge = await client.admitted()
         asked = msgspec.json.decode(challenge.envelope.payload, type=Challenge)
-        assert (asked.controller, asked.cluster, asked.want) == (CONTROLLER, "test", ("inventory",))
+        assert (asked.controller, asked.cluster) == (CONTROLLER, "test")
+        assert asked.want == ("inventory", "failures")
         assert (asked.ttl_ms, asked.interval_ms) == (15_000, 25_000)
         await client.answer(challenge)
         verdict = await client.verdict()
@@ -129,6 +130,9 @@ async def test_bad_news_takes_trust_away_and_asks_again_at_once(world: World) ->
         assert world.witness.challenges == ["first", "failure-notice"]
         await client.answer(again)
         assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
+        view = world.registry.snapshot().nodes[NODE]
+        assert view.acceptance is not None
+        assert view.acceptance.gpus[0].unhealthy == "xid 79, until the GPU is reset"
 
 
 async def test_the_spare_nonce_serves_once(world: World) -> None:

@@ -227,9 +227,11 @@ async def test_explain_node_in_order(world: World) -> None:
     assert [refusal.code for refusal in answer.refusals] == ["CLOCK_SKEW", "INVENTORY_CHANGED"]
     assert answer.identity_document == '{"node":{}}'
     assert answer.pin_document == (
-        '{"gpus":[{"enrolled":false,"identityKey":null,"serial":"1","uuid":"' + gpus[0].uuid + '"},'
-        '{"enrolled":true,"identityKey":null,"serial":null,"uuid":"GPU-gone"}],'
-        '"node":{"name":"a","uid":"u"},"spireAgent":null}'
+        '{"gpus":[{"enrolled":false,"identityKey":null,"migDevices":[],"serial":"1","uuid":"'
+        + gpus[0].uuid
+        + '"},'
+        '{"enrolled":true,"identityKey":null,"migDevices":[],"serial":null,"uuid":"GPU-gone"}],'
+        '"node":{"name":"a","uid":"u"},"spireAgent":null,"systemUuid":null}'
     )
 
 

@@ -61,7 +61,7 @@ class OneStream(RuleBasedStateMachine):
             )
         else:
             message = attester().failure_notice(
-                self.stream, action.event, signer=SvidSigner(SVID), at=AT
+                self.stream, action.events, signer=SvidSigner(SVID), at=AT
             )
         self.stream = message.stream
         outer = message.request.evidence

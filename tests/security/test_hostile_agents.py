@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from controller.access import ALLOWED_CALLERS
 from controller.fleet.view import NodeState
 from controller.rpc.attestation import SessionTiming
-from gpuwarden.evidence.model import Challenge
+from gpuwarden.evidence.model import Challenge, MigDevice
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.identity.svid import Svid
 from gpuwarden.identity.tunnel import Tunnel
@@ -27,7 +27,7 @@ from gpuwarden.reasons import ReasonCode
 from gpuwarden.wire.error_metadata import REASON_KEY
 from gpuwarden.wire.v1 import attestation_pb2 as pb
 from sandbox.spiffe.ca import InsecureCa
-from tests.builders.inventory import gpu, inventory
+from tests.builders.inventory import gpu, gpu_uuid, inventory
 from tests.fakes.attest_client import AttestClient
 from tests.fakes.attestation_world import CONTROLLER, NODE, SLOW, World, agent
 from tests.fakes.plain_tls import ResumingContext, client_context
@@ -236,6 +236,23 @@ async def test_a_crash_loop_only_moves_forward(world: World) -> None:
             await client.accepted()
             assert world.state() is NodeState.ELIGIBLE
     assert world.store.snapshot().records[NODE].denial is None
+
+
+async def test_claiming_another_nodes_mig_device_harms_only_the_claimant() -> None:
+    mig = MigDevice(uuid=f"MIG-{gpu_uuid(9).removeprefix('GPU-')}", profile="1g.10gb", memory_mib=1)
+    mine, stolen = (gpu(i, mig=True, mig_devices=(mig,)) for i in (0, 1))
+    async with (
+        World(nodes=("owner", "thief")) as world,
+        world.client("owner", instance="1" * 32) as owner,
+        world.client("thief", instance="f" * 32) as thief,
+    ):
+        await owner.accepted(inventory(mine))
+        claims = world.store.snapshot().claims
+        await thief.answer(await thief.admitted(), content=inventory(stolen))
+        assert (await thief.verdict()).code == "GPU_CLAIMED_TWICE"
+        assert world.state("thief") is NodeState.REFUSED
+        assert world.state("owner") is NodeState.ELIGIBLE
+        assert world.store.snapshot().claims == claims
 
 
 async def test_claiming_the_whole_fleet_harms_nobody_else() -> None:

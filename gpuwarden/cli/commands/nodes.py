@@ -281,6 +281,7 @@ def _facts(enrollment: pb.Enrollment) -> tuple[tuple[str, str], ...]:
         ("Enrolled node UID", enrollment.node_uid),
         ("Enrolled SPIRE agent", enrollment.spire_agent),
         ("Quarantined", quarantined if enrollment.HasField("denial") else ""),
+        ("Faults", ", ".join(f"{x.gpu} xid {x.xid}" for x in enrollment.faults)),
     )
 
 
@@ -346,7 +347,7 @@ def release(
     output: Output = Format.TABLE,
     connection: Connection = HERE,
 ) -> None:
-    """Release a node from quarantine; its enrollment stays.
+    """Release a node from quarantine, or its GPUs from faults; its enrollment stays.
 
     Parameters
     ----------
@@ -365,12 +366,13 @@ def release(
 
     """
     found = _look(node, if_version, connection)
-    if not found.HasField("denial"):
+    if not found.HasField("denial") and not found.faults:
         text = f"{shown(node)} is not quarantined; see `gpuwarden explain node`"
         raise CliError(ExitCode.ERROR, text)
-    demand_yes(f"Release {shown(node)} from quarantine?", enrollment_text(found), yes=yes)
+    what = "quarantine" if found.HasField("denial") else "the faults of its GPUs"
+    demand_yes(f"Release {shown(node)} from {what}?", enrollment_text(found), yes=yes)
     done = ask(connection, lambda client: client.release(node, reason, found.version))
-    _print(node, done, output, "released from quarantine; its next evidence decides")
+    _print(node, done, output, f"released from {what}; its next evidence decides")
 
 
 def quarantine(

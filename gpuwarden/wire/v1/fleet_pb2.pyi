@@ -487,11 +487,12 @@ class Enrollment(_message.Message):
     DENIAL_FIELD_NUMBER: _builtins.int
     CANDIDATE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    FAULTS_FIELD_NUMBER: _builtins.int
     node_uid: _builtins.str
     """Node UID as pinned, empty where the directory has none."""
     spire_agent: _builtins.str
     version: _builtins.str
-    """v1:sha256:<hex>, stands for all of the above: what OperatorService expects."""
+    """v1:sha256:<hex>, stands for everything here: what OperatorService expects."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___PinnedGpu]:
         """Sorted by UUID; empty before first use."""
@@ -504,6 +505,10 @@ class Enrollment(_message.Message):
     def candidate(self) -> Global___Candidate:
         """Absent while the node shows no other hardware."""
 
+    @_builtins.property
+    def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuFault]:
+        """Those that have ended are left out."""
+
     def __init__(
         self,
         *,
@@ -513,14 +518,40 @@ class Enrollment(_message.Message):
         denial: Global___Denial | None = ...,
         candidate: Global___Candidate | None = ...,
         version: _builtins.str = ...,
+        faults: _abc.Iterable[Global___GpuFault] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial", "gpus", b"gpus", "node_uid", b"node_uid", "spire_agent", b"spire_agent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "denial", b"denial", "faults", b"faults", "gpus", b"gpus", "node_uid", b"node_uid", "spire_agent", b"spire_agent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Enrollment: _TypeAlias = Enrollment  # noqa: Y015
+
+@_typing.final
+class GpuFault(_message.Message):
+    """An XID that a GPU has reported and whose end was not seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_FIELD_NUMBER: _builtins.int
+    XID_FIELD_NUMBER: _builtins.int
+    gpu: _builtins.str
+    """UUID of the GPU."""
+    xid: _builtins.int
+    def __init__(
+        self,
+        *,
+        gpu: _builtins.str = ...,
+        xid: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu", b"gpu", "xid", b"xid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuFault: _TypeAlias = GpuFault  # noqa: Y015
 
 @_typing.final
 class PinnedGpu(_message.Message):

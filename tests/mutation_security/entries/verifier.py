@@ -3,7 +3,17 @@
 from typing import Final
 
 from tests.mutation_security.security_mutation import Edit, SecurityMutation, one
-from tests.mutation_security.shown_by import CHALLENGES, CLOCKS, HOSTILE, ORDER, PINS, ROUNDS, RPC
+from tests.mutation_security.shown_by import (
+    CHALLENGES,
+    CLOCKS,
+    FAULTS,
+    HOSTILE,
+    INTAKE,
+    ORDER,
+    PINS,
+    ROUNDS,
+    RPC,
+)
 
 ENTRIES: Final = (
     one(
@@ -265,6 +275,34 @@ ENTRIES: Final = (
         "if now_ns >= known.enrollment.fresh_until_ns:",
         "if False:",
         f"{ORDER}::test_a_defect_is_refused_with_its_code_step_and_effect",
+    ),
+    one(
+        "mig-devices-are-claimed",
+        "controller/verifier/inventory.py",
+        "uuids = (*_claimed(question), *claimed_mig_uuids(question.answering))",
+        "uuids = _claimed(question)",
+        f"{HOSTILE}::test_claiming_another_nodes_mig_device_harms_only_the_claimant",
+    ),
+    one(
+        "cards-in-another-machine",
+        "controller/verifier/inventory.py",
+        "        *_system_changed(question),\n",
+        "",
+        f"{PINS}::test_the_enrolled_cards_in_another_machine_wait_for_an_operator",
+    ),
+    one(
+        "a-read-that-failed-is-no-reset",
+        "controller/fleet/faults.py",
+        " if x.error in _WITHOUT_RESET_NO_RETURN",
+        "",
+        f"{FAULTS}::test_a_gpu_that_could_not_be_read_for_a_while_was_not_reset",
+    ),
+    one(
+        "faults-are-held",
+        "controller/rpc/intake.py",
+        "                return await self._hold(result, stream.hello.boot_id)\n",
+        "                return result\n",
+        f"{INTAKE}::test_the_next_round_does_not_give_the_gpu_back",
     ),
     one(
         "level",

@@ -19,7 +19,7 @@ from agent.gpu.inventory import KnownGpu
 from agent.gpu.reading import EventKind, GpuEvent, NvmlState
 from agent.gpu.source import NvmlInventorySource, StuckCall
 from agent.settings import AgentListenSettings, AgentSection, AgentSettings
-from agent.state import AgentState, RememberedGpu, StateFile
+from agent.state import AgentState, RememberedGpu, RememberedNotice, StateFile
 from gpuwarden.clock import SystemClock
 from gpuwarden.settings.values import Address, Duration
 from tests.builders.attesting import AGENT, NODE, reading, xid
@@ -159,7 +159,7 @@ async def test_a_new_driver_ends_it_after_its_news_went_out(bench: Bench) -> Non
 
     code = await bench.run_until(bench.accepted, exchange_driver)
     assert code is ExitCode.DRIVER_RELOADED
-    assert [news.kind for news in bench.controller.all_news] == ["driver-reload"]
+    assert bench.controller.failures == [("driver-reload", None)]
 
 
 UNREADABLE = reading(0, state=NvmlState.UNAVAILABLE, detail="nvmlInitWithFlags: UNKNOWN")
@@ -213,6 +213,36 @@ async def test_bad_news_reaches_the_controller(bench: Bench) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     assert await bench.run_until(bench.accepted, tell) is ExitCode.STOPPED
+
+
+@pytest.mark.parametrize(("boot_id", "told"), [(HOST.boot_id, [("xid", 48)]), ("another", [])])
+async def test_what_was_not_acknowledged_outlives_the_process_and_not_the_boot(
+    bench: Bench, boot_id: str, told: list[tuple[str, int]]
+) -> None:
+    notice = RememberedNotice(
+        kind="xid", gpu="GPU-1", xid=48, detail="XID 48", happened_ms=7, count=1
+    )
+    old = AgentState(
+        instance_id="x", boot_id=boot_id, logs=(), log_alarms=(), gpus=(), notices=(notice,)
+    )
+    StateFile(bench.folder / "state").keep(old)
+    await bench.run_until(bench.accepted, lambda: signal.raise_signal(signal.SIGTERM))
+    assert bench.controller.failures == told
+    assert bench.state().notices == ()
+
+
+async def test_what_no_controller_acknowledges_is_kept(bench: Bench) -> None:
+    bench.controller.refuse_notice = "ENROLLMENT_STALE"
+
+    async def tell() -> None:
+        bench.gpus.news.put_nowait(xid(48))
+        await bench.controller.until(lambda: bool(bench.controller.all_news))
+        signal.raise_signal(signal.SIGTERM)
+
+    await bench.run_until(bench.accepted, tell)
+    [kept] = bench.state().notices
+    assert (kept.kind, kept.xid) == ("xid", 48)
+    assert kept.happened_ms > 0
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from gpuwarden.evidence.model import (
     TYPE_EVIDENCE,
     TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
     ZERO_DIGEST,
     Allocation,
     Challenge,
@@ -28,6 +29,7 @@ from gpuwarden.evidence.model import (
     EvidenceWithPods,
     FailedRead,
     FailureNotice,
+    FailureNotices,
     Hello,
     WitnessedCheckpoint,
 )
@@ -137,7 +139,7 @@ def test_seq_and_prev_chain_evidence_and_bad_news() -> None:
     stream, first = opened()
     one = attester().evidence(stream, reading(), (), signer=SIGNER, at=AT)
     assert one.digest == evidence_digest(TYPE_EVIDENCE, one.request.evidence.envelope.payload)
-    two = attester().failure_notice(one.stream, xid(), signer=SIGNER, at=AT)
+    two = attester().failure_notice(one.stream, [xid()], signer=SIGNER, at=AT)
     outer = two.request.evidence
     assert outer.nonce.hex() == first.spare_nonce
     assert outer.envelope.payload_type == TYPE_FAILURE_NOTICE
@@ -151,19 +153,29 @@ def test_seq_and_prev_chain_evidence_and_bad_news() -> None:
     assert (evidence.seq, evidence.prev, evidence.nonce) == (3, two.digest, second.nonce)
 
 
+def test_one_notice_names_several_failures_where_the_challenge_wants_it() -> None:
+    stream, _ = opened(want=("inventory", "failures"))
+    events = (replace(xid(48), happened_ms=7), replace(xid(94), happened_ms=9, count=3))
+    message = attester().failure_notice(stream, events, signer=SIGNER, at=AT)
+    envelope = message.request.evidence.envelope
+    assert envelope.payload_type == TYPE_FAILURES
+    news = decode(envelope.payload, FailureNotices, max_bytes=4096)
+    assert [(x.xid, x.happened_ms, x.count) for x in news.failures] == [(48, "7", 1), (94, "9", 3)]
+
+
 def test_no_evidence_without_a_challenge() -> None:
     stream = attester().open_stream(HELLO, SVID.leaf)
     with pytest.raises(NotChallengedError):
         attester().evidence(stream, reading(), (), signer=SIGNER, at=AT)
     with pytest.raises(NotChallengedError):
-        attester().failure_notice(stream, xid(), signer=SIGNER, at=AT)
+        attester().failure_notice(stream, [xid()], signer=SIGNER, at=AT)
 
 
 def test_each_nonce_is_used_once() -> None:
     stream, _ = opened()
-    told = attester().failure_notice(stream, xid(), signer=SIGNER, at=AT)
+    told = attester().failure_notice(stream, [xid()], signer=SIGNER, at=AT)
     with pytest.raises(NotChallengedError):
-        attester().failure_notice(told.stream, xid(), signer=SIGNER, at=AT)
+        attester().failure_notice(told.stream, [xid()], signer=SIGNER, at=AT)
     answered = attester().evidence(told.stream, reading(), (), signer=SIGNER, at=AT)
     with pytest.raises(NotChallengedError):
         attester().evidence(answered.stream, reading(), (), signer=SIGNER, at=AT)

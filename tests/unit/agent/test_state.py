@@ -15,6 +15,7 @@ from agent.state import (
     MAX_STATE_BYTES,
     AgentState,
     RememberedGpu,
+    RememberedNotice,
     StateFile,
     StateLostError,
     StateNotKeptError,
@@ -22,6 +23,7 @@ from agent.state import (
     decode_state,
     encode_state,
 )
+from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.model import LogAlarm, WitnessedLog
 
 # --- state
@@ -35,6 +37,9 @@ STATE = AgentState(
         LogAlarm(code="LOG_RESET", origin="main/0", detail="d", known="k", seen="s", wall_ms="7"),
     ),
     gpus=(RememberedGpu(uuid="GPU-1", pci_bus_id="0:1:0.0", nvml_index=0),),
+    notices=(
+        RememberedNotice(kind="xid", gpu="GPU-1", xid=48, detail="XID 48", happened_ms=7, count=1),
+    ),
 )
 
 
@@ -88,6 +93,13 @@ def test_a_file_of_before_there_were_ends_to_count_is_read_and_written_as_then()
 def test_missing_state_is_lost_state(tmp_path: Path) -> None:
     with pytest.raises(StateLostError, match="No such file"):
         StateFile(tmp_path).load()
+
+
+def test_a_file_of_the_version_before_is_read() -> None:
+    content = msgspec.to_builtins(STATE)
+    assert content.pop("notices")
+    file = {"version": 2, "sha256": sha256_hex(canonical_json(content)), "state": content}
+    assert decode_state(canonical_json(file)) == msgspec.structs.replace(STATE, notices=())
 
 
 @pytest.mark.parametrize(

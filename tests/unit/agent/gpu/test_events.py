@@ -12,27 +12,22 @@ from agent.gpu.worker import CallWatch, Deadlines
 # --- gpu events
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_an_applications_fault_is_no_bad_news(xid: int) -> None:
-    assert failure_notice(Happening("GPU-1", XID_EVENT, xid)) is None
-
-
-@pytest.mark.parametrize("xid", [1, 48, 62, 63, 64, 74, 94, 95, 119, 120, 140, 999])
-def test_every_other_xid_is(xid: int) -> None:
+@pytest.mark.parametrize("xid", [1, 13, 31, 48, 62, 63, 64, 74, 94, 95, 119, 120, 140, 999])
+def test_every_xid_is_reported(xid: int) -> None:
+    """Also an application's own: what follows from it is the controller's policy."""
     news = failure_notice(Happening("GPU-1", XID_EVENT, xid))
-    assert news
     assert (news.kind, news.gpu, news.xid) == (EventKind.XID, "GPU-1", xid)
 
 
 def test_off_the_bus_and_unavailable_are_lost() -> None:
     for happening in (Happening("GPU-1", XID_EVENT, 79), Happening("GPU-1", UNAVAILABLE_EVENT, 0)):
         news = failure_notice(happening)
-        assert news
         assert (news.kind, news.gpu) == (EventKind.GPU_LOST, "GPU-1")
 
 
 def test_unavailable_with_a_number_of_an_application_xid_is_lost_all_the_same() -> None:
-    assert failure_notice(Happening("GPU-1", UNAVAILABLE_EVENT, 13))
+    news = failure_notice(Happening("GPU-1", UNAVAILABLE_EVENT, 13))
+    assert (news.kind, news.xid) == (EventKind.GPU_LOST, None)
 
 
 # --- event waits
@@ -54,7 +49,7 @@ class Waits:
 def test_where_each_reading_begins_a_session_none_waits_long_for_it(
     *, expected: bool, milliseconds: int
 ) -> None:
-    pump = EventPump(CallWatch(), Deadlines(), lambda _: None, lambda _: None)
+    pump = EventPump(CallWatch(), Deadlines(), lambda _: None)
     waits = Waits()
     pump.expect_pauses(expected=not expected)
     pump.install(waits)  # type: ignore[arg-type] # in the place of an EventSet

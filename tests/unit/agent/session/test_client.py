@@ -14,6 +14,7 @@ from cryptography import x509
 
 from agent.challenge import SignedChallenge
 from agent.claims.pods import PodsReading
+from agent.gpu.reading import GpuEvent
 from agent.session.client import Session, SessionPorts
 from agent.session.machine import About, End, EndReason, StreamTiming, Verdict
 from agent.session.replicas import UsedStreamIds
@@ -54,6 +55,7 @@ class Bench:
     timing: StreamTiming = field(default_factory=StreamTiming)
     accepted: int = 0
     streams: int = 0
+    acknowledged: list[GpuEvent] = field(default_factory=list)
     looks: int = 0
     """At the pods that run."""
 
@@ -72,7 +74,12 @@ class Bench:
             timing=self.timing,
         )
         return Session(
-            ports, svid=SVID, replica=REPLICA, stream=self.streams, accepted=self.on_accepted
+            ports,
+            svid=SVID,
+            replica=REPLICA,
+            stream=self.streams,
+            accepted=self.on_accepted,
+            acknowledged=self.on_acknowledged,
         )
 
     async def look(self) -> PodsReading:
@@ -82,6 +89,10 @@ class Bench:
     def on_accepted(self) -> None:
         self.accepted += 1
         self.recorder.hear("accepted")
+
+    def on_acknowledged(self, events: tuple[GpuEvent, ...]) -> None:
+        self.acknowledged += events
+        self.recorder.hear("acknowledged")
 
     async def end_of(self, session: Session | None = None) -> End:
         async with asyncio.timeout(10):
@@ -173,8 +184,32 @@ async def test_bad_news_uses_the_spare_nonce_while_evidence_is_read(bench: Bench
         await bench.recorder.until(lambda: bench.accepted == 1)
         [news], [evidence] = bench.controller.streams[0].news, bench.controller.streams[0].evidence
         assert (news.seq, evidence.seq) == (1, 2)
-        assert news.kind == "xid"
+        assert bench.controller.failures == [("xid", 79)]
         assert [about for _, about in bench.verdicts()] == [About.NOTICE, About.EVIDENCE]
+
+
+async def test_one_notice_names_all_failures_where_the_controller_wants_it(bench: Bench) -> None:
+    bench.controller.alter = lambda document: changed(document, want=("inventory", "failures"))
+    session = bench.session()
+    for number in range(60):
+        session.send_notice(xid(number))
+    async with running(session):
+        await bench.controller.until(lambda: bool(bench.controller.all_news))
+        await bench.recorder.until(lambda: len(bench.acknowledged) == 60)
+    assert len(bench.controller.all_news) == 1
+    assert bench.controller.failures == [("xid", number) for number in range(60)]
+
+
+async def test_what_a_controller_refuses_is_not_acknowledged(bench: Bench) -> None:
+    bench.controller.refuse_notice = "ENROLLMENT_STALE"
+    session = bench.session()
+    session.send_notice(xid())
+    async with running(session):
+        await bench.recorder.until(lambda: About.NOTICE in [x for _, x in bench.verdicts()])
+        assert bench.acknowledged == []
+        bench.controller.refuse_notice = None
+        await bench.controller.challenge(bench.controller.streams[0])
+        await bench.recorder.until(lambda: bench.acknowledged == [xid()])
 
 
 async def test_a_checkpoint_of_a_verified_challenge_is_witnessed(bench: Bench) -> None:

@@ -1,11 +1,12 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from agent.gpu.reading import GpuEvent
 from agent.session.machine import (
-    MAX_QUEUED_NOTICES,
+    REPEAT_NS,
     About,
+    Acknowledged,
     Action,
     Answer,
     Challenged,
@@ -51,6 +52,10 @@ def verdict(challenge_id: str = ONE, *, accepted: bool = True, **changes: object
         "next_challenge_ms": 25_000,
     }
     return Verdict(**(values | changes))  # type: ignore[arg-type] # checked by the tests that use it
+
+
+ACK = verdict(attestation_hash="")
+"""Of a notice."""
 
 
 def challenge(challenge_id: str = ONE) -> Challenged:
@@ -200,30 +205,75 @@ def test_deadlines_follow_the_phase() -> None:
 def test_a_failure_notice_is_reported_at_once_and_once() -> None:
     first, second = xid(79), xid(48)
     state, log = run(challenge(), GpuFailed(first), GpuFailed(second), GpuFailed(second))
-    assert log[1:] == [(SendNotice(first),), (), ()]
+    assert log[1:] == [(SendNotice((first,)),), (), ()]
     assert state.queue == (second,)
+    state, _ = step(state, VerdictReceived(ACK), 0)
     state, actions = step(state, challenge(TWO), 0)
-    assert actions == (SendNotice(second), Read(TWO))
+    assert actions == (SendNotice((second,)), Read(TWO))
     assert not state.has_spare
 
 
 def test_bad_news_before_the_first_challenge_waits_for_it() -> None:
     _, log = run(GpuFailed(xid()), challenge())
-    assert log == [(), (SendNotice(xid()), Read(ONE))]
+    assert log == [(), (SendNotice((xid(),)), Read(ONE))]
 
 
-def test_only_the_latest_news_is_kept() -> None:
-    events: list[GpuEvent] = [xid(number) for number in range(MAX_QUEUED_NOTICES + 3)]
+def test_none_of_many_is_lost() -> None:
+    events = tuple(xid(number) for number in range(70))
     state, _ = run(*(GpuFailed(event) for event in events))
-    assert state.queue == tuple(events[3:])
+    state, actions = step(state, replace(challenge(), wants_failures=True), 0)
+    assert actions == (SendNotice(events[:64]), Read(ONE))
+    state, actions = step(state, VerdictReceived(ACK), 0)
+    assert actions == (Report(ACK, About.NOTICE), Acknowledged(events[:64]))
+    _, actions = step(state, replace(challenge(TWO), wants_failures=True), 0)
+    assert actions == (SendNotice(events[64:]), Read(TWO))
+
+
+def test_a_controller_that_wants_no_lists_is_sent_one_at_a_time() -> None:
+    _, log = run(GpuFailed(xid(48)), GpuFailed(xid(94)), challenge())
+    assert log[-1] == (SendNotice((xid(48),)), Read(ONE))
+
+
+def test_what_was_refused_is_sent_again_before_anything_else() -> None:
+    refused = verdict(accepted=False, code="ENROLLMENT_STALE")
+    state, log = run(challenge(), GpuFailed(xid(48)), GpuFailed(xid(94)), VerdictReceived(refused))
+    assert log[-1] == (Report(refused, About.NOTICE),)
+    state, actions = step(state, challenge(TWO), 0)
+    assert actions == (SendNotice((xid(48),)), Read(TWO))
+
+
+def test_a_notice_that_crosses_a_new_challenge_is_sent_again_at_once() -> None:
+    expired = verdict(accepted=False, code="CHALLENGE_EXPIRED")
+    _, log = run(challenge(), GpuFailed(xid()), challenge(TWO), VerdictReceived(expired))
+    assert log[2] == (Read(TWO),)
+    assert log[3] == (Report(expired, About.NOTICE), SendNotice((xid(),)))
+
+
+def test_the_same_failure_is_reported_again_only_after_a_while_and_is_counted() -> None:
+    def at(ms: int) -> GpuFailed:
+        return GpuFailed(replace(xid(), happened_ms=ms))
+
+    state, _ = run(challenge(), at(1), VerdictReceived(ACK))
+    for event in (at(1), at(2), at(3)):
+        state, actions = step(state, event, 0)
+        assert actions == ()
+    state, actions = step(state, challenge(TWO), REPEAT_NS - 1)
+    assert actions == (Read(TWO),)
+    _, actions = step(state, challenge("03" * 16), REPEAT_NS)
+    assert actions[0] == SendNotice((replace(xid(), happened_ms=3, count=2),))
+
+
+def test_another_failure_does_not_wait_for_that() -> None:
+    state, _ = run(challenge(), GpuFailed(xid(31)), VerdictReceived(ACK), challenge(TWO))
+    _, actions = step(state, GpuFailed(xid(48)), 0)
+    assert actions == (SendNotice((xid(48),)),)
 
 
 def test_verdicts_on_news_do_not_accept_anything() -> None:
-    ack = verdict(attestation_hash="")
     state, log = run(
-        challenge(), GpuFailed(xid()), VerdictReceived(ack), done(), VerdictReceived(verdict())
+        challenge(), GpuFailed(xid()), VerdictReceived(ACK), done(), VerdictReceived(verdict())
     )
-    assert log[2] == (Report(ack, About.NOTICE),)
+    assert log[2] == (Report(ACK, About.NOTICE), Acknowledged((xid(),)))
     assert log[4] == (Report(verdict(), About.EVIDENCE),)
     assert state.phase is Phase.WAITING
 

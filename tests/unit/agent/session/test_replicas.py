@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.gpu.reading import GpuEvent
 from agent.session.client import SessionPorts
 from agent.session.link import LinkTiming
 from agent.session.replicas import (
@@ -149,6 +150,9 @@ class Cluster:
         default_factory=lambda: FakeResolver({NAME: frozenset({ONE, TWO})})
     )
     timing: LinkTiming = QUICK
+    unacknowledged: tuple[GpuEvent, ...] = ()
+    kept: asyncio.Queue[tuple[GpuEvent, ...]] = field(default_factory=asyncio.Queue)
+    """What is to be remembered, after each change."""
 
     async def start(self, address: Address) -> FakeController:
         path = self.folder / address.host
@@ -172,7 +176,13 @@ class Cluster:
         )
         ports = LinkPorts(session=session, jitter=lambda: 0.5, timing=self.timing)
         replicas = ReplicaSet(
-            ports, (NAME,), svids=self.svids, resolver=self.resolver, resolve_interval_s=0.02
+            ports,
+            (NAME,),
+            svids=self.svids,
+            resolver=self.resolver,
+            resolve_interval_s=0.02,
+            unacknowledged=self.unacknowledged,
+            notices_changed=lambda: self.kept.put_nowait(replicas.unacknowledged),
         )
         task = asyncio.create_task(replicas.run())
         try:
@@ -311,6 +321,49 @@ async def test_bad_news_waits_for_a_stream(cluster: Cluster) -> None:
         await one.until(lambda: bool(one.all_evidence))
         [news], [evidence] = one.all_news, one.all_evidence
         assert (news.seq, evidence.seq) == (1, 2)
+
+
+async def test_what_was_not_acknowledged_is_reported_on_the_next_stream(cluster: Cluster) -> None:
+    cluster.resolver.answers[NAME] = frozenset({ONE})
+    one = cluster.controllers[ONE]
+    one.refuse_notice = "ENROLLMENT_STALE"
+    async with cluster.running() as replicas:
+        await cluster.accepted(ONE)
+        replicas.send_notice(xid())
+        await one.until(lambda: bool(one.all_news))
+        await one.stop()
+        one.refuse_notice = None
+        await one.start(cluster.folder / ONE.host)
+        await one.until(lambda: one.streams[-1].news != [] and len(one.streams) > 1)
+    assert set(one.failures) == {("xid", 79)}
+
+
+async def test_what_one_replica_holds_needs_no_keeping(cluster: Cluster) -> None:
+    cluster.controllers[TWO].refuse_notice = "ENROLLMENT_STALE"
+    async with cluster.running() as replicas:
+        await cluster.accepted(ONE, TWO)
+        replicas.send_notice(xid())
+        assert await cluster.kept.get() == (xid(),)
+        assert await asyncio.wait_for(cluster.kept.get(), 10) == ()
+
+
+async def test_a_replica_that_comes_later_hears_what_nobody_holds(cluster: Cluster) -> None:
+    cluster.resolver.answers[NAME] = frozenset({ONE})
+    cluster.controllers[ONE].refuse_notice = "ENROLLMENT_STALE"
+    async with cluster.running() as replicas:
+        await cluster.accepted(ONE)
+        replicas.send_notice(xid())
+        cluster.resolver.answers[NAME] = frozenset({ONE, TWO})
+        two = cluster.controllers[TWO]
+        await two.until(lambda: bool(two.all_news))
+
+
+async def test_what_an_earlier_process_could_not_report_is_reported(cluster: Cluster) -> None:
+    cluster.unacknowledged = (xid(48),)
+    async with cluster.running():
+        for controller in cluster.controllers.values():
+            await controller.until(lambda: bool(controller.all_news))  # noqa: B023 -- awaited here
+            assert controller.failures == [("xid", 48)]
 
 
 async def test_an_svid_that_is_gone_before_it_was_used(cluster: Cluster) -> None:

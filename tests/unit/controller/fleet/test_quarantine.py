@@ -13,6 +13,7 @@ from controller.fleet.enrollment import (
     MemoryEnrollmentStore,
     QuarantineEntry,
 )
+from controller.fleet.faults import Fault
 from controller.fleet.quarantine import (
     Change,
     PinChange,
@@ -343,6 +344,25 @@ class TestReleasing:
 
     def test_something_else_than_what_was_shown_is_not_released(self) -> None:
         assert code(released(shown(), "")) is ReasonCode.ENROLLMENT_CONFLICT
+
+    def test_a_quarantine_ends_first_and_faults_with_a_second_act(self) -> None:
+        fault = Fault("GPU-same", 48, "boot", 1)
+        sick = shown(replace(RECORD, faults=(fault,)))
+        after = released(sick, sick.version)
+        assert isinstance(after, EnrollmentRecord)
+        assert (after.denial, after.faults) == (None, (fault,))
+        again = show("gpu-1", after, None, unwritten=None, now_ns=NOW)
+        healed = released(again, again.version)
+        assert isinstance(healed, EnrollmentRecord)
+        assert healed.faults == (replace(fault, ended=True),)
+        free = show("gpu-1", healed, None, unwritten=None, now_ns=NOW)
+        assert code(released(free, free.version)) is ReasonCode.QUARANTINE_UNKNOWN
+
+    def test_a_fault_that_was_not_shown_is_not_released(self) -> None:
+        free = replace(RECORD, denial=None)
+        seen = shown(replace(free, faults=(Fault("GPU-same", 94, "boot", 1),)))
+        later = shown(replace(free, faults=(Fault("GPU-same", 94, "boot", 2),)))
+        assert code(released(later, seen.version)) is ReasonCode.ENROLLMENT_CONFLICT
 
     def test_who_is_not_denied_cannot_be_released(self) -> None:
         free = shown(replace(RECORD, denial=None))

@@ -8,10 +8,10 @@ from controller.fleet.enrollment import ContestedClaim
 from controller.fleet.registry import FleetRegistry
 from controller.fleet.trust import ChangeKind, TrustChange
 from controller.fleet.view import EMPTY_FLEET, NodeState
-from controller.policy import NodeMode, NodePool, Policy
+from controller.policy import Consequence, NodeMode, NodePool, Policy
 from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
-from tests.builders.evidence import WALL, Scene
+from tests.builders.evidence import WALL, Scene, failure
 from tests.builders.inventory import gpu, gpu_uuid, inventory, lost_gpu
 
 CA = SpiffeCa(at=WALL)
@@ -159,6 +159,20 @@ def test_bad_news_are_said_in_words(good: dict[str, Accepted]) -> None:
     assert isinstance(reload, FailureNoticeAccepted)
     changes = registry.failure_notice(reload, now_ns=2, wall_ns=2)
     assert [(x.kind, x.detail) for x in changes] == [(K.REVOKED, "driver-reload")]
+
+
+def test_an_xid_without_consequence_takes_nothing_away(good: dict[str, Accepted]) -> None:
+    registry = FleetRegistry()
+    accept(registry, good["gpu-1"])
+    before = registry.snapshot()
+    scene = Scene(ca=CA, failure_notice=True, evidence={"failures": (failure(31), failure(13))})
+    news = scene.run()
+    assert isinstance(news, FailureNoticeAccepted)
+    assert registry.failure_notice(news, now_ns=1, wall_ns=1) == ()
+    assert registry.snapshot() is before
+    registry.set_policy(Policy(xids={31: Consequence.RESET}))
+    changes = registry.failure_notice(news, now_ns=1, wall_ns=1)
+    assert [(x.kind, x.detail) for x in changes] == [(K.GPU_UNHEALTHY, "xid 31")]
 
 
 def test_quarantine_and_release(good: dict[str, Accepted]) -> None:

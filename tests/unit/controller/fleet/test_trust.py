@@ -226,8 +226,24 @@ class TestBadNews:
 
     def test_newer_evidence_shows_the_gpu_again(self) -> None:
         record, kinds = after(accept(100), self.news(UUID_1, 120), accept(121))
-        assert kinds[-1] is K.RESTORED
+        assert kinds[-2:] == [K.RESTORED, K.GPU_BACK]
         assert self.unhealthy(record) == [None, None]
+
+    def test_newer_evidence_with_a_fault_that_has_not_ended_keeps_it_away(self) -> None:
+        """It changes nothing then, round after round, and tells when the end has come."""
+        sick = (gpu_view(0), gpu_view(1, unhealthy="xid 48, until the GPU is reset"))
+        events = (accept(100), self.news(UUID_1, 120), accept(121, gpus=sick))
+        record, kinds = after(*events, accept(130, gpus=sick))
+        assert self.unhealthy(record) == [None, "xid 48, until the GPU is reset"]
+        assert kinds[-2:] == [K.FACTS_CHANGED, K.RENEWED]
+        record, kinds = after(*events, accept(130))
+        assert self.unhealthy(record) == [None, None]
+        assert kinds[-2:] == [K.FACTS_CHANGED, K.GPU_BACK]
+
+    def test_a_fault_that_another_replica_was_told_of_is_announced(self) -> None:
+        sick = (gpu_view(0), gpu_view(1, unhealthy="xid 48, until the GPU is reset"))
+        _, kinds = after(accept(100), accept(121, gpus=sick))
+        assert kinds[-2:] == [K.FACTS_CHANGED, K.GPU_UNHEALTHY]
 
     @pytest.mark.parametrize("asked", [125, 126])
     def test_evidence_asked_for_before_the_news_does_not(self, asked: int) -> None:

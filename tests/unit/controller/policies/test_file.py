@@ -18,6 +18,7 @@ from controller.policy import (
     AttestationClass,
     AttestorRules,
     ClassHash,
+    Consequence,
     Level,
     MigStrategy,
     NodeMode,
@@ -53,6 +54,7 @@ pools:
 defaultMode: dra
 processesCountAsUse: false
 evictMismatched: true
+xids: {{"94": reset, "48": none}}
 """
 )
 
@@ -101,8 +103,21 @@ def test_every_key() -> None:
         default_mode=NodeMode.DRA,
         processes_count_as_use=False,
         evicts_mismatched=True,
+        xids={94: Consequence.RESET, 48: Consequence.NONE},
         digest=hashlib.sha256(FULL.encode()).hexdigest(),
     )
+
+
+@pytest.mark.parametrize("xid", ["0", "-1", "048", "x", "1" * 11])
+def test_an_xid_is_a_number(xid: str) -> None:
+    assert faults(f'{HEAD}xids: {{"{xid}": none}}\n') == [
+        f'xids.{xid}: got {xid}; expected an XID, such as "94"'
+    ]
+
+
+def test_an_xid_has_one_of_three_consequences() -> None:
+    [fault] = faults(f'{HEAD}xids: {{"94": reboot}}\n')
+    assert fault.startswith("xids.94: got 'reboot'; expected ")
 
 
 def test_a_file_that_says_nothing_demands_nothing() -> None:

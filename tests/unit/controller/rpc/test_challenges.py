@@ -71,7 +71,8 @@ def test_without_an_svid_there_is_no_challenge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "want"), [({SCENE.node}, ("inventory", "pods")), (set(), ("inventory",))]
+    ("nodes", "want"),
+    [({SCENE.node}, ("inventory", "pods", "failures")), (set(), ("inventory", "failures"))],
 )
 def test_pods_are_wanted_of_nodes_on_which_they_matter(
     nodes: set[str], want: tuple[str, ...]

@@ -13,6 +13,7 @@ from controller.fleet.attestation_result import (
     StreamState,
     refused,
 )
+from controller.fleet.directory import DirectorySnapshot
 from controller.fleet.enrollment import (
     EnrolledGpu,
     EnrollmentRecord,
@@ -28,8 +29,9 @@ from controller.rpc.intake import Changes, EvidenceIntake, Result
 from controller.verifier.context import Snapshots
 from gpuwarden.audit.archived_evidence import bundle_digest, reverify
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.reasons import ReasonCode, Refusal
-from tests.builders.evidence import INSTANCE, NODE, Scene
+from gpuwarden.evidence.model import Failure, GpuProcess
+from gpuwarden.reasons import Effect, ReasonCode, Refusal
+from tests.builders.evidence import INSTANCE, NODE, Scene, failure
 from tests.builders.inventory import gpu, gpu_uuid, inventory
 from tests.fakes.recording_audit import RecordingAudit
 
@@ -322,6 +324,105 @@ async def test_bad_news_takes_away_and_is_recorded() -> None:
     assert isinstance(result, FailureNoticeAccepted)
     assert ChangeKind.GPU_UNHEALTHY in workbench.observed.changes
     assert workbench.audit.noted[-1].refs["xid"] == 79
+
+
+class TestFaults:
+    """What a notice takes away stays away until its end is seen."""
+
+    async def sick(self, *failures: Failure) -> Workbench:
+        """A node that was accepted and then reported `failures`."""
+        workbench = Workbench()
+        await workbench.take()
+        await self.notice(workbench, *failures)
+        return workbench
+
+    async def notice(self, workbench: Workbench, *failures: Failure) -> Result:
+        workbench.scene.failure_notice = True
+        result = await workbench.take(failures=failures)
+        workbench.scene.failure_notice = False
+        workbench.scene.advance(1)
+        return result
+
+    def unhealthy(self, workbench: Workbench) -> str | None:
+        acceptance = workbench.registry.snapshot().nodes[NODE].acceptance
+        assert acceptance is not None
+        return acceptance.gpus[0].unhealthy
+
+    async def test_the_next_round_does_not_give_the_gpu_back(self) -> None:
+        workbench = await self.sick(failure(48))
+        assert isinstance(await workbench.take(), Accepted)
+        assert self.unhealthy(workbench) == "xid 48, until the GPU is reset"
+
+    async def test_a_controller_that_starts_anew_knows_it(self) -> None:
+        workbench = await self.sick(failure(48))
+        again = Workbench()
+        again.store._snapshot = workbench.store.snapshot()
+        await again.take()
+        assert self.unhealthy(again) == "xid 48, until the GPU is reset"
+
+    async def test_it_is_held_before_the_first_acceptance_too(self) -> None:
+        workbench = Workbench()
+        await self.notice(workbench, failure(48))
+        await workbench.take()
+        assert self.unhealthy(workbench) == "xid 48, until the GPU is reset"
+
+    async def test_a_contained_error_ends_with_its_processes(self) -> None:
+        workbench = await self.sick(failure(94))
+        process = GpuProcess(gpu=gpu_uuid(1), pid=7, pod_uid=None)
+        await workbench.take(processes=(process,))
+        assert self.unhealthy(workbench) == "xid 94, until its processes end"
+        await workbench.take(processes=())
+        assert self.unhealthy(workbench) is None
+
+    async def test_an_applications_error_takes_nothing_and_is_recorded(self) -> None:
+        workbench = await self.sick(failure(31))
+        assert self.unhealthy(workbench) is None
+        assert workbench.store.snapshot().records[NODE].faults == ()
+        assert workbench.audit.noted[-1].refs["consequence"] == "none"
+        assert workbench.audit.noted[-1].archived_evidence is None
+
+    async def test_sixty_at_once_are_sixty_records(self) -> None:
+        failures = tuple(failure(1000 + n, happened_ms=n) for n in range(60))
+        workbench = await self.sick(*failures)
+        told = [x.refs["xid"] for x in workbench.audit.noted if x.decision == "failure-notice"]
+        assert told == [x.xid for x in failures]
+        assert len(workbench.store.snapshot().records[NODE].faults) == 60
+
+    async def test_what_cannot_be_written_is_not_acknowledged(self) -> None:
+        workbench = Workbench()
+        await workbench.take()
+        workbench.store.gone = True
+        result = await self.notice(workbench, failure(48))
+        assert isinstance(result, Refused)
+        assert (result.code, result.effect) == (ReasonCode.ENROLLMENT_STALE, Effect.TRANSIENT)
+        assert result.stream is not None
+        assert self.unhealthy(workbench) == "xid 48"
+
+    async def test_a_write_that_comes_second_is_made_again(self) -> None:
+        workbench = Workbench()
+        await workbench.take()
+        workbench.store.losses = 2
+        assert isinstance(await self.notice(workbench, failure(48)), FailureNoticeAccepted)
+        assert [x.xid for x in workbench.store.snapshot().records[NODE].faults] == [48]
+
+    async def test_writes_that_always_come_second_are_no_acknowledgement(self) -> None:
+        workbench = Workbench()
+        await workbench.take()
+        workbench.store.losses = 100
+        result = await self.notice(workbench, failure(48))
+        assert isinstance(result, Refused)
+        assert result.code is ReasonCode.ENROLLMENT_STALE
+
+    @pytest.mark.parametrize("gpu", [None, "GPU-of-nobody", "MIG-1"])
+    async def test_what_names_no_gpu_is_not_held(self, gpu: str | None) -> None:
+        workbench = await self.sick(failure(48, gpu=gpu))
+        assert workbench.store.snapshot().records[NODE].faults == ()
+
+    async def test_a_node_that_the_cluster_does_not_know_gets_no_record(self) -> None:
+        workbench = Workbench()
+        workbench.scene.directory = DirectorySnapshot({})
+        assert isinstance(await self.notice(workbench, failure(48)), FailureNoticeAccepted)
+        assert NODE not in workbench.store.snapshot().records
 
 
 async def test_an_answer_older_than_a_refusal_restores_nothing() -> None:

@@ -5,14 +5,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.fleet.enrollment import Candidate, EnrolledGpu, EnrollmentRecord, QuarantineEntry
+from controller.fleet.faults import Fault
 from controller.store.enrollments import VERSION, RecordInvalidError, decode_record, encode_record
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MAYBE = st.none() | TEXT
 PINS = st.lists(
-    st.builds(EnrolledGpu, TEXT, MAYBE, MAYBE, MAYBE, st.booleans(), st.booleans()), max_size=3
+    st.builds(
+        EnrolledGpu,
+        TEXT,
+        MAYBE,
+        MAYBE,
+        MAYBE,
+        st.booleans(),
+        st.booleans(),
+        st.lists(TEXT, max_size=2).map(tuple),
+    ),
+    max_size=3,
 ).map(tuple)
-CANDIDATES = st.builds(Candidate, TEXT, MAYBE, MAYBE, PINS, TEXT)
+CANDIDATES = st.builds(Candidate, TEXT, MAYBE, MAYBE, PINS, TEXT, MAYBE)
 QUARANTINE_ENTRIES = st.builds(
     QuarantineEntry, TEXT, TEXT, TEXT, st.integers(0, 2**63 - 1), st.none() | CANDIDATES
 )
@@ -26,6 +37,19 @@ RECORDS = st.builds(
     st.lists(TEXT, max_size=3).map(tuple),
     st.none() | QUARANTINE_ENTRIES,
     st.none() | st.integers(0, 2**63 - 1),
+    MAYBE,
+    st.lists(
+        st.builds(
+            Fault,
+            TEXT,
+            st.integers(0, 2**31),
+            TEXT,
+            st.integers(0, 2**53),
+            st.none() | st.just((7,)),
+            st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 
 
@@ -48,6 +72,13 @@ def test_this_is_version_one() -> None:
     )
     assert encode_record(EnrollmentRecord("n", lifted_ns=1)).endswith(
         ',"denial":null,"lifted_ns":1}'
+    )
+    assert encode_record(EnrollmentRecord("n", system_uuid="s")).endswith(
+        ',"denial":null,"system_uuid":"s"}'
+    )
+    split = EnrolledGpu("GPU-1", mig_devices=("MIG-1",))
+    assert '"complete":true,"mig_devices":["MIG-1"]}' in encode_record(
+        EnrollmentRecord("n", gpus=(split,))
     )
     enrolled_gpu = EnrolledGpu("GPU-1")
     assert encode_record(EnrollmentRecord("n", gpus=(enrolled_gpu,))).count(

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from controller.fleet.attestation_result import Accepted, Refused
@@ -9,13 +10,21 @@ from controller.fleet.enrollment import (
     ContestedClaim,
     EnrolledGpu,
     EnrollmentRecord,
+    EnrollmentSnapshot,
     QuarantineEntry,
 )
-from controller.fleet.quarantine import accepted, show
+from controller.fleet.quarantine import (
+    Change,
+    PinChange,
+    accepted,
+    enrollment_digest,
+    pin_changes,
+    show,
+)
 from controller.policy import Level, NodePool, Policy
 from controller.verifier.context import HardwareQuestion, SpireQuestion, Standing, no_hardware
 from controller.verifier.inventory import next_record
-from gpuwarden.evidence.model import FailedRead, Inventory, LostGpu
+from gpuwarden.evidence.model import FailedRead, Gpu, Inventory, LostGpu, MigDevice
 from gpuwarden.reasons import Effect, ReasonCode, Refusal
 from tests.builders.ca import SpiffeCa
 from tests.builders.evidence import NODE, WALL, Scene
@@ -24,6 +33,8 @@ from tests.builders.node_views import node_view
 
 CA = SpiffeCa(at=WALL)
 OTHER = "gpu-2"
+MIG_A = "MIG-aaaaaaaa-0000-4000-8000-000000000000"
+MIG_B = "MIG-bbbbbbbb-0000-4000-8000-000000000000"
 
 
 def two_gpus(**changes: object) -> Scene:
@@ -59,9 +70,18 @@ def test_evidence_changes_nothing_of_a_record_but_what_it_shows() -> None:
         instance="1" * 32,
         standing=Standing(Level.L0),
         gpus=(EnrolledGpu("GPU-a"),),
+        system_uuid="s",
     )
     assert after == EnrollmentRecord(
-        NODE, "uid-1", None, (EnrolledGpu("GPU-a"),), "1" * 32, ("0" * 32,), denial, lifted_ns=6
+        NODE,
+        "uid-1",
+        None,
+        (EnrolledGpu("GPU-a"),),
+        "1" * 32,
+        ("0" * 32,),
+        denial,
+        lifted_ns=6,
+        system_uuid="s",
     )
 
 
@@ -205,6 +225,7 @@ class TestCandidates:
                 EnrolledGpu(gpu_uuid(9), gpu(1).serial, pci_bus_id=gpu(1).pci_bus_id),
             ),
             result.evidence_digest,
+            HOST.system_uuid,
         )
         assert result.evidence_digest
 
@@ -475,6 +496,194 @@ class Confirmed:
     def image(self, question: SpireQuestion) -> Refusal | None:
         del question
         return None
+
+
+def split(*migs: str, index: int = 0) -> Gpu:
+    devices = tuple(MigDevice(uuid=x, profile="1g.10gb", memory_mib=9856) for x in migs)
+    return gpu(index, mig=True, mig_devices=devices)
+
+
+class TestMigDevices:
+    """A MIG device belongs to the node that showed it, as a GPU does."""
+
+    def owner(self, *migs: str, enrolled: bool = False) -> Scene:
+        """A newcomer beside a node that has a GPU with these MIG devices."""
+        scene = Scene(ca=CA)
+        card = EnrolledGpu(gpu_uuid(8), enrolled=enrolled, mig_devices=migs)
+        scene.enrollment = scene.enrollment.with_record(other(card))
+        return scene
+
+    def test_another_nodes_is_refused_to_the_claimant(self) -> None:
+        result = refused(shows(self.owner(MIG_A), split(MIG_A, MIG_B)))
+        assert (result.code, result.effect) == (ReasonCode.GPU_CLAIMED_TWICE, Effect.REVOKE)
+        assert result.detail == f"{MIG_A} belongs to {OTHER}"
+        assert result.contested == (ContestedClaim(MIG_A, NODE, OTHER),)
+
+    def test_its_owner_is_unharmed(self) -> None:
+        """Refused evidence claims nothing: whoever showed it first goes on."""
+        owner = shows(Scene(ca=CA), split(MIG_A))
+        owner.remember(owner.accepted())
+        thief = Scene(ca=CA, node=OTHER, enrollment=owner.enrollment)
+        thief.directory = DirectorySnapshot({OTHER: KnownNode("uid-2")})
+        assert refused(shows(thief, split(MIG_A, index=3))).code is ReasonCode.GPU_CLAIMED_TWICE
+        owner.accepted()
+
+    def test_two_nodes_with_devices_of_their_own_are_both_accepted(self) -> None:
+        shows(self.owner(MIG_A), split(MIG_B)).accepted()
+
+    def test_those_of_accepted_evidence_are_enrolled_with_their_gpu(self) -> None:
+        change = shows(Scene(ca=CA), split(MIG_B, MIG_A)).accepted().enrollment
+        assert change is not None
+        assert change.new.gpus[0].mig_devices == (MIG_A, MIG_B)
+
+    def test_splitting_anew_is_no_change_of_hardware(self) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A))
+        scene.remember(scene.accepted())
+        change = shows(scene, split(MIG_B)).accepted().enrollment
+        assert change is not None
+        assert change.new.gpus[0].mig_devices == (MIG_B,)
+        assert MIG_A not in scene.enrollment.with_record(change.new).claims
+
+    def test_unchanged_ones_write_nothing(self) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A))
+        scene.remember(scene.accepted())
+        assert scene.accepted().enrollment is None
+
+    def test_those_of_a_lost_gpu_stay_its_nodes(self) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A), gpu(1))
+        scene.remember(scene.accepted())
+        shows(scene, gpu(1), lost=(lost_gpu(0),))
+        scene.remember(scene.accepted())
+        assert MIG_A in scene.enrollment.claims
+
+    def test_what_could_not_be_read_stays(self) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A, MIG_B))
+        scene.remember(scene.accepted())
+        read = FailedRead(
+            "migDevices", gpu_uuid(1), "nvmlDeviceGetMigDeviceHandleByIndex", "UNKNOWN"
+        )
+        shows(scene, split(MIG_B))
+        scene.evidence |= {"failed_reads": (read,)}
+        assert scene.accepted().enrollment is None
+
+    def test_a_gpu_that_an_operator_enrolled_takes_no_device_from_another(self) -> None:
+        """An operator lists GPUs; which MIG devices are on them is only the node's word."""
+        scene = self.owner(MIG_A)
+        mine = EnrolledGpu(gpu_uuid(1), gpu(0).serial, enrolled=True)
+        scene.enrollment = scene.enrollment.with_record(EnrollmentRecord(NODE, gpus=(mine,)))
+        assert refused(shows(scene, split(MIG_A))).code is ReasonCode.GPU_CLAIMED_TWICE
+
+    def test_a_pool_of_the_policy_can_list_one_for_its_nodes(self) -> None:
+        scene = shows(self.owner(MIG_A), split(MIG_A))
+        scene.policy = Policy(pools=(NodePool("gpu-1", uuids=frozenset({gpu_uuid(1), MIG_A})),))
+        scene.accepted()
+
+    def test_a_pool_that_lists_one_keeps_other_nodes_from_it(self) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A))
+        scene.policy = Policy(pools=(NodePool("dgx-*", uuids=frozenset({MIG_A})),))
+        assert refused(scene).contested == (ContestedClaim(MIG_A, NODE, "pool dgx-*"),)
+
+    def test_one_on_the_deny_list_is_refused(self) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A))
+        scene.policy = Policy(denied_keys=frozenset({MIG_A}))
+        assert refused(scene).code is ReasonCode.GPU_DENIED
+
+    def test_an_operator_cannot_enroll_what_another_node_has(self) -> None:
+        scene = two_gpus()
+        scene.enrollment = scene.enrollment.with_record(
+            other(EnrolledGpu(gpu_uuid(8), mig_devices=(MIG_A,)))
+        )
+        shown = Candidate(
+            "INVENTORY_CHANGED",
+            "uid-1",
+            None,
+            (EnrolledGpu(split(MIG_A).uuid, mig_devices=(MIG_A,)),),
+            "e" * 64,
+        )
+        record = scene.enrollment.records[NODE].denied(
+            QuarantineEntry("INVENTORY_CHANGED", "why", "controller", 1, shown)
+        )
+        seen = show(NODE, record, None, unwritten=None, now_ns=0)
+        result = accepted(seen, scene.enrollment, seen.version)
+        assert isinstance(result, Refusal)
+        assert result == Refusal(ReasonCode.GPU_CLAIMED_TWICE, f"{MIG_A} is enrolled for {OTHER}")
+
+    def test_accepting_enrolls_the_devices_that_were_shown(self) -> None:
+        record = EnrollmentRecord(NODE).denied(
+            QuarantineEntry(
+                "INVENTORY_CHANGED",
+                "why",
+                "controller",
+                1,
+                Candidate(
+                    "INVENTORY_CHANGED",
+                    None,
+                    None,
+                    (EnrolledGpu(split(MIG_A).uuid, mig_devices=(MIG_A,)),),
+                    "e" * 64,
+                ),
+            )
+        )
+        seen = show(NODE, record, None, unwritten=None, now_ns=0)
+        result = accepted(seen, EnrollmentSnapshot.of([record]), seen.version)
+        assert isinstance(result, EnrollmentRecord)
+        assert result.gpus[0].mig_devices == (MIG_A,)
+
+
+def on(system: str | None) -> Inventory:
+    return inventory(gpu(0), host=msgspec.structs.replace(HOST, system_uuid=system))
+
+
+class TestSystemUuid:
+    ONE = "11111111-2222-4333-8444-555555555555"
+    TWO = "99999999-2222-4333-8444-55555555555a"
+
+    def enrolled(self, system: str | None) -> Scene:
+        scene = Scene(ca=CA, evidence={"inventory": on(system)})
+        scene.remember(scene.accepted())
+        return scene
+
+    def test_the_enrolled_cards_in_another_machine_wait_for_an_operator(self) -> None:
+        scene = self.enrolled(self.ONE)
+        scene.evidence = {"inventory": on(self.TWO)}
+        result = refused(scene)
+        assert (result.code, result.effect) == (ReasonCode.SYSTEM_UUID_CHANGED, Effect.QUARANTINE)
+        assert result.detail == f"system UUID is {self.TWO}, {self.ONE} is enrolled"
+        assert result.candidate is not None
+        assert result.candidate.system_uuid == self.TWO
+
+    def test_accepting_enrolls_the_new_machine(self) -> None:
+        scene = self.enrolled(self.ONE)
+        scene.evidence = {"inventory": on(self.TWO)}
+        shown = refused(scene).candidate
+        record = scene.enrollment.records[NODE].denied(QuarantineEntry("X", "why", "c", 1, shown))
+        seen = show(NODE, record, None, unwritten=None, now_ns=0)
+        assert PinChange(Change.CHANGED, "system UUID", self.ONE, self.TWO) in pin_changes(seen)
+        after = accepted(seen, scene.enrollment, seen.version)
+        assert isinstance(after, EnrollmentRecord)
+        scene.enrollment = scene.enrollment.with_record(after)
+        scene.accepted()
+
+    def test_it_is_enrolled_once_it_is_shown(self) -> None:
+        scene = self.enrolled(None)
+        scene.evidence = {"inventory": on(self.ONE)}
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert (change.old and change.old.system_uuid, change.new.system_uuid) == (None, self.ONE)
+
+    def test_one_that_is_not_shown_any_more_stays_and_contradicts_nothing(self) -> None:
+        scene = self.enrolled(self.ONE)
+        scene.evidence = {"inventory": on(None)}
+        assert scene.accepted().enrollment is None
+
+    def test_spelling_is_no_change(self) -> None:
+        scene = self.enrolled(self.TWO)
+        scene.evidence = {"inventory": on(self.TWO.upper())}
+        assert scene.accepted().enrollment is None
+
+    def test_the_operators_version_covers_it(self) -> None:
+        one, two = (EnrollmentRecord(NODE, system_uuid=x) for x in (self.ONE, self.TWO))
+        assert enrollment_digest(one) != enrollment_digest(two)
 
 
 class TestNodeUid:

@@ -21,9 +21,11 @@ from gpuwarden.evidence.canonical import canonical_json, sha256_hex
 from gpuwarden.evidence.class_document import decode_class_document
 from gpuwarden.evidence.envelope import MAX_SIGNATURE_BYTES, evidence_digest
 from gpuwarden.evidence.model import (
+    MAX_FAILURES,
     TYPE_EVIDENCE,
     TYPE_FAILURE_NOTICE,
     FailedRead,
+    Failure,
     WitnessedCheckpoint,
 )
 from gpuwarden.evidence.node_identity import decode_node_identity
@@ -31,7 +33,16 @@ from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, Effect, ReasonCode
 from tests.builders.ca import SpiffeCa
 from tests.builders.defects import DEFECTS, OTHER_INSTANCE, Defect, superseded
-from tests.builders.evidence import CLUSTER, INSTANCE, NODE, WALL, Result, Scene, with_fields
+from tests.builders.evidence import (
+    CLUSTER,
+    INSTANCE,
+    NODE,
+    WALL,
+    Result,
+    Scene,
+    failure,
+    with_fields,
+)
 from tests.builders.inventory import gpu, gpu_uuid, inventory
 
 CA = SpiffeCa(at=WALL)
@@ -377,7 +388,8 @@ class TestBadNews:
         scene.failure_notice = True
         news = scene.answer(first.stream, 2)
         assert isinstance(news, FailureNoticeAccepted)
-        assert (news.node, news.news.kind, news.news.xid) == (NODE, "xid", 79)
+        [told] = news.failures
+        assert (news.node, told.kind, told.xid, told.count) == (NODE, "xid", 79, 1)
         assert (news.stream.seq, news.stream.prev) == (2, news.evidence_digest)
         assert not hasattr(news, "fresh_until_ns")
         scene.failure_notice = False
@@ -387,7 +399,39 @@ class TestBadNews:
     def test_each_kind_is_heard(self, kind: str) -> None:
         result = Scene(ca=CA, failure_notice=True, evidence={"kind": kind}).run()
         assert isinstance(result, FailureNoticeAccepted)
-        assert result.news.kind == kind
+        assert [x.kind for x in result.failures] == [kind]
+
+    def test_one_notice_names_several_failures(self) -> None:
+        failures = (failure(48, happened_ms=5), failure(94, happened_ms=7, count=60))
+        scene = Scene(ca=CA, failure_notice=True, evidence={"failures": failures})
+        result = scene.run()
+        assert isinstance(result, FailureNoticeAccepted)
+        assert result.failures == failures
+
+    def test_several_failures_need_a_challenge_that_wants_them(self) -> None:
+        scene = Scene(ca=CA, failure_notice=True, evidence={"failures": (failure(),)})
+        scene.wants_failures = False
+        assert refused(scene.run()).code is ReasonCode.TYPE_UNEXPECTED
+
+    @pytest.mark.parametrize(
+        "failures",
+        [
+            (),
+            (failure(),) * (MAX_FAILURES + 1),
+            (failure(), failure(kind="good")),
+            (failure(), failure(happened_ms=-1)),
+        ],
+    )
+    def test_failures_that_nobody_understands_are_malformed(
+        self, failures: tuple[Failure, ...]
+    ) -> None:
+        scene = Scene(ca=CA, failure_notice=True, evidence={"failures": failures})
+        assert refused(scene.run()).code is ReasonCode.MSG_MALFORMED
+
+    def test_at_most_64_failures_are_taken_at_once(self) -> None:
+        failures = (failure(),) * MAX_FAILURES
+        scene = Scene(ca=CA, failure_notice=True, evidence={"failures": failures})
+        assert isinstance(scene.run(), FailureNoticeAccepted)
 
     def test_the_payload_type_is_under_the_signature(self) -> None:
         scene = Scene(ca=CA, failure_notice=True)

@@ -361,6 +361,17 @@ class TestRelease:
             name=NODE, reason="ticket 7", expected_version=VERSION
         )
 
+    def test_faults_of_gpus_are_released_where_there_is_no_quarantine(
+        self, ask: Cli, enrollment: pb.Enrollment
+    ) -> None:
+        enrollment.ClearField("denial")
+        enrollment.faults.add(gpu="GPU-1", xid=48)
+        assert "GPU-1 xid 48" in ask("node", "show", NODE).out
+        ran = ask("node", "release", NODE, *WHY, "--yes")
+        assert (
+            ran.out == f"{NODE}: released from the faults of its GPUs; its next evidence decides\n"
+        )
+
     def test_a_node_that_is_not_quarantined_is_an_error(
         self, ask: Cli, enrollment: pb.Enrollment
     ) -> None:
