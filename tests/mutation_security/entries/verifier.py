@@ -195,7 +195,7 @@ ENTRIES: Final = (
         "    for gpu in question.answering:\n        enrolled_gpu = enrolled_gpus.get(gpu.uuid)",
         "    for gpu in question.evidence.inventory.gpus:\n"
         "        enrolled_gpu = enrolled_gpus.get(gpu.uuid)",
-        f"{PINS}::TestCandidates::test_a_card_of_which_a_fact_is_unread_is_offered_by_name",
+        f"{PINS}::test_a_card_of_which_a_fact_is_unread_is_offered_by_name",
     ),
     one(
         "denials-follow-hardware",
