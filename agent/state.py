@@ -17,6 +17,7 @@ from agent.detached import detached
 from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
 from gpuwarden.evidence.model import Document, LogAlarm, WitnessedLog
 from gpuwarden.evidence.strict_json import DecodeError, parse
+from gpuwarden.regular_file import open_new, open_to_read, private_folder
 
 FILE_NAME: Final = "agent-state.json"
 VERSION: Final = 3
@@ -116,7 +117,7 @@ class StateFile:
     def load(self) -> AgentState:
         """What was kept last; raises StateLostError."""
         try:
-            with self._path.open("rb") as file:
+            with open_to_read(self._path) as file:
                 return decode_state(file.read(MAX_STATE_BYTES + 1))
         except OSError as error:
             raise StateLostError(error.strerror or "not readable") from error
@@ -124,15 +125,14 @@ class StateFile:
     def keep(self, state: AgentState) -> None:
         """Replace the file atomically and durably; raises StateNotKeptError."""
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(self._path.parent)
             self._replace(encode_state(state))
         except OSError as error:
             raise StateNotKeptError(error.strerror or "not writable") from error
 
     def _replace(self, file: bytes) -> None:
         fresh = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as out:
+        with open_new(fresh) as out:
             out.write(file)
             out.flush()
             self._sync(out.fileno())

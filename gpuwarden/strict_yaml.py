@@ -1,10 +1,11 @@
 """YAML (and so JSON) read as its writer meant it, or refused. One reader for the whole product.
 
-One document of plain values: no anchors, aliases, tags or merge keys, each key a text and given
-once, size and depth bounded. Dates stay text. Empty documents around the one do not count. What
-the keys mean is for the caller.
+One document of the values that JSON has: no anchors, aliases, tags or merge keys, each key a text
+and given once. Bytes, nodes, depth and the length of a scalar are bounded, and so is the time.
+Dates stay text. Empty documents around the one do not count. What the keys mean is for the caller.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -16,6 +17,14 @@ from gpuwarden.finding import quoted
 
 MAX_DEPTH: Final = 32
 """Mappings and lists inside each other; a Deployment has about 15 levels."""
+MAX_NODES: Final = 50_000
+"""Keys, scalars, lists and mappings; a policy of 1 MiB that lists UUIDs has half as many."""
+MAX_SCALAR_CHARS: Final = 256 * 1024
+"""Of one text; what Kubernetes allows for all annotations of an object."""
+MAX_NUMBER_CHARS: Final = 64
+_INTEGERS: Final = range(-(1 << 63), 1 << 64)
+_MAX_PROBLEM_CHARS: Final = 200
+_NUMBER: Final = "a number of JSON, at most 64 bits; quote a text"
 _TAG: Final = "tag:yaml.org,2002:"
 _NOT_RESOLVED: Final = frozenset({f"{_TAG}timestamp", f"{_TAG}value"})
 
@@ -87,7 +96,7 @@ def parse_plain(data: bytes, *, max_bytes: int) -> object:
     Raises YamlError.
     """
     node = _compose(data, max_bytes)
-    return None if node is None else _plain(node, yaml.constructor.SafeConstructor())
+    return None if node is None else _plain(node)
 
 
 class _Loader(yaml.SafeLoader):
@@ -96,6 +105,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
+        self._nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call] # the library's
@@ -106,6 +116,11 @@ class _Loader(yaml.SafeLoader):
             raise YamlError(line, f"tag {quoted(event.tag)}", "values without tags")
         if self._depth >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
             raise YamlError(line, "deep nesting", f"at most {MAX_DEPTH} levels")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR_CHARS:
+            raise YamlError(line, "a long text", f"at most {MAX_SCALAR_CHARS} characters")
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise YamlError(line, "more values", f"at most {MAX_NODES} keys and values")
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -122,15 +137,30 @@ def _compose(data: bytes, max_bytes: int) -> yaml.Node | None:
     if len(data) > max_bytes:
         raise YamlError(None, f"more than {max_bytes} bytes", f"at most {max_bytes} bytes")
     try:
-        return _one_document(_Loader(data.decode("utf-8")))
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise YamlError(None, f"byte {error.start}", "UTF-8 text") from None
+    try:
+        return _one_document(_Loader(text))
+    except YamlError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = None if mark is None else mark.line + 1
-        raise YamlError(line, error.problem or "something unreadable", "YAML") from None
+        raise YamlError(line, _problem(error.problem), "YAML") from None
     except yaml.YAMLError as error:
         raise YamlError(None, quoted(str(error).partition("\n")[0]), "YAML") from None
+    except (ValueError, OverflowError):
+        # The library turns escapes and version numbers into characters and integers unseen.
+        raise YamlError(None, "a number out of range", "YAML") from None
+
+
+def _problem(text: str | None) -> str:
+    """What the library reports; it repeats the writer's text."""
+    if not text:
+        return "something unreadable"
+    line = text if text.isprintable() else ascii(text)
+    return line if len(line) <= _MAX_PROBLEM_CHARS else f"{line[:_MAX_PROBLEM_CHARS]}…"
 
 
 def _one_document(loader: _Loader) -> yaml.Node | None:
@@ -160,19 +190,41 @@ def _value(node: yaml.Node) -> Value:
             return MapValue({key: _value(value) for key, value in _entries(node)}, line)
 
 
-def _plain(node: yaml.Node, constructor: yaml.constructor.SafeConstructor) -> object:
+def _plain(node: yaml.Node) -> object:
     match node:
         case yaml.ScalarNode():
-            _scalar(node)
-            try:
-                value: object = constructor.construct_object(node)
-            except ValueError:
-                raise YamlError(node.start_mark.line + 1, "a long number", "a number") from None
-            return value
+            return _plain_scalar(node)
         case yaml.SequenceNode():
-            return [_plain(item, constructor) for item in node.value]
+            return [_plain(item) for item in node.value]
         case _:
-            return {key: _plain(value, constructor) for key, value in _entries(node)}
+            return {key: _plain(value) for key, value in _entries(node)}
+
+
+def _plain_scalar(node: yaml.ScalarNode) -> object:
+    if _scalar(node) is Scalar.TEXT:
+        return node.value
+    value: object = None
+    # Base 60 is a number for YAML 1.1 alone: what people and Kubernetes read is the text 22:22.
+    if ":" not in node.value:
+        try:
+            value = yaml.constructor.SafeConstructor().construct_object(node)
+        except ValueError:
+            raise _no_number(node) from None
+    match value:
+        case bool():
+            return value
+        case int() if value in _INTEGERS:
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case None if node.tag == f"{_TAG}null":
+            return None
+        case _:
+            raise _no_number(node)
+
+
+def _no_number(node: yaml.ScalarNode) -> YamlError:
+    return YamlError(node.start_mark.line + 1, quoted(node.value), _NUMBER)
 
 
 def _entries(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
@@ -183,6 +235,7 @@ def _entries(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
             raise YamlError(line, "a complex key", "plain keys")
         if key.tag != f"{_TAG}str":
             raise YamlError(line, f"key {quoted(key.value)}", "text as key; quote it")
+        _scalar(key)
         if key.value in seen:
             raise YamlError(line, f"key {quoted(key.value)} again", "each key once")
         seen.add(key.value)
@@ -192,17 +245,28 @@ def _entries(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
 def _scalar(node: yaml.ScalarNode) -> Scalar:
     match node.tag.removeprefix(_TAG):
         case "str":
+            _refuse_surrogates(node)
             return Scalar.TEXT
-        case "int":
-            return Scalar.NUMBER if _is_decimal(node.value) else Scalar.OTHER
+        case "int" | "float" if len(node.value) > MAX_NUMBER_CHARS:
+            raise _no_number(node)
+        case "int" if _is_decimal(node.value):
+            return Scalar.NUMBER
+        case "int" | "float":
+            return Scalar.OTHER
         case "bool":
             return Scalar.BOOLEAN
         case "null":
             return Scalar.NULL
-        case "float":
-            return Scalar.OTHER
         case _:
             raise YamlError(node.start_mark.line + 1, quoted(node.value), "text; quote it")
+
+
+def _refuse_surrogates(node: yaml.ScalarNode) -> None:
+    try:
+        node.value.encode("utf-8")
+    except UnicodeEncodeError:
+        line = node.start_mark.line + 1
+        raise YamlError(line, "half of a surrogate pair", "text of whole characters") from None
 
 
 def _is_decimal(text: str) -> bool:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.audit.age import REF
 from controller.audit.tree import LogState, NoNodeError, TreeFile
 from controller.record import Json, Record
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS, Checkpoint, TreeHead, log_id
@@ -63,9 +64,9 @@ class Signed:
     note: str
     head: TreeHead
 
-    def record(self) -> Record:
-        """Its record."""
-        refs = {"checkpoint": self.note}
+    def record(self, age: int | None) -> Record:
+        """Its record, with the age of the log."""
+        refs: dict[str, Json] = {"checkpoint": self.note, REF: age}
         return Record(RecordKind.CHECKPOINT, ACTOR, "log", "signed", refs=refs)
 
 

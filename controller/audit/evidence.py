@@ -3,21 +3,32 @@
 Kept are first, changed and refused evidence, and what a node reported against itself. A thread of
 its own writes it, without sync: a slow disk holds nobody up, and a power cut may cost the evidence
 of the last seconds, never its record. Bounded in age and bytes; the oldest goes first.
+
+Folders are named by the wall clock, and old by the age of the log: the file `ages` says how old the
+log was when each was last begun. A wall clock that jumps makes nothing old.
 """
 
-import os
+import json
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from gpuwarden.audit.archived_evidence import FOLDER, ArchivedEvidence
+from gpuwarden.regular_file import open_new, open_to_read, private_folder
 
 MAX_WAITING = 32 << 20
 """Bytes of payloads that may wait."""
 _SLACK = 16
 """When it is full, a sixteenth is made free at once."""
+AGES: Final = "ages"
+DAY_S: Final = 86_400
+_DAY: Final = re.compile(r"[0-9]{8}")
+_MAX_AGES: Final = 1 << 20
 
 
 class EvidenceStore:
@@ -29,13 +40,18 @@ class EvidenceStore:
         *,
         limit_bytes: int,
         retention: timedelta,
+        age: Callable[[], int | None],
         kept: Callable[[int], None],
         lost: Callable[[int], None],
     ) -> None:
-        """Begin; with a limit of 0 nothing is kept. `kept` and `lost` count, on any thread."""
+        """Begin; with a limit of 0 nothing is kept. `kept` and `lost` count, on any thread.
+
+        `age` is that of the log, in seconds; None while it is not known, and nothing is too old.
+        """
         self._folder = folder / FOLDER
         self._limit = limit_bytes
-        self._retention = retention
+        self._retention_s = int(retention.total_seconds())
+        self._age = age
         self._kept = kept
         self._lost = lost
         self._waiting: deque[ArchivedEvidence] = deque()
@@ -43,6 +59,10 @@ class EvidenceStore:
         self._bytes: int
         """What the folder holds; counted when a day begins."""
         self._day: str | None = None
+        self._begun = 0
+        """Age of the log when the day began here."""
+        self._ages: dict[str, int] = {}
+        """Day -> age of the log when it was last begun."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="audit-evidence", daemon=True)
@@ -84,9 +104,9 @@ class EvidenceStore:
 
     def _keep(self, archived_evidence: ArchivedEvidence) -> None:
         received = datetime.fromtimestamp(archived_evidence.received_ms / 1000, UTC)
-        day = f"{received:%Y%m%d}"
-        if day != self._day:
-            self._begin(day, received)
+        day, age = f"{received:%Y%m%d}", self._age()
+        if day != self._day or (age is not None and age - self._begun >= DAY_S):
+            self._begin(day, age)
         data = archived_evidence.encoded()
         if len(data) > self._limit:
             self._lost(1)
@@ -98,37 +118,75 @@ class EvidenceStore:
         if self._bytes > self._limit:
             self._free(self._limit - self._limit // _SLACK, spare=path)
 
-    def _begin(self, day: str, now: datetime) -> None:
+    def _begin(self, day: str, age: int | None) -> None:
         """Begin a day: what is too old goes, what is left is counted."""
-        oldest = f"{now - self._retention:%Y%m%d}"
-        (self._folder / day).mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self._folder)
+        private_folder(self._folder / day)
+        if age is not None:
+            self._take_ages(day, age)
         for folder in self._days():
-            if folder.name < oldest:
-                _remove(folder)
-        self._bytes = sum(_size(path) for folder in self._days() for path in folder.iterdir())
-        self._day = day
+            private_folder(folder)
+            if age is not None and age - self._ages[folder.name] > self._retention_s + DAY_S:
+                self._bytes_of(folder, remove=True)
+        self._bytes = sum(self._bytes_of(folder) for folder in self._days())
+        self._day, self._begun = day, age or 0
+
+    def _take_ages(self, day: str, age: int) -> None:
+        """Read what is known of the days, and write what is known now.
+
+        A day of which nothing is known, or nothing that can be true, counts from now.
+        """
+        known = _read_ages(self._folder / AGES)
+        self._ages = {x.name: min(known.get(x.name, age), age) for x in self._days()} | {day: age}
+        fresh = self._folder / f"{AGES}.new"
+        with open_new(fresh) as file:
+            file.write(json.dumps(self._ages, sort_keys=True).encode())
+        fresh.replace(self._folder / AGES)
 
     def _free(self, goal: int, *, spare: Path) -> None:
         """Delete the oldest until `goal` is met, but not what has just come."""
         for folder in self._days():
-            for path in sorted(set(folder.iterdir()) - {spare}, key=_age):
+            for path in sorted(set(_files(folder)) - {spare}, key=_changed):
                 if self._bytes <= goal:
                     return
                 self._bytes -= _size(path)
                 path.unlink()
             if folder != spare.parent:
-                folder.rmdir()
+                _remove_if_empty(folder)
 
     def _days(self) -> list[Path]:
-        return sorted(path for path in self._folder.iterdir() if path.is_dir())
+        """The folders of days, the oldest first; what else lies there is left alone."""
+        found = (path for path in self._folder.iterdir() if _DAY.fullmatch(path.name))
+        days = [path for path in found if path.is_dir() and not path.is_symlink()]
+        return sorted(days, key=lambda path: (self._ages.get(path.name, 0), path.name))
+
+    @staticmethod
+    def _bytes_of(folder: Path, *, remove: bool = False) -> int:
+        """What the files of a day hold; removes them if told to."""
+        total = 0
+        for path in _files(folder):
+            total += _size(path)
+            if remove:
+                path.unlink()
+        if remove:
+            _remove_if_empty(folder)
+        return total
+
+
+def _read_ages(path: Path) -> dict[str, int]:
+    found: object = None
+    with suppress(OSError, ValueError, RecursionError), open_to_read(path) as file:
+        found = json.loads(file.read(_MAX_AGES))
+    if not isinstance(found, dict):
+        return {}
+    return {day: age for day, age in found.items() if type(age) is int}
 
 
 def _write(path: Path, data: bytes) -> None:
     """Write all of it or nothing: a full disk keeps no part of what did not fit."""
     fresh = path.with_suffix(".new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
+        with open_new(fresh) as file:
             file.write(data)
         fresh.replace(path)
     except OSError:
@@ -136,15 +194,19 @@ def _write(path: Path, data: bytes) -> None:
         raise
 
 
-def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+def _files(folder: Path) -> list[Path]:
+    """All but folders, which are not ours."""
+    return [path for path in folder.iterdir() if path.is_symlink() or not path.is_dir()]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # something that is not ours lies in it
+        folder.rmdir()
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size
+    return path.lstat().st_size
 
 
-def _age(path: Path) -> int:
-    return path.stat().st_mtime_ns
+def _changed(path: Path) -> int:
+    return path.lstat().st_mtime_ns

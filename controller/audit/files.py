@@ -10,12 +10,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gpuwarden.audit.chain import BEFORE_FIRST, Accepted, ChainVerifier, Head
 from gpuwarden.audit.files import PATTERN, file_name
 from gpuwarden.audit.record import MAX_RECORD_BYTES, RecordError, decode_record
 from gpuwarden.evidence.canonical import sha256_hex
+from gpuwarden.regular_file import open_to_read, private_files, private_folder, require_regular
 
 
 class Disk:
@@ -88,7 +90,7 @@ def scan_file(
 def _feed(verifier: ChainVerifier, path: Path) -> tuple[int, bytes]:
     """Feed all lines; return the length of what fits, and the bytes behind it."""
     durable = 0
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         while verifier.fault is None and (line := file.readline(_LINE_LIMIT)):
             known = verifier.records
             verifier.feed(line)
@@ -110,7 +112,7 @@ def _refuse_unless_torn(path: Path, rest: bytes) -> None:
 
 def _last_line(path: Path) -> bytes:
     """Last line of a finished file; raises LogBrokenError if it is no record."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _LINE_LIMIT))
         lines = file.read().splitlines(keepends=True)
@@ -209,11 +211,19 @@ class FileStore:
         self._descriptor, self._path = descriptor, path
         self._durable, self.head = len(first_line), head
 
-    def delete_finished(self, expired: Callable[[float], bool]) -> list[str]:
-        """Delete finished files whose last change (Unix seconds) is `expired`, oldest first."""
-        deleted = []
-        for path in self._files()[:-1]:
-            if not expired(path.stat().st_mtime):
+    def delete_finished(self, expired: Callable[[bytes], bool]) -> list[str]:
+        """Delete finished files, oldest first, while the line that follows each is `expired`.
+
+        Where that line cannot be read, nothing more is deleted.
+        """
+        deleted: list[str] = []
+        for path, following in pairwise(self._files()):
+            try:
+                with open_to_read(following) as file:
+                    line = file.readline(_LINE_LIMIT)
+            except OSError:
+                break
+            if not expired(line):
                 break
             path.unlink()
             deleted.append(path.name)
@@ -227,15 +237,15 @@ class FileStore:
         self._descriptor = self._lock = _CLOSED
 
     def _open(self, origin: str) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self._folder)
         self._lock = self._open_file(self._folder / "lock", os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OSError(f"{self._folder} is in use by another process") from None
+        private_files(self._folder)
         self._find_end(origin)
         self._descriptor = self._open_file(self._path, os.O_APPEND | os.O_CREAT)
-        os.fchmod(self._descriptor, 0o600)
         os.ftruncate(self._descriptor, self._durable)
         os.fsync(self._descriptor)
         self._sync_folder()
@@ -271,7 +281,13 @@ class FileStore:
 
     @staticmethod
     def _open_file(path: Path, flags: int) -> int:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+        try:
+            require_regular(descriptor, path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 # --- space for grants
@@ -307,6 +323,7 @@ class Reserve:
         with suppress(OSError):
             descriptor = os.open(self._path, flags, 0o600)
             try:
+                require_regular(descriptor, self._path)
                 self._fill(descriptor)
             finally:
                 os.close(descriptor)

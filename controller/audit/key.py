@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 from controller.audit.files import LogBrokenError
 from gpuwarden.audit.checkpoint import MAX_CHANGES, KeyChange
 from gpuwarden.audit.note import NoteError, Signer, VerifierKey
+from gpuwarden.regular_file import open_new, open_to_read
 
 OWN_FILE = "log-key.pem"
 """In the log's folder, where `audit.key` names none."""
@@ -65,9 +66,8 @@ def log_keys(path: Path | None, folder: Path, origin: str) -> LogKeys:
 
 
 def _keys(path: Path, origin: str) -> LogKeys:
-    descriptor = os.open(path, os.O_RDONLY)
-    with os.fdopen(descriptor, "rb") as file:
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o007:
+    with open_to_read(path) as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007:
             raise LogKeyError(f"audit.key: {path} is open to everybody; chmod o= it")
         blocks = _PEM.findall(file.read(MAX_FILE_BYTES))
     if not 1 <= len(blocks) <= MAX_KEYS:
@@ -94,13 +94,10 @@ def _make(path: Path) -> None:
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
     fresh = path.with_suffix(".new")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with open_new(fresh) as file:
         file.write(pem)
         file.flush()
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
     fresh.replace(path)
 
 
@@ -127,16 +124,15 @@ class KeyChanges:
             return
         self.statements = (*self.statements, statement)[-MAX_CHANGES:]
         fresh = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-            json.dump(self.statements, file)
+        with open_new(fresh) as file:
+            file.write(json.dumps(self.statements).encode())
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
 
     def _read(self) -> tuple[str, ...]:
         found: object = ()
-        with suppress(OSError, ValueError), self._path.open("rb") as file:
+        with suppress(OSError, ValueError), open_to_read(self._path) as file:
             found = json.loads(file.read(_MAX_BYTES))
         return tuple(note for note in found if _is_change(note)) if isinstance(found, list) else ()
 

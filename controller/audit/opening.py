@@ -7,21 +7,23 @@ goes on, and proofs from before are no longer possible.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from controller.audit.age import REF, LogAge, stated_age
 from controller.audit.checkpoints import ACTOR, CheckpointSigner, key_record
 from controller.audit.evidence import EvidenceStore
 from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
 from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
 from controller.audit.log import Copies, DurableLog, Reporting
+from controller.audit.reading import record_of
 from controller.audit.sealing import LogIdentity
-from controller.audit.tree import LogState, Replay, TreeFile
+from controller.audit.tree import CheckpointRecord, LogState, Replay, TreeFile
 from controller.audit.writer import Opened
 from controller.record import Json, Record
-from gpuwarden.audit.chain import Broken, ChainVerifier
+from gpuwarden.audit.chain import Broken, ChainVerifier, Head
 from gpuwarden.audit.checkpoint import (
     MAX_CHECKPOINT,
     open_checkpoint,
@@ -34,6 +36,7 @@ from gpuwarden.audit.note import NoteError
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
+from gpuwarden.regular_file import open_to_read
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
@@ -55,15 +58,17 @@ def audit_log(
 ) -> DurableLog:
     """Make the log, not yet opened; `copies_to` is the descriptor for the collector's copies."""
     copies = partial(Copies, copies_to) if copies_to is not None else None
+    age = LogAge(clock)
     evidence = EvidenceStore(
         settings.dir,
+        age=age.seconds,
         limit_bytes=settings.evidence_bytes,
         retention=timedelta(seconds=settings.evidence_retention.seconds),
         kept=instruments.counter(names.AUDIT_EVIDENCE_KEPT).inc,
         lost=instruments.counter(names.AUDIT_EVIDENCE_LOST).inc,
     )
     return DurableLog(
-        partial(open_files, settings, identity.origin, clock, Disk()),
+        partial(open_files, settings, identity.origin, clock, Disk(), age),
         identity,
         clock,
         Reporting(instruments, copies, evidence.close),
@@ -72,9 +77,11 @@ def audit_log(
     )
 
 
-def open_files(settings: AuditSettings, origin: str, clock: Clock, disk: Disk) -> Opened:
-    """Open the folder's log; raises OSError, LogBrokenError."""
-    opening = _Opening(settings, origin, disk)
+def open_files(
+    settings: AuditSettings, origin: str, clock: Clock, disk: Disk, age: LogAge | None = None
+) -> Opened:
+    """Open the folder's log; raises OSError, LogBrokenError. `age` begins with it."""
+    opening = _Opening(settings, origin, disk, age or LogAge(clock))
     try:
         return opening.opened(clock)
     except BaseException:
@@ -85,10 +92,11 @@ def open_files(settings: AuditSettings, origin: str, clock: Clock, disk: Disk) -
 class _Opening:
     """The parts that have to be let go again if one of them cannot be had."""
 
-    def __init__(self, settings: AuditSettings, origin: str, disk: Disk) -> None:
+    def __init__(self, settings: AuditSettings, origin: str, disk: Disk, age: LogAge) -> None:
         self._settings = settings
         self._origin = origin
         self._disk = disk
+        self._age = age
         self._closing: list[Callable[[], None]] = []
 
     def opened(self, clock: Clock) -> Opened:
@@ -98,19 +106,26 @@ class _Opening:
         store, state = self._store(tree)
         keys = log_keys(self._settings.key, folder, self._origin)
         changes = KeyChanges(folder)
+        self._age.begin(state.age)
         first = [*self._key_change(state, keys, changes), self._start(store, state, keys)]
-
-        def expired(changed: float) -> bool:
-            return changed < (clock.wall_ns() - self._settings.retention.ns) / NS_PER_S
 
         return Opened(
             store,
             Reserve(folder, self._settings.reserve, self._disk),
             CheckpointSigner(state, tree, keys.current, changes.statements, clock),
             tuple(first),
-            partial(store.delete_finished, expired),
+            self._age,
+            partial(store.delete_finished, self._expired),
             self.close,
         )
+
+    def _expired(self, line: bytes) -> bool:
+        """Whether what lies before the record in `line` is past retention."""
+        record, age = record_of(line), self._age.seconds()
+        began = stated_age(record.refs) if record is not None else None
+        if began is None or age is None:
+            return False
+        return (age - began) * NS_PER_S > self._settings.retention.ns
 
     def _store(self, tree: TreeFile) -> tuple[FileStore, LogState]:
         replay = Replay(tree)
@@ -144,10 +159,15 @@ class _Opening:
             "after": str(store.head),
             "file": store.file,
             "key": str(keys.current.key),
+            REF: self._age.seconds(),
         }
         if store.healed is not None:
             refs["healed"] = asdict(store.healed)
             logger("audit").warning(Event.AUDIT_HEALED, **asdict(store.healed))
+        unsigned = unsigned_end(state, store.head, keys)
+        if unsigned is not None:
+            refs["unsigned"] = asdict(unsigned)
+            report_unsigned(unsigned)
         note = prev_log(self._settings.dir, keys) if store.head.seq == 0 else None
         if note is not None:
             refs["prevLog"] = note
@@ -175,6 +195,45 @@ def rebuilt(folder: Path, tree: TreeFile) -> LogState:
     return replay.state
 
 
+@dataclass(frozen=True, slots=True)
+class Unsigned:
+    """The records at the end of a log that no checkpoint of its keys covers."""
+
+    first: int
+    last: int
+    appended: bool
+    """Whether some lie behind the end of a closed log, where no crash puts any."""
+
+
+def unsigned_end(state: LogState, head: Head, keys: LogKeys) -> Unsigned | None:
+    """What a crash leaves behind the last checkpoint, or somebody who appends a record that fits.
+
+    None where there is nothing but the `log.stop` of a log that was closed in order.
+    """
+    signed = next((one.seq for one in reversed(state.checkpoints) if _holds(one, keys)), None)
+    after = state.before if signed is None else signed
+    stops = [seq for seq in state.stops if seq > after]
+    if after == head.seq or (after + 1 == head.seq and stops):
+        return None
+    return Unsigned(after + 1, head.seq, any(seq < head.seq for seq in stops))
+
+
+def _holds(claimed: CheckpointRecord, keys: LogKeys) -> bool:
+    for signer in (keys.current, *keys.former):
+        with suppress(NoteError):
+            return open_checkpoint(claimed.note, signer.key).head == claimed.head
+    return False
+
+
+def report_unsigned(unsigned: Unsigned) -> None:
+    """Log it: as an error where no crash can be the cause."""
+    log = logger("audit")
+    if unsigned.appended:
+        log.error(Event.AUDIT_APPENDED, first=unsigned.first, last=unsigned.last)
+    else:
+        log.warning(Event.AUDIT_UNSIGNED, first=unsigned.first, last=unsigned.last)
+
+
 def prev_log(folder: Path, keys: LogKeys) -> str | None:
     """The checkpoint where a lost log ended, if an operator has put it there.
 
@@ -182,7 +241,8 @@ def prev_log(folder: Path, keys: LogKeys) -> str | None:
     """
     try:
         # A checkpoint is bounded in characters, of which some have several bytes.
-        note = (folder / PREV_LOG).read_bytes()[: 2 * MAX_CHECKPOINT].decode("utf-8", "replace")
+        with open_to_read(folder / PREV_LOG) as file:
+            note = file.read(2 * MAX_CHECKPOINT).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     for signer in (keys.current, *keys.former):

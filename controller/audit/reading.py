@@ -13,6 +13,7 @@ from typing import Final
 from gpuwarden.audit.files import log_files
 from gpuwarden.audit.record import MAX_RECORD_BYTES, LogRecord, RecordError, decode_record
 from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.regular_file import open_to_read
 
 TAIL_BYTES: Final = 64 << 20
 """At 100 reservations a minute some ten hours."""
@@ -66,7 +67,7 @@ def _parts(folder: Path, limit_bytes: int) -> list[tuple[Path, int]]:
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         if start:
             file.seek(start - 1)
             file.readline()  # the rest of a line that began before

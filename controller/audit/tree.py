@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from controller.audit.age import stated_age
 from controller.audit.files import Disk, LogBrokenError
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, unverified_checkpoint
 from gpuwarden.audit.merkle import (
@@ -22,6 +23,7 @@ from gpuwarden.audit.record import (
     LogRecord,
     RecordKind,
 )
+from gpuwarden.regular_file import require_regular
 
 NAME = "tree"
 WRITE_BYTES = 1 << 20
@@ -116,6 +118,7 @@ class TreeFile:
         if self._descriptor == _CLOSED:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             self._descriptor = os.open(self._path, flags, 0o600)
+            require_regular(self._descriptor, self._path)
 
     def _at(self, at: int) -> bytes:
         """From the file, from memory, or across the end of the one."""
@@ -134,6 +137,18 @@ KEPT_HEADS = 32
 """Checkpoints whose proofs are ready beforehand, because most witnesses know one of them."""
 
 
+MAX_CLAIMS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A record that carries a checkpoint, and the tree before it as the records make it."""
+
+    seq: int
+    note: str
+    head: TreeHead
+
+
 @dataclass(slots=True)
 class LogState:
     """What the records add up to."""
@@ -148,6 +163,14 @@ class LogState:
     """Of the last checkpoints, when the log was opened."""
     note: str = ""
     """The last of them, when the log was opened."""
+    before: int = 0
+    """Number of the last record that was not read again."""
+    checkpoints: deque[CheckpointRecord] = field(default_factory=lambda: deque(maxlen=MAX_CLAIMS))
+    """What the records claim; nothing of it is verified."""
+    stops: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_CLAIMS))
+    """Numbers of `log.stop`."""
+    age: int = 0
+    """The age of the log that its last record states, see `LogAge`."""
 
 
 class Replay:
@@ -176,6 +199,8 @@ class Replay:
 
     def _take(self, state: LogState, record: LogRecord, line: bytes) -> None:
         refs = record.refs
+        age = stated_age(refs)
+        state.age = state.age if age is None else max(age, state.age)
         leaf = leaf_hash(line)
         state.log = state.log or log_id(leaf)
         match record.kind:
@@ -185,9 +210,13 @@ class Replay:
                     state.prev = _checkpoint(refs["prevLog"], record.seq).head
             case RecordKind.LOG_KEY:
                 state.key = _key(refs.get("key")) or state.key
+            case RecordKind.LOG_STOP:
+                state.stops.append(record.seq)
             case RecordKind.CHECKPOINT | RecordKind.LOG_ROTATE if "checkpoint" in refs:
                 state.note = refs["checkpoint"]
                 state.heads.append(_checkpoint(state.note, record.seq).head)
+                before = TreeHead(state.frontier.size, state.frontier.root())
+                state.checkpoints.append(CheckpointRecord(record.seq, state.note, before))
             case _:
                 pass
         self._tree.append(state.frontier.append(leaf))
@@ -205,7 +234,8 @@ def _begun(record: LogRecord) -> LogState | None:
         return None
     if checkpoint.head != TreeHead(frontier.size, frontier.root()):
         raise LogBrokenError(f"record {record.seq}: frontier and checkpoint contradict each other")
-    return LogState(frontier, checkpoint.log, checkpoint.prev, _key(refs.get("key")))
+    key = _key(refs.get("key"))
+    return LogState(frontier, checkpoint.log, checkpoint.prev, key, before=record.seq - 1)
 
 
 def _checkpoint(note: object, seq: int) -> Checkpoint:

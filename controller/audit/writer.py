@@ -15,6 +15,7 @@ from errno import EDQUOT, ENOSPC
 from functools import partial
 from typing import Protocol, cast
 
+from controller.audit.age import REF, LogAge
 from controller.audit.checkpoints import ACTOR, CheckpointSigner, Draft, Published
 from controller.audit.files import FileStore, LogBrokenError, Reserve
 from controller.audit.sealing import SealedLine, Sealer, summarised
@@ -155,6 +156,7 @@ class Opened:
     checkpoint_signer: CheckpointSigner
     first: tuple[Record, ...]
     """Records that this opening begins with; the last is `log.start`."""
+    age: LogAge
     expire: Callable[[], list[str]]
     """Deletes finished files that are too old; returns their names."""
     close: Callable[[], None]
@@ -372,7 +374,7 @@ class Writer:
         checkpoint_signer = self._open.checkpoint_signer
         if checkpoint_signer.due():
             signed = checkpoint_signer.sign()
-            self._append([self._queued(signed.record())])
+            self._append([self._queued(signed.record(self._open.age.seconds()))])
             checkpoint_signer.publish(signed)
         checkpoint_signer.tick()
 
@@ -385,6 +387,7 @@ class Writer:
         refs = {
             "from": store.file,
             "deleted": self._delete_expired(),
+            REF: self._open.age.seconds(),
             **checkpoint_signer.carried(signed),
         }
         rotated = Record(RecordKind.LOG_ROTATE, ACTOR, "log", "rotated", refs=refs)
@@ -427,15 +430,17 @@ class Writer:
         if not self.down:
             self._open.checkpoint_signer.demand()
         self._certify_if_up()
-        self._append_at_the_end(
-            [self._queued(Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped"))]
-        )
+        self._append_at_the_end([self._queued(self._stop_record())])
         self.down = self.down or "closed"
         self._give_up(self._queue.take_out(lambda _queued: True))
         if self._opened is not None:
             self._opened.checkpoint_signer.save(durable=False)
             self._opened.close()
         self._observer.close()
+
+    def _stop_record(self) -> Record:
+        age = self._opened.age.seconds() if self._opened is not None else None
+        return Record(RecordKind.LOG_STOP, ACTOR, "log", "stopped", refs={REF: age})
 
     def _append_at_the_end(self, batch: Sequence[QueuedRecord]) -> None:
         if self.down:

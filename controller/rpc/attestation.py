@@ -27,6 +27,7 @@ from controller.fleet.attestation_result import (
 from controller.rpc.calls import Context, RequestReader, Wakeup, abort_with, peer_key, stream_facts
 from controller.rpc.challenges import Challenger, NoSvidError
 from controller.rpc.intake import EvidenceIntake
+from controller.rpc.strict_messages import MessageTooLargeError
 from controller.verifier.challenge import (
     ChallengeStore,
 )
@@ -454,10 +455,12 @@ class AttestSession:
             return None
         try:
             message = self._reader.take()
+        except MessageTooLargeError as error:
+            refusal = Refusal(ReasonCode.MSG_TOO_LARGE, str(error))
+            await self._refuse_stream(refused(refusal, self._node))
         except WireError:
-            await self._refuse_stream(
-                refused(Refusal(ReasonCode.MSG_MALFORMED, "a message does not parse"), self._node)
-            )
+            refusal = Refusal(ReasonCode.MSG_MALFORMED, "a message does not parse")
+            await self._refuse_stream(refused(refusal, self._node))
         if isinstance(message, pb.AttestRequest):
             return message
         self._peer_left = True

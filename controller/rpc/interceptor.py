@@ -27,6 +27,12 @@ from grpc import aio
 
 from controller.access import Caller, CallerKind, authorize, caller_of, calling
 from controller.rpc.calls import Context, RequestReader, abort_with, read_requests, stream_facts
+from controller.rpc.strict_messages import (
+    ENVELOPE_BYTES,
+    REQUEST_BYTES,
+    MessageTooLargeError,
+    strictly,
+)
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -44,6 +50,7 @@ CALLS_PER_CALLER: Final = 96
 """Open at a time, attestation streams (at most 64) included."""
 REQUEST_SECONDS: Final = 10.0
 """For the one request of a call that has only one."""
+MESSAGE_BYTES: Final = 256 * 1024
 
 
 Authenticate = Callable[[Context, datetime], Caller | Refusal]
@@ -71,12 +78,15 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         clock: Clock,
         calls_per_caller: int = CALLS_PER_CALLER,
         request_seconds: float = REQUEST_SECONDS,
+        message_bytes: int = MESSAGE_BYTES,
     ) -> None:
+        """`message_bytes` bounds the payload of a message of a stream."""
         self._authenticate = authenticate
         self._observer = observer
         self._clock = clock
         self._calls_per_caller = calls_per_caller
         self._request_seconds = request_seconds
+        self._message_bytes = message_bytes
         self._open: Counter[str] = Counter()
 
     async def intercept_service(
@@ -95,7 +105,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     def _authorized_unary(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
-        receive, at_read = self._receiver(handler)
+        receive, at_read = self._receiver(handler, method)
 
         async def unary(_: object, context: Context) -> Any:  # noqa: ANN401 - any message
             async with self._admit(method, context):
@@ -106,7 +116,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     def _authorized_stream(self, handler: Handler, method: str) -> Handler:
         inner = _behavior(handler)
-        receive, at_read = self._receiver(handler)
+        receive, at_read = self._receiver(handler, method)
 
         async def stream(_: object, context: Context) -> None:
             async with self._admit(method, context):
@@ -120,7 +130,7 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
         return grpc.stream_stream_rpc_method_handler(stream, at_read, handler.response_serializer)
 
-    def _receiver(self, handler: Handler) -> tuple[Receive, Deserialize | None]:
+    def _receiver(self, handler: Handler, method: str) -> tuple[Receive, Deserialize | None]:
         """How a handler's request is received, and what gRPC may decode by itself.
 
         gRPC reads and decodes a single request before it calls the handler, so before
@@ -128,6 +138,10 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
         with a stream of requests, which is the same on the wire: those are read when asked.
         """
         deserialize = handler.request_deserializer
+        if deserialize is not None:
+            is_stream = handler.request_streaming
+            allowed = self._message_bytes + ENVELOPE_BYTES if is_stream else REQUEST_BYTES
+            deserialize = strictly(deserialize, method, allowed)
         if handler.request_streaming:
             return _read_all_requests, deserialize
 
@@ -135,6 +149,8 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             request = await self._read_request(context)
             try:
                 return request if deserialize is None else deserialize(request)
+            except MessageTooLargeError as error:
+                await abort_with(context, Refusal(ReasonCode.MSG_TOO_LARGE, str(error)))
             except WireError:
                 await abort_with(context, Refusal(ReasonCode.MSG_MALFORMED, "no such message"))
 

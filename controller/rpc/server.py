@@ -23,7 +23,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from controller.rpc.calls import wait_for_left_reads
-from controller.rpc.interceptor import AuthorizationInterceptor
+from controller.rpc.interceptor import MESSAGE_BYTES, AuthorizationInterceptor
+from controller.rpc.strict_messages import ENVELOPE_BYTES, REQUEST_BYTES
 from gpuwarden.wire.transport import server_options
 from gpuwarden.wire.v1 import (
     attestation_pb2,
@@ -135,14 +136,16 @@ def agents_server(
     interceptor: AuthorizationInterceptor,
     services: tuple[AddService, ...],
     max_calls: int,
+    message_bytes: int = MESSAGE_BYTES,
 ) -> RpcServer:
     """The mTLS server of all services, health and reflection.
 
-    More than `max_calls` calls at a time are refused with RESOURCE_EXHAUSTED.
+    More than `max_calls` calls at a time are refused with RESOURCE_EXHAUSTED, and so is a message
+    that no method takes, before it is read; `message_bytes` is what an agent's payload may have.
     """
     server = aio.server(
         interceptors=(interceptor,),
-        options=_options(connection_age=True),
+        options=_options(connection_age=True, message_bytes=message_bytes),
         maximum_concurrent_rpcs=max_calls,
     )
     for add in services:
@@ -188,14 +191,16 @@ def _add_health(server: aio.Server) -> HealthServicer:
     return servicer
 
 
-def _options(*, connection_age: bool) -> tuple[tuple[str, int], ...]:
+def _options(
+    *, connection_age: bool, message_bytes: int = MESSAGE_BYTES
+) -> tuple[tuple[str, int], ...]:
     aging = (
         ("grpc.max_connection_age_ms", _CONNECTION_AGE_MS),
         ("grpc.max_connection_age_grace_ms", _CONNECTION_AGE_GRACE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
     return (
-        *server_options(),
+        *server_options(max_received_bytes=max(REQUEST_BYTES, message_bytes + ENVELOPE_BYTES)),
         ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         *(aging if connection_age else ()),

@@ -194,9 +194,11 @@ class Listeners:
                 ),
                 observer=self._recorder,
                 clock=self._conditions.clock,
+                message_bytes=settings.limits.message_bytes,
             ),
             services=self._services.to_agents(),
             max_calls=settings.limits.streams + _CALLS_BESIDE_STREAMS,
+            message_bytes=settings.limits.message_bytes,
         )
 
     async def _serve(self, server: RpcServer) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from gpuwarden.audit.order_check import OrderCheck, OrderFacts
 from gpuwarden.audit.record import (
     FORMAT,
     GENESIS,
@@ -52,16 +53,17 @@ BEFORE_FIRST = Head(0, GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The records hang together. Nothing is known about what followed the head."""
+    """The records hang together; there is at least one. What followed the head is not known."""
 
     records: int
     first_seq: int
-    """1, or more where older files have been deleted; 0 without records."""
+    """1, or more where older files have been deleted."""
     head: Head
     origin: str
     torn_bytes: int = 0
     """Length of an incomplete last line, as a crash leaves it; it is not counted as a record."""
     tree: TreeFacts = field(default_factory=TreeFacts, compare=False)
+    order: OrderFacts = field(default_factory=OrderFacts, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,17 @@ class ChainVerifier:
             self._accuse("changed, or the link to it was")
         if self.fault is None:
             self._compare_with_expected()
+        if self.fault is None and self._records == 0:
+            self._break(1, min(self._torn_bytes, 1), self._nothing())
         return self.fault or Verified(
             self._records, self._first_seq, self.head, self._origin, self._torn_bytes
         )
+
+    def _nothing(self) -> str:
+        """What there is instead of records: verified is only what is there."""
+        if not self._torn_bytes:
+            return "holds no record"
+        return f"holds no record, but {self._torn_bytes} bytes without a line end"
 
     @property
     def _due(self) -> int:
@@ -224,8 +234,13 @@ def verify_numbered(
     wanted: Wanted = NOTHING_WANTED,
 ) -> Verified | Broken:
     """Verify lines, each with its LF and its place in the input, as one log."""
-    verifier, check = ChainVerifier(expect), TreeCheck(wanted)
-    verifier.accepted = check.take
+    verifier, check, order = ChainVerifier(expect), TreeCheck(wanted), OrderCheck()
+
+    def accepted(record: LogRecord, line: bytes) -> None:
+        check.take(record, line)
+        order.take(record)
+
+    verifier.accepted = accepted
     last = 0
     for number, line in lines:
         before, last = verifier.head, number
@@ -239,7 +254,7 @@ def verify_numbered(
         return result
     if isinstance(facts, TreeFault):
         return Broken(facts.seq, last, facts.what, result.head)
-    return replace(result, tree=facts)
+    return replace(result, tree=facts, order=order.facts)
 
 
 def verify_lines(

@@ -1,7 +1,8 @@
 """Reads audit logs from disk for verification: one log across its rotated files.
 
-Reading only; the controller's file store writes. Sizes are bounded per line, so that
-a file without line ends cannot fill the memory.
+Reading only; the controller's file store writes. Only regular files are read, so that a named pipe
+in the folder holds nobody up. Sizes are bounded per line, so that a file without line ends cannot
+fill the memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from gpuwarden.audit.chain import Broken, Head, Verified, verify_collected, verify_lines
 from gpuwarden.audit.record import MAX_RECORD_BYTES
 from gpuwarden.audit.tree_check import NOTHING_WANTED, Wanted
+from gpuwarden.regular_file import open_to_read
 
 PATTERN = "audit-*.jsonl"
 _LINE_LIMIT = 8 * MAX_RECORD_BYTES
@@ -55,7 +57,7 @@ def log_files(path: Path) -> list[Path]:
 def lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
     """The lines of files, in order, each with its LF; longer ones than a record come in parts."""
     for path in paths:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             while line := file.readline(_LINE_LIMIT):
                 yield line
 
@@ -94,7 +96,7 @@ class _Lines:
         count = 0
         for path in self._paths:
             self._starts.append((count, path))
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 while line := file.readline(_LINE_LIMIT):
                     count += 1
                     yield line

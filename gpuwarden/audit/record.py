@@ -114,7 +114,10 @@ class RecordKind(StrEnum):
         "a pod was evicted because of a mismatch, or could not be",
     )
     CONFIG_CHANGE = "config.change", "settings or policy in force, by digest"
-    LOG_START = "log.start", "the log was opened; `healed` is what a crash had left behind"
+    LOG_START = (
+        "log.start",
+        "the log was opened; `healed` is what a crash left, `unsigned` what no checkpoint covers",
+    )
     LOG_ROTATE = (
         "log.rotate",
         "first record of a further file; `deleted` names files past retention",

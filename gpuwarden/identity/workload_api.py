@@ -5,8 +5,9 @@ Translates the library's classes and errors and judges nothing; see
 """
 
 from collections.abc import Callable
+from importlib import import_module
+from typing import Final
 
-import grpc._common
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from spiffe import WorkloadApiClient, X509Bundle, X509Source, X509Svid
@@ -20,9 +21,24 @@ WAKE_S = 10.0
 
 gRPC's blocking calls wake ten times a second, for signals that only the main thread gets,
 and there is no setting. An idle agent would spend most of its time on that. What is waited
-for ends the sleep at once, whatever its length.
+for ends the sleep at once, whatever its length. See docs/adr/0014.
 """
-grpc._common.MAXIMUM_WAIT_TIMEOUT = WAKE_S  # noqa: SLF001 -- see above; a test tells if it moves
+_CONSTANT: Final = "MAXIMUM_WAIT_TIMEOUT"
+
+
+def sleep_longer() -> bool:
+    """Let blocking calls of gRPC in this process sleep longer; False where gRPC has no such thing.
+
+    Then they wake often, which costs time and nothing else.
+    """
+    try:
+        private = import_module("grpc._common")
+    except ImportError:
+        return False
+    if not isinstance(getattr(private, _CONSTANT, None), float):
+        return False
+    setattr(private, _CONSTANT, WAKE_S)
+    return True
 
 
 class WorkloadApiError(Exception):
@@ -72,6 +88,7 @@ class SpiffeWatch:
     ) -> None:
         self._wanted = wanted
         self._offered: tuple[str, ...] = ()
+        sleep_longer()
         try:
             self._source = X509Source(
                 socket_path=endpoint, timeout_in_seconds=timeout, svid_picker=self._pick

@@ -418,11 +418,18 @@ class AuditSettings:
         int, Spec(keys.whole_number(64 << 10, 1 << 34), "size at which a new file is begun")
     ] = 64 << 20
     retention: Annotated[
-        Duration, Spec(keys.duration("1d", "3650d"), "age at which a finished file is deleted")
+        Duration,
+        Spec(
+            keys.duration("1d", "3650d"),
+            "age at which a finished file is deleted; time in which the log is open counts",
+        ),
     ] = Duration.parse("90d")
     evidence_retention: Annotated[
         Duration,
-        Spec(keys.duration("1d", "3650d"), "age at which evidence kept beside the log is deleted"),
+        Spec(
+            keys.duration("1d", "3650d"),
+            "age at which evidence kept beside the log is deleted, counted in the same way",
+        ),
     ] = Duration.parse("90d")
     evidence_bytes: Annotated[
         int,

@@ -595,8 +595,20 @@ class Event(StrEnum):
     LEADER_ELECTED = "leader.elected", "this replica does what only one may do"
     LEADER_LOST = "leader.lost", "another replica may do it, or none can be sure"
 
+    TRACING_OFF = (
+        "telemetry.tracing.off",
+        "OpenTelemetry cannot begin, so no spans are sent; which OTEL_* variables are set",
+    )
     AUDIT_OPENED = "audit.opened", "the audit log is open; last number and digest"
     AUDIT_HEALED = "audit.healed", "a torn last line of the audit log was cut off"
+    AUDIT_UNSIGNED = (
+        "audit.unsigned",
+        "no checkpoint covers the last records of the log: a crash, or somebody appended them",
+    )
+    AUDIT_APPENDED = (
+        "audit.appended",
+        "the log had records behind the end of a closed log: somebody appended them",
+    )
     AUDIT_UNAVAILABLE = "audit.unavailable", "the audit log cannot be written; grants are refused"
     AUDIT_AVAILABLE = "audit.available", "the audit log can be written again"
     LOG_ALARM = (

@@ -122,18 +122,14 @@ _tracing: Final = _Tracing()
 
 def span(name: Span, **attributes: Attribute) -> AbstractContextManager[ActiveSpan]:
     """Open a span for the `with` block; `_` in attribute names becomes `.`. No secrets."""
-    tracer = _tracing.tracer
-    return _NO_SPAN if tracer is None else tracer.span(name, _dotted(attributes))
+    return _span(name, attributes, None)
 
 
 def span_below(
     name: Span, traceparent: str, **attributes: Attribute
 ) -> AbstractContextManager[ActiveSpan]:
     """As `span`, in the trace of a caller that sent this header; "" where it sent none."""
-    tracer = _tracing.tracer
-    if tracer is None:
-        return _NO_SPAN
-    return tracer.span(name, _dotted(attributes), RemoteSpan.parse(traceparent))
+    return _span(name, attributes, RemoteSpan.parse(traceparent) if _tracing.tracer else None)
 
 
 def open_round(name: Span, challenge_id: str, **attributes: Attribute) -> Round:
@@ -182,13 +178,28 @@ def use(tracer: Tracer | None) -> None:
     _tracing.tracer = tracer
 
 
+def _span(
+    name: Span, attributes: Mapping[str, Attribute], above: RemoteSpan | None
+) -> AbstractContextManager[ActiveSpan]:
+    tracer = _tracing.tracer
+    if tracer is None:
+        return _NO_SPAN
+    try:
+        return tracer.span(name, _dotted(attributes), above)
+    except Exception:  # noqa: BLE001 -- a span is not worth what it is about
+        return _NO_SPAN
+
+
 def _round(
     name: Span, challenge_id: str, attributes: Mapping[str, Attribute], *, first: bool
 ) -> Round:
     tracer = _tracing.tracer
     if tracer is None:
         return NO_ROUND
-    return tracer.round(name, RoundIds(challenge_id), _dotted(attributes), first=first)
+    try:
+        return tracer.round(name, RoundIds(challenge_id), _dotted(attributes), first=first)
+    except Exception:  # noqa: BLE001 -- a span is not worth what it is about
+        return NO_ROUND
 
 
 def _dotted(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:

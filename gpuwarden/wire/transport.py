@@ -35,7 +35,10 @@ def client_options(
 
 
 def server_options(
-    max_message_bytes: int = MAX_MESSAGE_BYTES, min_ping_interval_ms: int = MIN_PING_INTERVAL_MS
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    min_ping_interval_ms: int = MIN_PING_INTERVAL_MS,
+    *,
+    max_received_bytes: int | None = None,
 ) -> Options:
     """Arguments of a server for such channels; nobody else can bind its port beside it."""
     return [
@@ -43,7 +46,7 @@ def server_options(
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", min_ping_interval_ms),
         *_keepalive(KEEPALIVE_MS),
-        *_message_caps(max_message_bytes),
+        *_message_caps(max_message_bytes, max_received_bytes),
     ]
 
 

@@ -16,10 +16,14 @@ from typing import Final
 
 import msgspec
 
+from gpuwarden.strict_yaml import YamlError, parse_plain
+
 VARIABLE: Final = "FAKE_NVML_SCENARIO"
 """Environment variable that names the file to the library."""
 
 MAX_GPUS: Final = 64
+MAX_BYTES: Final = 1 << 20
+"""Of a scenario in YAML."""
 _MAX_KEY: Final = 95
 _MAX_VALUE: Final = 511
 _LATIN: Final = re.compile(r"[^\x00\n]*")
@@ -193,8 +197,9 @@ class Scenario(Part, frozen=True):
 def load(text: str) -> Scenario:
     """Decode a scenario from YAML. Raises ScenarioError."""
     try:
-        return msgspec.yaml.decode(text, type=Scenario)
-    except msgspec.DecodeError as error:
+        document = parse_plain(text.encode("utf-8", "surrogatepass"), max_bytes=MAX_BYTES)
+        return msgspec.convert(document, Scenario)
+    except (YamlError, msgspec.ValidationError) as error:
         raise ScenarioError(f"scenario: {error}") from error
 
 

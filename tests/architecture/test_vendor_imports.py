@@ -1,6 +1,7 @@
 """Each vendor library is imported in its named places and nowhere else."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -75,3 +76,20 @@ def test_vendor_library_stays_in_its_place(vendor: str) -> None:
         and not (name := path.relative_to(ROOT).as_posix()).startswith(tuple(ALLOWED[vendor]))
     ]
     assert strays == []
+
+
+def loads_yaml(path: Path) -> set[str]:
+    """Functions that read YAML past `gpuwarden/strict_yaml.py`."""
+    return {
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and _READS_YAML.fullmatch(ast.unparse(node))
+    }
+
+
+_READS_YAML = re.compile(r"msgspec\.yaml.*|yaml\..*(load|parse|scan|compose|Loader|Constructor).*")
+
+
+def test_yaml_is_read_in_one_place() -> None:
+    readers = {path.relative_to(ROOT).as_posix() for path in sources() if loads_yaml(path)}
+    assert readers == {"gpuwarden/strict_yaml.py"}

@@ -97,12 +97,22 @@ First, changed and refused evidence and failure notices are archived in
 `audit.dir/evidence/YYYYMMDD`, as `<evidence digest>.json`: what was signed, the signature, the
 certificates and the trust bundle of that time. Unchanged evidence and repeated refusals are not
 archived. The archive is kept for `audit.evidenceRetention` and up to `audit.evidenceBytes`; the
-oldest is removed first. It is written without waiting: a power cut can cost the evidence of the
-last seconds, but never its record. The record names the digests of evidence, leaf and bundle, so a
-changed archive is detected.
+oldest is removed first (see [Retention](#retention)). It is written without waiting: a power cut
+can cost the evidence of the last seconds, but never its record. The record names the digests of
+evidence, leaf and bundle, so a changed archive is detected.
 `gpuwarden audit reverify DIGEST` verifies signature and chain as of the record's time. A bundle's
 digest is SHA-256 over the sorted SHA-256 digests of its certificates, in lower-case hex, one a
 line.
+
+## Retention
+
+Finished files are deleted after `audit.retention`, and days of evidence a day after
+`audit.evidenceRetention`. Both count the time for which a controller had this log open, by a clock
+that cannot be set (`CLOCK_BOOTTIME`): a wall clock that jumps deletes nothing, and while no
+controller runs nothing becomes older. `log.start`, `log.rotate`, `log.stop` and `checkpoint` state
+this age of the log in seconds (`refs.age`), and the next process goes on from there.
+`evidence/ages` holds the age at which each day was last begun. What has no known age counts from
+now.
 
 ## Verifying
 
@@ -110,6 +120,20 @@ line.
 changed, deleted, inserted, repeated or moved. The line after it shows whether the record or its
 link was changed. A log that was chained again does not fit the next checkpoint: its root is that of
 other records. What a crash leaves after the last whole line is reported apart and is no fault.
+A log without any record is broken: verified is only what is there. Only regular files are read; a
+named pipe or device ends the command with 1.
+
+Three things break no chain and are printed all the same:
+
+* `appended`: records behind a `log.stop` that no `log.start` precedes. The controller does not do
+  that; somebody has appended them. The result is `appended to`, the exit code 3.
+* `unsigned`: a `log.start` found records that no checkpoint covered (`refs.unsigned`: `first`,
+  `last`, and whether they were `appended` behind the log's end). A crash leaves those of the last
+  seconds, and so does whoever appends a record that fits while the controller is down: compare them
+  with the collector's copies. The controller reports them at its start, as `audit.unsigned`, or as
+  the error `audit.appended`.
+* `backwards`: a record's time is more than 5 s before that of an earlier one, so the controller's
+  wall clock was set back.
 
 A log cannot show that its tail was cut off, nor that all of it, keys included, is another one.
 Compare with what was noted elsewhere: `--expect SEQ:DIGEST` (the head it prints), `--checkpoint
@@ -128,7 +152,7 @@ the proof with `-o json`, for any implementation of RFC 6962.
 | `log-key.pem` | the key, unless `audit.key` names one | the log cannot go on: begin a new one |
 | `tree` | hashes of the tree, 64 bytes a record, never deleted | made again from the records left |
 | `key-changes` | statements of former keys | agents that know one of those raise an alarm |
-| `evidence/` | archived evidence | evidence; records stay |
+| `evidence/` | archived evidence, and `ages` | evidence; records stay |
 | `prev-log` | put there by you, see above | |
 | `reserve`, `lock` | space for grants; who writes | made again |
 

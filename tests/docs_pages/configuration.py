@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from gpuwarden.settings.keys import FILE_SUFFIX, Key
-from gpuwarden.settings.loader import API_VERSION, CONFIG_TYPES, FILE_KEY_SUFFIX
+from gpuwarden.settings.loader import API_VERSION, CONFIG_TYPES, FILE_KEY_SUFFIX, MAX_FILE_BYTES
+from gpuwarden.settings.values import format_quantity
+from gpuwarden.strict_yaml import MAX_DEPTH, MAX_NODES
 
 
 def configuration_page() -> str:
@@ -27,7 +29,9 @@ def _lines() -> Iterator[str]:
     yield (
         f"The file is YAML with `apiVersion: {API_VERSION}` and the `kind` below. `null` means"
         f" “not given”. A secret may also be given as a file's name: `NAME{FILE_SUFFIX}` in the"
-        f" environment, `name{FILE_KEY_SUFFIX}` in the file."
+        f" environment, `name{FILE_KEY_SUFFIX}` in the file. It is read strictly: text keys given"
+        f" once, no anchors, aliases or tags, at most {format_quantity(MAX_FILE_BYTES)}B,"
+        f" {MAX_DEPTH} levels and {MAX_NODES:,} keys and values."
     )
     for config in CONFIG_TYPES.values():
         yield ""

@@ -21,7 +21,8 @@ Standard output carries the copies of the audit log. gRPC's core writes to neith
 is `NONE` unless the environment sets it (`INFO` to look into connections).
 
 Traces are sent by OTLP over HTTP when `telemetry.otlp` is set; `OTEL_*` variables for
-sampling and resources are honoured."""
+sampling and resources are honoured. With values that OpenTelemetry refuses the process runs
+without traces and logs `telemetry.tracing.off`."""
 
 
 def telemetry_page() -> str:

@@ -39,6 +39,7 @@ from gpuwarden.evidence.strict_json import DecodeError, decode
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
 from gpuwarden.settings.report import render
+from gpuwarden.strict_yaml import YamlError, parse_plain
 from tests.builders.evidence import NODE, Result, Scene
 from tests.builders.fleet_views import fleet, healthy
 from tests.fakes.admission import AdmissionWorld
@@ -163,7 +164,7 @@ def _answered(
 
 
 def configuration(data: bytes) -> None:
-    """Settings of both programs, and the policy; what was read is written and read the same."""
+    """Settings of both programs, policy and manifest; what was read is written and read alike."""
     _settings_of(AGENT, data)
     _settings_of(CONTROLLER, data)
     try:
@@ -172,6 +173,12 @@ def configuration(data: bytes) -> None:
         _are_lines(error.findings)
     else:
         assert policy == decode_policy(data)
+    try:
+        manifest = parse_plain(data, max_bytes=MAX_BYTES)
+    except YamlError as error:
+        _is_one_line(error)
+    else:
+        assert json.dumps(manifest, allow_nan=False).encode()
 
 
 def _settings_of(config: ConfigType[S], data: bytes) -> None:

@@ -326,6 +326,31 @@ async def test_a_message_that_is_no_protobuf(world: World) -> None:
         assert (await client.status_of_raw(b"\xff\xff\xff")).reason == "MSG_MALFORMED"
 
 
+def unknown(size: int) -> bytes:
+    """Field 15 of a message, which nobody knows."""
+    length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80])
+    return bytes([15 << 3 | 2]) + length + bytes([size >> 21]) + b"x" * size
+
+
+@pytest.mark.parametrize(
+    ("size", "status", "reason"),
+    [
+        (4, "INVALID_ARGUMENT", "MSG_MALFORMED"),
+        (330_000, "RESOURCE_EXHAUSTED", "MSG_TOO_LARGE"),
+        (15_000_000, "RESOURCE_EXHAUSTED", None),
+    ],
+)
+async def test_unknown_fields_carry_nothing_in(
+    world: World, size: int, status: str, reason: str | None
+) -> None:
+    """Of what is larger than any message gRPC reads nothing, and ends the stream itself."""
+    async with world.client() as client:
+        ended = await client.status_of_raw(unknown(size))
+        assert (ended.status, ended.reason) == (status, reason)
+    async with world.client() as client:
+        await client.accepted()
+
+
 async def test_a_message_above_the_hard_cap_ends_the_call(world: World) -> None:
     async with world.client() as client:
         ended = await client.status_of_raw(bytes(17 * 1024 * 1024))

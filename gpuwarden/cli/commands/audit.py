@@ -51,12 +51,12 @@ def verify(
     collected: Annotated[bool, Parameter(negative="")] = False,
     output: Output = Format.TABLE,
 ) -> ExitCode:
-    """Verify an audit log: chain, tree, signatures; exits with 3 if it is broken.
+    """Verify an audit log: chain, tree, signatures; exits with 3 if it is broken or empty.
 
     Parameters
     ----------
     paths
-        Files of one log in order, or folders that hold `audit-*.jsonl`.
+        Regular files of one log in order, or folders that hold `audit-*.jsonl`.
     expect
         Head that the log must contain, `SEQ:DIGEST`.
     checkpoint
@@ -84,8 +84,11 @@ def verify(
     sys.stdout.write(text)
     if not reports:
         raise CliError(ExitCode.FINDING, "no audit records found")
-    whole = all(isinstance(report.result, Verified) for report in reports.values())
-    return ExitCode.OK if whole else ExitCode.FINDING
+    return ExitCode.OK if all(map(_is_whole, reports.values())) else ExitCode.FINDING
+
+
+def _is_whole(report: Report) -> bool:
+    return isinstance(report.result, Verified) and not report.result.order.appended.count
 
 
 def prove(seq: int, *paths: Path, output: Output = Format.TABLE) -> ExitCode:
@@ -237,7 +240,7 @@ def _outcome(report: Report) -> dict[str, Any]:
     result = report.result
     if isinstance(result, Verified):
         return {
-            "result": "verified",
+            "result": "verified" if _is_whole(report) else "appended to",
             "records": result.records,
             "first": result.first_seq,
             "head": str(result.head),
@@ -245,6 +248,9 @@ def _outcome(report: Report) -> dict[str, Any]:
             "torn": f"{result.torn_bytes} bytes of an unfinished line at the end"
             if result.torn_bytes
             else None,
+            "appended": str(result.order.appended) or None,
+            "unsigned": str(result.order.unsigned) or None,
+            "backwards": str(result.order.backwards) or None,
         }
     where = f"{report.at.path}:{report.at.line}" if report.at else f"line {result.line}"
     return {

@@ -25,6 +25,7 @@ from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import Format, printed
 from gpuwarden.cli.terminal import facts, shown
 from gpuwarden.evidence.canonical import sha256_hex
+from gpuwarden.regular_file import open_to_read
 
 DEFAULT_STORE: Final = Path("/var/lib/gpuwarden/audit")
 _MAX_BUNDLE: Final = 1 << 20
@@ -78,7 +79,7 @@ def reverify_(
 
 def _archived_evidence(store: Path, digest: str) -> ArchivedEvidence:
     for path in sorted((store / FOLDER).glob(f"*/{digest}.json")):
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             return read_archived_evidence(file.read(MAX_ARCHIVED_EVIDENCE_BYTES + 1))
     raise CliError(ExitCode.FINDING, f"{store / FOLDER} holds no evidence {digest}")
 

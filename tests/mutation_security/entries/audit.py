@@ -6,7 +6,10 @@ from tests.mutation_security.security_mutation import Edit, SecurityMutation, on
 from tests.mutation_security.shown_by import (
     ARCHIVED_EVIDENCE,
     AUDIT_CHAIN,
+    AUDIT_OPENING,
+    AUDIT_ORDER,
     AUDIT_TREE,
+    AUDIT_WRITER,
     COUNTING,
     WITNESS,
 )
@@ -40,6 +43,42 @@ ENTRIES: Final = (
             f"{AUDIT_CHAIN}::test_any_missing_records_are_found",
             f"{AUDIT_CHAIN}::test_any_repeated_record_is_found",
         ),
+    ),
+    one(
+        "log-appended",
+        "controller/audit/opening.py",
+        "    if after == head.seq or (after + 1 == head.seq and stops):\n",
+        "    if True:\n",
+        f"{AUDIT_OPENING}::test_what_was_appended_while_the_controller_was_down_is_reported",
+        f"{AUDIT_OPENING}::test_a_checkpoint_of_another_key_covers_nothing",
+    ),
+    one(
+        "log-behind-its-end",
+        "gpuwarden/audit/order_check.py",
+        "if self._closed and record.kind not in _BEGINS:",
+        "if False:",
+        f"{AUDIT_ORDER}::test_records_behind_the_end_of_a_log_were_appended",
+    ),
+    one(
+        "log-without-records",
+        "gpuwarden/audit/chain.py",
+        "if self.fault is None and self._records == 0:",
+        "if False:",
+        "tests/unit/gpuwarden/audit/test_chain.py::test_a_log_without_records_is_not_verified",
+    ),
+    one(
+        "log-regular-files",
+        "gpuwarden/regular_file.py",
+        "    if not stat.S_ISREG(mode):\n",
+        "    if False:\n",
+        "tests/unit/gpuwarden/test_regular_file.py::test_anything_else_is_refused_at_once",
+    ),
+    one(
+        "log-age",
+        "controller/audit/age.py",
+        "return seconds + max(0, self._clock.boottime_ns() - since) // NS_PER_S",
+        "return self._clock.wall_ns() // NS_PER_S",
+        f"{AUDIT_WRITER}::test_a_wall_clock_that_jumps_makes_nothing_old",
     ),
     one(
         "log-root",

@@ -7,6 +7,22 @@ from tests.mutation_security.shown_by import CALLS, FLEET_RPC, HOSTILE, RPC
 
 ENTRIES: Final = (
     one(
+        "rpc-unknown-fields",
+        "controller/rpc/strict_messages.py",
+        "if isinstance(message, Message) and _drop_unknown(message) and method.startswith(_OWN):",
+        "if False:",
+        "tests/unit/controller/rpc/test_strict_messages.py"
+        "::test_unknown_fields_are_refused_at_any_depth",
+    ),
+    one(
+        "rpc-whole-message",
+        "controller/rpc/strict_messages.py",
+        "        if len(data) > max_bytes:\n",
+        "        if False:\n",
+        "tests/unit/controller/rpc/test_strict_messages.py"
+        "::test_the_whole_message_is_bounded_before_it_is_decoded",
+    ),
+    one(
         "operator-release-of-gpus",
         "controller/access.py",
         '        f"{_OPERATOR}/ReleaseGpu": _OPERATORS,\n',

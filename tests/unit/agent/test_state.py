@@ -78,9 +78,26 @@ def test_a_link_in_the_place_of_the_new_file_is_not_followed(tmp_path: Path) -> 
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "agent-state.new").symlink_to(victim)
-    with pytest.raises(StateNotKeptError):
-        StateFile(tmp_path).keep(STATE)
+    StateFile(tmp_path).keep(STATE)
+    assert StateFile(tmp_path).load() == STATE
     assert victim.read_text() == "precious"
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "agent-state.json")
+    os.mkfifo(tmp_path / "agent-state.new")
+    with pytest.raises(StateLostError, match="a named pipe; expected a regular file"):
+        StateFile(tmp_path).load()
+    StateFile(tmp_path).keep(STATE)
+    assert StateFile(tmp_path).load() == STATE
+
+
+def test_the_folder_is_taken_from_others(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    StateFile(folder).keep(STATE)
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_of_before_there_were_ends_to_count_is_read_and_written_as_then() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden import strict_yaml
 from gpuwarden.strict_yaml import (
     MAX_DEPTH,
     ListValue,
@@ -49,7 +50,9 @@ def test_values_keep_their_text_and_line() -> None:
         ("0644", Scalar.OTHER, 0o644),
         ("0x10", Scalar.OTHER, 16),
         ("1_000", Scalar.OTHER, 1000),
-        ("1:30:00", Scalar.OTHER, 5400),
+        ("-0b11", Scalar.OTHER, -3),
+        ("18446744073709551615", Scalar.NUMBER, (1 << 64) - 1),
+        ("1.0e+300", Scalar.OTHER, 1e300),
         ("1.5", Scalar.OTHER, 1.5),
         ("2024-01-01", Scalar.TEXT, "2024-01-01"),
         ("2024-99-99T99", Scalar.TEXT, "2024-99-99T99"),
@@ -110,6 +113,12 @@ REFUSED = [
     (b"a: [1\n", "line 2: got .*; expected YAML"),
     (b"a: \x00\n", "got 'unacceptable character .*; expected YAML"),
     (b"a: \xff\n", "got byte 3; expected UTF-8 text"),
+    (b'a: "\\U99999999"\n', "got a number out of range; expected YAML"),
+    (b'a: "\\U00110000"\n', "got a number out of range; expected YAML"),
+    (b"%YAML 1." + b"1" * 5000 + b"\n---\na: 1\n", "got a number out of range; expected YAML"),
+    (b'a: "\\ud800"\n', "line 1: got half of a surrogate pair; expected text of whole"),
+    (b'"\\udc00": 1\n', "line 1: got half of a surrogate pair; expected text of whole"),
+    (b"%TAG !\xc2\x85! a\n---\na: 1\n", "; expected YAML"),
     (b"a: " + b"[" * 5000, "got deep nesting"),
     (b"#" * (MAX_BYTES + 1), "got more than 10000 bytes; expected at most 10000 bytes"),
 ]
@@ -122,9 +131,60 @@ def test_what_is_not_plain_yaml_is_refused_with_its_line(data: bytes, says: str)
             parse(data)
 
 
-def test_a_number_without_end_is_refused() -> None:
-    with pytest.raises(YamlError, match="line 1: got a long number; expected a number"):
-        plain(b"a: " + b"1" * 5000)
+NO_NUMBERS_OF_JSON = [
+    "1" * 5000,
+    "0x" + "f" * 5000,
+    "0" + "7" * 5000,
+    "0b" + "1" * 5000,
+    "1" + ":1" * 5000,
+    "1" + ":1" * 5000 + ".5",
+    "1" + "_" * 5000,
+    "9" * 5000 + ".0",
+    "18446744073709551616",
+    "-9223372036854775809",
+    "0x10000000000000000",
+    "1.0e+999",
+    ".inf",
+    "-.inf",
+    ".nan",
+    "0x_",
+    "0b_",
+    "22:22",
+    "1:30:00.5",
+]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS_OF_JSON)
+def test_numbers_that_json_does_not_have_are_refused(text: str) -> None:
+    with pytest.raises(YamlError, match=r"line 2: got '.*; expected a number of JSON, at most 64"):
+        parse_plain(f"b: 1\na: {text}\n".encode(), max_bytes=100_000)
+
+
+@pytest.mark.parametrize("text", [text for text in NO_NUMBERS_OF_JSON if len(text) > 100])
+def test_long_numbers_are_refused_before_anybody_converts_them(text: str) -> None:
+    with pytest.raises(YamlError, match=r"line 1: got '.*; expected a number of JSON, at most 64"):
+        parse_tree(f"a: {text}".encode(), max_bytes=100_000)
+
+
+LIMITS = [
+    ("[" + "1," * 9 + "{}]", "", "2", "at most 10 keys and values"),
+    ("---\n" * 7 + "---\na: 1\n{}", "", "---\n", "at most 10 keys and values"),
+    ("[" + "x" * 20 + "{}]", "", "x", "at most 20 characters"),
+    ("'" + "x" * 20 + "{}'", "", "x", "at most 20 characters"),
+    ("? '" + "x" * 20 + "{}'\n: 1", "", "x", "at most 20 characters"),
+]
+
+
+@pytest.mark.parametrize(("form", "fits", "exceeds", "says"), LIMITS)
+def test_nodes_and_texts_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, form: str, fits: str, exceeds: str, says: str
+) -> None:
+    monkeypatch.setattr(strict_yaml, "MAX_NODES", 10)
+    monkeypatch.setattr(strict_yaml, "MAX_SCALAR_CHARS", 20)
+    assert plain(form.format(fits).encode()) is not None
+    for parse in (plain, tree):
+        with pytest.raises(YamlError, match=f"expected {says}"):
+            parse(form.format(exceeds).encode())
 
 
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))

@@ -7,7 +7,7 @@ import pytest
 
 from controller.audit.checkpoints import CheckpointSigner, Draft, Published, Signed, key_record
 from controller.audit.tree import LogState, NoNodeError, TreeFile
-from controller.record import Record
+from controller.record import Json, Record
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, log_id, open_checkpoint
 from gpuwarden.audit.merkle import Frontier, leaf_hash, stored_index, verify_consistency
 from gpuwarden.audit.record import RecordKind
@@ -147,8 +147,9 @@ def test_what_is_signed_is_the_whole_tree() -> None:
     assert open_checkpoint(signed.note, ONE.key) == Checkpoint(
         ONE.key.name, log, head, TreeHead(7, b"p" * 32)
     )
-    assert signed.record() == Record(
-        RecordKind.CHECKPOINT, "controller", "log", "signed", refs={"checkpoint": signed.note}
+    refs: dict[str, Json] = {"checkpoint": signed.note, "age": 77}
+    assert signed.record(77) == Record(
+        RecordKind.CHECKPOINT, "controller", "log", "signed", refs=refs
     )
     assert workbench.shown == Published(
         signed.note, head, log, str(ONE.key), ("change",), {5: ()}, frozenset()

@@ -1,5 +1,6 @@
 """Evidence beside the log: by its digest, bounded, and in nobody's way."""
 
+import json
 import os
 import resource
 import shutil
@@ -9,6 +10,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from controller.audit.evidence import EvidenceStore
 from controller.audit.opening import audit_log
@@ -27,7 +30,11 @@ SIZE = len(ONE.encoded())
 class Kept:
     """A store and what it counts."""
 
-    def __init__(self, folder: Path, limit: int = 1 << 20, days: int = 90) -> None:
+    def __init__(
+        self, folder: Path, limit: int = 1 << 20, days: int = 90, *, age: int | None = 0
+    ) -> None:
+        self.age = age
+        """How many days old the log is."""
         self.folder = folder / "evidence"
         self.kept = 0
         self.lost = 0
@@ -35,6 +42,7 @@ class Kept:
             folder,
             limit_bytes=limit,
             retention=timedelta(days=days),
+            age=lambda: None if self.age is None else self.age * 86_400,
             kept=self._kept,
             lost=self._lost,
         )
@@ -75,17 +83,97 @@ def test_evidence_is_found_by_its_digest_and_is_private(folder: Path) -> None:
     assert kept.names() == [name(ONE)]
     assert read_archived_evidence(path.read_bytes()) == ONE
     assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    folders = (path.parent, kept.folder)
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
     assert (kept.kept, kept.lost) == (1, 0)
     kept.store.put(ONE)
     assert kept.lost == 1  # closed
 
 
+def test_folders_open_to_others_become_private(folder: Path) -> None:
+    path = folder / "evidence" / day(later(1, 2))
+    path.mkdir(parents=True)
+    for open_one in (path, path.parent):
+        open_one.chmod(0o755)
+    kept = Kept(folder).take(ONE)
+    assert kept.kept == 1
+    assert {x.stat().st_mode & 0o777 for x in (path, path.parent)} == {0o700}
+
+
 def test_what_is_too_old_goes_with_its_day(folder: Path) -> None:
-    Kept(folder, days=2).take(ONE, later(1, 2))
-    kept = Kept(folder, days=2).take(later(3, 3))
-    assert kept.names() == [name(later(1, 2)), name(later(3, 3))]
+    """A day of the log's age more than the retention: evidence may have come until its end."""
+    Kept(folder, days=2, age=0).take(ONE)
+    Kept(folder, days=2, age=1).take(later(1, 2))
+    kept = Kept(folder, days=2, age=3).take(later(3, 3))
+    assert kept.names() == [name(one) for one in (ONE, later(1, 2), later(3, 3))]
+    kept = Kept(folder, days=2, age=4).take(later(4, 4))
+    assert kept.names() == [name(one) for one in (later(1, 2), later(3, 3), later(4, 4))]
     assert not (kept.folder / day(ONE)).exists()
+
+
+@pytest.mark.parametrize("days", [-3650, 3650])
+def test_a_wall_clock_that_jumps_makes_nothing_old(folder: Path, days: int) -> None:
+    Kept(folder, days=2, age=0).take(ONE)
+    jumped = Kept(folder, days=2, age=0).take(later(days, 2))
+    assert jumped.names() == sorted([name(ONE), name(later(days, 2))])
+    back = Kept(folder, days=2, age=1).take(later(1, 3))
+    assert back.names() == sorted(name(one) for one in (ONE, later(days, 2), later(1, 3)))
+
+
+def test_a_wall_clock_that_jumped_back_renews_the_day_that_it_writes_to(folder: Path) -> None:
+    Kept(folder, days=2, age=0).take(ONE)
+    Kept(folder, days=2, age=3).take(later(0, 2))
+    kept = Kept(folder, days=2, age=6).take(later(9, 3))
+    assert name(ONE) in kept.names()
+
+
+def test_a_wall_clock_that_stands_still_renews_its_day(folder: Path) -> None:
+    kept = Kept(folder, days=2, age=0)
+    kept.store.put(ONE)
+    while not kept.kept:
+        threading.Event().wait(0.005)
+    kept.age = 5
+    kept.take(later(0, 2))
+    again = Kept(folder, days=2, age=6).take(later(9, 3))
+    assert name(ONE) in again.names()
+
+
+@pytest.mark.parametrize("ages", [b"", b"[]", b"junk", b'{"20260101":"9"}', b"[" * 5000])
+def test_a_day_of_which_nothing_is_known_counts_from_now(folder: Path, ages: bytes) -> None:
+    Kept(folder, days=2, age=0).take(ONE)
+    (folder / "evidence" / "ages").write_bytes(ages)
+    assert name(ONE) in Kept(folder, days=2, age=100).take(later(1, 2)).names()
+    assert name(ONE) not in Kept(folder, days=2, age=104).take(later(2, 3)).names()
+
+
+def test_a_day_is_never_from_after_now(folder: Path) -> None:
+    Kept(folder, days=2, age=0).take(ONE)
+    ages = json.dumps({day(ONE): 10**12})
+    (folder / "evidence" / "ages").write_text(ages)
+    Kept(folder, days=2, age=1).take(later(1, 2))
+    assert name(ONE) not in Kept(folder, days=2, age=9).take(later(2, 3)).names()
+
+
+def test_nothing_is_too_old_while_the_log_is_not_open(folder: Path) -> None:
+    Kept(folder, days=2, age=0).take(ONE)
+    kept = Kept(folder, days=2, age=None).take(later(3650, 2))
+    assert name(ONE) in kept.names()
+    assert (kept.kept, kept.lost) == (1, 0)
+
+
+def test_a_pipe_or_folder_among_the_evidence_holds_nobody_up(folder: Path) -> None:
+    path = folder / "evidence" / name(ONE)
+    path.parent.mkdir(parents=True)
+    (path.parent / "folder").mkdir()
+    os.mkfifo(path.with_suffix(".new"))
+    os.mkfifo(path.parent / "pipe")
+    os.mkfifo(folder / "evidence" / "ages")
+    kept = Kept(folder, days=2, age=0).take(ONE)
+    assert (kept.kept, kept.lost) == (1, 0)
+    assert read_archived_evidence(path.read_bytes()) == ONE
+    again = Kept(folder, days=2, age=9).take(later(9, 2))
+    assert (again.kept, again.lost) == (1, 0)
+    assert [x.name for x in path.parent.iterdir()] == ["folder"]
 
 
 def test_the_oldest_goes_when_there_is_too_much(folder: Path) -> None:
@@ -131,7 +219,10 @@ def test_no_more_than_a_sixteenth_is_made_free(folder: Path) -> None:
 def test_what_else_lies_there_is_left_alone(folder: Path) -> None:
     (folder / "evidence").mkdir(parents=True)
     (folder / "evidence" / "README").touch()
-    assert Kept(folder).take(ONE).kept == 1
+    (folder / "evidence" / "lost+found").mkdir()
+    (folder / "evidence" / "lost+found" / "piece").write_bytes(b"x" * SIZE)
+    assert Kept(folder, limit=SIZE).take(ONE).kept == 1
+    assert (folder / "evidence" / "lost+found" / "piece").exists()
 
 
 def test_nothing_is_written_through_a_link(folder: Path) -> None:
@@ -140,8 +231,9 @@ def test_nothing_is_written_through_a_link(folder: Path) -> None:
     path.parent.mkdir(parents=True)
     target.write_text("precious")
     path.with_suffix(".new").symlink_to(target)
-    assert Kept(folder).take(ONE).lost == 1
+    assert Kept(folder).take(ONE).kept == 1
     assert target.read_text() == "precious"
+    assert read_archived_evidence(path.read_bytes()) == ONE
 
 
 def test_what_a_crash_left_half_written_is_written_again(folder: Path) -> None:
@@ -186,7 +278,7 @@ def test_what_does_not_fit_leaves_nothing_behind(folder: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (kept.kept, kept.lost) == (0, 1)
-    assert [path for path in kept.folder.rglob("*") if path.is_file()] == []
+    assert [x.name for x in kept.folder.rglob("*") if x.is_file()] == ["ages"]
 
 
 def test_too_much_that_waits_is_lost(folder: Path) -> None:

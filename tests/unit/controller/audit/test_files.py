@@ -96,6 +96,47 @@ def test_files_open_for_all_become_private(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_others_could_read_is_taken_from_them(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    names = (file_name(1), "log-key.pem", "tree", "key-changes", "lock", "prev-log")
+    write(folder, 1, LINES[0])
+    for name in names:
+        (folder / name).touch()
+        (folder / name).chmod(0o664)
+    target = tmp_path / "target"
+    target.touch()
+    target.chmod(0o644)
+    (folder / "link").symlink_to(target)
+    folder.chmod(0o755)
+
+    reopened(folder)
+
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {(folder / name).stat().st_mode & 0o777 for name in names} == {0o600}
+    assert target.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", [file_name(1), file_name(3), "lock"])
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "audit"
+    write(folder, 2, b"".join(log(1, first=2, prev="a" * 64)))
+    os.mkfifo(folder / name)
+    with pytest.raises(OSError, match=f"{name} is a named pipe; expected a regular file"):
+        reopened(folder)
+
+
+def test_a_pipe_that_comes_later_keeps_files_and_log(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    for first in (1, 2, 3):
+        write(folder, first, LINES[first - 1])
+    store = FileStore(folder, ORIGIN, Disk())
+    (folder / file_name(2)).rename(tmp_path / "moved")
+    os.mkfifo(folder / file_name(2))
+    assert store.delete_finished(lambda _line: True) == []
+    store.append(LINES[3], HEADS[3])
+    store.close()
+
+
 def test_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.touch()
@@ -300,11 +341,11 @@ def test_removed_log_takes_nothing(store: FileStore, tmp_path: Path) -> None:
 def test_only_finished_files_past_their_time_are_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     for first in (1, 2, 3, 4):
-        os.utime(write(folder, first, LINES[first - 1]), (first, first))
+        write(folder, first, LINES[first - 1])
     store = FileStore(folder, ORIGIN, Disk())
 
-    assert store.delete_finished(lambda changed: changed < 3) == [file_name(1), file_name(2)]
-    assert store.delete_finished(lambda _changed: True) == [file_name(3)]
+    assert store.delete_finished(lambda line: line in LINES[1:3]) == [file_name(1), file_name(2)]
+    assert store.delete_finished(lambda _line: True) == [file_name(3)]
     store.close()
     result = verified(folder)
     assert (result.first_seq, result.records) == (4, 1)

@@ -485,8 +485,9 @@ def test_a_key_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
 
 def test_key_changes_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "key-changes.new").symlink_to(tmp_path / "target")
-    with pytest.raises(OSError, match="symbolic links"):
-        KeyChanges(tmp_path).add(sign_change(signer(1), signer(2)))
+    statement = sign_change(signer(1), signer(2))
+    KeyChanges(tmp_path).add(statement)
+    assert KeyChanges(tmp_path).statements == (statement,)
     assert not (tmp_path / "target").exists()
 
 

@@ -1,5 +1,7 @@
 """What the first record says, and what an opening that fails leaves behind."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,16 +10,18 @@ from structlog.testing import capture_logs
 from controller.audit.files import Disk
 from controller.audit.key import LogKeyError, LogKeys, log_keys
 from controller.audit.opening import open_files, prev_log
-from controller.record import Record
+from controller.record import Json, Record
 from gpuwarden.audit.chain import BEFORE_FIRST, Head
-from gpuwarden.audit.checkpoint import Checkpoint, TreeHead
-from gpuwarden.audit.files import file_name
+from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, unverified_checkpoint
+from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.audit.note import sign_note
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.canonical import sha256_hex
 from gpuwarden.settings.controller import AuditSettings
-from tests.builders.audit_log import digest, log
+from tests.builders.audit_bench import ACCEPTED, STATE, Bench
+from tests.builders.audit_log import digest, line, log
 from tests.builders.log_keys import ORIGIN, signer
+from tests.builders.log_trees import naive_root, records_in
 from tests.fakes.clock import FakeClock
 
 KEYS = LogKeys(signer(1), (signer(2),))
@@ -40,7 +44,12 @@ def test_a_new_log_says_where_it_begins(folder: Path) -> None:
     with capture_logs() as logs:
         record = first(folder)
     key = str(log_keys(None, folder, ORIGIN).current.key)
-    refs = {"after": str(BEFORE_FIRST), "file": file_name(1), "key": key}
+    refs: dict[str, Json] = {
+        "after": str(BEFORE_FIRST),
+        "file": file_name(1),
+        "key": key,
+        "age": 0,
+    }
     assert record == Record(RecordKind.LOG_START, "controller", "log", "started", refs=refs)
     assert logs == [
         {
@@ -98,3 +107,122 @@ def test_the_note_of_a_lost_log_may_be_as_long_as_a_checkpoint(tmp_path: Path) -
     assert len(note) == 4096
     (tmp_path / "prev-log").write_text(note)
     assert prev_log(tmp_path, KEYS) == note
+
+
+# --- records that no checkpoint covers
+
+
+async def closed(folder: Path) -> Bench:
+    """A log that was closed in order."""
+    bench = Bench(folder)
+    async with bench.open() as audit:
+        await audit.grant(ACCEPTED)
+        await audit.grant(STATE)
+    return bench
+
+
+def append(folder: Path, *kinds: str, **refs: object) -> None:
+    """What somebody can do who may write to the folder, and has no key."""
+    (path,) = log_files(folder)
+    for kind in kinds:
+        last = path.read_bytes().splitlines()[-1]
+        seq = json.loads(last)["seq"] + 1
+        with path.open("ab") as file:
+            file.write(line(seq, digest(last), kind=kind, refs=refs))
+
+
+async def test_nothing_is_reported_of_a_log_that_was_closed_in_order(folder: Path) -> None:
+    await closed(folder)
+    with capture_logs() as logs:
+        assert "unsigned" not in first(folder).refs
+    assert [entry["event"] for entry in logs] == ["audit.opened"]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("node.state",),
+        ("reservation.released", "log.stop"),
+        ("log.stop",),
+        ("log.start", "node.state", "log.stop"),
+        ("checkpoint",),
+    ],
+)
+async def test_what_was_appended_while_the_controller_was_down_is_reported(
+    folder: Path, kinds: tuple[str, ...]
+) -> None:
+    """The records fit the chain. No checkpoint covers them, and they follow a `log.stop`."""
+    await closed(folder)
+    last = records_in(folder)[-1]["seq"]
+    append(folder, *kinds)
+    with capture_logs() as logs:
+        refs = first(folder).refs
+    found = {"first": last, "last": last + len(kinds)}
+    assert refs["unsigned"] == found | {"appended": True}
+    assert {"component": "audit", "event": "audit.appended", "log_level": "error"} | found in logs
+
+
+async def test_a_checkpoint_of_another_key_covers_nothing(folder: Path) -> None:
+    await closed(folder)
+    lines = log_files(folder)[0].read_bytes().splitlines()
+    last = len(lines)
+    old = [r for r in records_in(folder) if r["kind"] == "checkpoint"][-1]["refs"]["checkpoint"]
+    root = TreeHead(last, naive_root(lines))
+    forged = Checkpoint("lab/controller-0", unverified_checkpoint(old).log, root)
+    for note in (forged.signed(signer(9)), old):
+        append(folder, "checkpoint", checkpoint=note)
+    refs = first(folder).refs
+    assert refs["unsigned"] == {"first": last, "last": last + 2, "appended": True}
+
+
+async def test_what_a_crash_leaves_behind_the_last_checkpoint_is_reported(folder: Path) -> None:
+    await closed(folder)
+    (path,) = log_files(folder)
+    lines = path.read_bytes().splitlines(keepends=True)
+    kinds = [json.loads(one)["kind"] for one in lines]
+    assert kinds[-2:] == ["checkpoint", "log.stop"]
+    path.write_bytes(b"".join(lines[:-1]))
+    assert "unsigned" not in first(folder).refs
+
+    path.write_bytes(b"".join(lines[:-2]))
+    with capture_logs() as logs:
+        refs = first(folder).refs
+    signed = len(lines) - 2 - kinds[-3::-1].index("checkpoint")
+    found = {"first": signed + 1, "last": len(lines) - 2}
+    assert refs["unsigned"] == found | {"appended": False}
+    assert {"component": "audit", "event": "audit.unsigned", "log_level": "warning"} | found in logs
+
+
+async def test_the_first_record_of_a_further_file_covers_what_lies_before_it(folder: Path) -> None:
+    bench = Bench(folder)
+    async with bench.open(rotate_bytes=4000) as audit:
+        for _ in range(12):
+            await audit.grant(ACCEPTED)
+    assert len(log_files(folder)) > 1
+    assert "unsigned" not in first(folder).refs
+    *_, path = log_files(folder)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
+    assert "unsigned" not in first(folder).refs
+
+
+def test_a_pipe_in_place_of_what_an_operator_puts_there_holds_nobody_up(folder: Path) -> None:
+    folder.mkdir()
+    os.mkfifo(folder / "prev-log")
+    with pytest.raises(OSError, match="prev-log is a named pipe"):
+        first(folder)
+    (folder / "prev-log").unlink()
+    os.mkfifo(folder / "key-changes")
+    (folder / "tree").unlink()
+    os.mkfifo(folder / "tree")
+    assert "prevLog" not in first(folder).refs
+
+
+def test_a_pipe_in_place_of_the_key_holds_nobody_up(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key")
+    settings = AuditSettings(dir=folder, reserve=0, key=tmp_path / "key")
+    with pytest.raises(LogKeyError, match="a named pipe; expected a regular file"):
+        open_files(settings, ORIGIN, FakeClock(), Disk())
+    (folder / "log-key.pem").unlink(missing_ok=True)
+    os.mkfifo(folder / "log-key.pem")
+    with pytest.raises(LogKeyError, match="a named pipe; expected a regular file"):
+        first(folder)

@@ -75,7 +75,7 @@ def test_where_no_log_was_there_is_nothing(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / file_name(1)).mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="is a folder; expected a regular file"):
         numbers(tmp_path, "bind.")
 
 

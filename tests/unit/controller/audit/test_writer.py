@@ -6,16 +6,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from controller.audit.checkpoints import Published
 from controller.audit.files import Disk, LogBrokenError
 from controller.audit.opening import open_files
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
 from controller.audit.writer import Losses, Opened, QueuedRecord, RecordQueue, Waiter, Writer
 from controller.record import Record
-from gpuwarden.audit.files import log_files
+from gpuwarden.audit.files import file_name, log_files
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.settings.controller import AuditSettings
 from gpuwarden.settings.values import Duration
+from tests.builders.audit_log import log
 from tests.builders.log_trees import records_in
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import FaultyDisk
@@ -485,11 +488,11 @@ def test_a_file_that_is_full_is_followed_by_another(folder: Path) -> None:
     assert first.stat().st_size >= 2000
     [refs] = workbench.refs("log.rotate")
     assert (refs["from"], refs["deleted"]) == (first.name, [])
-    assert set(refs) == {"from", "deleted", "checkpoint", "frontier", "key"}
+    assert set(refs) == {"from", "deleted", "checkpoint", "frontier", "key", "age"}
     published = workbench.published()
     assert published is not None
     assert published.note == refs["checkpoint"]
-    os.utime(first, (0, 0))
+    workbench.clock.advance(20 * 365 * 86_400 + 1)
     for _ in range(12):
         workbench.put(STATE).step()
         if not first.exists():
@@ -519,12 +522,64 @@ def test_up_to_eight_deleted_files_are_named(folder: Path) -> None:
 
 def test_a_finished_file_is_kept_for_the_retention_to_the_second(folder: Path) -> None:
     workbench = Workbench(folder, rotate_bytes=1, retention=Duration(3600 * 10**9)).begin()
+    workbench.clock.advance(1000)
     workbench.put(STATE).step()
     first, _ = log_files(folder)
-    moment = workbench.clock.wall_ns() // 10**9 - 3600
-    for seconds, gone in ((moment + 0.5, []), (moment, []), (moment - 0.5, [first.name])):
-        os.utime(first, (seconds, seconds))
+    for seconds, gone in ((3599, []), (1, []), (1, [first.name])):
+        workbench.clock.advance(seconds)
         assert workbench.writer._open.expire() == gone
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_wall_clock_that_jumps_makes_nothing_old(folder: Path, years: int) -> None:
+    """Nor do the times of the files, which a copy or a backup sets anew."""
+    retention = Duration.parse("2d")
+    workbench = Workbench(folder, rotate_bytes=1, retention=retention).begin()
+    workbench.put(STATE).step()
+    first, _ = log_files(folder)
+    for path in log_files(folder):
+        os.utime(path, (1, 1))
+    workbench.clock.wall += years * 365 * 86_400 * 10**9
+    assert workbench.writer._open.expire() == []
+    workbench.put(STATE).step()
+    workbench.writer._finish()
+    again = Workbench(folder, rotate_bytes=1 << 20, retention=retention)
+    again.clock.wall = workbench.clock.wall
+    again.begin()
+    assert again.writer._open.expire() == []
+    again.clock.advance(2 * 86_400 + 1)
+    assert first.name in again.writer._open.expire()
+
+
+def test_age_goes_on_from_process_to_process(folder: Path) -> None:
+    ages = []
+    for seconds in (100, 50):
+        workbench = Workbench(folder).begin()
+        workbench.clock.advance(seconds)
+        workbench.put(STATE).step()
+        workbench.writer._finish()
+        ages.append(workbench.refs("log.stop")[-1]["age"])
+    crashed = Workbench(folder).begin()
+    assert crashed.refs("log.start")[-1]["age"] == 150
+    crashed.clock.advance(7)
+    crashed.put(STATE).step()
+    crashed.writer._open.checkpoint_signer.demand()
+    crashed.writer._certify_if_up()
+    crashed.writer._open.close()
+    assert ages == [100, 150]
+    assert Workbench(folder).begin().writer._open.age.seconds() == 157
+
+
+@pytest.mark.parametrize("age", [None, True, -1, "9", 1.5])
+def test_a_file_whose_age_is_unknown_is_kept(folder: Path, age: object) -> None:
+    """As an earlier version began it."""
+    workbench = Workbench(folder, rotate_bytes=1, retention=Duration.parse("1d")).begin()
+    workbench.clock.advance(10 * 86_400)
+    refs = {} if age is None else {"age": age}
+    lines = log(2, kind="log.rotate", refs=refs)
+    for seq, text in enumerate(lines, start=1):
+        (folder / file_name(seq)).write_bytes(text)
+    assert workbench.writer._open.expire() == []
 
 
 def test_a_rotation_that_fails_is_tried_again_an_eighth_later(folder: Path) -> None:

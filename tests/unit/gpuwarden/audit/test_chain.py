@@ -32,8 +32,12 @@ def test_whole_log_verifies_and_names_its_head() -> None:
     assert verified(lines) == Verified(5, 1, Head(5, digest(lines[4])), "lab/controller-0")
 
 
-def test_empty_log_has_no_head() -> None:
-    assert verified([]) == Verified(0, 0, BEFORE_FIRST, "")
+def test_a_log_without_records_is_not_verified() -> None:
+    assert verify_lines([]) == Broken(1, 0, "holds no record", BEFORE_FIRST)
+    for data in (b"\0" * 100, log(1)[0][:-1], b"x"):
+        what = f"holds no record, but {len(data)} bytes without a line end"
+        assert verify_lines([data]) == Broken(1, 1, what, BEFORE_FIRST)
+    assert verify_lines([], expect=BEFORE_FIRST) == Broken(1, 0, "holds no record", BEFORE_FIRST)
 
 
 def test_log_whose_older_files_were_deleted_says_where_it_starts() -> None:

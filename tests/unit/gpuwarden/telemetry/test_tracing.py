@@ -1,15 +1,17 @@
 """Spans as a real collector on loopback gets them, and what tracing may never do."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from typing import NoReturn
 
 import pytest
 
-from gpuwarden.telemetry import trace_export
+from gpuwarden.telemetry import trace_export, tracing
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import (
     NO_ROUND,
@@ -292,3 +294,76 @@ def test_opentelemetry_is_not_imported_without_an_endpoint() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+ODD: list[dict[str, str]] = [
+    {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-1"},
+    {"OTEL_BSP_MAX_QUEUE_SIZE": "0"},
+    {"OTEL_EXPORTER_OTLP_COMPRESSION": "brotli"},
+    {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere"},
+    {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "nonsense"},
+    {"OTEL_TRACES_SAMPLER": "nonsense"},
+    {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "7"},
+    {"OTEL_PYTHON_CONTEXT": "nonsense"},
+]
+
+WITH_SPANS = """
+from gpuwarden.telemetry import logs, trace_export
+from gpuwarden.telemetry.names import Span
+from gpuwarden.telemetry.tracing import join_round, open_round, span, span_below
+
+logs.configure("info", "json", service="a")
+end = trace_export.start("http://127.0.0.1:9", service="a", version="1")
+with span(Span.VERIFY), span_below(Span.VERIFY, f"00-{'a' * 32}-{'b' * 16}-01"):
+    open_round(Span.CONTROLLER_ROUND, "ab").end("ACCEPTED")
+    join_round(Span.CONTROLLER_ROUND, "ab").end("ACCEPTED")
+end()
+print("done")
+"""
+
+
+def with_spans(variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own: OpenTelemetry reads variables when it is imported."""
+    return subprocess.run(
+        [sys.executable, "-c", WITH_SPANS],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("variables", ODD, ids=" ".join)
+def test_odd_variables_of_opentelemetry_end_no_program(variables: dict[str, str]) -> None:
+    ran = with_spans(variables)
+    assert (ran.returncode, ran.stdout) == (0, "done\n"), ran.stderr
+
+
+def test_what_runs_without_traces_says_so_and_shows_no_value() -> None:
+    ran = with_spans(
+        {"OTEL_BSP_MAX_QUEUE_SIZE": "0", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"}
+    )
+    [line] = [x for x in ran.stderr.splitlines() if "telemetry.tracing.off" in x]
+    assert " warning " in line
+    assert "fault=ValueError" in line
+    assert '"OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_EXPORTER_OTLP_HEADERS"' in line
+    assert "secret" not in ran.stderr
+
+
+def test_a_tracer_that_fails_costs_its_spans_alone() -> None:
+    class Failing:
+        """Raises whatever is asked of it."""
+
+        def span(self, *_args: object) -> NoReturn:
+            raise RuntimeError
+
+        def round(self, *_args: object, first: bool) -> NoReturn:
+            raise RuntimeError(first)
+
+    tracing.use(Failing())
+    try:
+        with span(Span.VERIFY), span_below(Span.VERIFY, ""):
+            assert open_round(Span.CONTROLLER_ROUND, "ab") is NO_ROUND
+    finally:
+        tracing.use(None)

@@ -18,7 +18,8 @@ def test_caps_can_be_lowered() -> None:
         assert dict(options)["grpc.max_receive_message_length"] == 1024
 
 
-def test_a_client_may_take_less_than_it_sends() -> None:
-    options = dict(client_options(max_received_bytes=1024))
-    assert options["grpc.max_receive_message_length"] == 1024
-    assert options["grpc.max_send_message_length"] == MAX_MESSAGE_BYTES
+def test_either_side_may_take_less_than_it_sends() -> None:
+    for made in (client_options(max_received_bytes=1024), server_options(max_received_bytes=1024)):
+        options = dict(made)
+        assert options["grpc.max_receive_message_length"] == 1024
+        assert options["grpc.max_send_message_length"] == MAX_MESSAGE_BYTES

@@ -79,6 +79,14 @@ def test_a_scenario_from_yaml() -> None:
         load("drivr: '580.1'")
 
 
+@pytest.mark.parametrize(
+    "text", ["driver: !!binary aGk=", "driver: 570.1\nnvml: &a x", "? [a]\n: 1", "cuda: .inf"]
+)
+def test_yaml_that_is_not_plain_is_refused(text: str) -> None:
+    with pytest.raises(ScenarioError, match="scenario: line "):
+        load(text)
+
+
 def test_a_scenario_survives_yaml() -> None:
     scenario = Scenario(gpus=(h100_sxm(0), gb200(3), gb10(), a100_mig(1, "a", A100_1G)))
     assert load(msgspec.yaml.encode(scenario).decode()) == scenario

@@ -1,6 +1,7 @@
 """`audit …`: logs, their checkpoints and keys, and the evidence beside them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,74 @@ def test_an_unfinished_line_at_the_end_is_reported(cli: Cli, plain_folder: Path)
     ran = cli("audit", "verify", str(path))
     assert ran.code == 0
     assert "Torn:         5 bytes of an unfinished line at the end" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "holds no record"),
+        (b"\0" * 4096, "holds no record, but 4096 bytes without a line end"),
+        (plain_log(1)[:-1], "bytes without a line end"),
+        (b"\n", "not a record"),
+    ],
+)
+def test_the_verification_of_nothing_is_a_finding(
+    cli: Cli, tmp_path: Path, content: bytes, what: str
+) -> None:
+    path = tmp_path / "audit-00000000000000000001.jsonl"
+    path.write_bytes(content)
+    for place in (path, tmp_path):
+        ran = cli("audit", "verify", str(place))
+        assert (ran.code, "Result:  broken\nRecord:  1\n" in ran.out) == (3, True)
+        assert what in ran.out
+        assert cli("audit", "prove", "1", str(place)).code == 3
+        assert cli("audit", "consistency", "0", "0", str(place)).code == 3
+    ran = cli("audit", "verify", str(path), "--expect", f"0:{GENESIS}")
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("command", ["verify", "verify --collected", "prove 1", "consistency 0 1"])
+def test_a_pipe_in_the_folder_holds_nobody_up(cli: Cli, tmp_path: Path, command: str) -> None:
+    (tmp_path / "audit-00000000000000000001.jsonl").write_bytes(plain_log(3))
+    pipe = tmp_path / "audit-00000000000000000004.jsonl"
+    os.mkfifo(pipe)
+    for place in (tmp_path, pipe):
+        ran = cli("audit", *command.split(), str(place))
+        says = f"gpuwarden: {pipe} is a named pipe; expected a regular file\n"
+        assert (ran.code, ran.err) == (1, says)
+
+
+def appended(content: bytes, **changes: Any) -> bytes:
+    """The log and one more record that fits."""
+    last = json.loads(content.splitlines()[-1])
+    seq, prev = last["seq"] + 1, sha256_hex(content.splitlines()[-1])
+    return content + canonical_json(last | {"seq": seq, "prev": prev} | changes) + b"\n"
+
+
+def test_a_record_behind_the_end_of_a_closed_log_is_a_finding(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    closed = appended(plain_log(2), kind="log.stop")
+    path.write_bytes(closed)
+    [found] = json.loads(cli("audit", "verify", str(path), "-o", "json").out)
+    assert (found["result"], found["appended"]) == ("verified", None)
+    path.write_bytes(appended(closed, kind="node.operator"))
+    for option in ((), ("--collected",)):
+        ran = cli("audit", "verify", str(path), *option)
+        assert ran.code == 3
+        assert "Result:       appended to\n" in ran.out
+        assert "Appended:     record 4: node.operator behind the end of a closed log" in ran.out
+
+
+def test_times_that_go_backwards_and_unsigned_records_are_flagged(cli: Cli, tmp_path: Path) -> None:
+    """Neither is a fault of the log: a clock may be set, a controller may crash."""
+    path = tmp_path / "log"
+    content = appended(plain_log(2), ts="2026-11-27T19:00:00.000Z")
+    refs = {"unsigned": {"first": 1, "last": 3, "appended": False}}
+    path.write_bytes(appended(content, kind="log.start", refs=refs))
+    ran = cli("audit", "verify", str(path))
+    assert ran.code == 0
+    assert "Backwards:    record 3: 2026-11-27T19:00:00.000Z is 3600 s before record 2" in ran.out
+    assert "Unsigned:     record 4: the log was opened with records that no check" in ran.out
 
 
 def test_records_among_other_lines(cli: Cli, tmp_path: Path) -> None:

@@ -76,7 +76,19 @@ def test_other_answers_for_a_pod(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file or directory"), ("- a\n", "expected an object such as a Pod")],
+    [
+        (None, "No such file or directory"),
+        ("- a\n", "expected an object such as a Pod"),
+        ("? [a, b]\n: 1\n", "x.yaml: line 1: got a complex key; expected plain keys"),
+        ("at: !!timestamp 2026-01-01\n", "line 1: got tag 'tag:yaml.org,2002:timestamp'"),
+        ("ports: !!set {a, b}\n", "line 1: got tag 'tag:yaml.org,2002:set'"),
+        ("n: 0x" + "f" * 9000 + "\n", "expected a number of JSON, at most 64 bits"),
+        ("n: .nan\n", "line 1: got '.nan'; expected a number of JSON"),
+        ('n: "\\ud800"\n', "line 1: got half of a surrogate pair"),
+        ('n: "\\U99999999"\n', "got a number out of range; expected YAML"),
+        ("a: " + "[" * 2000 + "\n", "line 1: got deep nesting"),
+        ("a: [" + "," * 100 + "\n", "expected YAML"),
+    ],
 )
 def test_a_bad_manifest_is_a_usage_error(
     ask: Cli, tmp_path: Path, content: str | None, message: str
