@@ -58,9 +58,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.CHAIN_INVALID: _Text(
             "The peer's certificate chain does not lead to the current trust bundle.",
-            "Compare `spire-server bundle show` and `spire-agent api fetch x509` on the node: both "
-            "need the same SPIRE server. After an authority was revoked, restart a SPIRE agent "
-            "that did not renew.",
+            "Compare `spire-server bundle show` with `spire-agent api fetch x509` on the node; "
+            "restart a SPIRE agent whose SVIDs are of another server or a revoked authority.",
         ),
         ReasonCode.SVID_EXPIRED: _Text(
             "The peer's SVID has expired by the controller's clock.",
