@@ -211,7 +211,12 @@ class App:
             unreadable=self._why_unreadable,
             facts=parts.identity.facts,
         )
-        self._health = HealthServer(settings.listen.ops, ops.routes())
+        cuts = instruments.counter(names.CONNECTIONS_CUT)
+        self._health = HealthServer(
+            settings.listen.ops, ops.routes(), cut=lambda cause: cuts.labels("ops", cause).inc()
+        )
+        open_now: Callable[[], float] = self._health.__len__
+        instruments.gauge(names.CONNECTIONS).labels("ops").set_function(open_now)
         self._stopping = asyncio.Event()
         self._code = ExitCode.STOPPED
         self._known: tuple[KnownGpu, ...] = ()

@@ -2,7 +2,8 @@
 
 HTTP/1.1, GET or HEAD of these paths, nothing else. That an answer comes at all shows that the
 event loop turns. Requests are bounded in size, time and number; bodies are not read; each
-connection carries one request. It reads values and has no side effects.
+connection carries one request. A connection that has brought none gives way to a newer one, so
+that a crowd of silent ones cannot keep kubelet out. It reads values and has no side effects.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import Final
 from agent.detached import detached
 from agent.gpu.source import StuckCall
 from agent.recorder import AgentRecorder, ReplicaReport
+from gpuwarden.connections import ConnectionBounds, ConnectionTable, Phase
 from gpuwarden.identity.svid import SvidSource
 from gpuwarden.identity.svid_watcher import SvidFacts
 from gpuwarden.settings.values import Address
@@ -26,7 +28,7 @@ from gpuwarden.telemetry.metrics import CONTENT_TYPE, Instruments
 # --- the server
 
 MAX_REQUEST_BYTES: Final = 8 * 1024
-MAX_CONNECTIONS: Final = 32
+MAX_CONNECTIONS: Final = 128
 REQUEST_S: Final = 5.0
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -50,13 +52,28 @@ class HealthServer:
     """Serves `routes` at `address`; port 0 means any free one."""
 
     def __init__(
-        self, address: Address, routes: Mapping[str, Route], *, request_s: float = REQUEST_S
+        self,
+        address: Address,
+        routes: Mapping[str, Route],
+        *,
+        request_s: float = REQUEST_S,
+        cut: Callable[[str], None] = lambda _cause: None,
     ) -> None:
+        """`cut` hears why a connection was ended by this side."""
         self._address = address
         self._routes = routes
         self._request_s = request_s
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._cut = cut
+        self._connections: ConnectionTable[asyncio.Task[None]] = ConnectionTable(
+            ConnectionBounds(
+                connections=MAX_CONNECTIONS, head_s=request_s, idle_s=request_s, busy_s=request_s
+            )
+        )
+
+    def __len__(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
 
     async def start(self) -> Address:
         """Listen; returns the address with the port that was bound. Raises OSError."""
@@ -70,26 +87,46 @@ class HealthServer:
         """Stop listening and cut what is open."""
         if self._server is not None:
             self._server.close()
-        for task in self._connections:
+        connections = self._connections.all()
+        for task in connections:
             task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections)
+        if connections:
+            await asyncio.wait(connections)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a stream callback always runs in its own task
-        self._connections.add(task)
         try:
-            if len(self._connections) <= MAX_CONNECTIONS:
+            if self._admit(task):
                 async with asyncio.timeout(self._request_s):
-                    await self._serve(reader, writer)
-        except (TimeoutError, OSError, asyncio.CancelledError):
-            pass  # too slow, gone, or the process ends: there is nobody to tell
+                    await self._serve(task, reader, writer)
+        except TimeoutError:
+            slow = self._connections.phase(task) is Phase.BUSY
+            self._cut("slow" if slow else "no-request")
+        except (OSError, asyncio.CancelledError):
+            pass  # gone, given way, or the process ends: there is nobody to tell
         finally:
-            self._connections.discard(task)
+            self._connections.remove(task)
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _admit(self, task: asyncio.Task[None]) -> bool:
+        if self._connections.is_full:
+            other = self._connections.in_the_way()
+            if other is None:
+                self._cut("full")
+                return False
+            self._cut("gave-way")
+            self._connections.remove(other)
+            other.cancel()
+        self._connections.add(task, asyncio.get_running_loop().time())
+        return True
+
+    async def _serve(
+        self,
+        task: asyncio.Task[None],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
@@ -99,9 +136,11 @@ class HealthServer:
         except asyncio.IncompleteReadError:
             return
         else:
+            self._connections.move(task, Phase.BUSY, asyncio.get_running_loop().time())
             method, answer = self._answer(head)
             writer.write(_response(answer, is_head=method == "HEAD"))
         await writer.drain()
+        self._connections.move(task, Phase.IDLE, asyncio.get_running_loop().time())
         writer.write_eof()
         # An abort now could overtake the answer: wait for the client to close, or for the deadline.
         while await reader.read(MAX_REQUEST_BYTES):

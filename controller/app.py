@@ -28,7 +28,7 @@ from controller.recorders.trust import CONTROLLER
 from controller.rpc.server import ListenError, SocketInUseError
 from controller.settings import ControllerSettings
 from controller.web.extender import ListenRefusedError
-from controller.web.server import TlsFilesError
+from controller.web.tls import TlsFilesError
 from controller.wiring.binding import IdKeysError
 from controller.wiring.controller import (
     NodesUnknownError,

@@ -41,6 +41,8 @@ class ReadinessFacts:
     """What nothing is reserved before; pods without such a requirement are placed meanwhile."""
     spire_error: str | None = None
     spire_warnings: tuple[str, ...] = ()
+    listener_warnings: tuple[str, ...] = ()
+    """Clients that are refused, certificates that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def readiness(facts: ReadinessFacts) -> Readiness:
         warnings.append("CONTROLLER_CLOCK_SUSPECT: wall clock moved against the boot-time clock")
     if facts.ledger_uncertainty is not None:
         warnings.append(f"ledger: {facts.ledger_uncertainty}")
+    warnings.extend(facts.listener_warnings)
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))
 
 
@@ -134,6 +137,8 @@ class ProcessState:
     clock_suspect: bool = False
     ledger_uncertainty: Callable[[], str | None] = lambda: None
     """What nothing is reserved before; without a binding webhook nothing is."""
+    listener_warnings: Callable[[], tuple[str, ...]] = lambda: ()
+    """What somebody should know of the listeners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +217,7 @@ class Conditions:
                 ledger_uncertainty=self.state.ledger_uncertainty(),
                 spire_error=spire.error,
                 spire_warnings=spire.warnings,
+                listener_warnings=self.state.listener_warnings(),
             )
         )
 

@@ -10,12 +10,12 @@ from controller.admission.pod_webhooks import AdmissionDecision, admission_recor
 from controller.admission.review import codes_of
 from controller.placement.filter_and_score import FilterDecision, Totals, decision_record
 from controller.record import AuditLog, Record
+from controller.recorders.listeners import ListenerRecorder
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
-from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
@@ -23,24 +23,7 @@ _BAD: Final = frozenset({"bad", "too_large", "busy", "slow"})
 """Results of requests that could not be read."""
 
 
-class _ListenerRecorder:
-    """What the recorders of all listeners share."""
-
-    def __init__(self, listener: str, instruments: Instruments) -> None:
-        self._log = logger(listener)
-        self._listener = listener
-        self._refused = instruments.counter(names.TLS_MATERIAL_REFUSED).labels(listener)
-
-    def certificate_changed(self, error: str | None) -> None:
-        """The listener's certificate files have changed and were taken, or refused with `error`."""
-        if error is None:
-            self._log.info(Event.LISTENER_OPEN, listener=self._listener, certificate="renewed")
-        else:
-            self._refused.inc()
-            self._log.error(Event.TLS_MATERIAL_REFUSED, listener=self._listener, reason=error)
-
-
-class AdmissionRecorder(_ListenerRecorder):
+class AdmissionRecorder(ListenerRecorder):
     """Implements the webhooks' `AdmissionMetrics` and `DecisionSink`."""
 
     def __init__(
@@ -83,7 +66,7 @@ class AdmissionRecorder(_ListenerRecorder):
         count()
         observe(seconds)
         if result in _BAD:
-            self._log.warning(Event.ADMISSION_BAD_REQUEST, path=path, result=result)
+            self._limited.warning(Event.ADMISSION_BAD_REQUEST, key=result, path=path, result=result)
 
     def _metrics_of(
         self, path: str, result: str
@@ -98,12 +81,14 @@ class AdmissionRecorder(_ListenerRecorder):
     def failed(self, path: str, error: Exception | None) -> None:
         """No decision."""
         if error is None:
-            self._log.error(Event.ADMISSION_FAILED, path=path, reason="not in time")
+            self._limited.error(Event.ADMISSION_FAILED, key=path, path=path, reason="not in time")
         else:
-            self._log.error(Event.ADMISSION_FAILED, path=path, exc_info=error)
+            self._limited.error(
+                Event.ADMISSION_FAILED, key=(path, type(error)), path=path, exc_info=error
+            )
 
 
-class ExtenderRecorder(_ListenerRecorder):
+class ExtenderRecorder(ListenerRecorder):
     """Implements the extender's `ExtenderMetrics`, and counts nodes per code."""
 
     def __init__(self, instruments: Instruments) -> None:
@@ -117,7 +102,7 @@ class ExtenderRecorder(_ListenerRecorder):
         self._requests.labels(verb, result).inc()
         self._seconds.labels(verb).observe(seconds)
         if result in _BAD:
-            self._log.warning(Event.EXTENDER_BAD_REQUEST, verb=verb, result=result)
+            self._limited.warning(Event.EXTENDER_BAD_REQUEST, key=result, verb=verb, result=result)
         else:
             self._log.debug(Event.FILTER_DECIDED, verb=verb, result=result)
 
@@ -151,7 +136,7 @@ class FilterRecorder:
             self._emit(decision, totals)
 
 
-class ApiRecorder(_ListenerRecorder):
+class ApiRecorder(ListenerRecorder):
     """Implements the endpoint's `ApiSink`."""
 
     def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
@@ -168,7 +153,12 @@ class ApiRecorder(_ListenerRecorder):
 
     def failed(self, operation: Operation, error: Exception) -> None:
         """The controller failed."""
-        self._log.error(Event.API_FAILED, operation=operation.value, exc_info=error)
+        self._limited.error(
+            Event.API_FAILED,
+            key=(operation, type(error)),
+            operation=operation.value,
+            exc_info=error,
+        )
 
     def reviewed(self, result: str) -> None:
         """What became of the question about one token."""

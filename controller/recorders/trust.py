@@ -30,6 +30,7 @@ from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
+from gpuwarden.telemetry.limited import LimitedLog
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
@@ -65,6 +66,8 @@ class TrustRecorder:
         self._emit = emit
         self._refusals = refusals
         self._log = logger("attestation")
+        self._limited = LimitedLog(self._log, instruments)
+        self._hang_ups = instruments.counter(names.RPC_HANG_UPS)
         self._evidence = instruments.counter(names.EVIDENCE)
         self._seconds = instruments.histogram(names.EVIDENCE_SECONDS)
         self._challenges = instruments.counter(names.CHALLENGES)
@@ -104,8 +107,9 @@ class TrustRecorder:
                 self._refusals.note("evidence", result.node, result.code, result.step)
                 if result.code is ReasonCode.AUDIT_UNAVAILABLE:
                     self._grants_refused.inc()
-                self._log.warning(
+                self._limited.warning(
                     Event.EVIDENCE_REFUSED,
+                    key=(result.node, result.code),
                     node=result.node,
                     code=result.code.value,
                     step=result.step,
@@ -172,13 +176,25 @@ class TrustRecorder:
         self._calls.labels(known, refusal.code.value if refusal else "OK").inc()
         if refusal is not None:
             self._refusals.note(known, caller.kind.value if caller else None, refusal.code)
-            self._log.warning(
+            self._limited.warning(
                 Event.RPC_DENIED,
+                key=(caller.name if caller else None, refusal.code),
                 method=known,
                 caller=caller.name if caller else None,
                 code=refusal.code.value,
                 detail=refusal.detail,
             )
+
+    def hung_up(self, method: str) -> None:
+        """The caller of a gRPC call was gone before its end."""
+        known = method if method in ALLOWED_CALLERS else "unknown"
+        self._hang_ups.labels(known).inc()
+
+    def failed(self, method: str, error: Exception) -> None:
+        """The handler of a gRPC call failed; its caller may be able to repeat that."""
+        self._limited.error(
+            Event.RPC_FAILED, key=(method, type(error)), method=method, exc_info=error
+        )
 
     def _count(self, code: ReasonCode, seconds: float) -> None:
         self._evidence.labels(code.value).inc()
@@ -221,7 +237,8 @@ class WitnessAlarms:
     def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
         self._gauge = instruments.gauge(names.AUDIT_WITNESS_ALARMS)
         self._audit = audit
-        self._log = logger("attestation")
+        self._log = LimitedLog(logger("attestation"), instruments)
+        self._told = instruments.counter(names.AUDIT_WITNESS_ALARMS_TOLD)
         self._nodes: dict[str, frozenset[tuple[str, str]]] = {}
         """Node -> origins and codes that it reports."""
         self._recorded: Counter[tuple[str, str]] = Counter()
@@ -251,8 +268,10 @@ class WitnessAlarms:
 
     def _record_alarm(self, node: str, actor: str, alarm: LogAlarm) -> None:
         detail = alarm.detail[:_ALARM_TEXT]
-        self._log.error(
+        self._told.labels(alarm.code).inc()
+        self._log.warning(
             Event.LOG_ALARM,
+            key=(node, alarm.code),
             node=node,
             code=alarm.code,
             origin=alarm.origin[:_ALARM_TEXT],

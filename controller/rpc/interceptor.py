@@ -36,8 +36,7 @@ from controller.rpc.strict_messages import (
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.telemetry.logs import logger
-from gpuwarden.telemetry.names import Event, Span
+from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
@@ -65,6 +64,16 @@ class CallObserver(Protocol):
 
     def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
         """`caller` is None where it was not recognised; `refusal` is None when allowed."""
+
+    def hung_up(self, method: str) -> None:
+        """The caller was gone before the call's end."""
+
+    def failed(self, method: str, error: Exception) -> None:
+        """A handler failed."""
+
+
+_CALL_IS_OVER: Final = (aio.UsageError, aio.InternalError, asyncio.InvalidStateError)
+"""What gRPC raises where a caller that has hung up is sent or asked something."""
 
 
 class AuthorizationInterceptor(aio.ServerInterceptor):
@@ -171,6 +180,22 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _admit(self, method: str, context: Context) -> AsyncIterator[None]:
+        """Authorize, and see that the end of a call is nobody's fault but a handler's.
+
+        gRPC logs every exception that leaves a handler with a traceback, but for its own abort and
+        a cancellation. So whatever follows on a caller's absence leaves as a cancellation.
+        """
+        try:
+            async with self._authorized(method, context):
+                yield
+        except aio.AbortError:
+            raise
+        except _CALL_IS_OVER:
+            self._observer.hung_up(method)
+            raise asyncio.CancelledError from None
+
+    @asynccontextmanager
+    async def _authorized(self, method: str, context: Context) -> AsyncIterator[None]:
         now = utc(self._clock.wall_ns())
         found = self._authenticate(context, now)
         caller = None if isinstance(found, Refusal) else found
@@ -187,10 +212,10 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
             if not deadline.expired():
                 raise
             await abort_with(context, Refusal(ReasonCode.SVID_EXPIRED, "the caller's SVID ended"))
-        except (aio.AbortError, asyncio.InvalidStateError):
+        except (aio.AbortError, *_CALL_IS_OVER):
             raise  # the call's own end; or it has ended already
-        except Exception:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
-            logger("rpc").error(Event.RPC_FAILED, method=method, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - gRPC itself would send the exception's text to the caller
+            self._observer.failed(method, error)
             await context.abort(grpc.StatusCode.INTERNAL, "a fault of the controller; see its log")
 
     def _refusal(self, method: str, caller: Caller) -> Refusal | None:
@@ -214,11 +239,19 @@ class AuthorizationInterceptor(aio.ServerInterceptor):
 
 
 def tls_caller(
-    roots: Callable[[], Sequence[x509.Certificate]], *, trust_domain: str, path_prefix: str
+    roots: Callable[[], Sequence[x509.Certificate]],
+    *,
+    trust_domain: str,
+    path_prefix: str,
+    connected: Callable[[str], None] = lambda _peer: None,
 ) -> Authenticate:
-    """For the mTLS listener: the chain is verified against the roots of the moment of the call."""
+    """For the mTLS listener: the chain is verified against the roots of the moment of the call.
+
+    `connected` gets the address behind each call.
+    """
 
     def authenticate(context: Context, now: datetime) -> Caller | Refusal:
+        connected(context.peer())
         facts = stream_facts(context.auth_context())
         return caller_of(facts, roots(), trust_domain=trust_domain, path_prefix=path_prefix, at=now)
 

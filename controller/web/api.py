@@ -36,6 +36,7 @@ from controller.web.finalize import (
     FinalizeUnavailableError,
     read_finalize,
 )
+from controller.web.listener import ConnectionLimits
 from controller.web.operations import (
     OPERATIONS,
     RETRIED,
@@ -49,13 +50,7 @@ from controller.web.operations import (
     openapi_json,
     read_query,
 )
-from controller.web.server import (
-    BodyReceiver,
-    BodyRefusedError,
-    ConnectionLimits,
-    healthz,
-    sent_traceparent,
-)
+from controller.web.server import BodyReceiver, BodyRefusedError, healthz, sent_traceparent
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span

@@ -8,19 +8,15 @@ own answer. Decisions are made elsewhere (`verbs`).
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from aiohttp import web
 
 from controller.placement.filter_and_score import FilterDecision
-from controller.web.server import (
-    BodyReceiver,
-    BodyRefusedError,
-    ConnectionLimits,
-    HttpServer,
-    TlsFiles,
-    sent_traceparent,
-)
+from controller.web.listener import ConnectionLimits, HttpServer, ListenerObserver
+from controller.web.server import BodyReceiver, BodyRefusedError, sent_traceparent
+from controller.web.tls import TlsFiles
 from controller.web.verbs import Answer, Body, ExtenderVerbs, encode_error
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.names import Span
@@ -135,19 +131,22 @@ class ExtenderServer(HttpServer):
         *,
         address: Address,
         tls: TlsFiles | None,
-        certificate_changed: Callable[[str | None], None],
+        observer: ListenerObserver,
         limits: ExtenderLimits,
         reload_s: float = 10.0,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         """Raises ListenRefusedError or TlsFilesError before anything listens."""
         check_listener(address, tls)
         super().__init__(
             extender.application(),
+            name="extender",
             address=address,
             tls=tls,
             limits=limits,
-            certificate_changed=certificate_changed,
+            observer=observer,
             reload_s=reload_s,
+            now=now,
         )
 
 

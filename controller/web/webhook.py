@@ -23,13 +23,8 @@ from controller.admission.review import (
     encode_answer,
 )
 from controller.placement.refusals import message
-from controller.web.server import (
-    BodyReceiver,
-    BodyRefusedError,
-    ConnectionLimits,
-    healthz,
-    sent_traceparent,
-)
+from controller.web.listener import ConnectionLimits
+from controller.web.server import BodyReceiver, BodyRefusedError, healthz, sent_traceparent
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below

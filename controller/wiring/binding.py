@@ -44,7 +44,8 @@ from controller.settings import (
     Enforcement,
     Scheduling,
 )
-from controller.web.server import HttpServer, TlsFiles
+from controller.web.listener import HttpServer
+from controller.web.tls import TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
@@ -142,10 +143,11 @@ def admission_server(
     )
     return HttpServer(
         webhooks.application(),
+        name="admission",
         address=settings.listen.admission,
         tls=TlsFiles(tls.cert, tls.key, tls.client_ca),
         limits=limits,
-        certificate_changed=recorder.certificate_changed,
+        observer=recorder,
     )
 
 

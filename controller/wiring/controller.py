@@ -31,6 +31,7 @@ from controller.policy import DEFAULT_POLICY
 from controller.record import Record
 from controller.recorders.gauges import FleetGauges, count_fleet
 from controller.recorders.http import ApiRecorder
+from controller.recorders.listeners import ListenerRecorder
 from controller.recorders.support_bundle import ControllerState
 from controller.recorders.trust import CONTROLLER, SpireRecorder, TrustRecorder
 from controller.rpc.attestation import StreamTable
@@ -207,7 +208,11 @@ def assemble(
     )
     listeners = Listeners(
         settings,
-        ops=OpsServer(ops_app(conditions.readiness, render_metrics), settings.listen.ops),
+        ops=OpsServer(
+            ops_app(conditions.readiness, render_metrics),
+            settings.listen.ops,
+            observer=ListenerRecorder("ops", instruments),
+        ),
         services=services,
         extender=extender_server(settings, verbs, audit, instruments, cluster),
         admission=admission_webhooks(settings, cluster, conditions, instruments, binding),
@@ -224,6 +229,7 @@ def assemble(
         recorder=recorder,
         instruments=instruments,
     )
+    conditions.state.listener_warnings = listeners.warnings
     return Parts(
         clock=clock,
         conditions=conditions,

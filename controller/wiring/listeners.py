@@ -7,25 +7,30 @@ port of the probes closes last. Must not know what is answered on any of them.
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from controller.access import owner_of_socket
 from controller.operations.readiness import Conditions
+from controller.recorders.listeners import show_listener
 from controller.recorders.trust import TrustRecorder
 from controller.rpc.attestation import AttestationService
 from controller.rpc.fleet import FleetServicer
+from controller.rpc.handshakes import BegunHandshakes
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller, tls_caller
 from controller.rpc.server import AddService, RpcServer, agents_server, local_server, set_serving
 from controller.rpc.services import OperatorServicer, PlacementServicer, SupportServicer
 from controller.settings import ControllerSettings
 from controller.web.extender import ExtenderServer
-from controller.web.server import HttpServer, OpsServer
+from controller.web.listener import HttpServer
+from controller.web.server import OpsServer
 from gpuwarden.identity.server_credentials import server_credentials
 from gpuwarden.identity.svid import SvidSource
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry import names
+from gpuwarden.telemetry.limited import LimitedLog
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
@@ -36,6 +41,7 @@ from gpuwarden.wire.v1.placement_pb2_grpc import add_PlacementServiceServicer_to
 from gpuwarden.wire.v1.support_pb2_grpc import add_SupportServiceServicer_to_server
 
 _CALLS_BESIDE_STREAMS: Final = 1000
+_HANDSHAKES_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,12 @@ class Listeners:
         self._recorder = recorder
         self._instruments = instruments
         self._log = logger("controller")
+        self._limited = LimitedLog(self._log, instruments)
+        self._begun = BegunHandshakes(time.monotonic)
         self._rpc: list[RpcServer] = []
+        self._http = tuple(one for one in (ops, extender, admission, api) if one is not None)
+        for one in self._http:
+            show_listener(one, instruments)
 
     async def open(self, before_agents: Callable[[], Awaitable[None]]) -> Addresses:
         """Open all of them; no agent is heard before `before_agents` is over.
@@ -116,9 +127,9 @@ class Listeners:
         Raises OSError or SocketInUseError for an address that cannot be had; `close` closes
         what was opened until then.
         """
-        ops = await self._ops.start()
+        ops = await _started(self._ops)
         await self._serve(self._local_server())
-        extender = await self._extender.start()
+        extender = await _started(self._extender)
         admission = await _started(self._admission)
         api = await _started(self._api)
         await before_agents()
@@ -126,8 +137,8 @@ class Listeners:
         await self._serve(agents)
         return Addresses(
             agents.address,
-            str(Address(*extender)),
-            str(ops),
+            extender,
+            ops,
             str(self._settings.listen.local),
             admission,
             api,
@@ -140,8 +151,8 @@ class Listeners:
                 self._log.info(Event.LISTENER_OPEN, listener=listener, address=address)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """What has to run, each once: certificate files that change are taken into use."""
-        tasks = {}
+        """What has to run, each once: changed certificates are taken, lost handshakes counted."""
+        tasks = {"handshakes": self._watch_handshakes()}
         if self._settings.extender.tls.cert is not None:
             tasks["certificates"] = self._extender.watch_certificates()
         if self._admission is not None:
@@ -149,6 +160,10 @@ class Listeners:
         if self._api is not None:
             tasks["api certificates"] = self._api.watch_certificates()
         return tasks
+
+    def warnings(self) -> tuple[str, ...]:
+        """What somebody should know of the listeners: refused clients, certificates that end."""
+        return tuple(text for one in self._http for text in one.warnings())
 
     async def set_serving(self, *, ready: bool) -> None:
         """Publish readiness to who asks over gRPC."""
@@ -191,6 +206,7 @@ class Listeners:
                     lambda: self._conditions.known().roots,
                     trust_domain=settings.trust_domain,
                     path_prefix=settings.path_prefix,
+                    connected=self._begun.called,
                 ),
                 observer=self._recorder,
                 clock=self._conditions.clock,
@@ -208,13 +224,32 @@ class Listeners:
 
     def _handshake_begun(self) -> None:
         """Called on gRPC's threads; gRPC tells nobody how the handshake ends."""
+        self._begun.begun()
         self._instruments.counter(names.HANDSHAKES).labels("svid").inc()
 
     def _handshake_failed(self, text: str) -> None:
         """Called on gRPC's threads, once per handshake without a usable SVID of this process."""
         self._instruments.counter(names.TLS_MATERIAL_REFUSED).labels("agents").inc()
         self._instruments.counter(names.HANDSHAKES).labels("no-svid").inc()
-        self._log.error(Event.TLS_MATERIAL_REFUSED, reason=text)
+        self._count_failures("no-svid", 1)
+        self._limited.error(Event.TLS_MATERIAL_REFUSED, key=text, listener="agents", reason=text)
+
+    async def _watch_handshakes(self) -> None:
+        while True:
+            await asyncio.sleep(_HANDSHAKES_S)
+            failed = self._begun.take_failed()
+            if failed:
+                self._count_failures("no-call", failed)
+                self._limited.warning(
+                    Event.TLS_HANDSHAKE_FAILED,
+                    listener="agents",
+                    cause="no-call",
+                    count=failed,
+                    reason="connections without a call; gRPC does not say from whom or why",
+                )
+
+    def _count_failures(self, cause: str, count: int) -> None:
+        self._instruments.counter(names.HANDSHAKE_FAILURES).labels("agents", cause).inc(count)
 
 
 async def _started(server: HttpServer | None) -> str:

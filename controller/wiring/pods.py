@@ -17,7 +17,8 @@ from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder
 from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
-from controller.web.server import HttpServer, TlsFiles
+from controller.web.listener import HttpServer
+from controller.web.tls import TlsFiles
 from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import (
     BindingParts,
@@ -154,7 +155,7 @@ def extender_server(
         ),
         address=settings.listen.extender,
         tls=_tls_files(settings.extender.tls),
-        certificate_changed=recorder.certificate_changed,
+        observer=recorder,
         limits=limits,
     )
 

@@ -28,7 +28,8 @@ from controller.web.api import ApiLimits, Endpoint
 from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import Inventory
 from controller.web.finalize import Finalizer
-from controller.web.server import HttpServer, TlsFiles
+from controller.web.listener import HttpServer
+from controller.web.tls import TlsFiles
 from controller.web.verbs import ExtenderVerbs
 from controller.wiring.binding import BindingParts
 from controller.wiring.cluster import Cluster
@@ -163,10 +164,11 @@ def http_api(
     )
     return HttpServer(
         endpoint.application(),
+        name="api",
         address=settings.listen.api,
         tls=TlsFiles(tls.cert, tls.key),
         limits=limits,
-        certificate_changed=recorder.certificate_changed,
+        observer=recorder,
         client_roots=lambda: conditions.known().roots,
     )
 

@@ -76,6 +76,55 @@ TLS_MATERIAL_REFUSED = _counter(
     "Times a server certificate could not be used, by listener (agents, extender, admission, api).",
     "listener",
 )
+SERVING_CERTIFICATE_EXPIRY = _gauge(
+    "serving_certificate_expires_seconds",
+    _C,
+    "Seconds until the first certificate of the chain that a listener serves ends (extender,"
+    " admission, api); below 0 after it.",
+    "listener",
+)
+HANDSHAKES_COMPLETED = _counter(
+    "tls_handshakes_completed",
+    _C,
+    "TLS handshakes that ended well, by listener (extender, admission, api).",
+    "listener",
+)
+HANDSHAKE_FAILURES = _counter(
+    "tls_handshake_failures",
+    _C,
+    "TLS handshakes that failed, by listener (agents, extender, admission, api) and cause"
+    " (docs/troubleshooting.md lists them).",
+    "listener",
+    "cause",
+)
+CONNECTIONS = _gauge(
+    "connections",
+    _BOTH,
+    "Open connections, by listener (ops, extender, admission, api).",
+    "listener",
+)
+CONNECTIONS_CUT = _counter(
+    "connections_cut",
+    _BOTH,
+    "Connections that this side ended, by listener and cause (no-request: no whole request in time;"
+    " gave-way: there was no room for a newer one; idle, slow; full: all others were being"
+    " answered).",
+    "listener",
+    "cause",
+)
+REQUESTS_MALFORMED = _counter(
+    "requests_malformed",
+    _C,
+    "HTTP requests whose framing could not be read, by listener (ops, extender, admission, api).",
+    "listener",
+)
+LOG_LINES_WITHHELD = _counter(
+    "log_lines_withheld",
+    _BOTH,
+    "Log lines about other processes' behaviour that were left out, because there were too many;"
+    " the next line of the kind has their number as `withheld`.",
+    "event",
+)
 
 AGENT_GPUS = _gauge("agent_gpus", _A, "Physical GPUs in the last inventory.")
 AGENT_GPUS_LOST = _gauge("agent_gpus_lost", _A, "GPUs that the driver reports as lost.")
@@ -319,6 +368,9 @@ RPC_CALLS = _counter(
     "method",
     "code",
 )
+RPC_HANG_UPS = _counter(
+    "rpc_hang_ups", _C, "gRPC calls whose caller was gone before the answer, by method.", "method"
+)
 
 SPIRE_AVAILABLE = _gauge(
     "spire_available", _C, "1 while the SPIRE server answers, else 0; 0 where none is configured."
@@ -387,6 +439,12 @@ AUDIT_WITNESS_ALARMS = _gauge(
     "audit_witness_alarms",
     _C,
     "Nodes whose agents accuse an audit log, by code (CHECKPOINT_INCONSISTENT, LOG_RESET).",
+    "code",
+)
+AUDIT_WITNESS_ALARMS_TOLD = _counter(
+    "audit_witness_alarms_told",
+    _C,
+    "Alarms about audit logs that agents have raised anew, by code; any node can raise them.",
     "code",
 )
 
@@ -471,6 +529,15 @@ class Event(StrEnum):
     SVID_UPDATED = "svid.updated", "a new SVID is in use"
     SVID_SOURCE_FAILED = "svid.source.failed", "the Workload API gives no usable SVID"
     TLS_MATERIAL_REFUSED = "tls.material.refused", "a new server certificate was not taken, and why"
+    TLS_HANDSHAKE_FAILED = (
+        "tls.handshake.failed",
+        "a TLS handshake on a listener failed; address, cause and reason as far as TLS tells them",
+    )
+    CONNECTIONS_CUT = (
+        "connections.cut",
+        "a listener ended a connection that brought no whole request, or one too many",
+    )
+    REQUEST_MALFORMED = "request.malformed", "the framing of an HTTP request could not be read"
 
     NVML_UNAVAILABLE = "nvml.unavailable", "library or driver is missing or does not answer"
     NVML_AVAILABLE = "nvml.available", "library and driver answer again"

@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
         "controller/web/webhook.py",
         "controller/web/authentication.py",
         "controller/web/api.py",
+        "controller/web/listener.py",
         "controller/web/server.py",
         "controller/kube/transport.py",
         "controller/web/extender.py",

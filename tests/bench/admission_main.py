@@ -17,7 +17,8 @@ from controller.admission.rules import AdmissionRules
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
 from controller.recorders.http import AdmissionRecorder
-from controller.web.server import HttpServer, TlsFiles
+from controller.web.listener import HttpServer
+from controller.web.tls import TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock
@@ -55,10 +56,11 @@ async def serve(options: argparse.Namespace) -> int:
     webhooks = AdmissionWebhooks(pods.handlers(), metrics=recorder, limits=limits, report=False)
     server = HttpServer(
         webhooks.application(),
+        name="admission",
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
         limits=limits,
-        certificate_changed=recorder.certificate_changed,
+        observer=recorder,
     )
     host, port = await server.start()
     gc.collect()

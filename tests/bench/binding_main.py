@@ -39,7 +39,8 @@ from controller.policy import NodeMode, Policy
 from controller.record import AuditLog, Record
 from controller.recorders.binding import BindingRecorder
 from controller.recorders.http import AdmissionRecorder
-from controller.web.server import HttpServer, TlsFiles
+from controller.web.listener import HttpServer
+from controller.web.tls import TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock, moment_of
@@ -192,10 +193,11 @@ async def serve(options: argparse.Namespace) -> int:
     )
     server = HttpServer(
         webhooks.application(),
+        name="admission",
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
         limits=limits,
-        certificate_changed=recorder.certificate_changed,
+        observer=recorder,
     )
     host, port = await server.start()
     gc.collect()

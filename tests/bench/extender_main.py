@@ -23,7 +23,7 @@ from controller.placement.snapshot import Scenes, no_use
 from controller.policy import DEFAULT_POLICY
 from controller.recorders.http import ExtenderRecorder, FilterRecorder
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
-from controller.web.server import TlsFiles
+from controller.web.tls import TlsFiles
 from controller.web.verbs import ExtenderVerbs
 from gpuwarden import __version__
 from gpuwarden.clock import SystemClock, moment_of
@@ -76,7 +76,7 @@ async def serve(options: argparse.Namespace) -> None:
         Extender(verbs, note=note, metrics=recorder, limits=limits),
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(options.cert, options.key, options.ca),
-        certificate_changed=recorder.certificate_changed,
+        observer=recorder,
         limits=limits,
     )
     host, port = await server.start()

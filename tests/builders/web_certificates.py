@@ -15,33 +15,52 @@ _DAY = timedelta(days=1)
 class WebCa:
     """A CA that issues server and client certificates into files."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        issuer: "WebCa | None" = None,
+        *,
+        begins: datetime | None = None,
+        ends: datetime | None = None,
+    ) -> None:
+        """A root, or a CA below `issuer`; valid for a day unless `begins` and `ends` say so."""
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
+        above = issuer or self
         self._certificate = (
-            self._builder(self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            _builder(self._name, above._name, self._key.public_key(), begins, ends)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
             )
-            .sign(self._key, hashes.SHA256())
+            .sign(above._key, hashes.SHA256())
         )
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, server: bool = False) -> tuple[Path, Path]:
+    def issue(
+        self,
+        name: str,
+        *,
+        server: bool = False,
+        names: tuple[str, ...] = ("localhost", "127.0.0.1"),
+        begins: datetime | None = None,
+        ends: datetime | None = None,
+    ) -> tuple[Path, Path]:
         """Files of a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate = (
-            self._builder(_name(name), key.public_key())
+            _builder(_name(name), self._name, key.public_key(), begins, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([_general(one) for one in names]), critical=False
+            )
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
@@ -59,19 +78,30 @@ class WebCa:
         )
         return cert_file, key_file
 
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey
-    ) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _DAY)
-            .not_valid_after(now + _DAY)
-        )
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime | None,
+    ends: datetime | None,
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins or now - _DAY)
+        .not_valid_after(ends or now + _DAY)
+    )
+
+
+def _general(name: str) -> x509.GeneralName:
+    if name[:1].isdigit():
+        return x509.IPAddress(ipaddress.ip_address(name))
+    return x509.DNSName(name)
 
 
 def _name(text: str) -> x509.Name:

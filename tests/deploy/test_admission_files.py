@@ -169,7 +169,7 @@ def test_the_component_opens_the_webhooks_over_mtls(tmp_path: Path) -> None:
     ports = {x["name"]: x["containerPort"] for x in container["ports"]}
     assert ports["admission"] == settings.listen.admission.port
     policy = one(made, "NetworkPolicy", "gpuwarden-controller")
-    assert {"port": "admission"} in policy["spec"]["ingress"][0]["ports"]
+    assert {"ports": [{"port": "admission"}]} in policy["spec"]["ingress"]
     service = one(made, "Service", "gpuwarden-admission")
     assert {x["port"]: x["targetPort"] for x in service["spec"]["ports"]} == {
         443: "admission",

@@ -33,7 +33,9 @@ def test_the_component_opens_the_api_over_tls(tmp_path: Path, others: tuple[Path
     ports = {x["name"]: x["containerPort"] for x in container["ports"]}
     assert ports["api"] == settings.listen.api.port
     policy = one(made, "NetworkPolicy", "gpuwarden-controller")
-    assert {"port": "api"} in policy["spec"]["ingress"][0]["ports"]
+    (rule,) = [x for x in policy["spec"]["ingress"] if {"port": "api"} in x["ports"]]
+    labels = [x["namespaceSelector"]["matchLabels"] for x in rule["from"]]
+    assert labels == [{"gpuwarden.dev/enforce": "true"}, {"gpuwarden.dev/clients": "true"}]
     service = one(made, "Service", NAME)
     assert [(x["port"], x["targetPort"]) for x in service["spec"]["ports"]] == [(443, "api")]
     assert "publishNotReadyAddresses" not in service["spec"]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import yaml
+
 from gpuwarden import __version__
 from gpuwarden.settings.loader import CONTROLLER, Inputs, load
 from tests.deploy.manifests import (
@@ -71,4 +73,8 @@ def test_the_extender_component_opens_it_over_mtls(tmp_path: Path) -> None:
     ports = {x["name"]: x["containerPort"] for x in container["ports"]}
     assert ports["extender"] == loaded.listen.extender.port
     policy = one(made, "NetworkPolicy", "gpuwarden-controller")
-    assert {"port": "extender"} in policy["spec"]["ingress"][0]["ports"]
+    (rule,) = [x for x in policy["spec"]["ingress"] if {"port": "extender"} in x["ports"]]
+    file = KUSTOMIZE.parent / "scheduler" / "deployment.yaml"
+    (scheduler,) = yaml.safe_load_all(file.read_text())
+    labels = scheduler["spec"]["template"]["metadata"]["labels"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]

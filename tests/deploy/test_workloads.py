@@ -224,6 +224,24 @@ def test_labels_select_the_workloads_own_pods(workload: Object) -> None:
     assert open_ports == {x["name"] for x in container_of(workload)["ports"]}
 
 
+@pytest.mark.parametrize("workload", [AGENTS, CONTROLLERS], ids=["agents", "controllers"])
+def test_no_port_is_open_to_every_pod(workload: Any) -> None:
+    """Liveness stands behind `ops`: kubelet reaches its node's pods whatever a policy says."""
+    policy = one(ALL, "NetworkPolicy", workload["metadata"]["name"])["spec"]
+    for rule in policy["ingress"]:
+        assert rule["from"]
+        for peer in rule["from"]:
+            (selector,) = peer.values()
+            assert selector["matchLabels"]
+
+
+def test_the_agents_reach_the_controllers() -> None:
+    policy = one(ALL, "NetworkPolicy", CONTROLLERS["metadata"]["name"])["spec"]
+    (rule,) = [x for x in policy["ingress"] if {"port": "agents"} in x["ports"]]
+    labels = AGENTS["spec"]["template"]["metadata"]["labels"]
+    assert {"podSelector": {"matchLabels": labels}} in rule["from"]
+
+
 def test_entries_of_spire_select_these_pods() -> None:
     folder = KUSTOMIZE.parent / "spire"
     entries = [x for x in objects(folder) if x["kind"] == "ClusterSPIFFEID"]

@@ -5,6 +5,7 @@ from typing import Any
 
 from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.admission.rules import AdmissionRules
+from tests.fakes.listener import SeenConnections
 
 
 @dataclass
@@ -23,13 +24,13 @@ class AdmissionWorld:
         )
 
 
-@dataclass
-class AdmissionMeasurements:
-    """Remembers what the webhooks report."""
+class AdmissionMeasurements(SeenConnections):
+    """Remembers what the webhooks and their listener report."""
 
-    answers: list[tuple[str, str]] = field(default_factory=list)
-    failures: list[tuple[str, str]] = field(default_factory=list)
-    certificates: list[str | None] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[tuple[str, str]] = []
+        self.failures: list[tuple[str, str]] = []
 
     def answered(self, path: str, result: str, seconds: float) -> None:
         assert seconds >= 0
@@ -37,6 +38,3 @@ class AdmissionMeasurements:
 
     def failed(self, path: str, error: Exception | None) -> None:
         self.failures.append((path, "overdue" if error is None else type(error).__name__))
-
-    def certificate_changed(self, error: str | None) -> None:
-        self.certificates.append(error)

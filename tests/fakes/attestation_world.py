@@ -69,6 +69,8 @@ class Witness:
     challenges: list[str] = field(default_factory=list)
     ends: list[tuple[str | None, str]] = field(default_factory=list)
     calls: list[tuple[str, Any, Any]] = field(default_factory=list)
+    hang_ups: list[str] = field(default_factory=list)
+    faults: list[tuple[str, Exception]] = field(default_factory=list)
     ended_one: asyncio.Event = field(default_factory=asyncio.Event)
 
     def appraised(self, result: Result, *, grant: bool, seconds: float) -> None:
@@ -96,6 +98,12 @@ class Witness:
 
     def called(self, method: str, caller: Any, refusal: Any) -> None:
         self.calls.append((method, caller, refusal))
+
+    def hung_up(self, method: str) -> None:
+        self.hang_ups.append(method)
+
+    def failed(self, method: str, error: Exception) -> None:
+        self.faults.append((method, error))
 
 
 class TestStore(MemoryEnrollmentStore):

@@ -20,8 +20,9 @@ from controller.web.api import ApiLimits, Endpoint
 from controller.web.authentication import Authentication, TokenReviews
 from controller.web.documents import FinalizeRequest, Inventory
 from controller.web.finalize import Finalizer
+from controller.web.listener import HttpServer
 from controller.web.operations import Operation
-from controller.web.server import HttpServer, TlsFiles
+from controller.web.tls import TlsFiles
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.values import Address
 from sandbox.spiffe.ca import InsecureCa
@@ -31,6 +32,7 @@ from tests.builders.ledger import POD, holder, record
 from tests.builders.web_certificates import WebCa
 from tests.fakes.clock import FakeClock
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
+from tests.fakes.listener import SeenConnections
 from tests.fakes.token_reviewer import FakeTokenReviewer, token_of
 
 TD = "example.org"
@@ -46,10 +48,11 @@ BODY = {
 }
 
 
-class ApiWorld:
+class ApiWorld(SeenConnections):
     """What the API is asked about; tests change it."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.clock = FakeClock()
         self.authority = InsecureCa(TD)
         self.roots: tuple[x509.Certificate, ...] = (self.authority.certificate,)
@@ -98,9 +101,6 @@ class ApiWorld:
 
     def finalized(self, caller: str, _request: FinalizeRequest, refusal: Refusal | None) -> None:
         self.calls.append((caller, None if refusal is None else refusal.code.value))
-
-    def certificate_changed(self, _error: str | None) -> None:
-        return
 
     def boottime_ns(self) -> int:
         self.counted += 1
@@ -183,10 +183,11 @@ async def api_world(
     )
     server = HttpServer(
         endpoint.application(),
+        name="api",
         address=Address("127.0.0.1", 0),
         tls=TlsFiles(certificate, key),
         limits=bounds,
-        certificate_changed=world.certificate_changed,
+        observer=world,
         client_roots=lambda: world.roots,
     )
     _, world.port = await server.start()

@@ -1,6 +1,5 @@
 """Stand-ins for what the extender asks and tells: a fleet, a clock, sinks that remember."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from controller.web.verbs import ExtenderVerbs
 from gpuwarden.clock import moment_of
 from tests.builders.fleet_views import NOW_NS
 from tests.builders.scenes import WALL
+from tests.fakes.listener import SeenConnections
 
 
 @dataclass
@@ -73,23 +73,16 @@ class Sink:
         self.decisions.append(decision)
 
 
-@dataclass
-class Measurements:
-    """Remembers what the extender reports."""
+class Measurements(SeenConnections):
+    """Remembers what the extender and its listener report."""
 
-    answers: list[tuple[str, str]] = field(default_factory=list)
-    certificates: list[str | None] = field(default_factory=list)
-    taken: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when new certificate files have been taken."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[tuple[str, str]] = []
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         assert seconds >= 0
         self.answers.append((verb, result))
-
-    def certificate_changed(self, error: str | None) -> None:
-        self.certificates.append(error)
-        if error is None:
-            self.taken.set()
 
 
 def args(pod: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 
 from controller.admission.review import AdmissionHandler, AdmissionRequest, Verdict
-from controller.web.server import HttpServer, Reload, TlsFiles
+from controller.web.listener import HttpServer
+from controller.web.tls import Reload, TlsFiles
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from gpuwarden.settings.values import Address
 from tests.builders.admission_reviews import patch_of, review_json
@@ -74,10 +75,11 @@ async def serving(
     )
     server = HttpServer(
         webhooks.application(),
+        name="admission",
         address=Address("127.0.0.1", 0),
         tls=files,
         limits=bounds,
-        certificate_changed=measurements.certificate_changed,
+        observer=measurements,
     )
     found = Webhooks(ca, files, server, measurements)
     _, found.port = await server.start()

@@ -20,7 +20,9 @@ from controller.web.extender import (
     ListenRefusedError,
     check_listener,
 )
-from controller.web.server import LARGE, Reload
+from controller.web.listener import ConnectionEnd
+from controller.web.server import LARGE
+from controller.web.tls import Reload
 from controller.web.verbs import ExtenderVerbs
 from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
@@ -42,10 +44,17 @@ class Running:
             extender,
             address=LOOPBACK,
             tls=None,
-            certificate_changed=self.measurements.certificate_changed,
+            observer=self.measurements,
             limits=limits,
         )
         self.port = 0
+
+    async def is_busy(self, writer: asyncio.StreamWriter) -> None:
+        """Wait until the request that `writer` has begun is being received."""
+        await writer.drain()
+        async with asyncio.timeout(20):
+            while self.server.busy == 0:  # noqa: ASYNC110 -- the server tells nobody
+                await asyncio.sleep(0.001)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
@@ -218,7 +227,7 @@ async def test_a_slow_body_is_cut_off() -> None:
 
 
 async def test_slow_headers_are_cut_off() -> None:
-    async with serving(idle_s=0.2) as running:
+    async with serving(head_s=0.2) as running:
         reader, writer = await raw(running.port, b"POST /filter HTTP/1.1\r\nHost: ")
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
@@ -255,17 +264,97 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(
             assert answer.status == 200
 
 
-async def test_one_connection_too_many_is_closed() -> None:
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_a_connection_that_is_idle_gives_way_to_a_new_one() -> None:
     async with serving(connections=1) as running:
-        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-        first, first_writer = await raw(running.port, request)
+        first, first_writer = await raw(running.port, GET)
         assert (await first.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        second, second_writer = await raw(running.port, request)
-        assert await _all(second) == b""
-        first_writer.write(request)
-        assert (await first.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        second, second_writer = await raw(running.port, GET)
+        assert (await second.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        assert await _all(first) == b""
+        assert running.measurements.cuts == [ConnectionEnd.GAVE_WAY]
         first_writer.close()
         second_writer.close()
+
+
+async def test_a_connection_that_is_answered_does_not_give_way() -> None:
+    async with serving(connections=1) as running:
+        first, first_writer = await raw(running.port, HEAD % 2 + b"{")
+        await running.is_busy(first_writer)
+        second, second_writer = await raw(running.port, GET)
+        assert await _all(second) == b""
+        assert running.measurements.cuts == [ConnectionEnd.FULL]
+        first_writer.write(b"}")
+        assert (await first.readuntil(b"}")).startswith(b"HTTP/1.1 400")
+        first_writer.close()
+        second_writer.close()
+
+
+async def test_a_crowd_of_silent_connections_does_not_keep_a_request_out() -> None:
+    async with serving(connections=16) as running:
+        crowd = [await raw(running.port, b"POST /filter HTTP/1.1\r\nHost: ") for _ in range(200)]
+        reader, writer = await raw(running.port, GET)
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        assert running.measurements.cuts == [ConnectionEnd.GAVE_WAY] * (200 + 1 - 16)
+        for _, one in (*crowd, (reader, writer)):
+            one.close()
+
+
+async def test_a_head_that_is_dribbled_after_a_request_is_cut_off_too() -> None:
+    async with serving(head_s=0.2) as running:
+        reader, writer = await raw(running.port, GET)
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: ")
+        assert await _all(reader) == b""
+        assert running.measurements.cuts == [ConnectionEnd.NO_REQUEST]
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"POST /filter HTTP/1.1\r\nHost x\r\n\r\n",
+        b"POST /filter HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+    ],
+)
+async def test_framing_that_cannot_be_read_is_counted_and_no_error_of_ours(
+    framing: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as running:
+        reader, writer = await raw(running.port, framing)
+        assert (await _all(reader)).startswith(b"HTTP/1.0 400") or not framing.startswith(b"P")
+        writer.close()
+        assert len(running.measurements.framing) == 1
+    assert [x.getMessage() for x in caplog.records if x.levelname == "ERROR"] == []
+
+
+async def test_a_body_with_broken_chunks_is_refused_and_no_error_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chunked = b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving(receive_s=0.2) as running:
+        for head, more in (
+            (chunked + b"4\r\n{ } \r\n", b"not a length\r\n"),
+            (chunked, b"-1\r\n"),
+            (HEAD % 60_000 + b"{", b""),
+        ):
+            reader, writer = await raw(running.port, head)
+            await running.is_busy(writer)
+            writer.write(more)
+            if not more:
+                writer.transport.abort()
+            assert (await _all(reader)).split(b" ")[1:2] in ([b"400"], [b"408"], [])
+            writer.close()
+        async with asyncio.timeout(20):
+            while len(running.measurements.answers) < 3:  # noqa: ASYNC110 -- as above
+                await asyncio.sleep(0.001)
+        assert {result for _, result in running.measurements.answers} <= {"bad", "slow"}
+    assert [x.getMessage() for x in caplog.records if x.levelname == "ERROR"] == []
 
 
 async def _all(reader: asyncio.StreamReader) -> bytes:

@@ -2,14 +2,23 @@
 
 import asyncio
 import shutil
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from controller.web.extender import (
     Extender,
@@ -18,7 +27,9 @@ from controller.web.extender import (
     ListenRefusedError,
     check_listener,
 )
-from controller.web.server import Reload, ServingTls, TlsFiles, TlsFilesError
+from controller.web.handshakes import HandshakeFailure
+from controller.web.listener import ConnectionEnd
+from controller.web.tls import Reload, ServingTls, TlsFiles, TlsFilesError
 from gpuwarden.settings.values import Address
 from tests.builders.fleet_views import fleet, hash_of, healthy
 from tests.builders.pods import pod_json
@@ -44,25 +55,29 @@ class Tls:
         shutil.copy(pair[1], self.files.private_key)
 
 
-@pytest.fixture
-async def tls(tmp_path: Path) -> AsyncIterator[Tls]:
-    ca, other = WebCa(tmp_path, "ca"), WebCa(tmp_path, "other")
-    files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "clients.pem")
-    shutil.copy(ca.file, tmp_path / "clients.pem")
+@asynccontextmanager
+async def running(
+    folder: Path, clock: Callable[[], datetime] | None = None, **limits: Any
+) -> AsyncIterator[Tls]:
+    """A listener with `limits`; `clock` judges its certificates."""
+    ca, other = WebCa(folder, "ca"), WebCa(folder, "other")
+    files = TlsFiles(folder / "tls.crt", folder / "tls.key", folder / "clients.pem")
+    shutil.copy(ca.file, folder / "clients.pem")
     first = ca.issue("one", server=True)
     shutil.copy(first[0], files.certificate)
     shutil.copy(first[1], files.private_key)
-    limits, measurements = ExtenderLimits(), Measurements()
+    bounds, measurements = ExtenderLimits(**limits), Measurements()
     extender = Extender(
-        World(fleet(healthy("n1"))).verbs(), note=Sink().note, metrics=measurements, limits=limits
+        World(fleet(healthy("n1"))).verbs(), note=Sink().note, metrics=measurements, limits=bounds
     )
     server = ExtenderServer(
         extender,
         address=Address("127.0.0.1", 0),
         tls=files,
-        certificate_changed=measurements.certificate_changed,
-        limits=limits,
+        observer=measurements,
+        limits=bounds,
         reload_s=0.01,
+        now=clock,
     )
     found = Tls(ca, other, files, server, measurements)
     _, found.port = await server.start()
@@ -70,6 +85,12 @@ async def tls(tmp_path: Path) -> AsyncIterator[Tls]:
         yield found
     finally:
         await server.stop(0.5)
+
+
+@pytest.fixture
+async def tls(tmp_path: Path) -> AsyncIterator[Tls]:
+    async with running(tmp_path) as found:
+        yield found
 
 
 def context(tls: Tls, pair: tuple[Path, Path] | None) -> ssl.SSLContext:
@@ -255,3 +276,208 @@ def test_an_open_address_needs_the_client_ca_and_not_only_a_certificate(tmp_path
     with pytest.raises(ListenRefusedError):
         check_listener(Address("", 8000), TlsFiles(*pair))
     check_listener(Address("", 8000), TlsFiles(*pair, tmp_path / "ca.pem"))
+
+
+# --- Handshakes that fail are seen, and keep nobody out
+
+
+async def handshake(tls: Tls, made: ssl.SSLContext | None, sent: bytes = b"") -> None:
+    """One attempt, which fails; then what the listener says of it is there."""
+    tls.measurements.refusal.clear()
+    try:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", tls.port, ssl=made, server_hostname=None if made is None else "localhost"
+        )
+        writer.write(sent)
+        if made is None and not sent:
+            writer.close()
+        else:
+            await reader.read()
+            writer.close()
+    except OSError:
+        pass
+    async with asyncio.timeout(20):
+        await tls.measurements.refusal.wait()
+
+
+def shake_as_other_programs_do(tls: Tls, made: ssl.SSLContext) -> None:
+    """With an alert to the server, which asyncio's own client does not send."""
+    with (
+        socket.create_connection(("127.0.0.1", tls.port)) as connection,
+        made.wrap_socket(connection, server_hostname="localhost"),
+    ):
+        return
+
+
+async def test_the_cause_of_each_failure_is_told_with_the_address(tls: Tls) -> None:
+    assert tls.server.warnings() == ()
+    distrusting = ssl.create_default_context(cafile=str(tls.other.file))
+    distrusting.load_cert_chain(*tls.ca.issue("scheduler"))
+    old = context(tls, tls.ca.issue("old"))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    for made, sent in (
+        (context(tls, None), b""),
+        (context(tls, tls.other.issue("stranger")), b""),
+        (old, b""),
+        (None, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        (None, b""),
+    ):
+        await handshake(tls, made, sent)
+    tls.measurements.refusal.clear()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.to_thread(shake_as_other_programs_do, tls, distrusting)
+    async with asyncio.timeout(20):
+        await tls.measurements.refusal.wait()
+    assert [cause.value for cause, _, _ in tls.measurements.refused] == [
+        "no-certificate",
+        "bad-certificate",
+        "version",
+        "not-tls",
+        "closed",
+        "refused-by-client",
+    ]
+    assert all(peer.startswith("127.0.0.1:") for _, peer, _ in tls.measurements.refused)
+    reasons = [reason for _, _, reason in tls.measurements.refused]
+    assert reasons[0] == "peer did not return a certificate"
+    assert "certificate" in reasons[1]
+    assert reasons[5] == "tlsv1 alert unknown ca"
+    assert tls.measurements.completed == 0
+
+
+async def test_readiness_warns_while_nobody_has_got_in(tls: Tls) -> None:
+    await handshake(tls, context(tls, None))
+    (warning,) = tls.server.warnings()
+    assert warning.startswith("extender: TLS handshakes fail and none has succeeded yet (1 refused")
+    assert "no-certificate, from 127.0.0.1:" in warning
+    async with session(tls, tls.ca.issue("scheduler")) as client:
+        assert await ask(client, tls) == ["n1"]
+    await handshake(tls, context(tls, None))
+    assert tls.server.warnings() == ()
+    assert tls.measurements.completed == 1
+
+
+async def test_a_crowd_of_half_open_handshakes_does_not_keep_a_client_out(tmp_path: Path) -> None:
+    async with running(tmp_path, connections=16) as tls:
+        crowd = [await asyncio.open_connection("127.0.0.1", tls.port) for _ in range(300)]
+        async with session(tls, tls.ca.issue("scheduler")) as client:
+            assert await ask(client, tls) == ["n1"]
+        assert tls.measurements.cuts == [ConnectionEnd.GAVE_WAY] * (300 + 1 - 16)
+        causes = {cause for cause, _, _ in tls.measurements.refused}
+        assert causes == {HandshakeFailure.GAVE_WAY}
+        for _, writer in crowd:
+            writer.close()
+
+
+async def test_a_handshake_that_is_not_finished_is_ended(tmp_path: Path) -> None:
+    async with running(tmp_path, handshake_s=0.1, head_s=0.2) as tls:
+        await handshake(tls, None, b"\x16\x03\x01\x02\x00\x01")
+        assert [cause for cause, _, _ in tls.measurements.refused] == [HandshakeFailure.TIMEOUT]
+
+
+async def test_a_client_that_says_nothing_after_its_handshake_is_ended(tmp_path: Path) -> None:
+    async with running(tmp_path, head_s=0.2) as tls:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1",
+            tls.port,
+            ssl=context(tls, tls.ca.issue("scheduler")),
+            server_hostname="localhost",
+        )
+        with suppress(OSError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        assert tls.measurements.cuts == [ConnectionEnd.NO_REQUEST]
+
+
+# --- A worse certificate never replaces a valid one
+
+
+def days(count: int) -> datetime:
+    return datetime.now(UTC) + timedelta(days=count)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"begins": days(-9), "ends": days(-2)}, "has ended at"),
+        ({"begins": days(2), "ends": days(9)}, "is not valid before"),
+        ({"names": ("elsewhere.example",)}, "is not for 127.0.0.1, localhost"),
+        ({"names": ("127.0.0.1",)}, "is not for localhost"),
+        ({"server": False}, "is not for servers"),
+    ],
+)
+async def test_a_certificate_that_nobody_would_accept_is_not_taken(
+    tls: Tls, changes: dict[str, Any], said: str
+) -> None:
+    tls.install(tls.ca.issue("worse", **{"server": True, **changes}))
+    for _ in range(3):
+        assert tls.server.reload_certificates() is Reload.REFUSED
+    assert await served(tls, tls.ca.issue("scheduler")) == "one"
+    (error,) = tls.measurements.certificates
+    assert error is not None
+    assert said in error
+    (warning,) = tls.server.warnings()
+    assert warning.startswith("extender: new certificate files are not in use: ")
+    tls.install(tls.ca.issue("good", server=True))
+    assert tls.server.reload_certificates() is Reload.CHANGED
+    assert await served(tls, tls.ca.issue("scheduler")) == "good"
+    assert tls.server.warnings() == ()
+
+
+async def test_a_certificate_without_its_chain_is_not_taken(tmp_path: Path) -> None:
+    async with running(tmp_path) as tls:
+        middle = WebCa(tmp_path, "middle", issuer=tls.ca)
+        whole, key = middle.issue("whole", server=True)
+        whole.write_bytes(whole.read_bytes() + middle.file.read_bytes())
+        tls.install((whole, key))
+        assert tls.server.reload_certificates() is Reload.CHANGED
+        tls.install(middle.issue("alone", server=True))
+        assert tls.server.reload_certificates() is Reload.REFUSED
+        assert "comes without its chain" in (tls.measurements.certificates[-1] or "")
+        strange, key = middle.issue("strange", server=True)
+        strange.write_bytes(strange.read_bytes() + tls.other.file.read_bytes())
+        tls.install((strange, key))
+        assert tls.server.reload_certificates() is Reload.REFUSED
+        assert "certificate 2 did not issue" in (tls.measurements.certificates[-1] or "")
+        assert await served(tls, tls.ca.issue("scheduler")) == "whole"
+        tls.install(tls.ca.issue("direct", server=True))
+        assert tls.server.reload_certificates() is Reload.CHANGED
+
+
+async def test_anything_replaces_a_certificate_that_has_ended(tmp_path: Path) -> None:
+    now = days(0)
+    async with running(tmp_path, clock=lambda: now) as tls:
+        now = days(2)
+        (warning,) = tls.server.warnings()
+        assert warning.startswith("extender: the serving certificate has ended at ")
+        tls.install(tls.ca.issue("other", server=True, names=("new.example",), ends=days(9)))
+        assert tls.server.reload_certificates() is Reload.CHANGED
+        assert tls.server.warnings() == ()
+
+
+async def test_a_late_renewal_is_a_warning_and_the_time_left_is_known(tmp_path: Path) -> None:
+    now = days(0)
+    async with running(tmp_path, clock=lambda: now) as tls:
+        assert tls.server.tls is not None
+        assert 86_000 < tls.server.tls.seconds_left() <= 86_400
+        now = days(0) + timedelta(hours=20)
+        (warning,) = tls.server.warnings()
+        assert "extender: the serving certificate ends in" in warning
+        assert "was not renewed" in warning
+
+
+async def test_client_cas_of_which_none_is_valid_are_not_taken(tls: Tls, tmp_path: Path) -> None:
+    ended = WebCa(tmp_path, "ended", begins=days(-9), ends=days(-2))
+    assert tls.files.client_ca is not None
+    shutil.copy(ended.file, tls.files.client_ca)
+    assert tls.server.reload_certificates() is Reload.REFUSED
+    async with session(tls, tls.ca.issue("scheduler")) as client:
+        assert await ask(client, tls) == ["n1"]
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+    certificate, key = WebCa(tmp_path, "ca").issue("one", server=True)
+    loaded = load_pem_private_key(key.read_bytes(), None)
+    encrypted = BestAvailableEncryption(b"secret")
+    key.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encrypted))
+    with pytest.raises(TlsFilesError, match="expected PEM files that fit together"):
+        ServingTls(TlsFiles(certificate, key))

@@ -4,7 +4,7 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -44,6 +44,7 @@ from tests.builders.node_views import (
     node_view,
     past_refusal,
 )
+from tests.fakes.calls import SeenCalls
 from tests.fakes.clock import FakeClock
 from tests.fakes.fleet import FakeFleet
 
@@ -51,19 +52,11 @@ DEADLINE = 10.0
 
 
 @dataclass
-class Calls:
-    seen: list[tuple[str, Caller | None, Refusal | None]] = field(default_factory=list)
-
-    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
-        self.seen.append((method, caller, refusal))
-
-
-@dataclass
 class World:
     path: Path
     fleet: FakeFleet
     clock: FakeClock
-    calls: Calls
+    calls: SeenCalls
     server: RpcServer
     stub: "pb_grpc.FleetServiceAsyncStub"
     channel: aio.Channel
@@ -85,7 +78,7 @@ def _fit(pod: bytes, namespace: str) -> pb.FitPodResponse:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    fleet, clock, calls = FakeFleet(), FakeClock(boottime=50 * S), Calls()
+    fleet, clock, calls = FakeFleet(), FakeClock(boottime=50 * S), SeenCalls()
     records: dict[str, EnrollmentRecord] = {}
     policy = [DEFAULT_POLICY]
     readiness = [Readiness((), ())]
@@ -387,8 +380,8 @@ class Somebody:
 
 async def _served_as(
     tmp_path: Path, caller: Caller | Refusal, clock: FakeClock, world: World
-) -> tuple[RpcServer, Calls]:
-    calls = Calls()
+) -> tuple[RpcServer, SeenCalls]:
+    calls = SeenCalls()
     service = FleetServicer(
         world.fleet,
         clock,

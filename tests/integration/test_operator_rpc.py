@@ -29,6 +29,7 @@ from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.error_metadata import FIELD_KEY, REASON_KEY
 from gpuwarden.wire.v1 import operator_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2_grpc as pb_grpc
+from tests.fakes.calls import SeenCalls
 from tests.fakes.clock import FakeClock
 
 DEADLINE = 10.0
@@ -73,11 +74,6 @@ class FakeReleases(ReleaseService):
         return self.answer
 
 
-class Unobserved:
-    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
-        del method, caller, refusal
-
-
 @dataclass
 class World:
     operator_service: FakeOperatorService
@@ -102,7 +98,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     server = local_server(
         path=tmp_path / "fleet.sock",
         interceptor=AuthorizationInterceptor(
-            authenticate=authenticate, observer=Unobserved(), clock=FakeClock()
+            authenticate=authenticate, observer=SeenCalls(), clock=FakeClock()
         ),
         services=(lambda s: pb_grpc.add_OperatorServiceServicer_to_server(service, s),),
     )

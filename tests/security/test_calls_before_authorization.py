@@ -10,14 +10,13 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
-from structlog.testing import capture_logs
 
-from controller.access import LOCAL, Caller
+from controller.access import LOCAL
 from controller.rpc.interceptor import AuthorizationInterceptor, local_caller
 from controller.rpc.server import AddService, local_server
 from gpuwarden.reasons import ReasonCode, Refusal
-from gpuwarden.telemetry.names import Event
 from gpuwarden.wire.error_metadata import REASON_KEY
+from tests.fakes.calls import SeenCalls
 from tests.fakes.clock import FakeClock
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -26,21 +25,20 @@ WATCH = "/grpc.health.v1.Health/Watch"
 DEADLINE = 5.0
 
 
-class _NobodyListens:
-    def called(self, method: str, caller: Caller | None, refusal: Refusal | None) -> None:
-        """Nothing to tell."""
-
-
 def _stranger(_context: object, _now: datetime, /) -> Refusal:
     return Refusal(ReasonCode.PEER_ROLE_UNKNOWN, "nobody we know")
 
 
 @asynccontextmanager
 async def _serving(
-    path: Path, authenticate: Any, services: tuple[AddService, ...] = (), **limits: Any
+    path: Path,
+    authenticate: Any,
+    services: tuple[AddService, ...] = (),
+    observer: SeenCalls | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Any]:
     interceptor = AuthorizationInterceptor(
-        authenticate=authenticate, observer=_NobodyListens(), clock=FakeClock(), **limits
+        authenticate=authenticate, observer=observer or SeenCalls(), clock=FakeClock(), **limits
     )
     server = local_server(path=path / "s", interceptor=interceptor, services=services)
     await server.start()
@@ -95,13 +93,13 @@ async def test_a_fault_is_reported_without_its_text(tmp_path: Path) -> None:
         handlers: dict[str, Any] = {method: grpc.unary_unary_rpc_method_handler(_fails)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
-    async with _serving(tmp_path, local_caller(LOCAL), services=(add,)) as channel:
-        with capture_logs() as lines:
-            call = channel.unary_unary(LIST)(b"", timeout=DEADLINE)
-            await call.code()
+    calls = SeenCalls()
+    async with _serving(tmp_path, local_caller(LOCAL), (add,), calls) as channel:
+        call = channel.unary_unary(LIST)(b"", timeout=DEADLINE)
         assert await call.code() is grpc.StatusCode.INTERNAL
         assert "read" not in await call.details()
-    assert [(line["event"], line["exc_info"]) for line in lines] == [(Event.RPC_FAILED, True)]
+    ((failed, error),) = calls.faults
+    assert (failed, type(error)) == (LIST, ValueError)
 
 
 async def _reason(channel: Any) -> object:

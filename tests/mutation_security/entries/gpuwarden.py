@@ -63,4 +63,14 @@ ENTRIES: Final = (
         "        if False:",
         "tests/unit/gpuwarden/telemetry/test_logs.py::test_what_is_called_a_secret_never_comes_out",
     ),
+    one(
+        "log-lines-are-limited",
+        "gpuwarden/telemetry/limited.py",
+        "if not (budget.has_one(now) and self._all.has_one(now)):",
+        "if False:",
+        "tests/unit/gpuwarden/telemetry/test_limited.py"
+        "::test_one_key_writes_few_lines_and_then_says_how_many_were_left_out",
+        "tests/unit/controller/recorders/test_trust.py"
+        "::test_invented_alarms_of_one_node_are_few_lines_and_no_errors",
+    ),
 )

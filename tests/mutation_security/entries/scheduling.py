@@ -58,7 +58,7 @@ ENTRIES: Final = (
     ),
     one(
         "extender-mtls",
-        "controller/web/server.py",
+        "controller/web/tls.py",
         "context.verify_mode = ssl.CERT_REQUIRED",
         "context.verify_mode = ssl.CERT_OPTIONAL",
         f"{EXTENDER_TLS}::test_nobody_else_is",
@@ -142,10 +142,26 @@ ENTRIES: Final = (
     ),
     one(
         "extender-tickets",
-        "controller/web/server.py",
+        "controller/web/tls.py",
         "context.num_tickets = 0",
         "context.num_tickets = 2",
         f"{EXTENDER_TLS}::test_a_session_cannot_be_resumed",
+    ),
+    one(
+        "serving-certificate-stays",
+        "controller/web/tls.py",
+        "if fault_of(in_use.chain, now) is None:",
+        "if False:",
+        f"{EXTENDER_TLS}::test_a_certificate_that_nobody_would_accept_is_not_taken",
+        f"{EXTENDER_TLS}::test_a_certificate_without_its_chain_is_not_taken",
+    ),
+    one(
+        "silent-connections-give-way",
+        "controller/web/listener.py",
+        "other = table.in_the_way()",
+        "other = None",
+        f"{EXTENDER_TLS}::test_a_crowd_of_half_open_handshakes_does_not_keep_a_client_out",
+        f"{EXTENDER_HTTP}::test_a_crowd_of_silent_connections_does_not_keep_a_request_out",
     ),
     one(
         "requirements-fail-closed",

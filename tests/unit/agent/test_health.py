@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ ROUTES = {
 
 
 @asynccontextmanager
-async def serving(request_s: float = 5.0, host: str = "127.0.0.1") -> AsyncIterator[Address]:
-    server = HealthServer(Address(host, 0), ROUTES, request_s=request_s)
+async def serving(host: str = "127.0.0.1", **options: Any) -> AsyncIterator[Address]:
+    server = HealthServer(Address(host, 0), ROUTES, **options)
     address = await server.start()
     try:
         yield Address(host or "127.0.0.1", address.port)
@@ -84,17 +85,28 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
         assert (await exchange(address, b"GET /ok HTTP/1.1\r\n\r\n")).endswith(b"fine\n")
 
 
-async def test_connections_are_bounded_and_cut_at_the_end() -> None:
-    async with serving() as address:
+async def test_silent_connections_give_way_and_are_cut_at_the_end() -> None:
+    cuts: list[str] = []
+    async with serving(cut=cuts.append) as address:
         held = [
             await asyncio.open_connection(address.host, address.port)
-            for _ in range(MAX_CONNECTIONS)
+            for _ in range(MAX_CONNECTIONS + 40)
         ]
-        assert await exchange(address, b"GET /ok HTTP/1.1\r\n\r\n") == b""
+        for _ in range(30):
+            answer = await exchange(address, b"GET /ok HTTP/1.1\r\n\r\n")
+            assert answer.endswith(b"fine\n")
+        assert set(cuts) == {"gave-way"}
     for reader, writer in held:
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
+
+
+async def test_a_connection_without_a_request_in_time_is_counted() -> None:
+    cuts: list[str] = []
+    async with serving(request_s=0.02, cut=cuts.append) as address:
+        assert await exchange(address, b"GET /ok") == b""
+        assert cuts == ["no-request"]
 
 
 async def test_an_empty_host_is_every_address() -> None:

@@ -108,3 +108,9 @@ def test_a_step_is_suspect_and_drift_is_not(elapsed: int, step: int, suspect: bo
     now, wall = (100 + elapsed) * S, (5000 + elapsed + step) * S
     assert ANCHOR.suspect(now, wall) is suspect
     assert ANCHOR.offset_ns(now, wall) == step * S
+
+
+def test_what_listeners_warn_of_is_a_warning() -> None:
+    now = readiness(replace(READY, listener_warnings=("admission: nobody gets in",)))
+    assert now.ready
+    assert now.warnings == ("admission: nobody gets in",)

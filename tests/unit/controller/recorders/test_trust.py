@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from controller.spire.facts import ADMIN_WARNING
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.model import LogAlarm
 from gpuwarden.reasons import ReasonCode, Refusal
+from gpuwarden.telemetry.limited import BURST
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.builders.evidence import NODE, Scene
@@ -319,3 +321,34 @@ def test_too_many_rights_are_a_warning(bench: Bench) -> None:
     bench.recorder.excessive()
     assert bench.logs[0]["log_level"] == "warning"
     assert bench.logs[0]["warning"] == ADMIN_WARNING
+
+
+def test_invented_alarms_of_one_node_are_few_lines_and_no_errors() -> None:
+    bench = AlarmBench()
+    with structlog.testing.capture_logs() as logs:
+        for number in range(1800):
+            bench.alarms.told("n1", "spiffe://x", (alarm(origin=f"lab/{number}"),))
+    assert [line["log_level"] for line in logs] == ["warning"] * BURST
+    told = bench.instruments.registry.get_sample_value(
+        "gpuwarden_audit_witness_alarms_told_total", {"code": "LOG_RESET"}
+    )
+    assert told == 1800
+
+
+def test_refusals_that_one_peer_repeats_are_few_lines_and_all_counted() -> None:
+    workbench = Workbench()
+    denied = Refusal(ReasonCode.ROLE_DENIED, "no")
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(500):
+            workbench.recorder.called("/made.up/Name", None, denied)
+            workbench.recorder.appraised(
+                refused(Refusal(ReasonCode.SIG_INVALID, "x"), NODE), grant=False, seconds=0.0
+            )
+            workbench.recorder.hung_up("/made.up/Name")
+            workbench.recorder.failed("/made.up/Name", ValueError("x"))
+    assert Counter(line["event"] for line in logs) == dict.fromkeys(
+        ("rpc.denied", "evidence.refused", "rpc.failed"), BURST
+    )
+    assert workbench.value("rpc_calls_total", method="unknown", code="ROLE_DENIED") == 500
+    assert workbench.value("rpc_hang_ups_total", method="unknown") == 500
+    assert workbench.value("evidence_total", code="SIG_INVALID") == 500
