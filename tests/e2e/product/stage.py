@@ -2,11 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.waiting import until
+from tests.e2e.product.controller import Controller
 from tests.e2e.product.installation import Installation
+
+_HEARD_OF: Final = ("eligible", "refused")
+"""States that need evidence from a node."""
+_AGENTS_S: Final = 120.0
+"""Back-off of an agent included."""
 
 
 class Stage:
@@ -16,6 +23,10 @@ class Stage:
         self.lab = lab
         self.gpuwarden = installation
         self.pods = lab.pods
+
+    @property
+    def _controllers(self) -> list[Controller]:
+        return self.gpuwarden.controllers
 
     def is_bound(self, name: str) -> bool:
         """Whether the pod has a node by now."""
@@ -39,13 +50,19 @@ class Stage:
 
     @contextmanager
     def without_controllers(self) -> Iterator[None]:
-        """Every controller is down; afterwards they are back and ready."""
-        for one in self.gpuwarden.controllers:
+        """Every controller is down; afterwards they are back, and have heard of the same nodes."""
+        known = [(one, state, one.nodes(state)) for one in self._controllers for state in _HEARD_OF]
+        for one in self._controllers:
             one.stop()
         try:
             until("nobody is ready", lambda: self.gpuwarden.service.ready == 0)
             yield
         finally:
-            for one in self.gpuwarden.controllers:
+            for one in self._controllers:
                 one.resume_service()
             until("somebody is ready", lambda: self.gpuwarden.service.ready)
+            until(
+                "agents are back",
+                lambda: all(one.nodes(state) >= count for one, state, count in known),
+                timeout_s=_AGENTS_S,
+            )
