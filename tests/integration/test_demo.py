@@ -112,8 +112,8 @@ SECURITY_MUTATIONS = (
     SecurityMutation(
         "swap",
         "controller/verifier/inventory.py",
-        "            for x in _changes(question.evidence.inventory, question.enrolled_gpus)\n",
-        "            for x in ()\n",
+        "        *(Refusal(ReasonCode.INVENTORY_CHANGED, x) for x in _changes(question)),\n",
+        "",
     ),
     SecurityMutation(
         "way-back",
