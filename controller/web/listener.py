@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
         self._handshake: asyncio.Task[None] | None = None
         self._handler: asyncio.Protocol | None = None
         self._early = bytearray()
-        """What came in the moment between the end of the handshake and the handler."""
+        """What came before somebody could take it: TLS at first, then the handler."""
         self._cut: ConnectionEnd | None = None
         self.peer = ""
 
@@ -150,14 +150,18 @@ class _Connection(asyncio.Protocol):
 
     async def _shake_hands(self, raw: asyncio.Transport, tls: ServingTls) -> None:
         loop, secure, error = asyncio.get_running_loop(), None, None
-        try:
-            secure = await loop.start_tls(
+        starting = loop.create_task(
+            loop.start_tls(
                 raw,
                 self,
                 tls.context,
                 server_side=True,
                 ssl_handshake_timeout=self._listener.limits.handshake_s,
             )
+        )
+        loop.call_soon(self._pass_hello_on, raw)
+        try:
+            secure = await starting
         except asyncio.CancelledError:
             if self._cut in _CUT_AS:
                 self._fail(_CUT_AS[self._cut], f"ended by this side: {self._cut}")
@@ -174,6 +178,21 @@ class _Connection(asyncio.Protocol):
         self._raw = secure
         self._listener.greeted(self)
         self._serve(secure)
+
+    def _pass_hello_on(self, raw: asyncio.Transport) -> None:
+        """Give TLS what came before it took the connection over, which reads nothing meanwhile.
+
+        uvloop reads a new connection in the same turn in which it is made.
+        """
+        if raw.get_protocol() is self:  # it has ended before TLS began
+            return
+        tls = cast("asyncio.BufferedProtocol", raw.get_protocol())
+        while self._early:
+            room = memoryview(cast("bytearray", tls.get_buffer(len(self._early))))
+            count = min(len(room), len(self._early))
+            room[:count] = self._early[:count]
+            del self._early[:count]
+            tls.buffer_updated(count)
 
     def _fail(self, cause: HandshakeFailure, reason: str) -> None:
         self._listener.refused(cause, self.peer, reason)

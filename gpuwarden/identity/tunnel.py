@@ -102,6 +102,7 @@ class Tunnel:
         self._directory: Path | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def target(self) -> str:
@@ -130,6 +131,7 @@ class Tunnel:
 
     async def close(self) -> None:
         """Take no more connections, end those that are open, remove the socket."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -144,6 +146,9 @@ class Tunnel:
             self._directory = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:  # accepted while the server closed
+            writer.transport.abort()
+            return
         # A task made here: Python 3.11's own logs an error for each one that is cancelled.
         task = asyncio.create_task(self._connection(reader, writer))
         self._connections.add(task)

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -354,6 +355,46 @@ async def test_readiness_warns_while_nobody_has_got_in(tls: Tls) -> None:
     await handshake(tls, context(tls, None))
     assert tls.server.warnings() == ()
     assert tls.measurements.completed == 1
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_hello_that_is_there_before_the_connection_is_accepted_is_answered(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The controller runs on uvloop, which reads a connection before anybody else has a turn."""
+
+    async def shake_hands() -> list[str | None]:
+        async with running(tmp_path) as tls:
+            made = context(tls, tls.ca.issue("scheduler"))
+            eager = [EagerClient(made, tls.port) for _ in range(20)]
+            return [await client.finished() for client in eager]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert set(runner.run(shake_hands())) == {"TLSv1.3"}
+
+
+class EagerClient:
+    """Sends its hello at once: the loop has had no turn since it connected."""
+
+    def __init__(self, made: ssl.SSLContext, port: int) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        with suppress(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.sendall(self._outgoing.read())
+        self._socket.setblocking(False)
+
+    async def finished(self) -> str | None:
+        """The version of TLS once hands are shaken; None where the server hangs up."""
+        loop = asyncio.get_running_loop()
+        with self._socket:
+            while chunk := await loop.sock_recv(self._socket, 1 << 16):
+                self._incoming.write(chunk)
+                with suppress(ssl.SSLWantReadError):
+                    self._tls.do_handshake()
+                    return self._tls.version()
+        return None
 
 
 async def test_a_crowd_of_half_open_handshakes_does_not_keep_a_client_out(tmp_path: Path) -> None:
