@@ -39,6 +39,9 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a mode 0700 directory is made below i
 _BUFFER = 64 * 1024
 _UCRED = struct.Struct("3i")
 _MAX_CONNECTIONS = 8
+_ACCEPTING_TURNS = 4
+"""Turns of the loop in which a connection becomes a task; asyncio loses one whose server closes
+in between."""
 _SHOWN_TEXT = 200
 
 
@@ -102,7 +105,6 @@ class Tunnel:
         self._directory: Path | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     @property
     def target(self) -> str:
@@ -130,15 +132,16 @@ class Tunnel:
         await self.close()
 
     async def close(self) -> None:
-        """Take no more connections, end those that are open, remove the socket."""
-        self._closed = True
+        """Remove the socket, end the connections that are open, and those on their way."""
+        self._remove_directory()
         if self._server is not None:
+            for _ in range(_ACCEPTING_TURNS):
+                await asyncio.sleep(0)
             self._server.close()
         for task in self._connections:
             task.cancel()
         if self._connections:
             await asyncio.wait(self._connections)
-        self._remove_directory()
 
     def _remove_directory(self) -> None:
         if self._directory is not None:
@@ -146,21 +149,14 @@ class Tunnel:
             self._directory = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._closed:  # accepted while the server closed
-            writer.transport.abort()
-            return
         # A task made here: Python 3.11's own logs an error for each one that is cancelled.
         task = asyncio.create_task(self._connection(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        # Not in the coroutine: one that is cancelled before its first step runs no line of it.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._serve(reader, writer)
-        finally:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             self._check_local(writer)
             far_reader, far_writer = await self._dial()

@@ -267,6 +267,20 @@ async def test_closing_the_tunnel_ends_streams_and_leaves_nothing_behind(
         _ = tunnel.target
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_connection_that_is_accepted_while_the_tunnel_closes_is_ended(turns: int) -> None:
+    """However far its acceptance has come; the far end answers nobody."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket(socket.AF_UNIX) as client:
+        async with Tunnel(CLIENT, "127.0.0.1", silent.getsockname()[1], EXPECTED) as tunnel:
+            client.connect(tunnel.target.removeprefix("unix:"))
+            client.setblocking(False)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 5) == b""
+
+
 async def test_a_directory_that_is_gone_already_does_not_matter(tmp_path: Path) -> None:
     async with Tunnel(CLIENT, "127.0.0.1", 1, EXPECTED, directory=tmp_path):
         shutil.rmtree(contents(tmp_path)[0])
