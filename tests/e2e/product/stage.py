@@ -10,8 +10,8 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.controller import Controller
 from tests.e2e.product.installation import Installation
 
-_HEARD_OF: Final = ("eligible", "refused")
-"""States that need evidence from a node."""
+_KNOWN: Final = (("eligible",), ("refused", "revoked", "quarantined"))
+"""States that need evidence from a node; a refused one may come back as revoked."""
 _AGENTS_S: Final = 120.0
 """Back-off of an agent included."""
 
@@ -51,7 +51,9 @@ class Stage:
     @contextmanager
     def without_controllers(self) -> Iterator[None]:
         """Every controller is down; afterwards they are back, and have heard of the same nodes."""
-        known = [(one, state, one.nodes(state)) for one in self._controllers for state in _HEARD_OF]
+        known = [
+            (one, states, _nodes(one, states)) for one in self._controllers for states in _KNOWN
+        ]
         for one in self._controllers:
             one.stop()
         try:
@@ -63,6 +65,10 @@ class Stage:
             until("somebody is ready", lambda: self.gpuwarden.service.ready)
             until(
                 "agents are back",
-                lambda: all(one.nodes(state) >= count for one, state, count in known),
+                lambda: all(_nodes(one, states) >= count for one, states, count in known),
                 timeout_s=_AGENTS_S,
             )
+
+
+def _nodes(controller: Controller, states: tuple[str, ...]) -> int:
+    return sum(controller.nodes(state) for state in states)
