@@ -428,6 +428,16 @@ class TestBadNews:
         scene = Scene(ca=CA, failure_notice=True, evidence={"failures": failures})
         assert refused(scene.run()).code is ReasonCode.MSG_MALFORMED
 
+    @pytest.mark.parametrize("changes", [{"failures": "48"}, {"extra": 1}])
+    def test_a_notice_of_several_failures_in_another_form_is_malformed(
+        self, changes: dict[str, object]
+    ) -> None:
+        scene = Scene(ca=CA, failure_notice=True, evidence={"failures": (failure(),)})
+        stream = scene.opened()
+        scene.payload = with_fields(_payload(scene, stream), changes)
+        result = refused(scene.answer(stream))
+        assert (result.code, result.effect) == (ReasonCode.MSG_MALFORMED, Effect.TRANSIENT)
+
     def test_at_most_64_failures_are_taken_at_once(self) -> None:
         failures = (failure(),) * MAX_FAILURES
         scene = Scene(ca=CA, failure_notice=True, evidence={"failures": failures})
