@@ -1,7 +1,7 @@
 """Opens regular files only, and never waits for it: for folders in which others can put things.
 
-Opening a named pipe waits for its other end, for ever. In its place, or that of a device, socket or
-folder, there is an OSError that says what was found.
+Opening a named pipe waits for its other end without limit. For a pipe, device, socket or folder
+there is an OSError that says what was found.
 """
 
 import errno

@@ -135,7 +135,7 @@ def consequence(call: str, error: str) -> Consequence:
     """What it costs that `call` returned `error`, of a library that was initialised.
 
     That the driver is gone is believed of a call about the host. A GPU that says so is lost, and
-    the session is begun anew: if the driver is gone, `nvmlInitWithFlags` says it then.
+    a new session begins: if the driver is gone, `nvmlInitWithFlags` reports it.
     """
     row = ROWS[call]
     if error in row.absent:

@@ -211,6 +211,6 @@ class Pids:
 
 def pids(processes: list[Any]) -> Pids:
     """Process ids of a list of running processes."""
-    told = tuple(process.pid for process in processes)
-    known = tuple(pid for pid in told if is_pid(pid))
-    return Pids(known, odd=known != told)
+    listed = tuple(process.pid for process in processes)
+    known = tuple(pid for pid in listed if is_pid(pid))
+    return Pids(known, odd=known != listed)

@@ -70,7 +70,7 @@ class GpuEvent:
         return self.kind, self.gpu, self.xid
 
     def includes(self, other: "GpuEvent") -> bool:
-        """Whether whoever knows this one needs not be told of `other`."""
+        """Whether whoever knows this one need not hear of `other`."""
         return self.key == other.key and other.happened_ms <= self.happened_ms
 
 

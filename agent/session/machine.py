@@ -262,7 +262,7 @@ class State:
     """What that notice named, until its verdict comes."""
     queue: tuple[GpuEvent, ...] = ()
     """GPU events that wait for a spare nonce, oldest first, one of each key."""
-    told: tuple[tuple[GpuEvent, int], ...] = ()
+    acknowledged: tuple[tuple[GpuEvent, int], ...] = ()
     """What was acknowledged lately, and when."""
 
     @property
@@ -377,9 +377,9 @@ def _after_notice_verdict(state: State, verdict: Verdict, now_ns: int) -> Step:
     named = state.in_flight
     state = replace(state, in_flight=())
     if verdict.accepted:
-        told = tuple((x, at) for x, at in state.told if now_ns < at + REPEAT_NS)
-        told = (*told, *((x, now_ns) for x in named))
-        return replace(state, told=told), (Acknowledged(named),)
+        acknowledged = tuple((x, at) for x, at in state.acknowledged if now_ns < at + REPEAT_NS)
+        acknowledged = (*acknowledged, *((x, now_ns) for x in named))
+        return replace(state, acknowledged=acknowledged), (Acknowledged(named),)
     queue = named
     for event in state.queue:
         queue = merged(queue, event)
@@ -387,7 +387,7 @@ def _after_notice_verdict(state: State, verdict: Verdict, now_ns: int) -> Step:
 
 
 def _send_or_queue(state: State, event: GpuEvent, now_ns: int) -> Step:
-    if any(x.includes(event) for x in (*state.in_flight, *(x for x, _ in state.told))):
+    if any(x.includes(event) for x in (*state.in_flight, *(x for x, _ in state.acknowledged))):
         return state, ()
     return _send_waiting(replace(state, queue=merged(state.queue, event)), now_ns)
 
@@ -395,7 +395,7 @@ def _send_or_queue(state: State, event: GpuEvent, now_ns: int) -> Step:
 def _send_waiting(state: State, now_ns: int) -> Step:
     if not state.has_spare or state.in_flight:
         return state, ()
-    recent = {x.key for x, at in state.told if now_ns < at + REPEAT_NS}
+    recent = {x.key for x, at in state.acknowledged if now_ns < at + REPEAT_NS}
     ripe = [x for x in state.queue if x.key not in recent]
     named = tuple(ripe[: MAX_FAILURES if state.wants_failures else 1])
     if not named:

@@ -119,25 +119,29 @@ class EvidenceStore:
             self._free(self._limit - self._limit // _SLACK, spare=path)
 
     def _begin(self, day: str, age: int | None) -> None:
-        """Begin a day: what is too old goes, what is left is counted."""
+        """Begin a day: what is too old goes, what is left is counted.
+
+        Nothing is written before that: on a full disk it makes the room.
+        """
         private_folder(self._folder)
-        private_folder(self._folder / day)
         if age is not None:
-            self._take_ages(day, age)
+            self._ages = self._known_ages(age) | {day: age}
         for folder in self._days():
             private_folder(folder)
             if age is not None and age - self._ages[folder.name] > self._retention_s + DAY_S:
-                self._bytes_of(folder, remove=True)
-        self._bytes = sum(self._bytes_of(folder) for folder in self._days())
+                _remove_day(folder)
+        private_folder(self._folder / day)
+        if age is not None:
+            self._write_ages()
+        self._bytes = sum(_size(path) for folder in self._days() for path in _files(folder))
         self._day, self._begun = day, age or 0
 
-    def _take_ages(self, day: str, age: int) -> None:
-        """Read what is known of the days, and write what is known now.
-
-        A day of which nothing is known, or nothing that can be true, counts from now.
-        """
+    def _known_ages(self, age: int) -> dict[str, int]:
+        """A day of which nothing is known, or nothing that can be true, counts from now."""
         known = _read_ages(self._folder / AGES)
-        self._ages = {x.name: min(known.get(x.name, age), age) for x in self._days()} | {day: age}
+        return {x.name: min(known.get(x.name, age), age) for x in self._days()}
+
+    def _write_ages(self) -> None:
         fresh = self._folder / f"{AGES}.new"
         with open_new(fresh) as file:
             file.write(json.dumps(self._ages, sort_keys=True).encode())
@@ -159,18 +163,6 @@ class EvidenceStore:
         found = (path for path in self._folder.iterdir() if _DAY.fullmatch(path.name))
         days = [path for path in found if path.is_dir() and not path.is_symlink()]
         return sorted(days, key=lambda path: (self._ages.get(path.name, 0), path.name))
-
-    @staticmethod
-    def _bytes_of(folder: Path, *, remove: bool = False) -> int:
-        """What the files of a day hold; removes them if told to."""
-        total = 0
-        for path in _files(folder):
-            total += _size(path)
-            if remove:
-                path.unlink()
-        if remove:
-            _remove_if_empty(folder)
-        return total
 
 
 def _read_ages(path: Path) -> dict[str, int]:
@@ -197,6 +189,12 @@ def _write(path: Path, data: bytes) -> None:
 def _files(folder: Path) -> list[Path]:
     """All but folders, which are not ours."""
     return [path for path in folder.iterdir() if path.is_symlink() or not path.is_dir()]
+
+
+def _remove_day(folder: Path) -> None:
+    for path in _files(folder):
+        path.unlink()
+    _remove_if_empty(folder)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -87,7 +87,7 @@ class TrustRecorder:
             case Accepted():
                 self._count(ReasonCode.ACCEPTED, seconds)
                 actor, alarms = str(result.stream.peer), result.evidence.log_alarms
-                self.alarms.told(result.node, actor, alarms)
+                self.alarms.report(result.node, actor, alarms)
                 if grant:
                     self._grants.inc()
                     self._log.info(
@@ -238,13 +238,13 @@ class WitnessAlarms:
         self._gauge = instruments.gauge(names.AUDIT_WITNESS_ALARMS)
         self._audit = audit
         self._log = LimitedLog(logger("attestation"), instruments)
-        self._told = instruments.counter(names.AUDIT_WITNESS_ALARMS_TOLD)
+        self._raised = instruments.counter(names.AUDIT_WITNESS_ALARMS_RAISED)
         self._nodes: dict[str, frozenset[tuple[str, str]]] = {}
         """Node -> origins and codes that it reports."""
         self._recorded: Counter[tuple[str, str]] = Counter()
         self._show()
 
-    def told(self, node: str, actor: str, alarms: tuple[LogAlarm, ...]) -> None:
+    def report(self, node: str, actor: str, alarms: tuple[LogAlarm, ...]) -> None:
         """Accepted evidence of a node carries these alarms."""
         known = self._nodes.get(node, frozenset())
         alarms = tuple(alarm for alarm in alarms if alarm.code in CODES)
@@ -263,12 +263,13 @@ class WitnessAlarms:
     def accusing(self) -> Mapping[str, tuple[str, ...]]:
         """Nodes whose last evidence carries alarms, with the codes."""
         return {
-            node: tuple(sorted({code for _, code in told})) for node, told in self._nodes.items()
+            node: tuple(sorted({code for _, code in alarms}))
+            for node, alarms in self._nodes.items()
         }
 
     def _record_alarm(self, node: str, actor: str, alarm: LogAlarm) -> None:
         detail = alarm.detail[:_ALARM_TEXT]
-        self._told.labels(alarm.code).inc()
+        self._raised.labels(alarm.code).inc()
         self._log.warning(
             Event.LOG_ALARM,
             key=(node, alarm.code),
@@ -301,7 +302,7 @@ class WitnessAlarms:
 
     def _show(self) -> None:
         for code in CODES:
-            telling = sum(any(c == code for _, c in told) for told in self._nodes.values())
+            telling = sum(any(c == code for _, c in alarms) for alarms in self._nodes.values())
             self._gauge.labels(code).set(telling)
 
 

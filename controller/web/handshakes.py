@@ -86,18 +86,16 @@ def reason_of(error: BaseException | None) -> str:
 
 @dataclass(slots=True)
 class HandshakeRecord:
-    """What one listener remembers: whether anybody got in, and who did not since then."""
+    """What one listener remembers: whether anybody got in, and who did not."""
 
-    accepted: int = 0
+    has_accepted: bool = False
     refused: int = 0
-    """Since the last that was accepted."""
     last: str = ""
     """Cause, address and reason of the last refusal."""
 
     def accept(self) -> None:
         """A handshake ended well."""
-        self.accepted += 1
-        self.refused = 0
+        self.has_accepted = True
 
     def refuse(self, cause: HandshakeFailure, peer: str, reason: str) -> None:
         """A handshake failed."""
@@ -107,7 +105,7 @@ class HandshakeRecord:
 
     def warning(self) -> str | None:
         """What readiness says while nobody got in and somebody was refused."""
-        if self.accepted or not self.refused:
+        if self.has_accepted or not self.refused:
             return None
         return (
             f"TLS handshakes fail and none has succeeded yet ({self.refused} refused, the last:"

@@ -1,4 +1,4 @@
-"""HTTP listeners: TLS, bounds on connections and on the time they may take, and who is told.
+"""HTTP listeners: TLS, bounds on connections and on the time they may take, and what is reported.
 
 A connection that brings no whole request is ended after seconds, and gives way when there is no
 room for another. What a client does is counted and never an error of the controller. What is

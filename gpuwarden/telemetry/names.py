@@ -441,10 +441,10 @@ AUDIT_WITNESS_ALARMS = _gauge(
     "Nodes whose agents accuse an audit log, by code (CHECKPOINT_INCONSISTENT, LOG_RESET).",
     "code",
 )
-AUDIT_WITNESS_ALARMS_TOLD = _counter(
-    "audit_witness_alarms_told",
+AUDIT_WITNESS_ALARMS_RAISED = _counter(
+    "audit_witness_alarms_raised",
     _C,
-    "Alarms about audit logs that agents have raised anew, by code; any node can raise them.",
+    "Alarms about audit logs that agents have newly raised, by code; any node can raise them.",
     "code",
 )
 

@@ -89,7 +89,7 @@ class SupportScene:
             self.streams.add(node, Stream())
         self.alarms = WitnessAlarms(self.instruments, RecordingAudit())
         alarm = LogAlarm("CHECKPOINT_INCONSISTENT", *[self.text] * 5)
-        self.alarms.told("bad", self.text, (alarm,))
+        self.alarms.report("bad", self.text, (alarm,))
         self.fleet = self._fleet()
         self.audit = FakeAudit(
             Condition(available=False, low=True, reason=f"No space left on device: {self.text}"),

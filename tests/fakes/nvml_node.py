@@ -82,7 +82,7 @@ class NvmlNode:
         return source
 
     async def end(self, source: NvmlInventorySource) -> None:
-        """End one source before the others; only with no session left is hardware listed anew."""
+        """End one source before the others; only with no session left is hardware listed again."""
         self._sources.remove(source)
         await source.aclose()
 

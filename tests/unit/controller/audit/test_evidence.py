@@ -146,6 +146,13 @@ def test_a_day_of_which_nothing_is_known_counts_from_now(folder: Path, ages: byt
     assert name(ONE) not in Kept(folder, days=2, age=104).take(later(2, 3)).names()
 
 
+def test_what_is_too_old_makes_room_before_anything_is_written(folder: Path) -> None:
+    Kept(folder, days=2, age=0).take(ONE)
+    (folder / "evidence" / "ages.new").mkdir()  # what is written there fails, as on a full disk
+    full = Kept(folder, days=2, age=4).take(later(4, 2))
+    assert (full.names(), full.lost) == ([], 1)
+
+
 def test_a_day_is_never_from_after_now(folder: Path) -> None:
     Kept(folder, days=2, age=0).take(ONE)
     ages = json.dumps({day(ONE): 10**12})

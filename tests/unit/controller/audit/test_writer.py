@@ -532,7 +532,7 @@ def test_a_finished_file_is_kept_for_the_retention_to_the_second(folder: Path) -
 
 @pytest.mark.parametrize("years", [-10, 10])
 def test_a_wall_clock_that_jumps_makes_nothing_old(folder: Path, years: int) -> None:
-    """Nor do the times of the files, which a copy or a backup sets anew."""
+    """Nor do the times of the files, which a copy or a backup changes."""
     retention = Duration.parse("2d")
     workbench = Workbench(folder, rotate_bytes=1, retention=retention).begin()
     workbench.put(STATE).step()

@@ -201,9 +201,9 @@ def test_an_alarm_is_reported_once_and_counted_while_it_lasts() -> None:
     assert bench.telling("LOG_RESET") == 0
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
-            bench.alarms.told("n1", "spiffe://x/agent/n1", (alarm(), alarm("MADE_UP")))
-        bench.alarms.told("n1", "a", (alarm(), alarm("CHECKPOINT_INCONSISTENT")))
-        bench.alarms.told("n2", "a", (alarm(),))
+            bench.alarms.report("n1", "spiffe://x/agent/n1", (alarm(), alarm("MADE_UP")))
+        bench.alarms.report("n1", "a", (alarm(), alarm("CHECKPOINT_INCONSISTENT")))
+        bench.alarms.report("n2", "a", (alarm(),))
     assert [(line["event"], line["node"], line["code"]) for line in logs] == [
         ("audit.witness.alarm", "n1", "LOG_RESET"),
         ("audit.witness.alarm", "n1", "CHECKPOINT_INCONSISTENT"),
@@ -215,18 +215,18 @@ def test_an_alarm_is_reported_once_and_counted_while_it_lasts() -> None:
     assert record.refs["known"] == "text"
     assert bench.telling("LOG_RESET") == 2
     assert bench.telling("CHECKPOINT_INCONSISTENT") == 1
-    bench.alarms.told("n1", "a", ())
-    bench.alarms.told("n3", "a", ())
+    bench.alarms.report("n1", "a", ())
+    bench.alarms.report("n3", "a", ())
     assert bench.telling("LOG_RESET") == 1
 
 
 def test_what_nodes_say_fills_no_log() -> None:
     bench = AlarmBench()
     for number in range(MAX_RECORDS + 5):
-        bench.alarms.told(f"n{number}", "a", (alarm(text="x" * 10_000),))
+        bench.alarms.report(f"n{number}", "a", (alarm(text="x" * 10_000),))
     assert len(bench.audit.noted) == MAX_RECORDS
     for number in range(MAX_LOGS + 5):
-        bench.alarms.told("m", "a", (alarm(origin=f"o{number}" + "x" * 10_000),))
+        bench.alarms.report("m", "a", (alarm(origin=f"o{number}" + "x" * 10_000),))
     assert len(bench.audit.noted) == MAX_RECORDS + MAX_LOGS - 1
     assert all(len(str(dict(record.refs))) < 4096 for record in bench.audit.noted)
 
@@ -327,10 +327,10 @@ def test_invented_alarms_of_one_node_are_few_lines_and_no_errors() -> None:
     bench = AlarmBench()
     with structlog.testing.capture_logs() as logs:
         for number in range(1800):
-            bench.alarms.told("n1", "spiffe://x", (alarm(origin=f"lab/{number}"),))
+            bench.alarms.report("n1", "spiffe://x", (alarm(origin=f"lab/{number}"),))
     assert [line["log_level"] for line in logs] == ["warning"] * BURST
     told = bench.instruments.registry.get_sample_value(
-        "gpuwarden_audit_witness_alarms_told_total", {"code": "LOG_RESET"}
+        "gpuwarden_audit_witness_alarms_raised_total", {"code": "LOG_RESET"}
     )
     assert told == 1800
 

@@ -353,7 +353,7 @@ class TestFaults:
         assert isinstance(await workbench.take(), Accepted)
         assert self.unhealthy(workbench) == "xid 48, until the GPU is reset"
 
-    async def test_a_controller_that_starts_anew_knows_it(self) -> None:
+    async def test_a_restarted_controller_knows_it(self) -> None:
         workbench = await self.sick(failure(48))
         again = Workbench()
         again.store._snapshot = workbench.store.snapshot()

@@ -536,7 +536,7 @@ class TestMigDevices:
         assert change is not None
         assert change.new.gpus[0].mig_devices == (MIG_A, MIG_B)
 
-    def test_splitting_anew_is_no_change_of_hardware(self) -> None:
+    def test_another_split_is_no_change_of_hardware(self) -> None:
         scene = shows(Scene(ca=CA), split(MIG_A))
         scene.remember(scene.accepted())
         change = shows(scene, split(MIG_B)).accepted().enrollment
