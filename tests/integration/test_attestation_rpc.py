@@ -355,6 +355,7 @@ async def test_a_message_above_the_hard_cap_ends_the_call(world: World) -> None:
     async with world.client() as client:
         ended = await client.status_of_raw(bytes(17 * 1024 * 1024))
         assert ended.status == "RESOURCE_EXHAUSTED"
+        assert "larger than max" in ended.details  # by gRPC, before it is read
         await asyncio.wait_for(world.witness.ended_one.wait(), DEADLINE)
         assert list(world.table) == []
 

@@ -97,6 +97,7 @@ async def test_fifty_megabytes_end_the_call_and_nothing_else(world: World) -> No
         challenge = await honest.admitted()
         ended = await hostile.status_of_raw(bytes(50 * 1024 * 1024))
         assert ended.status == "RESOURCE_EXHAUSTED"
+        assert "larger than max" in ended.details  # by gRPC, before it is read
         await honest.answer(challenge)
         assert (await honest.verdict()).outcome == pb.OUTCOME_ACCEPTED
 
