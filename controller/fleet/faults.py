@@ -16,7 +16,8 @@ from controller.policy import Consequence
 from gpuwarden.evidence.model import Evidence
 
 MAX_FAULTS: Final = 256
-"""Of one node; beyond, those that have ended go first, then the oldest."""
+"""Of one node; beyond, those that have ended go first, then the oldest, but of each GPU the latest
+stays: it alone keeps the GPU from being given away."""
 
 _PROCESSES: Final = "processes"
 _WITHOUT_RESET_NO_RETURN: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND"})
@@ -132,5 +133,8 @@ def _bounded(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     surplus = len(faults) - MAX_FAULTS
     if surplus <= 0:
         return faults
-    first = sorted(faults, key=lambda x: (not x.ended, x.happened_ms))[:surplus]
+    latest = {x.gpu: x for x in sorted(faults, key=lambda x: x.happened_ms) if not x.ended}
+    first = sorted(faults, key=lambda x: (not x.ended, x is latest.get(x.gpu), x.happened_ms))[
+        :surplus
+    ]
     return tuple(x for x in faults if x not in first)

@@ -10,17 +10,23 @@ from typing import Final
 
 from controller.placement.keys import MAP
 from gpuwarden.evidence.canonical import canonical_json
+from gpuwarden.evidence.model import Failure
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import UUIDS, container, new_pod, variable
 from tests.builders.evidence import Scene
 from tests.builders.fleet_views import hash_of
-from tests.builders.inventory import gpu, inventory, lost_gpu, mig_device
+from tests.builders.inventory import gpu, gpu_uuid, inventory, lost_gpu, mig_device
 from tests.builders.pods import pod_json
 from tests.fakes.placement import args
 from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, joined
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 _HEAD: Final = "apiVersion: config.gpuwarden.dev/v1alpha1\nkind: "
+_POD_UID: Final = "0b7c1a52-0000-4000-8000-000000000001"
+_FAILURES: Final = (
+    Failure("gpu-lost", gpu_uuid(1), None, "GPU_IS_LOST", happened_ms="86400000", count=1),
+    Failure("xid", gpu_uuid(1), 94, "", happened_ms="86400001", count=60),
+)
 _REQUIREMENTS: Final = {
     "hash": {"gpuwarden.dev/required-hash": f"{hash_of('a')},{hash_of('b')}"},
     "selector": {
@@ -80,7 +86,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield from (
         ("evidence/seed-plain", _document(inventory())),
         ("evidence/seed-full", _document(_full())),
-        ("evidence/seed-failure-notice", _failure_notice()),
+        ("evidence/seed-with-pods", _document(_full(), pods=(_POD_UID,))),
+        ("evidence/seed-failure-notice", _document(failure_notice=True)),
+        ("evidence/seed-failures", _document(failure_notice=True, failures=_FAILURES)),
         ("evidence/seed-hello", canonical_json(Scene().hello_document())),
     )
     for number, (kind, payload) in enumerate(sorted(SIGNED)):
@@ -99,18 +107,16 @@ def _full() -> object:
     return inventory(*cards, lost=(lost_gpu(3),))
 
 
-def _document(content: object, *, failure_notice: bool = False) -> bytes:
+def _document(content: object = None, *, failure_notice: bool = False, **fields: object) -> bytes:
     scene = Scene(
-        failure_notice=failure_notice, evidence={"challenge_sha256": CHALLENGE_DIGEST.decode()}
+        failure_notice=failure_notice,
+        wants_pods=True,
+        evidence={"challenge_sha256": CHALLENGE_DIGEST.decode(), **fields},
     )
-    if not failure_notice:
+    if content is not None:
         scene.evidence["inventory"] = content
     stream = scene.opened()
     return canonical_json(scene.document(stream, scene.challenge(stream)))
-
-
-def _failure_notice() -> bytes:
-    return _document(None, failure_notice=True)
 
 
 def _with_nodes() -> bytes:

@@ -34,7 +34,17 @@ from gpuwarden.evidence.class_document import NoDocumentError, attestation_hash,
 from gpuwarden.evidence.class_document import decode_class_document as read_class
 from gpuwarden.evidence.envelope import AlgorithmDeniedError, SignatureInvalidError, verify
 from gpuwarden.evidence.inventory_rules import inventory_findings
-from gpuwarden.evidence.model import Challenge, Evidence, FailureNotice
+from gpuwarden.evidence.model import (
+    TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
+    Challenge,
+    Evidence,
+    EvidenceWithPods,
+    FailureNotice,
+    FailureNotices,
+)
 from gpuwarden.evidence.strict_json import DecodeError, decode
 from gpuwarden.reasons import Refusal
 from gpuwarden.settings.loader import AGENT, CONTROLLER, ConfigType, Inputs, SettingsError, load
@@ -49,10 +59,17 @@ from tests.fuzz.signed import CHALLENGE_DIGEST, SIGNED, SIGNER, is_signature, jo
 
 S = TypeVar("S")
 MAX_BYTES: Final = 256 * 1024
-_PEER: Final = Scene()
+_PEER: Final = Scene(wants_pods=True)
 _STREAM: Final = _PEER.opened()
 _ISSUED: Final = _PEER.challenge(_STREAM)
 _FLEET: Final = World(fleet(healthy("n1"), healthy("n2", "b")))
+MESSAGES: Final[dict[str, tuple[bool, dict[str, object]]]] = {
+    TYPE_EVIDENCE: (False, {}),
+    TYPE_EVIDENCE_WITH_PODS: (False, {"pods": ()}),
+    TYPE_FAILURE_NOTICE: (True, {}),
+    TYPE_FAILURES: (True, {"failures": ()}),
+}
+"""Payload type -> whether it is a failure notice, and what makes the peer send that type."""
 _ENVELOPES: Final = tuple(joined(kind, payload) for kind, payload in sorted(SIGNED))
 _WEBHOOKS: Final = AdmissionWorld({"team-a"}).webhooks().handlers()
 _NAMES: Final = frozenset({"n1", "n2"})
@@ -60,7 +77,7 @@ _NAMES: Final = frozenset({"n1", "n2"})
 
 def evidence(data: bytes) -> None:
     """Every document that is read from bytes, and the verifier over them when they are signed."""
-    for kind in (Evidence, FailureNotice, Challenge):
+    for kind in (Evidence, EvidenceWithPods, FailureNotice, FailureNotices, Challenge):
         try:
             document = decode(data, kind, max_bytes=MAX_BYTES)
         except DecodeError as error:
@@ -70,8 +87,8 @@ def evidence(data: bytes) -> None:
             if isinstance(document, Evidence):
                 _class_of(document)
     assert isinstance(read_hello(data, NODE), Refusal) or b"instanceId" in data
-    _appraised(data, failure_notice=False)
-    _appraised(data, failure_notice=True)
+    for kind in MESSAGES:
+        _appraised(data, kind)
 
 
 def _class_of(document: Evidence) -> None:
@@ -87,17 +104,18 @@ def _class_of(document: Evidence) -> None:
     assert attestation_hash(made).startswith("v1:sha256:")
 
 
-def _appraised(data: bytes, *, failure_notice: bool) -> None:
+def _appraised(data: bytes, kind: str) -> None:
     """As an answer to a challenge, signed by the node itself."""
     if data:
-        result = appraised(data, failure_notice=failure_notice)
+        result = appraised(data, kind)
         assert not isinstance(result, Accepted | FailureNoticeAccepted) or b"nonce" in data
 
 
-def appraised(data: bytes, *, failure_notice: bool) -> Result:
+def appraised(data: bytes, kind: str) -> Result:
     """What the verifier says; the seeds' digest of the challenge is made the right one."""
     digest = _ISSUED.sha256.encode()
-    _PEER.payload, _PEER.failure_notice = data.replace(CHALLENGE_DIGEST, digest), failure_notice
+    _PEER.payload = data.replace(CHALLENGE_DIGEST, digest)
+    _PEER.failure_notice, _PEER.evidence = MESSAGES[kind]
     return _PEER.appraise(_STREAM, _PEER.signed(_STREAM, _ISSUED), _ISSUED)
 
 

@@ -15,6 +15,12 @@ from controller.placement.keys import RequirementRules
 from controller.placement.requirements import Requirements, parse_requirements
 from controller.policies.file import decode_policy
 from controller.web.verbs import decode_args
+from gpuwarden.evidence.model import (
+    TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
+    TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
+)
 from gpuwarden.settings.loader import AGENT, CONTROLLER, Inputs, load
 from tests.architecture.test_names import ROOT
 from tests.fuzz.seeds import CORPUS, seeds
@@ -75,10 +81,10 @@ def test_the_seeds_are_those_of_the_generator() -> None:
 
 def test_seeds_lead_past_the_first_check() -> None:
     """Or the fuzzer would have to guess nonces before it saw anything of what is behind them."""
-    assert isinstance(appraised(_seed("evidence/seed-plain"), failure_notice=False), Accepted)
-    assert isinstance(
-        appraised(_seed("evidence/seed-failure-notice"), failure_notice=True), FailureNoticeAccepted
-    )
+    for name, kind in (("plain", TYPE_EVIDENCE), ("with-pods", TYPE_EVIDENCE_WITH_PODS)):
+        assert isinstance(appraised(_seed(f"evidence/seed-{name}"), kind), Accepted)
+    for name, kind in (("failure-notice", TYPE_FAILURE_NOTICE), ("failures", TYPE_FAILURES)):
+        assert isinstance(appraised(_seed(f"evidence/seed-{name}"), kind), FailureNoticeAccepted)
     pod = decode_args(_seed("extender/seed-selector")).pod
     assert isinstance(parse_requirements(pod, RequirementRules()), Requirements)
     decode_policy(_seed("configuration/seed-policy"))

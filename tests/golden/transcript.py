@@ -1,4 +1,7 @@
-"""One whole session, byte for byte: Hello, Challenge and Evidence twice, a failure notice."""
+"""One whole session, byte for byte: Hello, Challenge and Evidence twice, a failure notice.
+
+Then a challenge that wants all there is, evidence with pods, and a notice of several failures.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +16,18 @@ from gpuwarden.evidence.model import (
     PROTOCOL,
     TYPE_CHALLENGE,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
     ZERO_DIGEST,
     Challenge,
     Document,
     Evidence,
+    EvidenceWithPods,
     FailedRead,
+    Failure,
     FailureNotice,
+    FailureNotices,
     GpuProcess,
     Hello,
 )
@@ -78,6 +86,11 @@ def transcript() -> dict[str, Any]:
     second = _CONTROLLER.message(TYPE_CHALLENGE, _challenge(2, hello))
     again = _AGENT.message(TYPE_EVIDENCE, _evidence(2, second, answer["evidenceDigest"]))
     news = _AGENT.message(TYPE_FAILURE_NOTICE, _failure_notice(second, again["evidenceDigest"]))
+    third = _CONTROLLER.message(
+        TYPE_CHALLENGE, _challenge(3, hello, want=("inventory", "pods", "failures"))
+    )
+    with_pods = _AGENT.message(TYPE_EVIDENCE_WITH_PODS, _with_pods(third, news["evidenceDigest"]))
+    several = _AGENT.message(TYPE_FAILURES, _failures(third, with_pods["evidenceDigest"]))
     return {
         "agent": {"certificate": _AGENT.pem(), "leafSha256": _AGENT.leaf_sha256()},
         "controller": {"certificate": _CONTROLLER.pem()},
@@ -90,12 +103,15 @@ def transcript() -> dict[str, Any]:
                 ("controller", second),
                 ("agent", again),
                 ("agent", news),
+                ("controller", third),
+                ("agent", with_pods),
+                ("agent", several),
             )
         ],
     }
 
 
-def _challenge(number: int, hello: bytes) -> Challenge:
+def _challenge(number: int, hello: bytes, *, want: tuple[str, ...] = ("inventory",)) -> Challenge:
     return Challenge(
         protocol=PROTOCOL,
         controller=_CONTROLLER_ID,
@@ -107,7 +123,7 @@ def _challenge(number: int, hello: bytes) -> Challenge:
         spare_nonce=sha256_hex(b"spare nonce %d" % number),
         hello_sha256=sha256_hex(hello),
         leaf_sha256=_AGENT.leaf_sha256(),
-        want=("inventory",),
+        want=want,
         ttl_ms=15_000,
         interval_ms=25_000,
         checkpoint=None,
@@ -166,3 +182,30 @@ def _failure_notice(challenge: dict[str, Any], prev: str) -> FailureNotice:
         xid=79,
         detail="GPU has fallen off the bus",
     )
+
+
+def _with_pods(challenge: dict[str, Any], prev: str) -> EvidenceWithPods:
+    return EvidenceWithPods(
+        **_header(4, challenge, prev, spare=False),
+        checkpoints=(),
+        inventory=inventory(gpu(0)),
+        allocations=None,
+        processes=(),
+        hardware_reports=(),
+        failed_reads=(),
+        log_alarms=(),
+        pods=("0b7c1a52-0000-4000-8000-000000000001",),
+    )
+
+
+def _failures(challenge: dict[str, Any], prev: str) -> FailureNotices:
+    lost = Failure(
+        kind="gpu-lost",
+        gpu=gpu_uuid(1),
+        xid=None,
+        detail="GPU_IS_LOST",
+        happened_ms="86499000",
+        count=1,
+    )
+    xid = Failure(kind="xid", gpu=gpu_uuid(1), xid=94, detail="", happened_ms="86499500", count=60)
+    return FailureNotices(**_header(5, challenge, prev, spare=True), failures=(lost, xid))

@@ -149,6 +149,12 @@ class TestReports:
         assert faults[1] not in after
         assert faults[0] not in reported(after, GPU, 62, BOOT, 501)
 
+    def test_the_latest_of_each_gpu_stays(self) -> None:
+        faults = (fault(48, 1, OTHER), *(fault(1000 + n, 2 + n) for n in range(MAX_FAULTS - 1)))
+        after = reported(faults, GPU, 62, BOOT, 500)
+        assert held(after) == [OTHER, GPU]
+        assert fault(1000, 2) not in after
+
 
 class TestPolicy:
     @pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 68, 92, 154])

@@ -6,6 +6,7 @@ import pytest
 
 from controller.fleet.attestation_result import Accepted, Refused
 from controller.fleet.directory import DirectorySnapshot, KnownNode
+from controller.fleet.faults import Fault
 from controller.fleet.trust import _FACTS
 from controller.fleet.view import acceptance_of
 from controller.policy import Level, Policy
@@ -301,3 +302,21 @@ def test_a_failed_look_at_the_pods_is_a_warning_and_remembered() -> None:
     assert accepted.warnings == ("not read: pods",)
     found = acceptance_of(accepted, None, accepted_wall_ns=1)
     assert (found.pods, found.pods_unread) == (None, True)
+
+
+def test_a_fault_of_the_enrollment_takes_its_gpu_away_until_its_end_is_seen() -> None:
+    scene = Scene(evidence={"inventory": inventory(gpu(0), gpu(1))})
+    first = scene.accepted()
+    scene.remember(first)
+    record = scene.enrollment.records[scene.node]
+    fault = Fault(gpu_uuid(2), 48, first.evidence.boot_id, happened_ms=1)
+    scene.enrollment = scene.enrollment.with_record(replace(record, faults=(fault,)))
+    held = scene.accepted()
+    assert held.unhealthy == {gpu_uuid(2): "xid 48, until the GPU is reset"}
+    scene.enrollment = scene.enrollment.with_record(
+        replace(record, faults=(replace(fault, boot_id="the one before"),))
+    )
+    ended = scene.accepted()
+    assert ended.unhealthy == {}
+    assert ended.enrollment is not None
+    assert ended.enrollment.new.faults == ()

@@ -257,9 +257,9 @@ class TestCandidates:
         scene.evidence = {**scene.evidence, "failed_reads": (read,)}
         candidate = refused(scene).candidate
         assert candidate is not None
-        assert [(x.uuid, x.complete) for x in candidate.gpus] == [
-            (gpu_uuid(1), True),
-            (gpu_uuid(8), False),
+        assert [(x.uuid, x.complete, x.enrolled) for x in candidate.gpus] == [
+            (gpu_uuid(1), True, False),
+            (gpu_uuid(8), False, False),
         ]
 
     @pytest.mark.parametrize("worse", ["claimed", "denied", "policy", "incomplete"])
@@ -582,6 +582,20 @@ class TestMigDevices:
         scene = shows(Scene(ca=CA), split(MIG_A))
         scene.policy = Policy(pools=(NodePool("dgx-*", uuids=frozenset({MIG_A})),))
         assert refused(scene).contested == (ContestedClaim(MIG_A, NODE, "pool dgx-*"),)
+
+    @pytest.mark.parametrize(
+        ("fact", "known"), [("migDevices", (MIG_A, MIG_B)), ("persistenceMode", (MIG_B,))]
+    )
+    def test_those_that_were_not_all_read_keep_what_was_known(
+        self, fact: str, known: tuple[str, ...]
+    ) -> None:
+        scene = shows(Scene(ca=CA), split(MIG_A))
+        scene.remember(scene.accepted())
+        read = FailedRead(fact, gpu_uuid(1), "DeviceGetMigDeviceHandleByIndex", "UNKNOWN")
+        scene.evidence = {"inventory": inventory(split(MIG_B)), "failed_reads": (read,)}
+        change = scene.accepted().enrollment
+        assert change is not None
+        assert change.new.gpus[0].mig_devices == known
 
     def test_one_on_the_deny_list_is_refused(self) -> None:
         scene = shows(Scene(ca=CA), split(MIG_A))

@@ -438,8 +438,9 @@ class TestBadNews:
         result = refused(scene.answer(stream))
         assert (result.code, result.effect) == (ReasonCode.MSG_MALFORMED, Effect.TRANSIENT)
 
-    def test_at_most_64_failures_are_taken_at_once(self) -> None:
-        failures = (failure(),) * MAX_FAILURES
+    @pytest.mark.parametrize("count", [1, MAX_FAILURES])
+    def test_1_to_64_failures_are_taken_at_once(self, count: int) -> None:
+        failures = (failure(),) * count
         scene = Scene(ca=CA, failure_notice=True, evidence={"failures": failures})
         assert isinstance(scene.run(), FailureNoticeAccepted)
 

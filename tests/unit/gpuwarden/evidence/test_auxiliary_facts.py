@@ -5,9 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwarden.evidence.auxiliary_facts import without_malformed_facts, without_malformed_use
+from gpuwarden.evidence.auxiliary_facts import (
+    Dropped,
+    without_malformed_facts,
+    without_malformed_use,
+)
 from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import Allocation, Evidence, Fabric, GpuProcess, NvLink
+from gpuwarden.evidence.strict_json import MAX_INT, quote
 from gpuwarden.evidence.use_rules import MAX_PROCESSES
 from tests.builders.evidence import Scene
 from tests.builders.inventory import gpu, gpu_uuid, host, inventory, mig_device, mig_uuid
@@ -79,9 +84,17 @@ def test_links_are_dropped_one_by_one_and_all_where_numbers_repeat() -> None:
     no_place = NvLink(1, True, "over there")
     left, [dropped] = without_malformed_facts(inventory(gpu(nvlinks=(good, odd, no_place))))
     assert left.gpus[0].nvlinks == (good,)
+    assert dropped.fact == "nvlinks"
     assert "2 of 3 entries" in str(dropped)
     left, _ = without_malformed_facts(inventory(gpu(nvlinks=(good, good))))
     assert left.gpus[0].nvlinks == ()
+
+
+@pytest.mark.parametrize(("number", "is_kept"), [(-1, False), (0, True), (63, True), (64, False)])
+def test_links_are_numbered_0_to_63(number: int, is_kept: bool) -> None:
+    link, other = NvLink(number, True, None), NvLink(255, True, None)
+    left, _ = without_malformed_facts(inventory(gpu(nvlinks=(link, other))))
+    assert left.gpus[0].nvlinks == ((link,) if is_kept else ())
 
 
 def test_mig_devices_without_a_name_of_their_own_cannot_be_given_to_anybody() -> None:
@@ -94,15 +107,42 @@ def test_mig_devices_without_a_name_of_their_own_cannot_be_given_to_anybody() ->
         ("migDevices", gpu_uuid(1)),
         ("migDevices", gpu_uuid(2)),
     ]
-    many = tuple(mig_device(n) for n in range(57))
-    assert without_malformed_facts(inventory(gpu(mig_devices=many)))[0].gpus[0].mig_devices == ()
 
 
-def test_a_mig_device_keeps_its_name_without_what_is_odd_of_it() -> None:
-    odd = mig_device(1, profile="1g 10gb", memory_mib=-1)
-    left, _ = without_malformed_facts(inventory(gpu(mig_devices=(odd,))))
-    [device] = left.gpus[0].mig_devices
-    assert (device.uuid, device.profile, device.memory_mib) == (mig_uuid(1), None, None)
+@pytest.mark.parametrize(("count", "left"), [(56, 56), (57, 0)])
+def test_of_more_than_56_mig_devices_none_is_known(count: int, left: int) -> None:
+    devices = tuple(mig_device(n) for n in range(count))
+    one = inventory(gpu(product="\n", mig_devices=devices))
+    assert len(without_malformed_facts(one)[0].gpus[0].mig_devices) == left
+
+
+@pytest.mark.parametrize(
+    ("profile", "memory_mib", "left"),
+    [
+        ("1g 10gb", -1, (None, None)),
+        ("1g 10gb", 9856, (None, 9856)),
+        ("1g.10gb", -1, ("1g.10gb", None)),
+        ("1g 10gb", None, (None, None)),
+        (None, -1, (None, None)),
+        ("1g.10gb", 0, ("1g.10gb", 0)),
+        ("1g.10gb", MAX_INT, ("1g.10gb", MAX_INT)),
+        ("1g.10gb", MAX_INT + 1, ("1g.10gb", None)),
+        (None, None, (None, None)),
+    ],
+)
+def test_a_mig_device_keeps_its_name_without_what_is_odd_of_it(
+    profile: str | None, memory_mib: int | None, left: tuple[str | None, int | None]
+) -> None:
+    odd = mig_device(1, profile=profile, memory_mib=memory_mib)
+    one = inventory(gpu(product="\n", mig_devices=(odd,)))
+    [device] = without_malformed_facts(one)[0].gpus[0].mig_devices
+    assert (device.uuid, device.profile, device.memory_mib) == (mig_uuid(1), *left)
+
+
+def test_a_fabric_that_is_well_formed_stays_beside_garbage() -> None:
+    fabric = Fabric(kind="nvswitch", cluster_uuid=None, clique=0)
+    left, _ = without_malformed_facts(inventory(gpu(product="\n", fabric=fabric)))
+    assert left.gpus[0].fabric == fabric
 
 
 # --- use
@@ -122,13 +162,28 @@ def test_a_process_that_is_none_and_names_no_pod_is_left_out(pid: int) -> None:
     odd = GpuProcess(gpu_uuid(1), pid, None)
     left, [dropped] = without_malformed_use(evidence(processes=(USED, *[odd] * 16)))
     assert left.processes == (USED,)
-    assert "16 of 17 entries" in str(dropped)
+    example = f"GpuProcess(gpu='{gpu_uuid(1)}', pid={pid}, pod_uid=None)"
+    assert dropped == Dropped("processes", None, f"16 of 17 entries, such as {quote(example)}")
 
 
 def test_the_same_process_sixteen_times_is_one() -> None:
     left, dropped = without_malformed_use(evidence(processes=(USED,) * 16))
     assert left.processes == (USED,)
     assert dropped == ()
+
+
+def test_1000_processes_are_read() -> None:
+    most = tuple(GpuProcess(gpu_uuid(1), n + 1, None) for n in range(MAX_PROCESSES))
+    one = evidence(processes=most)
+    assert without_malformed_use(one)[0] is one
+    left, dropped = without_malformed_use(evidence(processes=(*most, most[0])))
+    assert (left.processes, dropped) == (most, ())
+
+
+def test_more_processes_are_not_and_the_warning_tells_the_bound() -> None:
+    processes = tuple(GpuProcess(gpu_uuid(1), n + 1, None) for n in range(MAX_PROCESSES + 1))
+    _, [dropped] = without_malformed_use(evidence(processes=processes))
+    assert dropped.value == "0 of 1001 entries, at most 1000 are read"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +197,7 @@ def test_the_same_process_sixteen_times_is_one() -> None:
             )
         },
         {"allocations": (HELD, UNNAMED)},
+        {"pods": (POD_UID, "no-uid")},
     ],
 )
 def test_where_a_pod_may_be_missed_nothing_counts_as_read(fields: dict[str, Any]) -> None:

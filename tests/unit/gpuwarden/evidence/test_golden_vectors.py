@@ -25,11 +25,15 @@ from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import (
     TYPE_CHALLENGE,
     TYPE_EVIDENCE,
+    TYPE_EVIDENCE_WITH_PODS,
     TYPE_FAILURE_NOTICE,
+    TYPE_FAILURES,
     ZERO_DIGEST,
     Challenge,
     Evidence,
+    EvidenceWithPods,
     FailureNotice,
+    FailureNotices,
     Hello,
     Inventory,
 )
@@ -137,10 +141,12 @@ def test_refused_envelopes(vector: dict[str, Any]) -> None:
         verify_vector(vector)
 
 
-TYPES: dict[str, type[Challenge | Evidence | FailureNotice]] = {
+TYPES: dict[str, type[Challenge | Evidence | FailureNotice | FailureNotices]] = {
     TYPE_CHALLENGE: Challenge,
     TYPE_EVIDENCE: Evidence,
+    TYPE_EVIDENCE_WITH_PODS: EvidenceWithPods,
     TYPE_FAILURE_NOTICE: FailureNotice,
+    TYPE_FAILURES: FailureNotices,
 }
 
 
@@ -166,12 +172,13 @@ def test_the_transcript_holds_together() -> None:
             assert challenge_sha256 == sha256_hex(payload)
             continue
         assert challenge is not None
-        assert isinstance(document, Evidence | FailureNotice)
-        spare = isinstance(document, FailureNotice)
+        assert isinstance(document, Evidence | FailureNotice | FailureNotices)
+        spare = not isinstance(document, Evidence)
         assert document.nonce == (challenge.spare_nonce if spare else challenge.nonce)
         assert document.challenge_id == challenge.challenge_id
         assert document.challenge_sha256 == challenge_sha256
         assert (document.seq, document.prev) == (seq + 1, prev)
         seq, prev = document.seq, message["evidenceDigest"]
         assert prev == evidence_digest(kind, payload)
-    assert seq == 3
+    assert seq == 5
+    assert {x["payloadType"] for x in whole["messages"]} == set(TYPES)
