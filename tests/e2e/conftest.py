@@ -82,8 +82,8 @@ def pytest_runtest_makereport(
     running = item.config.stash.get(_LAB, None)
     if report.failed and running is not None:
         folder = KEPT / item.name.replace("/", "-")
-        running.keep_logs(folder, item.stash[_SIZES])
-        report.sections.append(("logs of the lab", f"kept in {folder}"))
+        told = running.keep_logs(folder, item.stash[_SIZES])
+        report.sections.append(("logs of the lab", told))
     return report
 
 

@@ -24,6 +24,7 @@ from sandbox.nvml.models import h100_sxm
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 from tests.e2e.lab.build import built
 from tests.e2e.lab.claim import Claim
+from tests.e2e.lab.logs import files_below, keep
 from tests.e2e.lab.place import Loopback
 from tests.e2e.lab.program import Program, Site
 from tests.e2e.lab.spire_agent import SpireAgent
@@ -323,10 +324,8 @@ class SpireWorld:
     def close(self) -> None:
         """Leave nothing but the logs."""
         self.site.close()
-        kept = ROOT / "build" / "e2e" / self.name
-        kept.mkdir(parents=True, exist_ok=True)
-        for log in self.site.logs.glob("*.log"):
-            (kept / log.name).write_bytes(log.read_bytes())
+        logs = self.site.logs
+        keep(files_below(logs, ".log"), {}, logs, ROOT / "build" / "e2e" / self.name)
         self._claim.release()
 
 

@@ -1,5 +1,6 @@
 """Labs beside each other, and what is left of a lab that ended: nothing, however it ended."""
 
+import contextlib
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from tests.e2e.lab import cgroups
 from tests.e2e.lab.addresses import AddressPlan
 from tests.e2e.lab.claim import Claim
 from tests.e2e.lab.lab import Lab
+from tests.e2e.lab.logs import files_below
 from tests.e2e.lab.pods import pod
 from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
 from tests.e2e.lab.sweep import processes_of
@@ -173,5 +175,9 @@ def groups(plan: AddressPlan) -> list[Path]:
 
 def contained(plan: AddressPlan) -> list[int]:
     """The processes of the lab's pods."""
-    files = [path for group in groups(plan) for path in group.rglob("cgroup.procs")]
-    return sorted({int(pid) for path in files for pid in path.read_text().split()})
+    files = [path for group in groups(plan) for path in files_below(group, "cgroup.procs")]
+    found: set[int] = set()
+    for path in files:
+        with contextlib.suppress(OSError):  # a group that is gone holds nothing
+            found.update(map(int, path.read_text().split()))
+    return sorted(found)

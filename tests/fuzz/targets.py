@@ -87,8 +87,8 @@ def evidence(data: bytes) -> None:
             if isinstance(document, Evidence):
                 _class_of(document)
     assert isinstance(read_hello(data, NODE), Refusal) or b"instanceId" in data
-    for kind in MESSAGES:
-        _appraised(data, kind)
+    for payload_type in MESSAGES:
+        _appraised(data, payload_type)
 
 
 def _class_of(document: Evidence) -> None:
@@ -104,18 +104,18 @@ def _class_of(document: Evidence) -> None:
     assert attestation_hash(made).startswith("v1:sha256:")
 
 
-def _appraised(data: bytes, kind: str) -> None:
+def _appraised(data: bytes, payload_type: str) -> None:
     """As an answer to a challenge, signed by the node itself."""
     if data:
-        result = appraised(data, kind)
+        result = appraised(data, payload_type)
         assert not isinstance(result, Accepted | FailureNoticeAccepted) or b"nonce" in data
 
 
-def appraised(data: bytes, kind: str) -> Result:
+def appraised(data: bytes, payload_type: str) -> Result:
     """What the verifier says; the seeds' digest of the challenge is made the right one."""
     digest = _ISSUED.sha256.encode()
     _PEER.payload = data.replace(CHALLENGE_DIGEST, digest)
-    _PEER.failure_notice, _PEER.evidence = MESSAGES[kind]
+    _PEER.failure_notice, _PEER.evidence = MESSAGES[payload_type]
     return _PEER.appraise(_STREAM, _PEER.signed(_STREAM, _ISSUED), _ISSUED)
 
 

@@ -1,16 +1,21 @@
 """`python -m tests.e2e.lab.build [PROJECT …]`: the lab's programs, built once into the cache.
 
 Modules come through Go's own client as it is set up on the machine, checksums verified. A
-project that cannot be built here is an error that says what is missing.
+project that cannot be built here is an error that says what is missing. A build that was broken
+off goes on where it stopped, here or in the next run: Go keeps what it has compiled and loaded.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity.wait import wait_base, wait_random_exponential
 
 from tests.e2e.lab.cache import Shelf, cache_folder, key, sources
 from tests.e2e.lab.machine import missing
@@ -26,12 +31,24 @@ from tests.e2e.lab.upstreams import (
 )
 from tests.go_toolchain import NoGoError, find_go
 
-_BUILD_S = 1800
+_BUILD_S = 3600
+"""For a build that hangs: the longest takes ten minutes of two cores."""
+_ATTEMPTS = 3
+_PAUSE = wait_random_exponential(multiplier=2, max=30)
 _SHOWN = 4000
+_BROKEN_OFF = re.compile(
+    r"signal: killed|dial tcp|i/o timeout|connection re(?:set|fused)|unexpected EOF"
+    r"|TLS handshake timeout|stream error|50[0234] "
+)
+"""What Go says where the machine or its network failed, and not the project."""
 
 
 class BuildError(RuntimeError):
     """A project could not be built; says what is missing or what Go said."""
+
+
+class BrokenOffError(BuildError):
+    """The build did not come to its end; another attempt goes on where it stopped."""
 
 
 def shelf(project: Upstream, cache: Path) -> Shelf:
@@ -61,7 +78,7 @@ def _build(project: Upstream, place: Shelf, cache: Path) -> None:
     started = time.monotonic()
     _say(f"{project.folder} {project.version}: building")
     with place.filling() as folder:
-        _install(go, project, folder)
+        install(go, project, folder)
         for found, wanted in project.renamed:
             (folder / found).rename(folder / wanted)
         if absent := [name for name in project.binaries if not (folder / name).exists()]:
@@ -69,27 +86,64 @@ def _build(project: Upstream, place: Shelf, cache: Path) -> None:
     _say(f"{project.folder} {project.version}: {time.monotonic() - started:.0f} s")
 
 
-def _install(go: Path, project: Upstream, folder: Path) -> None:
-    what = "." if project.is_ours else "tool"
-    done = subprocess.run(
-        [go, "install", *project.flags(), what],
-        cwd=project.path,
-        env={
-            **os.environ,
-            "GOBIN": str(folder),
-            "GOFLAGS": "-mod=readonly",
-            "GOTOOLCHAIN": "local",
-            "GOWORK": "off",
-            "CGO_ENABLED": str(int(project.cgo)),
-        },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=_BUILD_S,
-        check=False,
+def install(
+    go: Path,
+    project: Upstream,
+    folder: Path,
+    *,
+    limit_s: float = _BUILD_S,
+    pause: wait_base = _PAUSE,
+) -> None:
+    """Compile the project's programs into `folder`, in several attempts if it is broken off."""
+    attempts = Retrying(
+        retry=retry_if_exception_type(BrokenOffError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=pause,
+        before_sleep=_say_again,
+        reraise=True,
     )
-    if done.returncode != 0:
-        raise BuildError(f"{project.folder} does not build: {done.stderr[-_SHOWN:]}")
+    attempts(_install_once, go, project, folder, limit_s)
+
+
+def _say_again(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    _say(f"{error}; attempt {state.attempt_number + 1} of {_ATTEMPTS}")
+
+
+def _install_once(go: Path, project: Upstream, folder: Path, limit_s: float) -> None:
+    what = "." if project.is_ours else "tool"
+    try:
+        done = subprocess.run(
+            [go, "install", *project.flags(), what],
+            cwd=project.path,
+            env={
+                **os.environ,
+                "GOBIN": str(folder),
+                "GOFLAGS": "-mod=readonly",
+                "GOTOOLCHAIN": "local",
+                "GOWORK": "off",
+                "CGO_ENABLED": str(int(project.cgo)),
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BrokenOffError(
+            f"{project.folder} was not built within {limit_s:.0f} s: run this again when the"
+            " machine has less to do, it goes on where it stopped"
+        ) from None
+    if done.returncode == 0:
+        return
+    said = done.stderr[-_SHOWN:]
+    if _BROKEN_OFF.search(said):
+        raise BrokenOffError(
+            f"{project.folder} was broken off: run this again when the network or the memory is"
+            f" there, it goes on where it stopped: {said}"
+        )
+    raise BuildError(f"{project.folder} does not build: {said}")
 
 
 def _say(line: str) -> None:

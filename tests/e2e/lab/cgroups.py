@@ -1,5 +1,6 @@
 """The control group of a lab's node, in every hierarchy of this machine (v1) or the one (v2)."""
 
+import os
 import time
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def remove(name: str, root: Path = ROOT) -> None:
 
 
 def _folders(group: Path) -> list[Path]:
-    return [group, *(path for path in group.rglob("*") if path.is_dir())]
+    return [Path(folder) for folder, _, _ in os.walk(group)]  # they may go meanwhile
 
 
 def _remove_empty(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.e2e.lab import cgroups
+from tests.e2e.lab import cgroups, logs
 from tests.e2e.lab.api import Api
 from tests.e2e.lab.build import built
 from tests.e2e.lab.capsule import Capsule, check_network
@@ -133,21 +133,16 @@ class Lab:
 
     def log_sizes(self) -> dict[Path, int]:
         """How much every program and pod has written by now."""
-        return {path: path.stat().st_size for path in self._logs()}
+        return logs.sizes(self._logs())
 
-    def keep_logs(self, target: Path, since: Mapping[Path, int]) -> None:
-        """Copy what all programs and pods have written since then."""
-        for path in self._logs():
-            copy = target / path.relative_to(self.folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("rb") as log:
-                log.seek(since.get(path, 0))
-                copy.write_bytes(log.read())
+    def keep_logs(self, target: Path, since: Mapping[Path, int]) -> str:
+        """Copy what all programs and pods have written since then; what to tell about it."""
+        return logs.keep(self._logs(), since, self.folder, target)
 
     def _logs(self) -> list[Path]:
         pods = self.folder / "node" / "var-log-pods"
-        logs = [site.logs for site in (self.site, *self._beside)]
-        return [path for folder in (*logs, pods) for path in folder.rglob("*.log")]
+        folders = [*(site.logs for site in (self.site, *self._beside)), pods]
+        return [path for folder in folders for path in logs.files_below(folder, ".log")]
 
     def __enter__(self) -> Self:
         try:
