@@ -30,7 +30,7 @@ class LogAge:
         if self._begun is None:
             return None
         seconds, since = self._begun
-        return seconds + max(0, self._clock.boottime_ns() - since) // NS_PER_S
+        return seconds + (self._clock.boottime_ns() - since) // NS_PER_S
 
 
 def stated_age(refs: dict[str, object]) -> int | None:

@@ -28,6 +28,7 @@ def at(kinds: str) -> list[tuple[str, str]]:
     [
         "log.start node.state checkpoint log.stop",
         "log.start log.stop log.start node.state",
+        "node.state checkpoint log.stop",
         "log.start log.stop log.key log.start node.state log.stop",
     ],
 )
@@ -76,6 +77,15 @@ def test_a_time_that_goes_back_is_named_once_for_each_step() -> None:
         (2, "2026-03-01T11:00:00.000Z is 3600 s before record 1"),
         (4, "2026-03-01T10:59:55.999Z is 5 s before record 3"),
     ]
+
+
+def test_the_last_of_the_latest_records_is_named() -> None:
+    found = backwards(
+        ("node.state", "12:00:00.000"),
+        ("node.state", "12:00:00.000"),
+        ("node.state", "11:00:00.000"),
+    )
+    assert found == [(3, "2026-03-01T11:00:00.000Z is 3600 s before record 2")]
 
 
 def test_the_order_of_threads_is_no_step_of_the_clock() -> None:

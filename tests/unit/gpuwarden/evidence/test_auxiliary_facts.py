@@ -1,5 +1,6 @@
 """Garbage in a fact that trust does not need costs that fact."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +14,6 @@ from gpuwarden.evidence.auxiliary_facts import (
 from gpuwarden.evidence.inventory_rules import inventory_findings
 from gpuwarden.evidence.model import Allocation, Evidence, Fabric, GpuProcess, NvLink
 from gpuwarden.evidence.strict_json import MAX_INT, quote
-from gpuwarden.evidence.use_rules import MAX_PROCESSES
 from tests.builders.evidence import Scene
 from tests.builders.inventory import gpu, gpu_uuid, host, inventory, mig_device, mig_uuid
 
@@ -172,18 +172,33 @@ def test_the_same_process_sixteen_times_is_one() -> None:
     assert dropped == ()
 
 
-def test_1000_processes_are_read() -> None:
-    most = tuple(GpuProcess(gpu_uuid(1), n + 1, None) for n in range(MAX_PROCESSES))
-    one = evidence(processes=most)
+def entries(name: str, count: int) -> tuple[object, ...]:
+    make: dict[str, Callable[[int], object]] = {
+        "processes": lambda n: GpuProcess(gpu_uuid(1), n + 1, None),
+        "allocations": lambda n: Allocation("team-a", f"job-{n}", "main", "x/gpu", "0"),
+        "pods": lambda n: f"{n:032x}",
+    }
+    return tuple(make[name](n) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("processes", 1000), ("allocations", 1000), ("pods", 1024)]
+)
+def test_so_many_entries_are_read(name: str, most: int) -> None:
+    one = evidence(**{name: entries(name, most)})
     assert without_malformed_use(one)[0] is one
-    left, dropped = without_malformed_use(evidence(processes=(*most, most[0])))
-    assert (left.processes, dropped) == (most, ())
+    twice = evidence(**{name: (*entries(name, most), entries(name, 1)[0])})
+    left, dropped = without_malformed_use(twice)
+    assert (getattr(left, name), dropped) == (entries(name, most), ())
 
 
-def test_more_processes_are_not_and_the_warning_tells_the_bound() -> None:
-    processes = tuple(GpuProcess(gpu_uuid(1), n + 1, None) for n in range(MAX_PROCESSES + 1))
-    _, [dropped] = without_malformed_use(evidence(processes=processes))
-    assert dropped.value == "0 of 1001 entries, at most 1000 are read"
+@pytest.mark.parametrize(
+    ("name", "most"), [("processes", 1000), ("allocations", 1000), ("pods", 1024)]
+)
+def test_of_more_entries_none_counts_and_the_warning_tells_the_bound(name: str, most: int) -> None:
+    left, [dropped] = without_malformed_use(evidence(**{name: entries(name, most + 1)}))
+    assert getattr(left, name) is None
+    assert dropped.value == f"0 of {most + 1} entries, at most {most} are read"
 
 
 @pytest.mark.parametrize(
@@ -191,11 +206,6 @@ def test_more_processes_are_not_and_the_warning_tells_the_bound() -> None:
     [
         {"processes": (msgspec.structs.replace(USED, pid=0), USED)},
         {"processes": (msgspec.structs.replace(USED, pod_uid="x"), USED)},
-        {
-            "processes": tuple(
-                GpuProcess(gpu_uuid(1), n + 1, None) for n in range(MAX_PROCESSES + 1)
-            )
-        },
         {"allocations": (HELD, UNNAMED)},
         {"pods": (POD_UID, "no-uid")},
     ],

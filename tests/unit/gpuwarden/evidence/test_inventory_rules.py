@@ -9,6 +9,7 @@ from gpuwarden.evidence.inventory_rules import (
     inventory_findings,
     is_gpu_uuid,
     is_mig_uuid,
+    is_serial,
 )
 from gpuwarden.evidence.model import Fabric, Inventory, NvLink
 from tests.builders.inventory import (
@@ -199,3 +200,10 @@ def test_all_findings_are_reported() -> None:
 def test_uuid_kinds(text: str) -> None:
     assert is_gpu_uuid(text) == (text == gpu_uuid(1))
     assert is_mig_uuid(text) == (text == mig_uuid(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be"), [("", True), ("1" * 64, True), ("1" * 65, False), ("1\n", False)]
+)
+def test_a_serial_is_short_and_printable(text: str, may_be: bool) -> None:
+    assert is_serial(text) is may_be
