@@ -102,7 +102,7 @@ lab: setup ## A real Kubernetes cluster that stays up until Ctrl-C (KUBERNETES=1
 e2e: setup ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
 	rm -rf build/e2e/runs
-	$(WHOLE_RUN) build/whole-run/e2e tests/e2e tests/deploy -- $(E2E_WORKERS) -o timeout=300 -m "not long and not last" $(if $(K),-k "$(K)") $(ARGS)
+	$(WHOLE_RUN) build/whole-run/e2e tests/e2e tests/deploy -- $(E2E_WORKERS) -o timeout=900 -m "not long and not last" $(if $(K),-k "$(K)") $(ARGS)
 	$(if $(K),,$(WHOLE_RUN) build/whole-run/e2e-last tests/e2e/test_granted_calls.py -- -n0)
 
 e2e-long: setup ## The tests that take minutes, then everything on the older Kubernetes

@@ -2,6 +2,8 @@
 
 from hypothesis import HealthCheck, settings
 
+import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
+
 _LONGEST_ID = 40
 
 settings.register_profile(

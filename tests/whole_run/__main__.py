@@ -58,9 +58,12 @@ def _is_steady(folder: Path, tests: Sequence[str], options: Sequence[str]) -> bo
 def run(folder: Path, paths: Sequence[str], options: Sequence[str], *, second_look: bool) -> int:
     """0 where every collected test passed or was left out for a known reason."""
     collected, outcomes = folder / "collected", folder / "outcomes"
+    _say("collecting, which takes a minute or two")
     _pytest(collected, [*options, *_COLLECT, *paths], silent=True)
+    known = _lines(collected)
+    _say(f"runs {len(known)} tests; the share that is done stands at the end of each line")
     code = _pytest(outcomes, [*options, *paths])
-    found = verdict(_lines(collected), _lines(outcomes))
+    found = verdict(known, _lines(outcomes))
     unsteady: Sequence[str] = ()
     only_failed = code == _TESTS_FAILED and len(found.differences) == len(found.failed)
     if second_look and only_failed and len(found.failed) <= FEW:
