@@ -2,7 +2,7 @@
 
 Losing it costs memory, never trust: a file that is missing, damaged or of another version is
 reported and the agent starts anew; a disk that is full, read-only or hangs is reported and tried
-again with the next change. Nothing secret is in it.
+again. Nothing secret is in it.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity.wait import wait_base, wait_random_exponential
 
 from agent.detached import detached
 from gpuwarden.evidence.canonical import CanonicalValue, canonical_json, sha256_hex
@@ -147,6 +149,8 @@ class StateFile:
 # --- the writer
 
 WRITE_S: Final = 10.0
+PAUSE: Final = wait_random_exponential(multiplier=1, max=60)
+"""Before a write that failed is tried again."""
 
 
 class StateStore(Protocol):
@@ -166,28 +170,41 @@ class StateWriter:
         *,
         failed: Callable[[str], None],
         write_s: float = WRITE_S,
+        pause: wait_base = PAUSE,
     ) -> None:
         self._store = store
         self._state = state
         self._failed = failed
         self._write_s = write_s
         self._due = asyncio.Event()
+        self._attempts = AsyncRetrying(
+            retry=retry_if_exception_type(StateNotKeptError),
+            wait=pause,
+            before_sleep=self._say_why,
+        )
 
     def changed(self) -> None:
         """There may be something new to keep."""
         self._due.set()
 
     async def run(self) -> None:
-        """Write whatever changes until cancelled."""
+        """Write whatever changes until cancelled.
+
+        A refused write is tried again with what is new by then. A disk that does not answer is
+        asked again with the next change alone: each call that hangs keeps a thread.
+        """
         while True:
             await self._due.wait()
-            self._due.clear()
-            await self._write(self._state())
+            try:
+                await self._attempts(self._write)
+            except TimeoutError:
+                self._failed(f"the disk did not answer within {self._write_s:g} s")
 
-    async def _write(self, state: AgentState) -> None:
-        try:
-            await detached(lambda: self._store.keep(state), deadline_s=self._write_s, name="state")
-        except StateNotKeptError as error:
-            self._failed(str(error))
-        except TimeoutError:
-            self._failed(f"the disk did not answer within {self._write_s:g} s")
+    async def _write(self) -> None:
+        self._due.clear()
+        state = self._state()
+        await detached(lambda: self._store.keep(state), deadline_s=self._write_s, name="state")
+
+    def _say_why(self, attempt: RetryCallState) -> None:
+        if attempt.outcome is not None:
+            self._failed(str(attempt.outcome.exception()))

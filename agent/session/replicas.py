@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final, Protocol
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity.wait import wait_random_exponential
+
 from agent.detached import detached
 from agent.gpu.reading import GpuEvent, merged
 from agent.session import link as links
@@ -32,6 +35,8 @@ from gpuwarden.settings.values import Address
 # --- names
 
 RESOLVE_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 1.0
+"""Bound of the first pause after a look-up that failed."""
 MAX_REPLICAS: Final = 32
 """Of one name; more is taken for a mistake and the rest is left out."""
 
@@ -333,14 +338,19 @@ class ReplicaSet:
                 link.identity_changed(svid)
 
     async def _follow_name(self, controller: Address, tasks: asyncio.TaskGroup) -> None:
+        def say_why(attempt: RetryCallState) -> None:
+            if attempt.outcome is not None:
+                why = str(attempt.outcome.exception())
+                self._ports.session.recorder.record_unresolved(controller, why)
+
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(ResolveError),
+            wait=wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=self._interval_s),
+            before_sleep=say_why,
+        )
         while True:
-            try:
-                found = await self._resolver.resolve(controller)
-            except ResolveError as error:
-                self._ports.session.recorder.record_unresolved(controller, str(error))
-            else:
-                self._replicas[controller] = found
-                self._arrange(tasks)
+            self._replicas[controller] = await attempts(self._resolver.resolve, controller)
+            self._arrange(tasks)
             await asyncio.sleep(self._interval_s)
 
     def _arrange(self, tasks: asyncio.TaskGroup) -> None:

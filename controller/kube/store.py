@@ -11,6 +11,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity.wait import wait_random_exponential
+
 from controller.kube.cache import DEFAULT_PACE, Change, ListWatch, Pace
 from controller.kube.client import JSON_PATCH, ApiClient
 from controller.kube.resources import ApiError, Entry, Kind
@@ -24,8 +27,10 @@ FIRST_READ_SECONDS: Final = 3.0
 _AT_ONCE: Final = 16
 _MOST_RACES: Final = 4
 _TOO_MANY_REQUESTS: Final = 429
-_WAITS: Final = (0.2, 0.5, 1.0)
-"""Seconds to stay away after 429, unless the server names fewer."""
+_ATTEMPTS: Final = 4
+"""Of a request that is answered with 429."""
+_PAUSE: Final = wait_random_exponential(multiplier=0.4, max=2.0)
+_LONGEST_PAUSE_S: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -286,14 +291,15 @@ class ObjectStore(Generic[T]):
 
     async def _ask(self, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         """Wait and retry where the server answers 429; raises ApiError."""
-        for wait_s in _WAITS:
-            try:
-                async with self._writing:
-                    return await ask()
-            except ApiError as error:
-                if error.status != _TOO_MANY_REQUESTS:
-                    raise
-                await asyncio.sleep(min(error.retry_after_s or wait_s, wait_s))
+        attempts = AsyncRetrying(
+            retry=retry_if_exception(_says_too_many),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=_pause,
+            reraise=True,
+        )
+        return await attempts(self._ask_once, ask)
+
+    async def _ask_once(self, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         async with self._writing:
             return await ask()
 
@@ -327,3 +333,14 @@ class ObjectStore(Generic[T]):
     def _too_old(self, text: str) -> Exception:
         trouble = self.watcher.cache.trouble
         return self._unavailable(f"{self._name}s: {text}{': ' if trouble else ''}{trouble}")
+
+
+def _says_too_many(error: BaseException) -> bool:
+    return isinstance(error, ApiError) and error.status == _TOO_MANY_REQUESTS
+
+
+def _pause(attempt: RetryCallState) -> float:
+    """As the server asks, within bounds; else full jitter."""
+    error = attempt.outcome.exception() if attempt.outcome is not None else None
+    asked_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
+    return min(asked_s, _LONGEST_PAUSE_S) or _PAUSE(attempt)

@@ -1,5 +1,6 @@
 """Every direct dependency has its reason, every requirement its hash, and no file names a host."""
 
+import ast
 import re
 import tomllib
 from itertools import chain
@@ -27,6 +28,42 @@ def test_each_direct_dependency_has_one_line_of_reason() -> None:
     page = (ROOT / "docs/dependencies.md").read_text()
     explained = set(re.findall(r"^\| ([A-Za-z0-9._-]+) \| .+ \|$", page, re.MULTILINE))
     assert explained - {"package"} == direct_dependencies()
+
+
+_MODULES = {
+    "PyYAML": "yaml",
+    "grpcio": "grpc",
+    "grpcio-health-checking": "grpc_health",
+    "grpcio-reflection": "grpc_reflection",
+    "nvidia-ml-py": "pynvml",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "prometheus-client": "prometheus_client",
+    "protobuf": "google.protobuf",
+}
+"""Where the module is not called as its distribution."""
+
+
+def imported_by(*folders: str) -> set[str]:
+    """Every module that is imported there, with all packages that it lies in."""
+    found: set[str] = set()
+    for path in chain.from_iterable((ROOT / folder).rglob("*.py") for folder in folders):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module)
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {".".join(parts[:n]) for x in found for parts in [x.split(".")] for n in range(1, 9)}
+
+
+@pytest.mark.parametrize("part", ["agent", "controller"])
+def test_what_a_part_declares_it_imports(part: str) -> None:
+    project = PROJECT["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"][part]]
+    names = {re.split(r"[<>=~!; ]", x)[0] for x in declared}
+    modules = imported_by(part, "gpuwarden")
+    assert {x for x in names if _MODULES.get(x, x) not in modules} == set()
 
 
 @pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda p: p.name)

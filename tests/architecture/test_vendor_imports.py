@@ -51,9 +51,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "rfc8785": {"gpuwarden/evidence/canonical.py"},
     "sqlite3": {"controller/store/"},
-    "tenacity": {"agent/session/", "gpuwarden/identity/svid_watcher.py"},
+    "tenacity": {"agent/session/replicas.py", "agent/state.py", "controller/kube/store.py"},
     "cyclopts": {"gpuwarden/cli/"},
-    "rich": {"gpuwarden/cli/", "sandbox/"},
 }
 
 

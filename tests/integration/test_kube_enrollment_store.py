@@ -223,6 +223,17 @@ class TestTrouble:
             server.fail_next(429, matching="create", Retry_After="0")
             assert await store.create_if_absent(FULL)
 
+    async def test_a_server_that_goes_on_saying_so_is_left_alone_after_four_attempts(
+        self, server: FakeApiServer, opened: Opened
+    ) -> None:
+        async with opened() as store:
+            await store.load()
+            for _ in range(4):
+                server.fail_next(429, matching="create", Retry_After="0")
+            with pytest.raises(EnrollmentUnavailableError, match="429"):
+                await store.create_if_absent(FULL)
+            assert await store.create_if_absent(FULL)
+
     async def test_a_refused_write_is_an_error(self, server: FakeApiServer, opened: Opened) -> None:
         async with opened() as store:
             await store.load()

@@ -1,6 +1,8 @@
 import asyncio
+import contextlib
 import os
 import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tenacity.wait import wait_fixed
 
 from agent.detached import detached
 from agent.state import (
@@ -151,6 +154,7 @@ def test_any_flipped_bit_is_found(position: int, bit: int) -> None:
 
 
 WRITTEN = AgentState(instance_id="a", boot_id="b", logs=(), log_alarms=(), gpus=())
+OLDER = msgspec.structs.replace(WRITTEN, boot_id="an older one")
 
 
 @dataclass
@@ -173,21 +177,46 @@ async def until(holds: object) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_changes_are_kept_and_failures_told() -> None:
-    store, told = FakeStore(), list[str]()
-    writer = StateWriter(store, lambda: WRITTEN, failed=told.append, write_s=0.05)
+@contextlib.asynccontextmanager
+async def writing(
+    store: FakeStore, state: Callable[[], AgentState], told: list[str]
+) -> AsyncIterator[StateWriter]:
+    writer = StateWriter(store, state, failed=told.append, write_s=0.05, pause=wait_fixed(0.01))
     task = asyncio.create_task(writer.run())
-    writer.changed()
-    await until(lambda: store.kept == [WRITTEN])
-    store.fault = StateNotKeptError("Read-only file system")
-    writer.changed()
-    await until(lambda: told == ["Read-only file system"])
-    store.hang = threading.Event()
-    writer.changed()
-    await until(lambda: len(told) == 2)
-    assert told[1] == "the disk did not answer within 0.05 s"
-    store.hang.set()
+    yield writer
     task.cancel()
+
+
+async def test_changes_are_kept() -> None:
+    store = FakeStore()
+    async with writing(store, lambda: WRITTEN, []) as writer:
+        writer.changed()
+        await until(lambda: store.kept == [WRITTEN])
+
+
+async def test_a_write_that_failed_is_tried_again_with_what_is_new_by_then() -> None:
+    store, told, states = FakeStore(), list[str](), [OLDER]
+    async with writing(store, lambda: states[-1], told) as writer:
+        store.fault = StateNotKeptError("No space left on device")
+        writer.changed()
+        await until(lambda: len(told) >= 2)
+        states.append(WRITTEN)
+        store.fault = None
+        await until(lambda: store.kept == [WRITTEN])
+    assert set(told) == {"No space left on device"}
+
+
+async def test_a_disk_that_hangs_is_asked_again_with_the_next_change() -> None:
+    store, told = FakeStore(), list[str]()
+    async with writing(store, lambda: WRITTEN, told) as writer:
+        store.hang = threading.Event()
+        writer.changed()
+        await until(lambda: told == ["the disk did not answer within 0.05 s"])
+        store.hang.set()
+        await until(lambda: store.kept == [WRITTEN])  # of the first call
+        writer.changed()
+        await until(lambda: store.kept == [WRITTEN, WRITTEN])
+    assert len(told) == 1
 
 
 async def test_a_detached_call_gives_its_result_or_error() -> None:

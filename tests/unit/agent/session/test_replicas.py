@@ -150,6 +150,7 @@ class Cluster:
         default_factory=lambda: FakeResolver({NAME: frozenset({ONE, TWO})})
     )
     timing: LinkTiming = QUICK
+    resolve_interval_s: float = 0.02
     unacknowledged: tuple[GpuEvent, ...] = ()
     kept: asyncio.Queue[tuple[GpuEvent, ...]] = field(default_factory=asyncio.Queue)
     """What is to be remembered, after each change."""
@@ -180,7 +181,7 @@ class Cluster:
             (NAME,),
             svids=self.svids,
             resolver=self.resolver,
-            resolve_interval_s=0.02,
+            resolve_interval_s=self.resolve_interval_s,
             unacknowledged=self.unacknowledged,
             notices_changed=lambda: self.kept.put_nowait(replicas.unacknowledged),
         )
@@ -243,6 +244,17 @@ async def test_a_dead_resolver_keeps_what_is_there(cluster: Cluster) -> None:
         one = cluster.controllers[ONE]
         await one.until(lambda: len(one.all_evidence) == 2)
         assert len(one.streams) == 1
+
+
+async def test_a_name_that_has_no_addresses_yet_is_asked_again_before_the_interval_is_over(
+    cluster: Cluster,
+) -> None:
+    cluster.resolve_interval_s = 3600
+    cluster.resolver.answers[NAME] = "no address"
+    async with cluster.running():
+        await cluster.heard("record_unresolved", NAME, "no address")
+        cluster.resolver.answers[NAME] = frozenset({ONE, TWO})
+        await cluster.accepted(ONE, TWO)
 
 
 async def test_no_svid_no_stream(cluster: Cluster) -> None:
