@@ -125,6 +125,16 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path, name: str
         reopened(folder)
 
 
+def test_a_refused_file_is_closed_again(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    os.mkfifo(folder / "lock")
+    before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- names only
+    with pytest.raises(OSError, match="expected a regular file"):
+        reopened(folder)
+    assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 -- names only
+
+
 def test_a_pipe_that_comes_later_keeps_files_and_log(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     for first in (1, 2, 3):

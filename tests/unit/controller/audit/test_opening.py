@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from structlog.testing import capture_logs
 
 from controller.audit.files import Disk
 from controller.audit.key import LogKeyError, LogKeys, log_keys
-from controller.audit.opening import open_files, prev_log
+from controller.audit.opening import Unsigned, open_files, prev_log, unsigned_end
+from controller.audit.tree import LogState
 from controller.record import Json, Record
 from gpuwarden.audit.chain import BEFORE_FIRST, Head
 from gpuwarden.audit.checkpoint import Checkpoint, TreeHead, unverified_checkpoint
 from gpuwarden.audit.files import file_name, log_files
+from gpuwarden.audit.merkle import Frontier
 from gpuwarden.audit.note import sign_note
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.evidence.canonical import sha256_hex
@@ -203,6 +206,26 @@ async def test_the_first_record_of_a_further_file_covers_what_lies_before_it(fol
     *_, path = log_files(folder)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
     assert "unsigned" not in first(folder).refs
+
+
+@pytest.mark.parametrize(
+    ("before", "stops", "head", "unsigned"),
+    [
+        (5, [], 5, None),
+        (5, [], 6, (6, 6, False)),
+        (5, [6], 6, None),
+        (5, [3], 6, (6, 6, False)),
+        (5, [5], 6, (6, 6, False)),
+        (5, [7], 7, (6, 7, False)),
+        (5, [6], 7, (6, 7, True)),
+    ],
+)
+def test_records_behind_what_is_signed_are_told_but_the_end_of_the_log(
+    before: int, stops: list[int], head: int, unsigned: tuple[int, int, bool] | None
+) -> None:
+    state = LogState(Frontier(), before=before, stops=deque(stops))
+    expected = None if unsigned is None else Unsigned(*unsigned)
+    assert unsigned_end(state, Head(head, "a" * 64), KEYS) == expected
 
 
 def test_a_pipe_in_place_of_what_an_operator_puts_there_holds_nobody_up(folder: Path) -> None:

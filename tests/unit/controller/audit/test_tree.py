@@ -257,6 +257,7 @@ def test_a_log_from_a_further_file() -> None:
     assert (state.log, state.prev, state.key) == ("1f" * 16, TreeHead(7, b"p" * 32), ONE.key)
     assert [head.size for head in state.heads] == [2]
     assert (state.frontier.size, hashes.begun, len(hashes.hashes)) == (3, [2], 32)
+    assert state.before == 2
 
 
 @pytest.mark.parametrize(
