@@ -178,7 +178,7 @@ class _Controller:
         announce_settings(self._loaded, parts, self._log)
         self._audit_open = True
         await parts.audit.open()
-        for part in (parts.cluster, parts.hints, parts.binding):
+        for part in (parts.cluster, parts.hints, parts.waiting_events, parts.binding):
             for name, task in ({} if part is None else part.tasks()).items():
                 self._supervisor.watch(name, task)
         await self._read_store()

@@ -36,7 +36,8 @@ class Record:
     codes: tuple[str, ...] = ()
     refs: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
     archived_evidence: ArchivedEvidence | None = field(default=None, compare=False, repr=False)
-    """Evidence to keep if the record goes into the log itself, not into a counter."""
+    """Evidence to archive if the record goes into the log itself; where the record goes into a
+    counter, once another one cites its digest in `refs.evidence`."""
 
 
 # --- log

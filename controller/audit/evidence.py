@@ -1,8 +1,10 @@
-"""Archives evidence beside the log, by its digest: the folder `evidence`.
+"""Archives evidence beside the log, by its digest: the folders `evidence` and `evidence-cited`.
 
-Kept are first, changed and refused evidence, and what a node reported against itself. A thread of
-its own writes it, without sync: a slow disk holds nobody up, and a power cut may cost the evidence
-of the last seconds, never its record. Bounded in age and bytes; the oldest goes first.
+Kept in the first are first, changed and refused evidence, and what a node reported against itself;
+in the second, unchanged evidence that something was granted by. Each has a store of its own, so
+that many grants push no refused evidence out. A thread of its own writes it, without sync: a slow
+disk holds nobody up, and a power cut may cost the evidence of the last seconds, never its record.
+Bounded in age and bytes; the oldest goes first.
 
 Folders are named by the wall clock, and old by the age of the log: the file `ages` says how old the
 log was when each was last begun. A wall clock that jumps makes nothing old.
@@ -32,12 +34,13 @@ _MAX_AGES: Final = 1 << 20
 
 
 class EvidenceStore:
-    """The folder `evidence` in the log's folder."""
+    """One of the two folders in the log's folder."""
 
     def __init__(
         self,
         folder: Path,
         *,
+        name: str = FOLDER,
         limit_bytes: int,
         retention: timedelta,
         age: Callable[[], int | None],
@@ -48,7 +51,7 @@ class EvidenceStore:
 
         `age` is that of the log, in seconds; None while it is not known, and nothing is too old.
         """
-        self._folder = folder / FOLDER
+        self._folder = folder / name
         self._limit = limit_bytes
         self._retention_s = int(retention.total_seconds())
         self._age = age
@@ -112,8 +115,9 @@ class EvidenceStore:
             self._lost(1)
             return
         path = self._folder / day / f"{archived_evidence.digest}.json"
+        before = _size(path) if path.exists() else 0
         _write(path, data)
-        self._bytes += len(data)
+        self._bytes += len(data) - before
         self._kept(1)
         if self._bytes > self._limit:
             self._free(self._limit - self._limit // _SLACK, spare=path)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from controller.audit.checkpoints import Published
+from controller.audit.held_evidence import HeldEvidence
 from controller.audit.repeats import RepeatCounter
 from controller.audit.sealing import LogIdentity, SealedLine, Sealer
 from controller.audit.writer import (
@@ -65,15 +66,24 @@ class DurableLog:
         *,
         rotate_bytes: int,
         keep: Callable[[ArchivedEvidence], None] = lambda _archived_evidence: None,
+        keep_cited: Callable[[ArchivedEvidence], None] = lambda _archived_evidence: None,
+        held: HeldEvidence | None = None,
         queue_records: int = QUEUE_RECORDS,
         grant_seconds: float = GRANT_SECONDS,
     ) -> None:
+        """Make it, not yet opened.
+
+        `keep` archives evidence that comes with its record; `keep_cited` what `held` has of counted
+        rounds, once another record cites it. Both return at once.
+        """
         self._clock = clock
         self._keep = keep
+        self._keep_cited = keep_cited
+        self._held = held or HeldEvidence(0)
         self._grant_seconds = grant_seconds
         self._queue = RecordQueue(queue_records)
         self._repeats = RepeatCounter()
-        self._repeats_lock = threading.Lock()
+        self._counting = threading.Lock()
         self._losses = Losses()
         self._writer = Writer(
             self._queue,
@@ -134,7 +144,7 @@ class DurableLog:
                 done.set_result(failure)
 
         waiter = Waiter(lambda failure: _call(loop, resolve, failure))
-        with self._repeats_lock:
+        with self._counting:
             self._repeats.absorb(record, self._clock.wall_ns())
         if not self._queue.put(self._queued(record, waiter)):
             raise AuditUnavailableError("too many records are waiting")
@@ -148,26 +158,39 @@ class DurableLog:
             waiter.abandoned = True
         if failure is not None:
             raise AuditUnavailableError(failure)
-        self._archive_evidence(archived_evidence)
+        self._archive_evidence(record, archived_evidence)
 
     def note(self, record: Record) -> None:
         """Take the record without waiting; see `AuditLog.note`.
 
-        Unchanged rounds and repeated refusals are counted, see `RepeatCounter`.
+        Unchanged rounds and repeated refusals are counted, see `RepeatCounter`; their evidence is
+        held in case that another record cites it.
         """
         record, archived_evidence = _parted(record)
-        with self._repeats_lock:
+        with self._counting:
             absorbed = self._repeats.absorb(record, self._clock.wall_ns())
+            if absorbed and archived_evidence is not None:
+                self._held.hold(record.subject, _cited(record), archived_evidence)
         if absorbed:
             return
-        self._archive_evidence(archived_evidence)
+        self._archive_evidence(record, archived_evidence)
         if not self._queue.put(self._queued(record, None)):
             self._losses.add(1)
 
-    def _archive_evidence(self, archived_evidence: ArchivedEvidence | None) -> None:
-        """Where space is short, the log needs it more."""
-        if archived_evidence is not None and not self._writer.low:
+    def _archive_evidence(self, record: Record, archived_evidence: ArchivedEvidence | None) -> None:
+        """Archive what comes with a record, or what it cites.
+
+        Where space is short, the log needs it more.
+        """
+        if self._writer.low:
+            return
+        if archived_evidence is not None:
             self._keep(archived_evidence)
+            return
+        with self._counting:
+            cited = self._held.take(_cited(record))
+        if cited is not None:
+            self._keep_cited(cited)
 
     def _queued(self, record: Record, waiter: Waiter | None) -> QueuedRecord:
         return QueuedRecord(record, self._clock.wall_ns(), self._clock.boottime_ns(), waiter)
@@ -179,11 +202,11 @@ class DurableLog:
         return ""
 
     def _take_due_repeats(self, wall_ns: int) -> list[Record]:
-        with self._repeats_lock:
+        with self._counting:
             return self._repeats.take_due(wall_ns)
 
     def _take_all_repeats(self) -> list[Record]:
-        with self._repeats_lock:
+        with self._counting:
             return self._repeats.take_all()
 
 
@@ -192,6 +215,12 @@ def _parted(record: Record) -> tuple[Record, ArchivedEvidence | None]:
     if record.archived_evidence is None:
         return record, None
     return replace(record, archived_evidence=None), record.archived_evidence
+
+
+def _cited(record: Record) -> str:
+    """Digest of the evidence that a record is about or rests on; empty for none."""
+    digest = record.refs.get("evidence")
+    return digest if isinstance(digest, str) else ""
 
 
 def _call(

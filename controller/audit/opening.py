@@ -16,6 +16,7 @@ from controller.audit.age import REF, LogAge, stated_age
 from controller.audit.checkpoints import ACTOR, CheckpointSigner, key_record
 from controller.audit.evidence import EvidenceStore
 from controller.audit.files import Disk, FileStore, LogBrokenError, Reserve
+from controller.audit.held_evidence import HeldEvidence
 from controller.audit.key import KeyChanges, LogKeyError, LogKeys, log_keys
 from controller.audit.log import Copies, DurableLog, Reporting
 from controller.audit.reading import record_of
@@ -23,6 +24,7 @@ from controller.audit.sealing import LogIdentity
 from controller.audit.tree import CheckpointRecord, LogState, Replay, TreeFile
 from controller.audit.writer import Opened
 from controller.record import Json, Record
+from gpuwarden.audit.archived_evidence import CITED_FOLDER, FOLDER
 from gpuwarden.audit.chain import Broken, ChainVerifier, Head
 from gpuwarden.audit.checkpoint import (
     MAX_CHECKPOINT,
@@ -59,20 +61,31 @@ def audit_log(
     """Make the log, not yet opened; `copies_to` is the descriptor for the collector's copies."""
     copies = partial(Copies, copies_to) if copies_to is not None else None
     age = LogAge(clock)
-    evidence = EvidenceStore(
-        settings.dir,
-        age=age.seconds,
-        limit_bytes=settings.evidence_bytes,
-        retention=timedelta(seconds=settings.evidence_retention.seconds),
-        kept=instruments.counter(names.AUDIT_EVIDENCE_KEPT).inc,
-        lost=instruments.counter(names.AUDIT_EVIDENCE_LOST).inc,
+    evidence, cited = (
+        EvidenceStore(
+            settings.dir,
+            name=name,
+            age=age.seconds,
+            limit_bytes=settings.evidence_bytes // 2,
+            retention=timedelta(seconds=settings.evidence_retention.seconds),
+            kept=instruments.counter(names.AUDIT_EVIDENCE_KEPT).inc,
+            lost=instruments.counter(names.AUDIT_EVIDENCE_LOST).inc,
+        )
+        for name in (FOLDER, CITED_FOLDER)
     )
+
+    def close_evidence(timeout: float) -> None:
+        evidence.close(timeout)
+        cited.close(timeout)
+
     return DurableLog(
         partial(open_files, settings, identity.origin, clock, Disk(), age),
         identity,
         clock,
-        Reporting(instruments, copies, evidence.close),
+        Reporting(instruments, copies, close_evidence),
         keep=evidence.put,
+        keep_cited=cited.put,
+        held=HeldEvidence() if settings.evidence_bytes else None,
         rotate_bytes=settings.rotate_bytes,
     )
 

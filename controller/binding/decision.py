@@ -45,6 +45,7 @@ from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.filter_and_score import filter_nodes, prioritize_nodes
 from controller.placement.keys import MANAGED_TAINT, reserved_keys
 from controller.placement.node_verdict import Judge, promise_to
+from controller.placement.refusal_details import detailed
 from controller.placement.requirements import (
     Requirements,
     RequirementsInvalid,
@@ -524,7 +525,7 @@ def choose_early(
         refused[found.code] += 1
         if len(names) == 1:
             return found
-    return _of_all(refused, outcome.reasons, names)
+    return _of_all(refused, outcome.reasons, Judge(ask.needs, scene), scene)
 
 
 def taken_up(ask: EarlyAsk, view: BindingView, held: Holder, node: str) -> EarlyPlace | Refusal:
@@ -576,14 +577,18 @@ def _ranked(passed: Sequence[str], needs: Requirements, scene: Scene) -> list[st
 
 
 def _of_all(
-    refused: Mapping[ReasonCode, int], reasons: Mapping[str, Refusal], names: Sequence[str]
+    refused: Counter[ReasonCode], reasons: Mapping[str, Refusal], judge: Judge, scene: Scene
 ) -> Refusal:
-    """One refusal for all nodes: that of the only one, else what says most."""
-    if len(names) == 1:
-        return reasons[names[0]]
+    """One refusal for all nodes: that of the only one, else what says most, with an example."""
     first = min(refused, key=lambda code: (_rank(code), -refused[code], code))
+    example = next((name for name, refusal in reasons.items() if refusal.code is first), None)
     counts = ", ".join(f"{count} {code.value}" for code, count in sorted(refused.items()))
-    return Refusal(first, f"no node has what the pod asks for: {counts}")
+    text = f"no node has what the pod asks for: {counts}"
+    if example is None:
+        return Refusal(first, text)
+    found = detailed(example, reasons[example], judge, scene)
+    alone = refused.total() == 1
+    return found if alone else Refusal(first, f"{text}; {example}: {found.detail}")
 
 
 def _rank(code: ReasonCode) -> int:

@@ -24,9 +24,8 @@ from controller.binding.records import (
     refused_record,
 )
 from controller.binding.request import PodStates, PodsUnavailableError
-from controller.binding.use import HeardUse
 from controller.ledger.record import GpuRecord, HolderState, PodGone
-from controller.ledger.release import Known, released_by_operator
+from controller.ledger.release import Known, UseReport, released_by_operator
 from controller.ledger.store import LedgerStore, LedgerUnavailableError, Written, change_record
 from controller.record import AuditLog, AuditUnavailableError
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -49,7 +48,7 @@ class ReleaseService:
 
     store: LedgerStore
     pods: PodStates
-    heard: Callable[[str], HeardUse | None]
+    heard: Callable[[str], UseReport | None]
     """The last report of a node, while its lease lasts."""
     not_ready: Callable[[], str | None]
     """Why not every node was heard since the start; None once each had its turn."""
@@ -110,8 +109,7 @@ class ReleaseService:
         if record is None or holder is None:
             return ReleaseDone(already=True)
         pod = PodGone() if holder.pod.uid is None else await self.pods.look(holder.pod)
-        heard = self.heard(record.node)
-        known = Known(pod, None if heard is None else heard.report)
+        known = Known(pod, self.heard(record.node))
         successor = released_by_operator(record, order.reservation, known)
         return ReleaseDone(already=True) if successor is None else successor
 

@@ -307,6 +307,7 @@ def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
         tuple(x.record.gpu for x in entries),
         move.to,
         move.cause,
+        evidence=move.evidence,
     )
     return Rewrite(tuple((x, x.record.moved(reservation, move.to)) for x in entries), change)
 

@@ -75,6 +75,8 @@ class ReservationChange:
     cause: str
     actor: str = _CONTROLLER
     """Who caused it."""
+    evidence: str = ""
+    """Digest of the node's evidence that it rests on; empty where it rests on none."""
 
     def of(self, gpus: tuple[str, ...]) -> "ReservationChange":
         """The same, about some of the GPUs."""
@@ -248,6 +250,7 @@ def _about(
         "reservation": change.reservation,
         "gpus": list(change.gpus),
         "cause": change.cause,
+        **({"evidence": change.evidence} if change.evidence else {}),
     }
     subject = _subject(change.pod.namespace, change.pod.name or "-")
     return change.actor, subject, change.state.value.lower(), (), refs

@@ -241,15 +241,6 @@ SETTLES_NS: Final = 60 * NS_PER_S
 its own state. So that counts once it has said so for this long."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeardUse:
-    """A report whose lease lasts."""
-
-    report: UseReport
-    evidence: str
-    """Digest of the evidence that it is in."""
-
-
 class UseReports:
     """One per process; a report is made once per evidence."""
 
@@ -272,13 +263,13 @@ class UseReports:
             found = self._made[node] = (view.acceptance, report)
         return found[1]
 
-    def heard(self, node: str, now_ns: int) -> HeardUse | None:
+    def heard(self, node: str, now_ns: int) -> UseReport | None:
         """The node's last, while its lease lasts at `now_ns` (CLOCK_BOOTTIME)."""
         report, view = self.of(node), self._fleet().nodes.get(node)
         acceptance = None if view is None else view.acceptance
         if report is None or acceptance is None or now_ns >= acceptance.fresh_until_ns:
             return None
-        return HeardUse(report, acceptance.evidence_digest)
+        return report
 
     def _report(self, node: str, acceptance: Acceptance, mode: NodeMode) -> UseReport:
         asked_ns = acceptance.challenge_issued_ns
@@ -288,6 +279,7 @@ class UseReports:
             users_of(acceptance),
             self._given(node, acceptance, mode),
             None if acceptance.pods_unread else frozenset(acceptance.pods or ()),
+            acceptance.evidence_digest,
         )
 
     def _given(
@@ -378,8 +370,8 @@ _SHOWN_CHARS: Final = 253
 _CONTROLLER: Final = "controller"
 
 
-def allocation_record(given: GivenGpu, reservation: str) -> Record:
-    """The `reservation.allocated` record of one GPU."""
+def allocation_record(given: GivenGpu, reservation: str, evidence: str) -> Record:
+    """The `reservation.allocated` record of one GPU; `evidence`: digest of what shows it."""
     return Record(
         RecordKind.RESERVATION_ALLOCATED,
         actor=_CONTROLLER,
@@ -390,6 +382,7 @@ def allocation_record(given: GivenGpu, reservation: str) -> Record:
             "node": _cut(given.node),
             "reservation": reservation,
             "gpus": [given.gpu],
+            "evidence": evidence,
         },
     )
 

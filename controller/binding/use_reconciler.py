@@ -39,8 +39,8 @@ _BREATH: Final = 256
 class UseSink(Protocol):
     """Takes what was found and done; never waits, never raises."""
 
-    def allocation_recorded(self, given: GivenGpu, reservation: str) -> None:
-        """This replica recorded kubelet's allocation of a GPU."""
+    def allocation_recorded(self, given: GivenGpu, reservation: str, evidence: str) -> None:
+        """This replica recorded kubelet's allocation of a GPU, by evidence of that digest."""
 
     def wrote(self, result: str) -> None:
         """One write: written, overtaken or failed."""
@@ -191,7 +191,7 @@ class UseReconciler:
             self.sink.wrote("failed")
             return False
         if isinstance(found, Written):
-            self.sink.allocation_recorded(given, reservation)
+            self.sink.allocation_recorded(given, reservation, report.evidence)
         return not isinstance(found, Refusal)
 
     async def _evict(self) -> None:

@@ -94,15 +94,16 @@ class Granting:
             reserve.share,
         )
         self.gpus |= dict.fromkeys(reserve.gpus, InFlight(reserve.pod, reserve.share))
-        task = self._keep(asyncio.create_task(self._claim(claim)))
+        task = self._keep(asyncio.create_task(self._claim(claim, reserve.evidence)))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             self._keep(asyncio.create_task(self._withdraw(task, claim)))
             raise
 
-    async def _claim(self, claim: Claim) -> Refusal | None:
-        reserved = _change(claim, claim.gpus, HolderState.PROPOSED, _CAUSES[claim.origin])
+    async def _claim(self, claim: Claim, evidence: str) -> Refusal | None:
+        change = _change(claim, claim.gpus, HolderState.PROPOSED, _CAUSES[claim.origin])
+        reserved = replace(change, evidence=evidence)
         try:
             found = await self.claims.claim(claim)
             if isinstance(found, Refusal):

@@ -92,6 +92,8 @@ class Move:
 
     to: HolderState
     cause: str
+    evidence: str = ""
+    """Digest of the node's evidence that shows it; empty where that is not what decides."""
 
 
 Step = Wait | Requeue | Move

@@ -72,6 +72,8 @@ class UseReport:
     pods: frozenset[str] | None = frozenset()
     """UIDs of pods of which any process runs, as far as the agent reports; None where it could not
     look."""
+    evidence: str = ""
+    """Digest of the evidence that it is in."""
 
     def may_run(self, uid: str | None) -> bool:
         """Whether a pod may still run; what could not be read says that it may."""
@@ -99,6 +101,8 @@ class ReleaseWatch:
     """Reports in a row that show nothing of the pod, as far as they count."""
     boot_ids: frozenset[str] = field(default_factory=frozenset)
     """Seen in reports since the end."""
+    evidence: str = ""
+    """Digest of the evidence of the last report that was counted."""
 
 
 def watch_release(watch: ReleaseWatch | None, pod: PodSight, now_ns: int) -> ReleaseWatch | None:
@@ -127,6 +131,7 @@ def after_report(
         last_asked_ns=report.asked_ns,
         quiet=quiet,
         boot_ids=watch.boot_ids | {report.boot_id},
+        evidence=report.evidence,
     )
 
 
@@ -180,7 +185,8 @@ def release_step(
     `last_asked_ns`: of the node's last report, 0 where there was none.
     """
     if watch is not None and watch.quiet >= _ENOUGH:
-        return Move(HolderState.RELEASED, "its node shows nothing of it any more")
+        cause = "its node shows nothing of it any more"
+        return Move(HolderState.RELEASED, cause, watch.evidence)
     return _gone(gone, last_asked_ns, now_ns, grace_ns)
 
 

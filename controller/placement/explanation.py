@@ -5,7 +5,7 @@ the scheduler asks only about those that pass its own filters. Nothing is decide
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress, islice
@@ -13,6 +13,7 @@ from typing import Final
 
 from controller.placement.filter_and_score import FilterOutcome, filter_nodes, score
 from controller.placement.node_verdict import Judge, Promise, promise_to
+from controller.placement.refusal_details import detailed
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
 from controller.placement.snapshot import Scene
 from controller.placement.verdict_cache import CODES
@@ -32,7 +33,7 @@ class Rejection:
 
     code: ReasonCode
     detail: str
-    """Of the first of them."""
+    """Of the first of them, which it names where there are more."""
     count: int
     nodes: tuple[str, ...]
     """The first few by name."""
@@ -64,10 +65,10 @@ def explain_waiting(
     judge = Judge(needs, scene)
     return PodExplanation(
         needs=needs,
-        refusal=judge.pod_refusal,
+        refusal=_of_pod(judge, scene),
         passing=len(outcome.passed),
         examples=tuple(outcome.passed[:EXAMPLES]),
-        rejections=_rejections(outcome, judge.refusal),
+        rejections=_rejections(outcome, judge, scene),
         promise=_best(outcome.passed[:_ASKED], needs, scene),
     )
 
@@ -79,16 +80,25 @@ def explain_bound(
     return PodExplanation(needs=needs, promise=_best([node], needs, scene))
 
 
-def _rejections(
-    outcome: FilterOutcome, refusal: Callable[[str], Refusal | None]
-) -> tuple[Rejection, ...]:
+def _rejections(outcome: FilterOutcome, judge: Judge, scene: Scene) -> tuple[Rejection, ...]:
     codes, found = outcome.codes(), []
     for code, count in outcome.totals().rejected.items():
         byte = CODES.index(code)
         nodes = tuple(islice(compress(outcome.names, (x == byte for x in codes)), EXAMPLES))
-        known = outcome.reasons.get(nodes[0]) or refusal(nodes[0])
-        found.append(Rejection(code, "" if known is None else known.detail, count, nodes))
+        known = outcome.reasons.get(nodes[0]) or judge.refusal(nodes[0])
+        detail = "" if known is None else detailed(nodes[0], known, judge, scene).detail
+        found.append(Rejection(code, _about(nodes[0], detail, count), count, nodes))
     return tuple(sorted(found, key=lambda x: (-x.count, x.code)))
+
+
+def _about(node: str, detail: str, count: int) -> str:
+    """What other nodes with that code have differs."""
+    return f"{node}: {detail}" if detail and count > 1 else detail
+
+
+def _of_pod(judge: Judge, scene: Scene) -> Refusal | None:
+    refusal = judge.pod_refusal
+    return None if refusal is None else detailed("", refusal, judge, scene)
 
 
 def _best(
@@ -136,20 +146,16 @@ def explain_fit(
     """Judge a managed pod on `names`, or on every node that is known."""
     judge = Judge(needs, scene)
     known = scene.fleet.nodes.keys() | scene.static.hashes.keys()
-    fits = tuple(
-        _fit(name, judge, needs, scene) for name in sorted(known if names is None else names)
-    )
+    fits = tuple(_fit(name, judge, scene) for name in sorted(known if names is None else names))
     counts = Counter(fit.refusal.code for fit in fits if fit.refusal is not None)
-    return FitReport(fits, dict(sorted(counts.items())), judge.pod_refusal)
+    return FitReport(fits, dict(sorted(counts.items())), _of_pod(judge, scene))
 
 
-def _fit(
-    name: str, judge: Judge, needs: Requirements | RequirementsInvalid, scene: Scene
-) -> NodeFit:
+def _fit(name: str, judge: Judge, scene: Scene) -> NodeFit:
     refusal = judge.refusal(name)
-    if refusal is not None or isinstance(needs, RequirementsInvalid):
-        return NodeFit(name, refusal, 0, None)
+    if refusal is not None:
+        return NodeFit(name, detailed(name, refusal, judge, scene), 0, None)
     offer = judge.offer(name)
     mode = NodeMode.ENV if offer is None else offer.mode
-    promise = promise_to(needs, name, mode, scene)
+    promise = promise_to(judge.needs, name, mode, scene)
     return NodeFit(name, None, score(name, judge, scene), promise)

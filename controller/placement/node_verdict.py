@@ -120,6 +120,16 @@ class Offer:
     free: Sequence[Device]
 
 
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """What a node has shown, and what the pod demands of its devices."""
+
+    acceptance: Acceptance
+    mode: NodeMode
+    pool: DevicePool
+    ask: DeviceNeeds
+
+
 class Judge:
     """A managed pod's demands against one scene, prepared for many nodes."""
 
@@ -270,28 +280,37 @@ class Judge:
         return STILL_CLAIMED if mode_fits(self._needs, mode) else REFUSALS[ReasonCode.NODE_MODE]
 
     @property
+    def needs(self) -> Requirements:
+        """What the pod demands; nothing, where that cannot be read."""
+        return self._needs
+
+    @property
     def count(self) -> int:
         """Devices that the pod needs."""
         return self._needs.count
 
-    def offer(self, name: str) -> Offer | None:
-        """What a node offers this pod; None where it has shown no evidence."""
+    def weighed(self, name: str) -> Weighing | None:
+        """The node's devices beside what is demanded; None where it has shown no evidence."""
         node = self._scene.fleet.nodes.get(name)
         if node is None or node.acceptance is None:
             return None
         pool = self._scene.memory.pool(name, node.acceptance)
-        return Offer(node.acceptance, node.mode, free_devices(pool, self._demands.on(name, pool)))
+        return Weighing(node.acceptance, node.mode, pool, self._demands.on(name, pool))
+
+    def offer(self, name: str) -> Offer | None:
+        """What a node offers this pod; None where it has shown no evidence."""
+        found = self.weighed(name)
+        if found is None:
+            return None
+        return Offer(found.acceptance, found.mode, free_devices(found.pool, found.ask))
 
     def assigned(self, name: str, preferred: Collection[str] = ()) -> tuple[Device, ...]:
         """The devices that the pod gets on an `env` node that it passes, in the pod's order.
 
         `preferred`: UUIDs that it has asked for before; taken where they still serve.
         """
-        node = self._scene.fleet.nodes.get(name)
-        if node is None or node.acceptance is None:
-            return ()
-        pool = self._scene.memory.pool(name, node.acceptance)
-        return assigned_devices(pool, self._demands.on(name, pool), preferred)
+        found = self.weighed(name)
+        return () if found is None else assigned_devices(found.pool, found.ask, preferred)
 
     def _against(self, node: NodeView, acceptance: Acceptance) -> ReasonCode | None:
         own = acceptance.attestation_hash

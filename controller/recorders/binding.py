@@ -244,9 +244,9 @@ class UseRecorder:
         self._faults = instruments.gauge(names.USE_FAULTS)
         self._evictions = instruments.counter(names.EVICTIONS)
 
-    def allocation_recorded(self, given: GivenGpu, reservation: str) -> None:
-        """This replica recorded kubelet's allocation of a GPU."""
-        self._audit.note(allocation_record(given, reservation))
+    def allocation_recorded(self, given: GivenGpu, reservation: str, evidence: str) -> None:
+        """This replica recorded kubelet's allocation of a GPU, by evidence of that digest."""
+        self._audit.note(allocation_record(given, reservation, evidence))
         self._logged(given.gpu, reservation)
         self._changes.labels(_ALLOCATED).inc()
         self._log.info(

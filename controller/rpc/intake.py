@@ -116,7 +116,7 @@ class EvidenceIntake:
         seconds = time.perf_counter() - begin
         grant = False
         if isinstance(result, Accepted):
-            result = await self._enroll(result, again)
+            result = await self._enroll(result, again, archived_evidence)
         times = self._times()
         if isinstance(result, Accepted):
             grant = self._registry.needs_grant(result, times[0])
@@ -134,7 +134,12 @@ class EvidenceIntake:
         await self._deny(refusal)
         self._observer.appraised(refusal, grant=False, seconds=0.0)
 
-    async def _enroll(self, result: Result, appraise: Callable[[], Result]) -> Result:
+    async def _enroll(
+        self,
+        result: Result,
+        appraise: Callable[[], Result],
+        archived_evidence: ArchivedEvidence,
+    ) -> Result:
         """Write the enrollment that is needed, and appraise again by what the store holds then."""
         for _ in range(_MAX_RACES):
             if not isinstance(result, Accepted) or result.enrollment is None:
@@ -144,7 +149,8 @@ class EvidenceIntake:
                 is_written = await write(self._store, change.old, change.new)
             except EnrollmentUnavailableError as error:
                 return _stale(result, str(error))
-            if is_written and (record := completed_record(change, result)) is not None:
+            record = completed_record(change, result, archived_evidence) if is_written else None
+            if record is not None:
                 self._audit.note(record)
             result = appraise()
         if isinstance(result, Accepted) and result.enrollment is not None:
@@ -188,10 +194,10 @@ class EvidenceIntake:
                 if any(change.kind is ChangeKind.OUTDATED for change in changes):
                     outdated = _outdated(result)
                     # The log may have its grant already: it must not end with that.
-                    self._audit.note(refused_record(outdated, peer))
+                    self._audit.note(refused_record(outdated, peer, archived_evidence))
                     return outdated
                 if not grant:
-                    self._audit.note(round_record(result, stream))
+                    self._audit.note(round_record(result, stream, archived_evidence))
             case FailureNoticeAccepted():
                 changes = self._registry.failure_notice(result, now_ns=now_ns, wall_ns=wall_ns)
                 self._observer.changed(changes, peer)
@@ -323,7 +329,11 @@ def accepted_record(
     )
 
 
-def completed_record(change: EnrollmentChange, accepted: Accepted) -> Record | None:
+def completed_record(
+    change: EnrollmentChange,
+    accepted: Accepted,
+    archived_evidence: ArchivedEvidence | None = None,
+) -> Record | None:
     """Enrolled GPUs that have a serial now and had none; None where there are none."""
     before = {x.uuid: x.serial for x in change.old.gpus} if change.old else {}
     gained: list[Json] = [
@@ -338,12 +348,19 @@ def completed_record(change: EnrollmentChange, accepted: Accepted) -> Record | N
         actor=str(accepted.stream.peer),
         subject=f"node/{accepted.node}",
         decision="completed",
-        refs={"serials": gained, "evidence": accepted.evidence_digest},
+        refs={
+            "serials": gained,
+            "evidence": accepted.evidence_digest,
+            **_bundle(archived_evidence),
+        },
+        archived_evidence=archived_evidence,
     )
 
 
-def round_record(accepted: Accepted, stream: StreamState) -> Record:
-    """An unchanged round; the log counts it."""
+def round_record(
+    accepted: Accepted, stream: StreamState, archived_evidence: ArchivedEvidence | None = None
+) -> Record:
+    """An unchanged round; the log counts it, and archives it once something is granted by it."""
     return Record(
         RecordKind.EVIDENCE_ROUND,
         actor=str(stream.peer),
@@ -351,6 +368,7 @@ def round_record(accepted: Accepted, stream: StreamState) -> Record:
         decision="accepted",
         codes=(ReasonCode.ACCEPTED.value,),
         refs={"hash": accepted.attestation_hash, "evidence": accepted.evidence_digest},
+        archived_evidence=archived_evidence,
     )
 
 

@@ -303,6 +303,11 @@ class ExtenderVerbs:
             )
         return explain_waiting(needs, scene, self.denied(pod.metadata.uid or ""))
 
+    def why_waiting(self, pod: Pod) -> PodExplanation:
+        """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter."""
+        needs = parse_requirements(pod, self.rules, enforced=True)
+        return explain_waiting(needs, self._scene(pod, needs), self.denied(pod.metadata.uid or ""))
+
     @staticmethod
     def _passing(args: ExtenderArgs) -> bytes:
         """The answer that rejects no node."""

@@ -50,7 +50,9 @@ from controller.kube.policies import ClusterPolicy
 from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
 from controller.kube.token_review import KubeTokenReviewer
+from controller.kube.waiting_events import WaitingPodEvents
 from controller.ledger.store import LedgerUnavailableError
+from controller.placement.explanation import PodExplanation
 from controller.placement.filter_and_score import FilterDecision, Totals
 from controller.placement.keys import RequirementRules
 from controller.settings import KubernetesSettings
@@ -197,6 +199,27 @@ class Cluster:
             boottime_ns=self._clock.boottime_ns,
             rules=self._rules,
             instruments=self._instruments,
+        )
+
+    def waiting_events(
+        self,
+        explain: Callable[[AdmittedPod], PodExplanation],
+        not_ready: Callable[[], str | None],
+    ) -> WaitingPodEvents | None:
+        """Says in Events why pods wait, for schedulers that do not ask the extender.
+
+        None where no Events are written.
+        """
+        if not self._writes_events:
+            return None
+        return WaitingPodEvents(
+            waiting=self._waiting,
+            explain=explain,
+            not_ready=not_ready,
+            leads=self.leadership.leads,
+            say=self._events.say,
+            boottime_ns=self._clock.boottime_ns,
+            rules=self._rules,
         )
 
     def _waiting(self) -> Iterator[AdmittedPod]:

@@ -21,6 +21,7 @@ from controller.fleet.quarantine import QuarantineEntries, QuarantineFate
 from controller.fleet.registry import Changes, FleetRegistry
 from controller.kube.client import Exchange
 from controller.kube.node_hints import NodeHints
+from controller.kube.waiting_events import WaitingPodEvents
 from controller.operations.quarantine_reconciler import QuarantineReconciler
 from controller.operations.readiness import ClockAnchor, Conditions, ProcessState
 from controller.placement.snapshot import Scenes
@@ -51,6 +52,7 @@ from controller.wiring.pods import (
     extender_verbs,
     node_hints,
     requirement_rules,
+    waiting_events,
 )
 from controller.wiring.services import fleet_service, http_api, placement_service
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
@@ -104,6 +106,8 @@ class Parts:
     """None without a cluster or webhooks."""
     hints: NodeHints | None
     """None unless pods reach their nodes by affinity."""
+    waiting_events: WaitingPodEvents | None
+    """Likewise, and where Events are written."""
     streams: StreamTable
     fleet: FleetServicer
     listeners: Listeners
@@ -254,6 +258,7 @@ def assemble(
         cluster=cluster,
         binding=binding,
         hints=node_hints(settings, cluster, verbs, conditions),
+        waiting_events=waiting_events(settings, cluster, verbs, conditions),
         streams=streams,
         fleet=services.fleet,
         listeners=listeners,

@@ -9,6 +9,7 @@ from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.audit.log import DurableLog
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
+from controller.kube.waiting_events import WaitingPodEvents
 from controller.operations.readiness import Conditions
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import Scenes, no_use
@@ -176,3 +177,16 @@ def node_hints(
     if cluster is None or settings.scheduling is not Scheduling.AFFINITY:
         return None
     return cluster.hints(verbs.passing, conditions.not_ready)
+
+
+def waiting_events(
+    settings: ControllerSettings,
+    cluster: Cluster | None,
+    verbs: ExtenderVerbs,
+    conditions: Conditions,
+) -> WaitingPodEvents | None:
+    """None where a scheduler asks the extender: its own events name gpuwarden then."""
+    by_affinity = settings.scheduling is Scheduling.AFFINITY
+    if cluster is None or not by_affinity or is_report_only(settings):
+        return None
+    return cluster.waiting_events(verbs.why_waiting, conditions.not_ready)

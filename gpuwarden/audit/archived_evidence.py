@@ -30,6 +30,8 @@ FORMAT: Final = "gpuwarden.dev/evidence/v1"
 MAX_ARCHIVED_EVIDENCE_BYTES: Final = 32 << 20
 FOLDER: Final = "evidence"
 """In the log's folder; below it one folder per day (UTC), `YYYYMMDD`."""
+CITED_FOLDER: Final = "evidence-cited"
+"""Likewise, for evidence of unchanged rounds that something was granted by."""
 
 
 class ArchivedEvidenceError(Exception):

@@ -5,9 +5,11 @@ in the folder holds nobody up. Sizes are bounded per line, so that a file withou
 fill the memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gpuwarden.audit.chain import Broken, Head, Verified, verify_collected, verify_lines
 from gpuwarden.audit.record import MAX_RECORD_BYTES
@@ -16,6 +18,8 @@ from gpuwarden.regular_file import open_to_read
 
 PATTERN = "audit-*.jsonl"
 _LINE_LIMIT = 8 * MAX_RECORD_BYTES
+Opening = Callable[[Path], AbstractContextManager[BinaryIO]]
+"""How a file is opened; raises OSError."""
 
 
 def file_name(first_seq: int) -> str:
@@ -63,10 +67,14 @@ def lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
 
 
 def verify_files(
-    paths: Sequence[Path], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
+    paths: Sequence[Path],
+    *,
+    expect: Head | None = None,
+    wanted: Wanted = NOTHING_WANTED,
+    opening: Opening = open_to_read,
 ) -> Report:
     """Verify files, in order, as one log."""
-    lines = _Lines(paths)
+    lines = _Lines(paths, opening)
     result = verify_lines(lines, expect=expect, wanted=wanted)
     if isinstance(result, Verified):
         return Report(result)
@@ -74,10 +82,14 @@ def verify_files(
 
 
 def verify_collected_files(
-    paths: Sequence[Path], *, expect: Head | None = None, wanted: Wanted = NOTHING_WANTED
+    paths: Sequence[Path],
+    *,
+    expect: Head | None = None,
+    wanted: Wanted = NOTHING_WANTED,
+    opening: Opening = open_to_read,
 ) -> dict[str, Report]:
     """Verify the records among other lines of collected logs, by origin."""
-    lines = _Lines(paths)
+    lines = _Lines(paths, opening)
     reports = {}
     for origin, result in verify_collected(lines, expect=expect, wanted=wanted).items():
         at = lines.locate(result.line) if isinstance(result, Broken) else None
@@ -88,15 +100,16 @@ def verify_collected_files(
 class _Lines:
     """Lines of several files as one sequence that remembers where each file began."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], opening: Opening) -> None:
         self._paths = paths
+        self._opening = opening
         self._starts: list[tuple[int, Path]] = []
 
     def __iter__(self) -> Iterator[bytes]:
         count = 0
         for path in self._paths:
             self._starts.append((count, path))
-            with open_to_read(path) as file:
+            with self._opening(path) as file:
                 while line := file.readline(_LINE_LIMIT):
                     count += 1
                     yield line

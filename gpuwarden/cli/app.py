@@ -12,7 +12,7 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from gpuwarden.cli.exit_codes import MEANING, CliError, ExitCode
-from gpuwarden.cli.terminal import shown
+from gpuwarden.cli.terminal import STANDARD_INPUT, shown
 
 _PACKAGE: Final = "gpuwarden.cli.commands"
 _HELP: Final = (
@@ -147,9 +147,11 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "reverify:reverify_",
         "Verify archived evidence as of its arrival; exits with 3 if it was not valid.",
         "gpuwarden audit reverify DIGEST --store /var/lib/gpuwarden/audit",
-        "The audit record of the evidence gives the time, and names the certificate and the trust"
-        " bundle. If that record is past retention, the archived file gives them, and the output"
-        " says so.",
+        "Archived is what changed something when it arrived, and what something was granted by: a"
+        " Binding, kubelet's allocation, a release, an operator's act. Unchanged rounds are not"
+        " kept (exit code 6). The record of the arrival gives the time, and names the certificate"
+        " and the trust bundle. Where there is none, the archived file gives them, and the output"
+        " says so. Each replica has its own evidence: ask where `explain pod` was asked.",
     ),
     "support-bundle": Command(
         "support:support_bundle",
@@ -208,7 +210,10 @@ def run(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return its exit code; writes to standard output and error."""
     try:
         code = build()(
-            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+            _with_standard_input(arguments),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
         )
         sys.stdout.flush()
     except CycloptsError as error:
@@ -220,6 +225,13 @@ def run(arguments: Sequence[str]) -> ExitCode:
         sys.stdout = None
         return ExitCode.OK
     return code if isinstance(code, ExitCode) else ExitCode.OK
+
+
+def _with_standard_input(arguments: Sequence[str]) -> Sequence[str]:
+    """`-` among the paths of `audit verify`, which the parser would take for an option."""
+    if tuple(arguments[:2]) != ("audit", "verify"):
+        return arguments
+    return [STANDARD_INPUT if x == "-" else x for x in arguments]
 
 
 def _fail(code: ExitCode, text: str) -> ExitCode:

@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     FINDING = 3
     NOT_AUTHORISED = 4
     NOT_REACHABLE = 5
+    NOT_KEPT = 6
     TIMEOUT = 124
     INTERRUPTED = 130
 
@@ -25,6 +26,7 @@ MEANING: Final = {
     " a pod that does not have what was reserved",
     ExitCode.NOT_AUTHORISED: "not authorised: the controller refuses this caller",
     ExitCode.NOT_REACHABLE: "not reachable: no controller answers, or not the expected one",
+    ExitCode.NOT_KEPT: "not kept: evidence that was not archived, since nothing was granted by it",
     ExitCode.TIMEOUT: "no answer in time",
     ExitCode.INTERRUPTED: "ended by Ctrl-C",
 }

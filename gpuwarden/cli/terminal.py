@@ -12,6 +12,8 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _GAP: Final = "   "
+STANDARD_INPUT: Final = "/dev/stdin"
+"""What `audit verify` calls it; `-` there means the same."""
 _PREFIX: Final = "v1:sha256:"
 _SHORT: Final = 12
 _MIB_PER_GIB: Final = 1024

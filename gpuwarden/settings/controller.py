@@ -435,7 +435,8 @@ class AuditSettings:
         int,
         Spec(
             keys.whole_number(0, 1 << 40),
-            "space for evidence beside the log, the oldest goes first; 0 keeps none",
+            "space for evidence beside the log, half of it for unchanged evidence that grants rest"
+            " on; the oldest goes first; 0 keeps none",
         ),
     ] = 1 << 30
 

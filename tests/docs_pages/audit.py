@@ -1,5 +1,6 @@
 """docs/reference/audit.md, made from the record's definition. Pure."""
 
+from controller.audit.held_evidence import MAX_HELD_BYTES, PER_NODE
 from gpuwarden.audit.checkpoint import CHECKPOINT_RECORDS
 from gpuwarden.audit.record import FORMAT, GENESIS, MAX_RECORD_BYTES, RecordKind
 
@@ -93,14 +94,40 @@ then names it, and agents that had seen as much or less raise no alarm.
 
 ## Evidence
 
-First, changed and refused evidence and failure notices are archived in
-`audit.dir/evidence/YYYYMMDD`, as `<evidence digest>.json`: what was signed, the signature, the
-certificates and the trust bundle of that time. Unchanged evidence and repeated refusals are not
-archived. The archive is kept for `audit.evidenceRetention` and up to `audit.evidenceBytes`; the
-oldest is removed first (see [Retention](#retention)). It is written without waiting: a power cut
-can cost the evidence of the last seconds, but never its record. The record names the digests of
-evidence, leaf and bundle, so a changed archive is detected.
-`gpuwarden audit reverify DIGEST` verifies signature and chain as of the record's time. A bundle's
+What changes something when it arrives is archived in `audit.dir/evidence/YYYYMMDD`, as
+`<evidence digest>.json`: first, changed and refused evidence, and failure notices that took trust
+away. The file holds what was signed, the signature, the certificates and the trust bundle of that
+time.
+
+Unchanged evidence and repeated refusals are counted and not archived, unless something is granted
+by them. The last {PER_NODE} messages of each node stay in memory, {MAX_HELD_BYTES >> 20} MiB of
+all nodes at most. When a record names one of them in `refs.evidence`, it is archived in
+`audit.dir/evidence-cited/YYYYMMDD`. These records do:
+
+| record | names the evidence |
+|---|---|
+| `bind.decision`, `reservation.reserved` | by which the node passed |
+| `reservation.allocated` | that showed kubelet's allocation |
+| `reservation.released` | the second of the reports that showed nothing of the pod |
+| `reservation.operator` | the last of the node when an operator released the GPU |
+| `node.operator` | of the hardware that an operator accepted |
+
+Both folders are kept for `audit.evidenceRetention`, and each up to half of `audit.evidenceBytes`;
+the oldest is removed first (see [Retention](#retention)). So a busy cluster's Bindings push no
+refused evidence out. It is written without waiting: a power cut can cost the evidence of the last
+seconds, but never its record. The record of an arrival names the digests of evidence, leaf and
+bundle, so a changed archive is detected. A record of a grant names the evidence alone.
+
+`gpuwarden audit reverify DIGEST` verifies signature and chain as of the arrival. The beginning of a
+digest is enough (4 digits or more) where only one digest begins so.
+
+| exit code | means |
+|---|---|
+| 0 | it was validly signed then |
+| 3 | it was not; or a record rests on it and it is not there: past retention, lost, or removed |
+| 6 | not kept: nothing was granted by it, or another replica received it |
+
+A bundle's
 digest is SHA-256 over the sorted SHA-256 digests of its certificates, in lower-case hex, one a
 line.
 
@@ -111,8 +138,8 @@ Finished files are deleted after `audit.retention`, and days of evidence a day a
 that cannot be set (`CLOCK_BOOTTIME`): a wall clock that jumps deletes nothing, and while no
 controller runs nothing becomes older. `log.start`, `log.rotate`, `log.stop` and `checkpoint` state
 this age of the log in seconds (`refs.age`), and the next process goes on from there.
-`evidence/ages` holds the age at which each day was last begun. What has no known age counts from
-now.
+The file `ages` beside the days of evidence holds the age at which each was last begun. What has no
+known age counts from now.
 
 ## Verifying
 
@@ -121,7 +148,8 @@ changed, deleted, inserted, repeated or moved. The line after it shows whether t
 link was changed. A log that was chained again does not fit the next checkpoint: its root is that of
 other records. What a crash leaves after the last whole line is reported apart and is no fault.
 A log without any record is broken: verified is only what is there. Only regular files are read; a
-named pipe or device ends the command with 1.
+named pipe or device ends the command with 1. `-` is standard input, for a log that comes from
+elsewhere: `kubectl logs POD | gpuwarden audit verify --collected -`.
 
 Three things break no chain and are printed all the same:
 
@@ -152,7 +180,7 @@ the proof with `-o json`, for any implementation of RFC 6962.
 | `log-key.pem` | the key, unless `audit.key` names one | the log cannot go on: begin a new one |
 | `tree` | hashes of the tree, 64 bytes a record, never deleted | made again from the records left |
 | `key-changes` | statements of former keys | agents that know one of those raise an alarm |
-| `evidence/` | archived evidence, and `ages` | evidence; records stay |
+| `evidence/`, `evidence-cited/` | archived evidence, and `ages` | evidence; records stay |
 | `prev-log` | put there by you, see above | |
 | `reserve`, `lock` | space for grants; who writes | made again |
 

@@ -20,7 +20,7 @@ from tests.e2e.lab.waiting import until
 from tests.e2e.product.hardware import h100_node
 from tests.e2e.product.installation import Installation
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
-from tests.e2e.product.pods import managed, refusals, told
+from tests.e2e.product.pods import explained, managed, refusals, told
 from tests.e2e.product.policies import binding
 from tests.e2e.product.webhooks import BINDINGS, PODS, Webhooks, admission
 
@@ -183,6 +183,9 @@ def test_a_label_goes_with_the_evidence_and_comes_back(world: World) -> None:
     world.gpuwarden.agents.start(h100_node(GOOD))
     both = {"early": GOOD, "late": GOOD}
     until("it lands", lambda: world.bound() == both, timeout_s=PATIENCE_S)
+    note = explained(world.pods, "other", "GPU_NO_MATCH", timeout_s=PATIENCE_S)
+    assert note.startswith("gpuwarden: ")
+    assert "node has no GPU-00000000-0000-4000-8000-000000000000" in note
 
 
 def test_who_follows_an_old_label_meets_the_binding_webhook(world: World) -> None:

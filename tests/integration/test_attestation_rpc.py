@@ -649,6 +649,7 @@ async def test_bad_news_on_one_stream_outdates_evidence_that_waits_on_another(
         granted, last = world.audit.granted[-1], world.audit.noted[-1]
         assert last.kind is RecordKind.EVIDENCE_REFUSED
         assert last.refs["evidence"] == granted.refs["evidence"]
+        assert last.archived_evidence is not None
 
 
 async def test_an_unknown_caller_holds_no_call_open(world: World) -> None:

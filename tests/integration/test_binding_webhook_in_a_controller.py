@@ -1,5 +1,10 @@
 """The binding webhook of a whole controller: from evidence to release, with objects."""
 
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.cli.app import run
+from gpuwarden.cli.exit_codes import ExitCode
 from gpuwarden.evidence.model import GpuProcess
 from tests.builders.admission_reviews import review_json
 from tests.builders.admitted_pods import container, new_pod, patched
@@ -37,6 +42,14 @@ async def test_from_evidence_to_release(cluster: FakeCluster) -> None:
 
         await eventually(written, "the whole life of the reservation is in the audit log")
         assert "bind.decision" in {x["kind"] for x in controller.records()}
+    _demand_archived(controller.audit, controller.records())
+
+
+def _demand_archived(audit: Path, records: list[dict[str, Any]]) -> None:
+    """Each digest that a grant names can be verified again: the log is closed, all is written."""
+    for kind in ("reservation.reserved", "bind.decision", "reservation.released"):
+        (digest,) = {x["refs"]["evidence"] for x in records if x["kind"] == kind} - {""}
+        assert run(("audit", "reverify", digest[:16], "--store", str(audit))) is ExitCode.OK
 
 
 async def test_each_gpu_goes_to_one_pod_and_filter_knows(cluster: FakeCluster) -> None:

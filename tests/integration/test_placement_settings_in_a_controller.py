@@ -1,11 +1,15 @@
 """A whole controller with `scheduling: affinity` and `protection: cluster`."""
 
+import functools
 import json
 from typing import Any
+
+import pytest
 
 from controller.admission.review import encode_patch
 from controller.admission.rules import AdmissionRules
 from controller.admission.validation import mutated
+from controller.kube.waiting_events import WaitingPodEvents
 from controller.placement.keys import HINT_LABEL_PREFIX
 from tests.builders.admitted_pods import admitted, new_pod
 from tests.builders.bindings import REQUIREMENT
@@ -54,3 +58,23 @@ async def test_labels_follow_free_gpus_and_the_taint_is_reported_of(cluster: Fak
         limit = "the policy does not say that the node's container runtime honours the variable"
         assert annotations["gpuwarden.dev/guarantee-given"] == "node"
         assert annotations["gpuwarden.dev/guarantee-limit"] == limit
+
+
+async def test_a_pod_that_waits_for_a_label_has_an_event_that_says_why(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = functools.partialmethod(WaitingPodEvents.follow, 0.1)
+    monkeypatch.setattr(WaitingPodEvents, "follow", often)
+    async with cluster.live(**PLACEMENT) as there:
+        for number in range(3):
+            create(there, f"train-{number}")
+            await there.bound(f"train-{number}")
+        create(there, "late")
+
+        async def told() -> dict[str, Any] | None:
+            events = await cluster.events("PodNotPlaced")
+            return next((x for x in events if x["regarding"]["name"] == "late"), None)
+
+        event = await eventually(told, "the pod has its Event")
+    assert event["note"].startswith("gpuwarden: GPU_BUSY 1 of 1 nodes (")
+    assert event["note"].endswith(": needs 1 GPU, node has 3, 0 free)")

@@ -71,6 +71,7 @@ FROM_OUTSIDE: Final = (
     f"{BUNDLE}::test_what_is_reported_of_a_process_from_outside_holds_nothing_either"
 )
 ARCHIVED_EVIDENCE: Final = "tests/unit/gpuwarden/audit/test_archived_evidence.py"
+REVERIFY: Final = "tests/unit/gpuwarden/cli/commands/test_reverify.py"
 AUDIT_OPENING: Final = "tests/unit/controller/audit/test_opening.py"
 AUDIT_ORDER: Final = "tests/unit/gpuwarden/audit/test_order_check.py"
 AUDIT_WRITER: Final = "tests/unit/controller/audit/test_writer.py"

@@ -7,8 +7,9 @@ import re
 import sys
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -35,7 +36,8 @@ from gpuwarden.audit.tree_check import TreeFacts, Wanted
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.options import Output
 from gpuwarden.cli.output import STRUCTURED, Format, printed, structured
-from gpuwarden.cli.terminal import facts, shown
+from gpuwarden.cli.terminal import STANDARD_INPUT, facts, shown
+from gpuwarden.regular_file import NotRegularError, open_to_read
 
 _MAX_KEY: Final = 16 * 1024
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -56,7 +58,8 @@ def verify(
     Parameters
     ----------
     paths
-        Regular files of one log in order, or folders that hold `audit-*.jsonl`.
+        Regular files of one log in order, folders that hold `audit-*.jsonl`, or `-` for standard
+        input.
     expect
         Head that the log must contain, `SEQ:DIGEST`.
     checkpoint
@@ -76,6 +79,9 @@ def verify(
     try:
         wanted = Wanted(_pinned(key, pin), _expected(checkpoint))
         reports = _reports(paths, _head(expect), wanted, collected=collected)
+    except NotRegularError as error:
+        hint = ", or - for standard input" if Path(error.filename) in paths else ""
+        raise CliError(ExitCode.ERROR, shown(str(error)) + hint) from None
     except OSError as error:
         raise CliError(ExitCode.ERROR, shown(str(error))) from None
     heads = (_outcome(report)["head"] for report in reports.values())
@@ -159,16 +165,34 @@ def consistency(old: str, new: str, *paths: Path, output: Output = Format.TABLE)
 def _reports(
     paths: tuple[Path, ...], expect: Head | None, wanted: Wanted, *, collected: bool
 ) -> Mapping[str, Report]:
-    files = [file for path in paths for file in log_files(path)]
+    if sum(map(_is_input, paths)) > 1:
+        raise CliError(ExitCode.USAGE, "standard input can be read once")
+    files = [x for path in paths for x in ([path] if _is_input(path) else log_files(path))]
     if collected:
-        return verify_collected_files(files, expect=expect, wanted=wanted)
-    report = verify_files(files, expect=expect, wanted=wanted)
+        return verify_collected_files(files, expect=expect, wanted=wanted, opening=_opened)
+    report = verify_files(files, expect=expect, wanted=wanted, opening=_opened)
     return {getattr(report.result, "origin", ""): report}
+
+
+def _is_input(path: Path) -> bool:
+    return str(path) == STANDARD_INPUT
+
+
+def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
+    if not _is_input(path):
+        return open_to_read(path)
+    if sys.stdin.isatty():
+        text = "standard input is a terminal; pipe a log into it, or name a file or folder"
+        raise CliError(ExitCode.USAGE, text)
+    return nullcontext(sys.stdin.buffer)
 
 
 def _log(paths: tuple[Path, ...], command: str) -> VerifiedLog:
     if not paths:
         raise CliError(ExitCode.USAGE, f"audit {command} needs a file or folder")
+    if any(map(_is_input, paths)):
+        text = f"audit {command} reads the log twice; name files or folders, not standard input"
+        raise CliError(ExitCode.USAGE, text)
     try:
         return VerifiedLog([file for path in paths for file in log_files(path)])
     except OSError as error:

@@ -37,6 +37,18 @@ def refusals(pods: Namespace, name: str) -> list[str]:
     return [x["note"] for x in found if x["regarding"]["name"] == name]
 
 
+def explained(pods: Namespace, name: str, text: str, *, timeout_s: float = PATIENCE_S) -> str:
+    """The first note of gpuwarden's own about the waiting pod that holds the text."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{pods.name}/events"
+
+    def found() -> str:
+        events = pods.api.get(f"{path}?fieldSelector=reason=PodNotPlaced")["items"]
+        notes = (x["note"] for x in events if x["regarding"]["name"] == name)
+        return next((note for note in notes if text in note), "")
+
+    return until(f"pod {name} is told {text}", found, timeout_s=timeout_s)
+
+
 def told(pods: Namespace, name: str, *texts: str, timeout_s: float = PATIENCE_S) -> str:
     """The first note about the pod that holds all the texts."""
     return until(

@@ -11,6 +11,7 @@ from tests.mutation_security.shown_by import (
     AUDIT_TREE,
     AUDIT_WRITER,
     COUNTING,
+    REVERIFY,
     WITNESS,
 )
 
@@ -122,5 +123,12 @@ ENTRIES: Final = (
         "    if archived_evidence.digest != digest:\n",
         "    if False:\n",
         f"{ARCHIVED_EVIDENCE}::test_no_change_of_it_passes",
+    ),
+    one(
+        "removed-evidence",
+        "gpuwarden/cli/commands/reverify.py",
+        "    if due is not None:\n",
+        "    if False:\n",
+        f"{REVERIFY}::test_evidence_that_something_rests_on_and_that_is_not_there_is_a_finding",
     ),
 )

@@ -1,5 +1,6 @@
 """Evidence beside the log: by its digest, bounded, and in nobody's way."""
 
+import errno
 import json
 import os
 import resource
@@ -14,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from controller.audit.evidence import EvidenceStore
+from controller.audit.held_evidence import HeldEvidence
 from controller.audit.opening import audit_log
-from controller.record import Record
+from controller.record import AuditUnavailableError, Record
 from gpuwarden.audit.archived_evidence import ArchivedEvidence, read_archived_evidence
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.telemetry import names
 from tests.builders.archived_evidence import archived_evidence
-from tests.builders.audit_bench import ACCEPTED, IDENTITY, Bench
+from tests.builders.audit_bench import ACCEPTED, IDENTITY, Bench, until
 
 DAY_MS = 86_400_000
 ONE = archived_evidence()
@@ -353,3 +355,104 @@ async def test_where_space_is_short_the_log_goes_first(folder: Path) -> None:
         await audit.grant(replace(ACCEPTED, archived_evidence=ONE))
     assert kept == []
     shutil.rmtree(folder)
+
+
+# --- evidence of unchanged rounds, which a later record may cite
+
+BINDING = Record(RecordKind.BIND_DECISION, "user", "pod/a/b", "allowed")
+
+
+def round_of(one: ArchivedEvidence) -> Record:
+    return replace(
+        ACCEPTED,
+        kind=RecordKind.EVIDENCE_ROUND,
+        refs={"evidence": one.digest},
+        archived_evidence=one,
+    )
+
+
+def citing(one: ArchivedEvidence) -> Record:
+    return replace(BINDING, refs={"evidence": one.digest})
+
+
+def archived(folder: Path, name: str) -> set[str]:
+    return {path.stem for path in (folder / name).rglob("*.json")}
+
+
+async def test_a_round_is_archived_once_something_rests_on_it(folder: Path) -> None:
+    bench = Bench(folder)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    await audit.open()
+    noted, granted, unused = (archived_evidence(number=number) for number in (1, 2, 3))
+    for one in (noted, granted, unused):
+        audit.note(round_of(one))
+    for _ in range(2):
+        audit.note(citing(noted))
+    reserved = replace(citing(granted), kind=RecordKind.RESERVATION_RESERVED)
+    await audit.grant(reserved)
+    audit.note(BINDING)
+    assert await audit.close(20)
+    assert archived(folder, "evidence-cited") == {noted.digest, granted.digest}
+    assert archived(folder, "evidence") == set()
+    assert bench.metric(names.AUDIT_EVIDENCE_KEPT) == 2
+
+
+async def test_a_repeated_refusal_is_archived_once_an_operator_accepts_by_it(folder: Path) -> None:
+    bench = Bench(folder)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    await audit.open()
+    first, again = (archived_evidence(number=number) for number in (1, 2))
+    for one in (first, again):
+        audit.note(replace(refused(one), refs={"evidence": one.digest}))
+    await audit.grant(replace(citing(again), kind=RecordKind.NODE_OPERATOR))
+    assert await audit.close(20)
+    assert archived(folder, "evidence") == {first.digest}
+    assert archived(folder, "evidence-cited") == {again.digest}
+
+
+async def test_what_no_record_could_be_written_for_is_still_held(folder: Path) -> None:
+    bench, kept = Bench(folder), list[ArchivedEvidence]()
+    async with bench.open(keep_cited=kept.append, held=HeldEvidence()) as audit:
+        audit.note(round_of(ONE))
+        bench.disk.sync_errno = errno.EIO
+        with pytest.raises(AuditUnavailableError):
+            await audit.grant(citing(ONE))
+        assert kept == []
+        bench.disk.sync_errno = None
+        await until(lambda: audit.condition.available)
+        await audit.grant(citing(ONE))
+    assert kept == [ONE]
+
+
+async def test_grants_push_no_refused_evidence_out(folder: Path) -> None:
+    """Each of the two folders has half of the space."""
+    limit = 2 * (SIZE + 200)
+    bench = Bench(folder, evidence_bytes=limit)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    await audit.open()
+    audit.note(refused(ONE))
+    rounds = [archived_evidence(number=number) for number in (2, 3)]
+    for one in rounds:
+        audit.note(round_of(one))
+        audit.note(citing(one))
+    assert await audit.close(20)
+    assert archived(folder, "evidence") == {ONE.digest}
+    assert archived(folder, "evidence-cited") == {rounds[-1].digest}
+
+
+async def test_without_an_archive_nothing_waits_for_it(folder: Path) -> None:
+    bench = Bench(folder, evidence_bytes=0)
+    audit = audit_log(bench.settings, IDENTITY, bench.clock, bench.instruments, copies_to=None)
+    await audit.open()
+    audit.note(round_of(ONE))
+    assert audit._held.take(ONE.digest) is None
+    audit.note(citing(ONE))
+    assert await audit.close(20)
+    assert not (folder / "evidence-cited").exists()
+    assert bench.metric(names.AUDIT_EVIDENCE_LOST) == 0
+
+
+def test_the_same_evidence_again_takes_no_more_space(folder: Path) -> None:
+    two = later(0, 2)
+    kept = Kept(folder, limit=SIZE + size(two)).take(ONE, ONE, two)
+    assert kept.names() == sorted([name(ONE), name(two)])

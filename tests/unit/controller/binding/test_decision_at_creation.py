@@ -173,6 +173,7 @@ def test_of_one_node_its_own_refusal_is_said() -> None:
     lost = chosen(binding_view(node(NODE, acceptance(gpus=[gpu(0, lost=True)]))))
     assert isinstance(lost, Refusal)
     assert lost.code is ReasonCode.GPU_LOST
+    assert lost.detail.endswith("needs 1 GPU, node has 0, 0 free, 1 lost or unhealthy")
     assert "no node" not in lost.detail
 
 
@@ -200,23 +201,23 @@ def plugin(name: str) -> NodeView:
         (
             (busy("a"), lost("b"), lost("c")),
             ReasonCode.GPU_BUSY,
-            "1 GPU_BUSY, 2 GPU_LOST",
+            "1 GPU_BUSY, 2 GPU_LOST; a: too few",
         ),
         (
             (lost("a"), small("b"), small("c")),
             ReasonCode.GPU_NO_MATCH,
-            "1 GPU_LOST, 2 GPU_NO_MATCH",
+            "1 GPU_LOST, 2 GPU_NO_MATCH; b: too few",
         ),
-        ((small("a"), lost("b")), ReasonCode.GPU_LOST, "1 GPU_LOST, 1 GPU_NO_MATCH"),
+        ((small("a"), lost("b")), ReasonCode.GPU_LOST, "1 GPU_LOST, 1 GPU_NO_MATCH; b: a GPU"),
         (
             (plugin("a"), plugin("b"), small("c")),
             ReasonCode.GPU_NO_MATCH,
-            "1 GPU_NO_MATCH, 2 NODE_MODE",
+            "1 GPU_NO_MATCH, 2 NODE_MODE; c: too few",
         ),
         (
             (node("a"), node("b"), lost("c")),
             ReasonCode.GPU_LOST,
-            "1 GPU_LOST, 2 NODE_NO_EVIDENCE",
+            "1 GPU_LOST, 2 NODE_NO_EVIDENCE; c: a GPU",
         ),
     ],
     ids=["busy ones come free", "the most", "by name", "another mode", "no evidence"],
@@ -224,8 +225,11 @@ def plugin(name: str) -> NodeView:
 def test_of_many_nodes_what_says_most_is_said(
     nodes: tuple[NodeView, ...], code: ReasonCode, counts: str
 ) -> None:
-    text = f"no node has what the pod asks for: {counts}"
-    assert chosen(binding_view(*nodes)) == Refusal(code, text)
+    found = chosen(binding_view(*nodes))
+    assert isinstance(found, Refusal)
+    assert found.code is code
+    assert found.detail.startswith(f"no node has what the pod asks for: {counts}")
+    assert ": needs 1 GPU, node has " in found.detail
 
 
 def test_refusals_of_a_grant_count_with_those_of_the_evidence() -> None:
@@ -233,8 +237,9 @@ def test_refusals_of_a_grant_count_with_those_of_the_evidence() -> None:
     view = binding_view(
         few("a"), busy("b"), few("c"), grant_refusal=lambda _node, _gpus: busy_there
     )
-    text = "no node has what the pod asks for: 3 GPU_BUSY"
-    assert chosen(view) == Refusal(ReasonCode.GPU_BUSY, text)
+    found = chosen(view)
+    assert isinstance(found, Refusal)
+    assert found.detail.startswith("no node has what the pod asks for: 3 GPU_BUSY; b: too few")
 
 
 def test_no_node_at_all_says_what_outside_an_enforced_namespace_is_missing() -> None:

@@ -47,7 +47,8 @@ async def test_from_the_binding_to_the_release() -> None:
     await me.reconciler.round()
     assert world.states() == {}
     assert me.woken == [NODE]
-    assert me.sink.changes[-1].state is HolderState.RELEASED
+    released = me.sink.changes[-1]
+    assert (released.state, released.evidence) == (HolderState.RELEASED, "e" * 64)
     assert world.lands(world.pod("next"), await me.bind("next"))
     assert set(me.sink.writes) == {"written"}
 

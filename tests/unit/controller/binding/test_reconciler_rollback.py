@@ -313,7 +313,7 @@ async def test_a_pod_that_only_says_so_holds_nothing_back() -> None:
 async def test_a_live_pod_that_kubelet_gave_its_gpu_is_left_to_its_nodes_reports() -> None:
     world = BindingWorld(1)
     allocated = allocation_record(
-        GivenGpu(PodRef("team-a", "theirs", "uid-theirs"), NODE, GPU), "v1.k.x"
+        GivenGpu(PodRef("team-a", "theirs", "uid-theirs"), NODE, GPU), "v1.k.x", "e" * 64
     )
     world.pods.put(env_pod(name="theirs", uid="uid-theirs") | {"spec": {"nodeName": NODE}})
     await restarted(world, log_replay([allocated]))

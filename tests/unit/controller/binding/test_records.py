@@ -140,6 +140,10 @@ def test_whoever_caused_a_change_is_its_actor() -> None:
     assert reservation_record(replace(CHANGE, actor=OPERATOR)).actor == OPERATOR
 
 
+def test_the_evidence_that_a_change_rests_on_is_named() -> None:
+    assert reservation_record(replace(CHANGE, evidence="e" * 64)).refs["evidence"] == "e" * 64
+
+
 def test_a_change_of_some_of_the_gpus() -> None:
     assert reservation_record(CHANGE.of(("GPU-b",))).refs["gpus"] == ["GPU-b"]
 

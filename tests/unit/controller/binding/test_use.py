@@ -9,7 +9,6 @@ from controller.binding.request import BoundPod
 from controller.binding.use import (
     Evictions,
     FaultWatch,
-    HeardUse,
     LedgerUse,
     UseCase,
     UseFault,
@@ -335,6 +334,7 @@ def test_processes_and_devices() -> None:
         NOW_NS,
         {"GPU-0": frozenset({"uid-1", None})},
         frozenset({GivenDevice("team-a", "train-0", "GPU-0")}),
+        evidence="e" * 64,
     )
 
 
@@ -388,7 +388,8 @@ def test_a_report_is_heard_while_its_lease_lasts() -> None:
     told = Told(NodeMode.ENV)
     report = told.say()
     heard = told.reports.heard("n", NOW_NS + LEASE_NS - 1)
-    assert heard == HeardUse(report, "e" * 64)
+    assert heard is report
+    assert report.evidence == "e" * 64
     assert told.reports.heard("n", NOW_NS + LEASE_NS) is None
     assert told.reports.heard("unknown", NOW_NS) is None
 
@@ -519,10 +520,11 @@ def test_a_node_is_gone_while_a_fresh_copy_lacks_it() -> None:
 UNNAMED = PodRef("team-a", None, "uid-0")
 LONG = "n" * 300
 CUT = "n" * 253
+DIGEST = "e" * 64
 
 
 def test_the_record_of_an_allocation() -> None:
-    found = allocation_record(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
+    found = allocation_record(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x", DIGEST)
     assert found == Record(
         RecordKind.RESERVATION_ALLOCATED,
         "controller",
@@ -533,6 +535,7 @@ def test_the_record_of_an_allocation() -> None:
             "node": NODE,
             "reservation": "v1.k.x",
             "gpus": ["GPU-a"],
+            "evidence": DIGEST,
         },
     )
 
@@ -587,7 +590,7 @@ def test_a_pod_without_a_name_is_a_dash() -> None:
 
 def test_what_others_can_make_long_is_cut() -> None:
     long = PodRef(LONG, LONG, "uid-0")
-    allocated = allocation_record(GivenGpu(long, LONG, "GPU-a"), "v1.k.x")
+    allocated = allocation_record(GivenGpu(long, LONG, "GPU-a"), "v1.k.x", DIGEST)
     assert (allocated.subject, allocated.refs["node"]) == (f"pod/{CUT}/{CUT}", CUT)
     unknown = fault_record(replace(NOBODY, node=LONG))
     assert (unknown.subject, unknown.refs["node"]) == (f"node/{CUT}", CUT)

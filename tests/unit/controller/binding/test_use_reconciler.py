@@ -24,16 +24,18 @@ S = 1_000_000_000
 @dataclass
 class Sink:
     settled_: list[GivenGpu] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     counts: Mapping[UseFaultKind, int] = field(default_factory=dict)
     evictions: list[str] = field(default_factory=list)
 
-    def allocation_recorded(self, given: GivenGpu, reservation: str) -> None:
+    def allocation_recorded(self, given: GivenGpu, reservation: str, evidence: str) -> None:
         subject = ReservationSubject(given.pod.namespace, given.node, (given.gpu,), given.pod.uid)
         assert IDS.is_authentic(reservation, subject)
         self.settled_.append(given)
+        self.evidence.append(evidence)
 
     def wrote(self, result: str) -> None:
         self.writes.append(result)
@@ -125,6 +127,7 @@ async def test_what_kubelet_gave_is_what_the_ledger_says() -> None:
     await world.rounds(use_reconciler, "GPU-b", "GPU-a")
     assert world.held() == {"GPU-a": ["uid-train-0"], "GPU-b": ["uid-train-0"]}
     assert sink.settled_ == [GivenGpu(ref(), NODE, x) for x in ("GPU-a", "GPU-b")]
+    assert sink.evidence == ["e" * 64] * 2
     assert sink.writes == ["written", "written"]
     assert (sink.begun, sink.ended) == ([], [])
     (entry, *_) = world.store.snapshot().entries.values()

@@ -43,6 +43,7 @@ async def test_a_pod_is_bound_together_with_its_gpu() -> None:
     assert record.kind is RecordKind.RESERVATION_RESERVED
     assert record.refs["gpus"] == [GPUS[0]]
     (decision,) = me.sink.decisions
+    assert record.refs["evidence"] == decision.evidence == "e" * 64
     assert (decision.word, decision.gpus, decision.uid) == ("allowed", (GPUS[0],), "uid-train-0")
     await me.reconciler.round()
     assert world.states() == {GPUS[0]: ["Confirmed"]}

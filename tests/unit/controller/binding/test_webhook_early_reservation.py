@@ -169,7 +169,8 @@ async def test_none_free_is_too_many_requests() -> None:
     await api.create(early_pod(), "train-0")
     verdict = await api.ask(MUTATE, me, early_pod())
     (refusal,) = verdict.refusals
-    assert refusal == Refusal(ReasonCode.GPU_BUSY, "too few matching GPUs are free")
+    text = "too few matching GPUs are free: needs 1 GPU, node has 1, 0 free"
+    assert refusal == Refusal(ReasonCode.GPU_BUSY, text)
     assert me.sink.early == [("ACCEPTED", True), ("GPU_BUSY", False)]
 
 
@@ -778,12 +779,13 @@ async def test_of_many_nodes_what_says_most_is_reported() -> None:
     nothing = early_pod(EARLY | {"gpuwarden.dev/gpu-count": "2"})
     (refusal,) = (await api.ask(MUTATE, me, nothing)).refusals
     text = "no node has what the pod asks for: 2 GPU_NO_MATCH, 1 NODE_MODE"
-    assert refusal == Refusal(ReasonCode.GPU_NO_MATCH, text)
+    example = "gpu-1: too few GPUs are as the pod asks: needs 2 GPUs, node has 1, 1 free"
+    assert refusal == Refusal(ReasonCode.GPU_NO_MATCH, f"{text}; {example}")
     await api.mutated(early_pod())
     await api.mutated(early_pod())
     (refusal,) = (await api.ask(MUTATE, me, early_pod())).refusals
     assert refusal.code is ReasonCode.GPU_BUSY
-    assert refusal.detail.endswith("2 GPU_BUSY, 1 NODE_MODE")
+    assert ": 2 GPU_BUSY, 1 NODE_MODE; gpu-1: too few matching" in refusal.detail
 
 
 async def test_a_pod_that_is_not_like_the_one_before_waits_for_it() -> None:

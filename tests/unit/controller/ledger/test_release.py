@@ -69,6 +69,10 @@ class TestReports:
     def test_two_quiet_ones_free_it(self) -> None:
         assert decided(report(1), report(2)) == FREE
 
+    def test_the_last_of_them_is_named(self) -> None:
+        found = decided(report(1, evidence="first"), report(2, evidence="second"))
+        assert found == replace(FREE, evidence="second")
+
     def test_one_does_not(self) -> None:
         assert decided() is None
         assert decided(report(1)) is None

@@ -147,7 +147,7 @@ def test_what_was_written_again_is_open_once_more() -> None:
 def test_what_kubelet_gave_is_open() -> None:
     given = GivenGpu(POD, "gpu-1", "GPU-a")
     alone = LoggedGrant("GPU-a", "gpu-1", "v1.k.x", POD, ("GPU-a",), bound=True)
-    assert open_grants(logged_grants(allocation_record(given, "v1.k.x"))) == {
+    assert open_grants(logged_grants(allocation_record(given, "v1.k.x", "e" * 64))) == {
         ("gpu-a", "v1.k.x"): alone
     }
 

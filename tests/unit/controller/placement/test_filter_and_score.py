@@ -280,6 +280,9 @@ def test_fit_explains_every_node() -> None:
     }
     assert report.pod_refusal is None
     plugin = replace(A, requests=(("nvidia.com/gpu", 1),))
+    refusal = report.fits[1].refusal
+    assert refusal is not None
+    assert "node has v1:sha256:" in refusal.detail
     (fit,) = explain_fit(plugin, where, names=["p"]).fits
     assert (fit.refusal, fit.promise) == (None, UNPROTECTED)
 
@@ -333,7 +336,11 @@ def test_totals_and_examples_are_those_of_filter() -> None:
     assert (second.code, second.nodes) == (ReasonCode.NODE_NO_EVIDENCE, ("new-0", "new-1"))
     outcome = filter_nodes([x.name for x in nodes], BIG, here)
     assert outcome.totals().rejected == {x.code: x.count for x in found.rejections}
-    assert first.detail == outcome.reasons["gpu-00"].detail
+    text = outcome.reasons["gpu-00"].detail
+    assert first.detail == f"gpu-00: {text}: needs 1 GPU, node has 1, 0 as asked, 0 free"
+    assert second.detail == f"new-0: {outcome.reasons['new-0'].detail}"
+    alone = explain_waiting(BIG, scene(nodes[0]), NOBODY).rejections[0]
+    assert alone.detail == first.detail.removeprefix("gpu-00: ")
 
 
 def test_texts_are_there_beyond_what_filter_answers_with() -> None:

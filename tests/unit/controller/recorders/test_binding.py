@@ -274,7 +274,7 @@ class UseTold:
 
 def test_a_recorded_allocation() -> None:
     told = UseTold()
-    told.recorder.allocation_recorded(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x")
+    told.recorder.allocation_recorded(GivenGpu(ref(), NODE, "GPU-a"), "v1.k.x", "e" * 64)
     told.recorder.wrote("written")
     assert told.logged == [("GPU-a", "v1.k.x")]
     (record,) = told.audit.noted
@@ -285,6 +285,7 @@ def test_a_recorded_allocation() -> None:
         "node": NODE,
         "reservation": "v1.k.x",
         "gpus": ["GPU-a"],
+        "evidence": "e" * 64,
     }
     assert told.metric("reservation_changes_total", state="Allocated") == 1
     assert told.metric("reservation_writes_total", result="written") == 1

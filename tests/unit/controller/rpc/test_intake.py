@@ -141,6 +141,9 @@ async def test_a_serial_that_a_newer_driver_reports_is_enrolled_and_audited_once
     [record] = [x for x in workbench.audit.noted if x.kind is RecordKind.NODE_ENROLLMENT]
     assert (record.subject, record.decision) == (f"node/{NODE}", "completed")
     assert record.refs["serials"] == [f"{gpu_uuid(1)} {gpu(0).serial}"]
+    assert record.archived_evidence is not None
+    assert record.archived_evidence.digest == record.refs["evidence"]
+    assert record.refs["bundle"] == record.archived_evidence.bundle
     assert workbench.store.snapshot().records[NODE].gpus[0].serial == gpu(0).serial
     assert workbench.state() is NodeState.ELIGIBLE
 
@@ -159,7 +162,8 @@ async def test_evidence_goes_with_its_record_where_it_is_authentic() -> None:
     refused_one = await workbench.take(inventory=inventory(gpu(9)))
     assert isinstance(refused_one, Refused)
     [round_, kept] = workbench.audit.noted
-    assert round_.archived_evidence is None
+    assert round_.archived_evidence is not None
+    assert round_.archived_evidence.digest == round_.refs["evidence"]
     assert kept.archived_evidence is not None
     assert kept.archived_evidence.digest == refused_one.evidence_digest == kept.refs["evidence"]
 

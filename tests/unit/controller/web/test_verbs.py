@@ -291,6 +291,19 @@ def test_where_a_waiting_pod_would_pass() -> None:
     assert verbs.passing(find_pod(json.dumps(wrong).encode())) == []
 
 
+def test_why_a_pod_waits_where_nobody_asks_filter() -> None:
+    world = World(fleet(healthy("n1"), healthy("n2")), denied={UID: frozenset({"n2"})})
+    document = pod_json({"gpuwarden.dev/gpu-count": "9"})
+    document["metadata"]["uid"] = UID
+    pod = find_pod(json.dumps(document).encode())
+    (rejection,) = world.verbs().why_waiting(pod).rejections
+    assert (rejection.code, rejection.count) == (ReasonCode.GPU_NO_MATCH, 2)
+    assert rejection.detail.endswith("needs 9 GPUs, node has 8, 8 free")
+    document["metadata"]["annotations"]["gpuwarden.dev/gpu-count"] = "1"
+    found = world.verbs().why_waiting(find_pod(json.dumps(document).encode()))
+    assert (found.passing, found.examples) == (1, ("n1",))
+
+
 # --- extender/v1 on the wire, as kube-scheduler and older callers write it
 
 POD = pod_json({"a": "b"})

@@ -1,5 +1,6 @@
 """`audit …`: logs, their checkpoints and keys, and the evidence beside them."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -120,8 +121,65 @@ def test_a_pipe_in_the_folder_holds_nobody_up(cli: Cli, tmp_path: Path, command:
     os.mkfifo(pipe)
     for place in (tmp_path, pipe):
         ran = cli("audit", *command.split(), str(place))
-        says = f"gpuwarden: {pipe} is a named pipe; expected a regular file\n"
+        hint = ", or - for standard input" if place == pipe and "verify" in command else ""
+        says = f"gpuwarden: {pipe} is a named pipe; expected a regular file{hint}\n"
         assert (ran.code, ran.err) == (1, says)
+
+
+class Input(io.TextIOWrapper):
+    """Standard input."""
+
+    def __init__(self, content: bytes, *, terminal: bool = False) -> None:
+        super().__init__(io.BytesIO(content))
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def test_a_log_is_verified_from_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Input(plain_log(3)))
+    [found] = json.loads(cli("audit", "verify", "-", "-o", "json").out)
+    assert (found["result"], found["records"]) == ("verified", 3)
+    monkeypatch.setattr("sys.stdin", Input(b"noise\n" + plain_log(2)))
+    [found] = json.loads(cli("audit", "verify", "--collected", "-", "-o", "json").out)
+    assert (found["result"], found["records"]) == ("verified", 2)
+    monkeypatch.setattr("sys.stdin", Input(plain_log(3)[:-200]))
+    ran = cli("audit", "verify", "-", "--expect", f"3:{GENESIS}")
+    assert ran.code == 3
+    monkeypatch.setattr("sys.stdin", Input(plain_log(3)))
+    assert cli("audit", "verify", "/dev/stdin").code == 0
+
+
+def test_standard_input_goes_on_from_files(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *more = plain_log(3).splitlines(keepends=True)
+    path = tmp_path / "old"
+    path.write_bytes(first)
+    monkeypatch.setattr("sys.stdin", Input(b"".join(more)))
+    ran = cli("audit", "verify", str(path), "-")
+    assert (ran.code, "Records:      3\n" in ran.out) == (0, True)
+    monkeypatch.setattr("sys.stdin", Input(b"x" * 40_000))
+    ran = cli("audit", "verify", str(path), "-")
+    assert (ran.code, "Where:   /dev/stdin:1\n" in ran.out) == (3, True), ran.out
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("verify - -", "can be read once"),
+        ("verify -", "is a terminal"),
+        ("prove 1 /dev/stdin", "audit prove reads the log twice"),
+        ("consistency 0 1 /dev/stdin", "audit consistency reads the log twice"),
+    ],
+)
+def test_where_standard_input_cannot_serve_the_error_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str, text: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", Input(plain_log(1), terminal=True))
+    ran = cli("audit", *command.split())
+    assert (ran.code, text in ran.err) == (2, True), ran.err
 
 
 def appended(content: bytes, **changes: Any) -> bytes:

@@ -1,0 +1,162 @@
+"""A refusal with the facts of its node and pod: numbers, levels, classes. For people.
+
+/filter answers kube-scheduler with texts that are constant per code, so that it counts equal ones
+of all nodes together. `fit`, `explain` and Events about waiting pods show these. Nothing is decided
+here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from controller.placement.devices import (
+    ANY_DEVICE,
+    DeviceNeeds,
+    DevicePool,
+    free_devices,
+    is_held,
+)
+from controller.placement.node_verdict import Judge, Weighing
+from controller.placement.refusals import REFUSALS
+from controller.placement.snapshot import Scene
+from controller.policy import NodeMode
+from gpuwarden.moment import NS_PER_S
+from gpuwarden.reasons import ReasonCode, Refusal
+
+_LISTED: Final = 4
+
+
+def detailed(name: str, refusal: Refusal, judge: Judge, scene: Scene) -> Refusal:
+    """The same refusal of the node with this name, with what it rests on."""
+    facts = ", ".join(_facts(name, refusal, judge, scene))
+    return Refusal(refusal.code, f"{refusal.detail}: {facts}") if facts else refusal
+
+
+def _facts(name: str, refusal: Refusal, judge: Judge, scene: Scene) -> Iterator[str]:
+    weighing = judge.weighed(name)
+    match refusal.code:
+        case ReasonCode.CLASS_UNKNOWN:
+            yield str(judge.needs.attestation_class)
+        case ReasonCode.MAP_ELSEWHERE:
+            yield str(judge.place_node)
+        case ReasonCode.HASH_MISMATCH:
+            yield f"node has {_own_class(name, weighing, scene)}"
+            yield f"required {_required_class(judge)}"
+        case ReasonCode.CLASS_NOT_ALLOWED:
+            yield f"node has {_own_class(name, weighing, scene)}"
+        case ReasonCode.LEVEL_TOO_LOW:
+            yield f"{judge.level} required"
+            yield f"node has {'none' if weighing is None else weighing.acceptance.level}"
+        case ReasonCode.NODE_STALE if weighing is not None:
+            ended_ns = scene.now.boottime_ns - weighing.acceptance.fresh_until_ns
+            yield f"its lease ended {ended_ns // NS_PER_S} s ago"
+        case ReasonCode.NODE_MODE if weighing is not None and refusal == REFUSALS[refusal.code]:
+            asks = "a GPU resource" if judge.needs.requests else "no GPU resource"
+            yield f"node is in mode {weighing.mode}"
+            yield f"pod requests {'a claim' if judge.needs.claims else asks}"
+        case (
+            ReasonCode.GPU_NO_MATCH
+            | ReasonCode.GPU_LOST
+            | ReasonCode.GPU_BUSY
+            | ReasonCode.EXACT_UNAVAILABLE
+        ) if weighing is not None:
+            yield from _of_devices(weighing)
+        case _:
+            return
+
+
+# --- attestation classes
+
+
+def _own_class(name: str, weighing: Weighing | None, scene: Scene) -> str:
+    own = scene.static.hashes[name] if weighing is None else weighing.acceptance.attestation_hash
+    classes = scene.policy.policy.classes
+    named = [x for x in sorted(classes) if own in {y.attestation_hash for y in classes[x].hashes}]
+    return f"{own} (class {_listed(named)})" if named else own
+
+
+def _required_class(judge: Judge) -> str:
+    hashes = sorted(judge.accepted or ())
+    text = _listed(hashes, most=1) if hashes else "a hash that pod and class both accept"
+    named = judge.needs.attestation_class
+    return text if named is None else f"{text} (class {named})"
+
+
+def _listed(names: Sequence[str], most: int = _LISTED) -> str:
+    more = f" or {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+# --- devices
+
+
+def _of_devices(weighing: Weighing) -> Iterator[str]:
+    needs = weighing.ask.needs
+    if needs.place is not None or needs.uuids:
+        return _of_named(weighing)
+    if weighing.mode is NodeMode.PLUGIN:
+        return _of_choosable(weighing.pool, weighing.ask)
+    return _of_free(weighing.pool, weighing.ask)
+
+
+def _of_free(pool: DevicePool, ask: DeviceNeeds) -> Iterator[str]:
+    count = ask.needs.count
+    whole_only = count > 1
+    there = len(pool.matching(ANY_DEVICE, whole_only=whole_only).devices)
+    asked = len(pool.matching(ask.requirement, whole_only=whole_only).devices)
+    yield f"needs {_gpus(count)}"
+    yield f"node has {there}"
+    if asked != there:
+        yield f"{asked} as asked"
+    yield f"{len(free_devices(pool, ask))} free"
+    if whole_only and pool.has_split:
+        yield "GPUs that are split by MIG not counted"
+    yield from _unusable(pool)
+
+
+def _of_choosable(pool: DevicePool, ask: DeviceNeeds) -> Iterator[str]:
+    for resource, count in ask.needs.requests:
+        choosable = pool.choosable(resource)
+        asked = sum(map(ask.requirement.admits, choosable))
+        yield f"needs {count} {resource}"
+        yield f"kubelet can choose among {len(choosable)}"
+        if asked != len(choosable):
+            yield f"{asked} as asked"
+    yield from _unusable(pool)
+
+
+def _unusable(pool: DevicePool) -> Iterable[str]:
+    return (f"{len(pool.unusable)} lost or unhealthy",) if pool.unusable else ()
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _of_named(weighing: Weighing) -> Iterator[str]:
+    needs = weighing.ask.needs
+    names = needs.uuids if needs.place is None else needs.place.devices
+    said = [text for name in names if (text := _of_one(name, weighing))]
+    yield from said[:_LISTED]
+    if len(said) > _LISTED:
+        yield f"and {len(said) - _LISTED} more"
+    if not said and weighing.mode is NodeMode.PLUGIN:
+        yield f"pod names {_gpus(len(names))}"
+
+
+def _of_one(name: int | str, weighing: Weighing) -> str:
+    """What is against a device that the pod names; empty for nothing."""
+    pool, ask = weighing.pool, weighing.ask
+    gpu = pool.gpus.get(name) if isinstance(name, int) else None
+    uuid = name if isinstance(name, str) else None if gpu is None else gpu.uuid
+    device = pool.by_uuid.get(uuid or "")
+    if uuid is not None and pool.is_unusable(uuid):
+        return f"{uuid} is lost or unhealthy"
+    if device is None:
+        return f"node has no {uuid or f'GPU {name}'}"
+    if not ask.requirement.admits(device):
+        return f"{device.uuid} is not as asked"
+    if is_held(device, ask.busy) or device.uuid in ask.taken:
+        return f"{device.uuid} is another pod's"
+    if ask.processes_count and device.in_use and device.uuid not in ask.shared:
+        return f"{device.uuid} is used by a process"
+    return ""

@@ -1,0 +1,157 @@
+"""Events on pods that wait for a label that no node has: why, in numbers, and not too often."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from controller.admission.pod import AdmittedPod
+from controller.kube.events import Notice, Regarding, Severity
+from controller.kube.waiting_events import (
+    AGAIN_NS,
+    MOST_PODS,
+    WaitingPodEvents,
+    waiting_notice,
+)
+from controller.placement.explanation import PodExplanation, Rejection
+from controller.placement.keys import RequirementRules
+from controller.placement.requirements import Requirements
+from gpuwarden.reasons import ReasonCode, Refusal
+from tests.builders.admitted_pods import admitted
+from tests.unit.controller.kube.test_node_hints import requiring, waiting
+
+R = ReasonCode
+NEEDS = Requirements(managed=True)
+BUSY = Rejection(R.GPU_BUSY, "a: too few: needs 2 GPUs, node has 8, 1 free", 3, ("a", "b", "c"))
+LOW = Rejection(R.LEVEL_TOO_LOW, "L2 required, node has L1", 1, ("d",))
+
+
+def pod(requirement: str = "H100", uid: str = "u-1", name: str = "train-0") -> AdmittedPod:
+    found = waiting(requirement)
+    named = replace(found.metadata, name=name, uid=uid)
+    return replace(found, metadata=named)
+
+
+def explained(*rejections: Rejection, **more: Any) -> PodExplanation:
+    return PodExplanation(needs=NEEDS, rejections=rejections, **more)
+
+
+def test_the_commonest_reason_comes_first_and_each_has_its_numbers() -> None:
+    assert waiting_notice(pod(), explained(BUSY, LOW)) == Notice(
+        Regarding("Pod", "train-0", "u-1", "team-a"),
+        "PodNotPlaced",
+        "Filter",
+        Severity.WARNING,
+        "GPU_BUSY",
+        "3 of 4 nodes (a: too few: needs 2 GPUs, node has 8, 1 free);"
+        " 1 LEVEL_TOO_LOW (L2 required, node has L1)",
+    )
+
+
+def test_what_is_wrong_with_the_pod_itself_is_said_alone() -> None:
+    refusal = Refusal(R.CLASS_UNKNOWN, "attestation class is not in the policy: gold")
+    found = waiting_notice(pod(), explained(BUSY, refusal=refusal))
+    assert found is not None
+    assert (found.code, found.note) == ("CLASS_UNKNOWN", refusal.detail)
+
+
+def test_nothing_is_said_where_a_node_is_offered() -> None:
+    assert waiting_notice(pod(), explained(BUSY, passing=1)) is None
+
+
+def test_that_there_is_no_node_is_said_too() -> None:
+    found = waiting_notice(pod(), explained())
+    assert found is not None
+    assert (found.code, found.note) == ("NODE_NO_EVIDENCE", "no node has shown any evidence")
+
+
+@dataclass
+class World:
+    pods: list[AdmittedPod] = field(default_factory=list)
+    found: PodExplanation = field(default_factory=lambda: explained(BUSY))
+    asked: list[str] = field(default_factory=list)
+    not_ready: str | None = None
+    leads: bool = True
+    now_ns: int = 0
+    said: list[Notice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.events = WaitingPodEvents(
+            waiting=lambda: self.pods,
+            explain=self._explain,
+            not_ready=lambda: self.not_ready,
+            leads=lambda: self.leads,
+            say=self.said.extend,
+            boottime_ns=lambda: self.now_ns,
+            rules=RequirementRules(),
+        )
+
+    def _explain(self, one: AdmittedPod) -> PodExplanation:
+        self.asked.append(one.metadata.uid or "")
+        return self.found
+
+    def look(self, times: int = 1) -> list[str]:
+        """What is said: UID and code."""
+        self.said.clear()
+        for _ in range(times):
+            self.events.look()
+        return [f"{x.regarding.uid} {x.code}" for x in self.said]
+
+
+def test_a_pod_that_has_just_come_may_be_bound_yet() -> None:
+    world = World([pod()])
+    assert world.look() == []
+    assert world.look() == ["u-1 GPU_BUSY"]
+
+
+def test_the_same_is_said_again_after_a_while_and_something_else_at_once() -> None:
+    world = World([pod()])
+    assert world.look(3) == ["u-1 GPU_BUSY"]
+    world.now_ns = AGAIN_NS - 1
+    assert world.look() == []
+    world.now_ns = AGAIN_NS
+    assert world.look(2) == ["u-1 GPU_BUSY"]
+    world.found = explained(LOW)
+    assert world.look(2) == ["u-1 LEVEL_TOO_LOW"]
+
+
+def test_a_pod_that_was_gone_begins_again() -> None:
+    one = pod()
+    world = World([one])
+    world.look(2)
+    world.pods = []
+    assert world.look() == []
+    world.pods = [one]
+    assert world.look() == []
+    assert world.look() == ["u-1 GPU_BUSY"]
+
+
+def test_pods_of_one_requirement_are_judged_once_a_look() -> None:
+    world = World([pod(uid="u-1"), pod(uid="u-2"), pod("A100", uid="u-3")])
+    assert world.look(2) == [f"u-{number} GPU_BUSY" for number in (1, 2, 3)]
+    assert world.asked == ["u-1", "u-3"]
+
+
+def test_pods_without_a_label_are_judged_one_by_one() -> None:
+    documents = [requiring("H100") for _ in range(2)]
+    for number, document in enumerate(documents):
+        document["metadata"] |= {"uid": f"u-{number}"}
+    world = World([admitted(x) for x in documents])
+    world.look(2)
+    assert world.asked == ["u-0", "u-1"]
+
+
+def test_one_look_tells_a_bounded_number() -> None:
+    world = World([pod(uid=str(number)) for number in range(MOST_PODS + 1)])
+    assert len(world.look(2)) == MOST_PODS
+
+
+def test_only_the_leader_speaks_and_only_once_it_may_decide() -> None:
+    world = World([pod()])
+    world.leads = False
+    assert world.look(3) == []
+    world.leads, world.not_ready = True, "first round"
+    assert world.look(3) == []
+    world.not_ready = None
+    assert world.look() == []
+    assert world.look() == ["u-1 GPU_BUSY"]
