@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = loaded.settings
     logs.configure(settings.log.level, settings.log.format, service=PROGRAM)
     logs.logger("agent").info(Event.CONFIG_EFFECTIVE, config=effective(loaded))
+    for finding in loaded.warnings:
+        logs.logger("agent").warning(Event.CONFIG_IGNORED, warning=str(finding))
     end_tracing = trace_export.start(
         settings.telemetry.otlp,
         service=PROGRAM,

@@ -221,7 +221,13 @@ class Ops:
 
     def routes(self) -> dict[str, Route]:
         """For the health server."""
-        return {"/healthz": self.healthz, "/readyz": self.readyz, "/metrics": self.metrics}
+        return {
+            "/healthz": self.healthz,
+            "/health": self.healthz,
+            "/readyz": self.readyz,
+            "/ready": self.readyz,
+            "/metrics": self.metrics,
+        }
 
     def healthz(self) -> Answer:
         """Liveness."""

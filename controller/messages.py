@@ -414,6 +414,7 @@ def trace_message(account: AllocationTrace, wall_ns: int) -> placement_pb2.Expla
         records=map(_record, account.recent.records),
         records_since=account.recent.since,
         earlier=_earlier(account, wall_ns),
+        report_only=case.report_only,
     )
     if found is not None:
         if found.refusal is not None:

@@ -568,7 +568,8 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
         ),
         ReasonCode.BYPASS_SCHEDULER: _Text(
             "The scheduler that the pod names, or that its namespace uses, does not ask gpuwarden.",
-            "Remove schedulerName from the pod, and run `kubectl label namespace NAMESPACE "
+            "Remove schedulerName from the pod, or add a scheduler that asks the extender to "
+            "`scheduling.schedulerNames`; and run `kubectl label namespace NAMESPACE "
             "gpuwarden.dev/enforce=true`.",
         ),
         ReasonCode.BYPASS_NODE_NAME: _Text(

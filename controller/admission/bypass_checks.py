@@ -235,9 +235,10 @@ def foreign_scheduler(case: Case) -> Iterator[Refusal]:
     The default one is what the mutating webhook replaces; that it did, the injection check says.
     """
     name = case.pod.spec.scheduler_name
-    known = {None, "", DEFAULT_SCHEDULER, case.rules.scheduler_name}
+    known = {None, "", DEFAULT_SCHEDULER, *case.rules.schedulers}
     if case.needs.managed and name not in known and not case.rules.by_affinity:
-        text = f"schedulerName {shown(name or '')}, expected {case.rules.scheduler_name}"
+        allowed = " or ".join(case.rules.schedulers)
+        text = f"schedulerName {shown(name or '')}, expected {allowed} (scheduling.schedulerNames)"
         yield Refusal(ReasonCode.BYPASS_SCHEDULER, text)
 
 

@@ -204,6 +204,13 @@ def encode_answer(review: Review, verdict: Verdict) -> bytes:
     return msgspec.json.encode(answer)
 
 
+def encode_unread(code: int, text: str) -> bytes:
+    """Encode the answer to a request in which no review could be read, so without its UID."""
+    status = {"status": "Failure", "code": code, "message": text}
+    response = {"uid": "", "allowed": False, "status": status}
+    return msgspec.json.encode({"apiVersion": _VERSIONS[0], "kind": _KIND, "response": response})
+
+
 def codes_of(refusals: Sequence[Refusal]) -> tuple[str, ...]:
     """Each code once, in order."""
     return tuple(dict.fromkeys(refusal.code.value for refusal in refusals))

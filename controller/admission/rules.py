@@ -22,14 +22,15 @@ class AdmissionRules:
 
     requirements: RequirementRules = RequirementRules()  # noqa: RUF009 -- frozen
     scheduler_name: str = "gpuwarden"
-    """The scheduler that asks our extender (`schedulerName`)."""
+    """The scheduler that asks our extender; pods that name none are sent to it."""
     runtime_classes: tuple[str, ...] = ("nvidia",)
     """Runtime classes that managed pods, and pods of enforced namespaces, may name."""
     by_affinity: bool = False
-    """No scheduler asks the extender: pods are sent to nodes by a hint (`scheduling: affinity`)."""
-
+    """No scheduler asks the extender: pods are sent to nodes by a hint (`scheduling.mode`)."""
     host_paths: frozenset[str] = frozenset()
     """Host paths that such pods may mount, as they are written."""
+    further_schedulers: tuple[str, ...] = ()
+    """Others that ask it: a managed pod may name one (`scheduling.schedulerNames`)."""
 
     @property
     def only_enforced(self) -> bool:
@@ -38,6 +39,11 @@ class AdmissionRules:
         Elsewhere it is asked about those of our own scheduler, and there is none.
         """
         return self.by_affinity or self.scheduler_name == DEFAULT_SCHEDULER
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """The schedulers that a managed pod may name."""
+        return (self.scheduler_name, *self.further_schedulers)
 
     @property
     def resources(self) -> tuple[str, ...]:

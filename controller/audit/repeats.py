@@ -2,7 +2,8 @@
 
 An unchanged accepted round of a node, and a refusal that repeats the one before, become
 one `evidence.round` record per node, decision, codes and hour; so do states that a peer can
-bring about as often as it likes, or one node could fill the log of all. An acceptance that
+bring about as often as it likes, or one node could fill the log of all, and answers of the
+extender that nothing is decided yet. An acceptance that
 goes into the log, or a release, ends the counting for that node: the next one is logged again.
 """
 
@@ -20,10 +21,14 @@ OVERFLOW_SUBJECT = "*"
 
 _GPU_UNHEALTHY: Final = "gpu-unhealthy"
 _RELEASED: Final = "released"
+_NOT_READY: Final = "not-ready"
 _AT_WILL: Final = frozenset(
     {"revoked", "quarantined", "claim-repelled", "failure-notice", _GPU_UNHEALTHY}
 )
 """Decisions of `node.state` that a peer can bring about again and again."""
+
+_KEPT_KINDS: Final = frozenset({RecordKind.NODE_STATE, RecordKind.FILTER_DECISION})
+"""Kinds whose counts are records of the same kind."""
 
 _Key = tuple[str, str, tuple[str, ...]]
 
@@ -59,6 +64,8 @@ class RepeatCounter:
             case RecordKind.EVIDENCE_REFUSED:
                 return self._absorb_repeat(record, wall_ns)
             case RecordKind.NODE_STATE if record.decision in _AT_WILL:
+                return self._absorb_repeat(record, wall_ns)
+            case RecordKind.FILTER_DECISION if record.decision == _NOT_READY:
                 return self._absorb_repeat(record, wall_ns)
             case RecordKind.EVIDENCE_ACCEPTED:
                 self._end(record.subject)
@@ -136,7 +143,7 @@ def _summary(counter: _Open) -> Record:
     kind = counter.last.kind
     return replace(
         counter.last,
-        kind=kind if kind is RecordKind.NODE_STATE else RecordKind.EVIDENCE_ROUND,
+        kind=kind if kind in _KEPT_KINDS else RecordKind.EVIDENCE_ROUND,
         refs={
             "count": counter.count,
             "since": rfc3339(counter.since_ns),

@@ -136,7 +136,7 @@ class ReleaseOrder:
     reservation: str
     reason: str
     actor: str
-    """SPIFFE ID, or `local uid N`."""
+    """SPIFFE ID, or `local uid N`; behind `claimed by` whom the caller has named."""
 
     def pod_in(self, record: GpuRecord) -> PodRef:
         """The pod of that reservation in the GPU's record."""

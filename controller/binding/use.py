@@ -5,7 +5,7 @@ Pure. Must not write or evict.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Final
@@ -62,6 +62,8 @@ class UseFault:
     """None for a process of no pod, and where nothing but the process is known of its pod: then
     `owner` is its UID."""
     owner: str = ""
+    victims: tuple[PodRef, ...] = field(default=(), compare=False)
+    """Other pods that hold the GPU, or a part of it, when it was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def _given(case: UseCase) -> Iterator[UseFault]:
         else:
             kind = _otherwise(pod is not None and _is_reserved(case, pod.pod))
             ref = PodRef(device.namespace, device.pod) if pod is None else pod.pod
-            yield UseFault(kind, case.node, gpu, ref)
+            victims = _holding(case, case.acceptance.with_parts(gpu), ref.uid)
+            yield UseFault(kind, case.node, gpu, ref, victims=victims)
 
 
 def _held(
@@ -110,7 +113,8 @@ def _held(
         yield UseFault(UseFaultKind.UNFIT_GPU, case.node, gpu, pod.pod)
     others = [x for x in holders if not _is_named(x, device)]
     if _SLICE not in device.device and any(x.state is HolderState.CONFIRMED for x in others):
-        yield UseFault(UseFaultKind.TAKEN_GPU, case.node, gpu, pod.pod)
+        victims = tuple(_known(others))
+        yield UseFault(UseFaultKind.TAKEN_GPU, case.node, gpu, pod.pod, victims=victims)
 
 
 def _used(case: UseCase) -> Iterator[UseFault]:
@@ -118,7 +122,9 @@ def _used(case: UseCase) -> Iterator[UseFault]:
         cards = case.acceptance.with_parts(gpu)
         for uid in users:
             if uid is None:
-                yield UseFault(UseFaultKind.UNRESERVED_USE, case.node, gpu, None)
+                victims = _holding(case, cards, None)
+                kind = UseFaultKind.UNRESERVED_USE
+                yield UseFault(kind, case.node, gpu, None, victims=victims)
             elif not any(_holds(case, card, uid) for card in cards):
                 yield from _user(case, gpu, cards, uid)
 
@@ -126,11 +132,13 @@ def _used(case: UseCase) -> Iterator[UseFault]:
 def _user(case: UseCase, gpu: str, cards: tuple[str, ...], uid: str) -> Iterator[UseFault]:
     if case.mode is NodeMode.PLUGIN and case.report.given is None:
         return  # kubelet may have given it
-    pod = case.pods.with_uid(uid)
+    pod, victims = case.pods.with_uid(uid), _holding(case, cards, uid)
     if pod is None:
-        yield UseFault(UseFaultKind.UNRESERVED_USE, case.node, gpu, None, uid)
+        kind = UseFaultKind.UNRESERVED_USE
+        yield UseFault(kind, case.node, gpu, None, uid, victims=victims)
     elif not _was_given(case, cards, pod.pod):  # else it was said there
-        yield UseFault(_otherwise(bool(case.ledger.parts_of(uid))), case.node, gpu, pod.pod)
+        kind = _otherwise(bool(case.ledger.parts_of(uid)))
+        yield UseFault(kind, case.node, gpu, pod.pod, victims=victims)
 
 
 def _unreserved(case: UseCase) -> Iterator[UseFault]:
@@ -156,6 +164,18 @@ def _otherwise(has_others: bool) -> UseFaultKind:  # noqa: FBT001 - it is the qu
 def _holds(case: UseCase, gpu: str, uid: str) -> bool:
     entry = case.ledger.get(gpu)
     return entry is not None and entry.record.of_pod(uid) is not None
+
+
+def _holding(case: UseCase, cards: Iterable[str], user: str | None) -> tuple[PodRef, ...]:
+    """The pods that hold any of them, besides the one of a UID."""
+    entries = (case.ledger.get(card) for card in cards)
+    holders = [x for entry in entries if entry is not None for x in entry.record.holders]
+    return tuple(x for x in _known(holders) if x.uid != user)
+
+
+def _known(holders: Iterable[Holder]) -> Iterator[PodRef]:
+    """Those that are there by now, each once."""
+    yield from dict.fromkeys(x.pod for x in holders if x.pod.name and x.pod.uid)
 
 
 def _was_given(case: UseCase, cards: tuple[str, ...], pod: PodRef) -> bool:
@@ -367,6 +387,7 @@ class LedgerUse:
 # --- audit records
 
 _SHOWN_CHARS: Final = 253
+_SHOWN_VICTIMS: Final = 4
 _CONTROLLER: Final = "controller"
 
 
@@ -396,6 +417,8 @@ def fault_record(fault: UseFault) -> Record:
         "node": _cut(fault.node),
         "gpus": [fault.gpu] if fault.gpu else [],
     }
+    if fault.victims:
+        refs["heldBy"] = [_subject(x) for x in fault.victims[:_SHOWN_VICTIMS]]
     if fault.kind is UseFaultKind.UNRESERVED_USE:
         return Record(
             RecordKind.RESERVATION_UNRESERVED, _CONTROLLER, subject, fault.kind.value, refs=refs

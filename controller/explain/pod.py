@@ -1,6 +1,6 @@
 """The allocation trace of one pod, put together from one moment's snapshots. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from controller.audit.reading import Recent
@@ -34,6 +34,8 @@ class Asked:
     ids: ReservationIds | None
     recent: Recent
     now_ns: int
+    name_of: Callable[[str], str] = lambda _uid: ""
+    report_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ def trace_of(asked: Asked) -> AllocationTrace | None:
         ledger_unknown=unknown,
         is_authentic=None if pod is None else _is_authentic(asked, pod),
         node=asked.fleet.nodes.get(place),
+        name_of=asked.name_of,
+        report_only=asked.report_only,
         allowed=None if pod is None else _allowed(asked.recent, pod),
         now_ns=asked.now_ns,
     )

@@ -35,6 +35,9 @@ class PodQuery:
     recent: Callable[[str], Recent]
     """The last records about a subject; blocks, and raises OSError."""
     clock: Clock
+    name_of: Callable[[str], str] = lambda _uid: ""
+    """`namespace/name` of the bound pod of a UID; empty where there is none."""
+    report_only: bool = False
 
     async def about(self, namespace: str, name: str) -> AllocationTrace | Refusal:
         """What is known of a pod; POD_UNKNOWN where that is nothing, or cannot be read."""
@@ -59,6 +62,8 @@ class PodQuery:
             ids=self.ids,
             recent=await asyncio.to_thread(self._recent, f"pod/{namespace}/{name}"),
             now_ns=self.clock.boottime_ns(),
+            name_of=self.name_of,
+            report_only=self.report_only,
         )
         return await asyncio.to_thread(trace_of, asked)
 

@@ -95,6 +95,10 @@ class Case:
     it has none, or there are no keys."""
     node: NodeView | None
     """Where it is bound, or else reserved."""
+    name_of: Callable[[str], str] = lambda _uid: ""
+    """`namespace/name` of the bound pod of a UID; empty where there is none."""
+    report_only: bool = False
+    """Whether nothing is reserved or refused, whatever is decided."""
     allowed: LogRecord | None = None
     """The binding webhook's answer that let it on its node, where this replica gave it."""
     now_ns: int
@@ -226,6 +230,8 @@ def _bound_without(case: Case, pod: PodDocument) -> tuple[StageState, str]:
         )
     if case.mode is not NodeMode.ENV:
         return StageState.UNNEEDED, "on this node kubelet chooses the GPUs, and counts them"
+    if case.report_only:
+        return StageState.UNNEEDED, "report-only: nothing is reserved"
     return StageState.MISSING, "it is bound, and nothing was reserved for it"
 
 
@@ -356,8 +362,7 @@ def _used(case: Case, accepted: Acceptance) -> _Said:
         wrong.append(f"it uses {listed(strange)}, which is not its own")
     foreign = [x for x in accepted.processes if _is_foreign(case, accepted, own, x)]
     wrong += [
-        f"process {x.pid} of {f'pod {x.pod_uid}' if x.pod_uid else 'no pod'} uses {x.gpu} too"
-        for x in foreign[:LISTED]
+        f"process {x.pid} of {_whose(case, x.pod_uid)} uses {x.gpu} too" for x in foreign[:LISTED]
     ]
     if wrong:
         return StageState.MISMATCH, gpus, tuple(wrong)
@@ -365,6 +370,14 @@ def _used(case: Case, accepted: Acceptance) -> _Said:
         still = ("the pod has ended, and something of it still runs",) if case.is_over else ()
         return StageState.REACHED, gpus, (f"processes of it: {len(mine)}", *still)
     return _unused(case), (), ("no process of it",)
+
+
+def _whose(case: Case, uid: str | None) -> str:
+    """A pod, as a person can look it up."""
+    if uid is None:
+        return "no pod"
+    name = case.name_of(uid)
+    return f"pod {name}" if name else f"pod UID {uid} (unknown to the API server)"
 
 
 def _is_foreign(case: Case, accepted: Acceptance, own: frozenset[str], one: GpuProcess) -> bool:

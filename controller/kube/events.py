@@ -5,6 +5,7 @@ are pure; `EventRecorder` writes.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
 from controller.kube.pods import KnownPod
 from controller.kube.resources import EVENTS, GROUP, ApiError, cleaned
+from controller.ledger.record import PodRef
 from controller.placement.filter_and_score import FilterDecision, Totals
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
@@ -66,9 +68,10 @@ class Notice:
     """UpperCamelCase, constant."""
     action: str
     severity: Severity
-    code: str = ""
-    """Reason code: another code is another Event."""
-    note: str = ""
+    code: str
+    """Reason code: another code is another Event. Empty where there is none."""
+    note: str
+    """Never empty."""
 
     @property
     def key(self) -> tuple[Regarding, str, str]:
@@ -194,9 +197,7 @@ class EventSeries:
             "action": notice.action,
             "reason": notice.reason,
             "type": notice.severity.value,
-            "note": f"gpuwarden: {' '.join(x for x in (notice.code, cleaned(notice.note)) if x)}"[
-                :MAX_NOTE
-            ],
+            "note": _text(notice)[:MAX_NOTE],
             "regarding": {
                 "apiVersion": regarding.api_version,
                 "kind": regarding.kind,
@@ -222,6 +223,14 @@ class EventSeries:
             for k, x in self._series.items()
             if now_ns - x.last_ns < FORGET_NS or x.count > x.written
         }
+
+
+def _text(notice: Notice) -> str:
+    """Code and note: the code once, and never nothing."""
+    note = cleaned(notice.note)
+    if notice.code and re.search(rf"\b{notice.code}\b", note):
+        return f"gpuwarden: {note}"
+    return f"gpuwarden: {' '.join(x for x in (notice.code, note) if x)}"
 
 
 # --- admission, binding and placement in report-only mode
@@ -290,21 +299,37 @@ class _Words(NamedTuple):
     reason: str
     action: str
     severity: Severity
+    text: str
+    """What is said where the change has no detail of its own."""
     for_pods: bool = False
 
 
 _WARNING, _NORMAL = Severity.WARNING, Severity.NORMAL
 _WORDS: Final = {
-    ChangeKind.REFUSED: _Words("EvidenceRefused", "Refuse", _WARNING),
-    ChangeKind.REVOKED: _Words("EvidenceRefused", "Revoke", _WARNING, for_pods=True),
-    ChangeKind.QUARANTINED: _Words("NodeQuarantined", "Quarantine", _WARNING, for_pods=True),
-    ChangeKind.LEASE_ENDED: _Words("EvidenceStale", "Expire", _WARNING, for_pods=True),
-    ChangeKind.RELEASED: _Words("NodeReleased", "Release", _NORMAL),
-    ChangeKind.RESTORED: _Words("NodeRecovered", "Accept", _NORMAL, for_pods=True),
-    ChangeKind.GPU_LOST: _Words("GpuLost", "Exclude", _WARNING),
-    ChangeKind.GPU_UNHEALTHY: _Words("GpuUnhealthy", "Exclude", _WARNING),
-    ChangeKind.GPU_BACK: _Words("GpuRecovered", "Include", _NORMAL),
-    ChangeKind.CLAIM_REPELLED: _Words("ForeignClaimRepelled", "Refuse", _WARNING),
+    ChangeKind.REFUSED: _Words(
+        "EvidenceRefused", "Refuse", _WARNING, "its evidence was refused; its lease runs on"
+    ),
+    ChangeKind.REVOKED: _Words(
+        "EvidenceRefused", "Revoke", _WARNING, "its evidence was refused", for_pods=True
+    ),
+    ChangeKind.QUARANTINED: _Words(
+        "NodeQuarantined", "Quarantine", _WARNING, "it waits for an operator", for_pods=True
+    ),
+    ChangeKind.LEASE_ENDED: _Words(
+        "EvidenceStale", "Expire", _WARNING, "its evidence is too old", for_pods=True
+    ),
+    ChangeKind.RELEASED: _Words(
+        "NodeReleased", "Release", _NORMAL, "its quarantine ended; its next evidence decides"
+    ),
+    ChangeKind.RESTORED: _Words(
+        "NodeRecovered", "Accept", _NORMAL, "its evidence was accepted again", for_pods=True
+    ),
+    ChangeKind.GPU_LOST: _Words("GpuLost", "Exclude", _WARNING, "it does not answer"),
+    ChangeKind.GPU_UNHEALTHY: _Words("GpuUnhealthy", "Exclude", _WARNING, "it had an error"),
+    ChangeKind.GPU_BACK: _Words("GpuRecovered", "Include", _NORMAL, "it answers again"),
+    ChangeKind.CLAIM_REPELLED: _Words(
+        "ForeignClaimRepelled", "Refuse", _WARNING, "another node claimed its GPU, and was refused"
+    ),
 }
 REASONS: Final = tuple(sorted({x.reason for x in _WORDS.values()}))
 """Every reason an Event of ours can have."""
@@ -325,7 +350,7 @@ def trust_notices(
         if words is None or node is None or node.uid is None:
             continue
         code = change.code.value if change.code else ""
-        note = " ".join(x for x in (change.detail, change.gpu) if x)
+        note = " ".join(x for x in (change.detail or words.text, change.gpu) if x)
         yield _notice(Regarding("Node", change.node, node.uid), words, code, note)
         if words.for_pods:
             for pod, _ in zip(managed_pods(change.node), range(MAX_PODS), strict=False):
@@ -340,11 +365,14 @@ def _notice(about: Regarding, words: _Words, code: str, note: str) -> Notice:
 # --- disagreements between nodes and the ledger
 # About the pod where the pod has what it should not have, or lacks what it needs. About the node
 # where a GPU is used without a reservation: such a pod may be anybody's and has done nothing wrong.
+# And about the pods that hold the GPU: their owners can do something, and see no Events of nodes.
 
 MISMATCH: Final = "GpuMismatch"
 UNRESERVED: Final = "GpuUnreserved"
 UNRESERVED_USE: Final = "GpuUnreservedUse"
 _ACTION: Final = "Compare"
+MAX_VICTIMS: Final = 16
+"""Pods that hold a GPU and get an Event about one use of it by others."""
 _TEXTS: Final = {
     UseFaultKind.OTHER_GPU: "the pod has {gpu}, which is not the GPU of its reservation",
     UseFaultKind.UNFIT_GPU: "kubelet gave the pod {gpu}, which is not what it has asked for",
@@ -359,7 +387,10 @@ def use_notices(faults: Iterable[UseFault], nodes: DirectorySnapshot) -> Iterato
     for fault in faults:
         about = _about(fault, nodes)
         if about is not None:
-            yield Notice(about, _reason(fault), _ACTION, Severity.WARNING, note=text_of(fault))
+            yield Notice(about, _reason(fault), _ACTION, Severity.WARNING, "", text_of(fault))
+        for victim in fault.victims[:MAX_VICTIMS]:
+            note = f"{fault.gpu}, of which this pod holds all or a part, is used by {_user(fault)}"
+            yield Notice(_pod(victim), UNRESERVED_USE, _ACTION, Severity.WARNING, "", note)
 
 
 def text_of(fault: UseFault) -> str:
@@ -370,7 +401,9 @@ def text_of(fault: UseFault) -> str:
 def _user(fault: UseFault) -> str:
     if fault.pod is not None:
         return f"pod {fault.pod.namespace}/{fault.pod.name}"
-    return f"a pod with UID {fault.owner}" if fault.owner else "a process of no pod"
+    if not fault.owner:
+        return "a process of no pod"
+    return f"pod UID {fault.owner} (unknown to the API server)"
 
 
 def _about(fault: UseFault, nodes: DirectorySnapshot) -> Regarding | None:
@@ -380,6 +413,10 @@ def _about(fault: UseFault, nodes: DirectorySnapshot) -> Regarding | None:
         return None if node is None else Regarding("Node", fault.node, node.uid or "")
     if pod is None:
         return None
+    return _pod(pod)
+
+
+def _pod(pod: PodRef) -> Regarding:
     return Regarding("Pod", pod.name or "", pod.uid or "", pod.namespace)
 
 

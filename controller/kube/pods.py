@@ -37,6 +37,9 @@ from controller.placement.requirements import (
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S, rfc3339
 
+_MIRROR: Final = "kubernetes.io/config.mirror"
+"""What kubelet writes on the copy of a static pod: the hash that is the pod's UID on the node."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownPod:
@@ -59,6 +62,9 @@ class KnownPod:
     """The reservation that it carries once it is bound; nobody has checked the id yet."""
     needs: Requirements | RequirementsInvalid | None = None
     """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
+    static_uid: str = ""
+    """The UID that its node knows a static pod by: that of the API server's copy is another one.
+    Empty for other pods."""
 
 
 def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
@@ -79,6 +85,7 @@ def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
             waiting=None if node or has_ended else pod,
             held=_held(found, node, pod, asked.needs),
             needs=asked.needs if node and asked.may_count and not has_ended else None,
+            static_uid=pod.annotations.get(_MIRROR, ""),
         )
 
     return Kind(PODS, read)
@@ -157,7 +164,7 @@ class ClusterBoundPods:
 
     By name the cache answers at once. By UID it is asked only about pods that use a GPU without a
     reservation, with UIDs that an agent reports: so the index by UID is made every few seconds at
-    most. Used from one event loop.
+    most. Threads may ask too: the cache's objects do not change, and the index is swapped whole.
     """
 
     def __init__(
@@ -179,12 +186,16 @@ class ClusterBoundPods:
         return None if entry is None else self._bound(entry.value)
 
     def with_uid(self, uid: str) -> BoundPod | None:
-        """The pod of that UID; a new one is found after a moment only."""
+        """The pod of that UID, for a static pod that of its node.
+
+        A new one is found after a moment only.
+        """
         found = self._known(uid)
         now_ns = self._boottime_ns()
         if found is None and (self._made_ns is None or now_ns - self._made_ns >= REINDEX_NS):
-            entries = self._cache.objects.items()
-            self._keys = {entry.uid: key for key, entry in entries if entry.value.node}
+            bound = [(key, x) for key, x in self._cache.objects.items() if x.value.node]
+            static = {x.value.static_uid: key for key, x in bound if x.value.static_uid}
+            self._keys = static | {entry.uid: key for key, entry in bound}
             self._made_ns = now_ns
             found = self._known(uid)
         return None if found is None else self._bound(found.value)
@@ -198,7 +209,9 @@ class ClusterBoundPods:
 
     def _known(self, uid: str) -> Entry[KnownPod] | None:
         entry = self._cache.objects.get(self._keys.get(uid, ""))
-        return entry if entry is not None and entry.uid == uid else None
+        if entry is None or uid not in {entry.uid, entry.value.static_uid}:
+            return None
+        return entry
 
     def _bound(self, pod: KnownPod) -> BoundPod | None:
         if not pod.node or pod.has_ended:

@@ -1,4 +1,4 @@
-"""Events on pods that wait where no scheduler asks the extender (`scheduling: affinity`).
+"""Events on pods that wait where no scheduler asks the extender (`scheduling.mode: affinity`).
 
 kube-scheduler sees a label there that no node has, and its own event says no more than that. The
 replica that leads says of each such pod what gpuwarden has against the nodes, with numbers.

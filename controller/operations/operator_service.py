@@ -67,7 +67,7 @@ class Order:
     node: str
     reason: str
     actor: str
-    """SPIFFE ID, or `local uid N`."""
+    """SPIFFE ID, or `local uid N`; behind `claimed by` whom the caller has named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class ReadinessFacts:
     spire_warnings: tuple[str, ...] = ()
     listener_warnings: tuple[str, ...] = ()
     """Clients that are refused, certificates that end."""
+    cluster_warnings: tuple[str, ...] = ()
+    """Watches of the Kubernetes API that are down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def readiness(facts: ReadinessFacts) -> Readiness:
     if facts.ledger_uncertainty is not None:
         warnings.append(f"ledger: {facts.ledger_uncertainty}")
     warnings.extend(facts.listener_warnings)
+    warnings.extend(facts.cluster_warnings)
     return Readiness(tuple(text for text in reasons if text is not None), tuple(warnings))
 
 
@@ -157,6 +160,8 @@ class Conditions:
     """Warnings about stand-ins that are in use."""
     namespaces_fresh_until_ns: Callable[[], int] | None = None
     """CLOCK_BOOTTIME from which the list of namespaces is too old; None without a cluster."""
+    cluster_warnings: Callable[[], tuple[str, ...]] = lambda: ()
+    """What somebody should know of the watches of the Kubernetes API."""
     spire: Callable[[int], SpireCondition] = no_spire_server
     """How the SPIRE server answers at a CLOCK_BOOTTIME."""
 
@@ -218,6 +223,7 @@ class Conditions:
                 spire_error=spire.error,
                 spire_warnings=spire.warnings,
                 listener_warnings=self.state.listener_warnings(),
+                cluster_warnings=self.cluster_warnings(),
             )
         )
 

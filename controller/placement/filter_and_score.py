@@ -225,6 +225,20 @@ class FilterDecision:
     """Whether all nodes passed whatever was decided: report-only mode."""
 
 
+def not_ready_record() -> Record:
+    """The `filter.decision` record of an answer that nothing is decided yet.
+
+    It names no pod: the audit log writes the first one, and counts those that follow.
+    """
+    return Record(
+        kind=RecordKind.FILTER_DECISION,
+        actor=_ACTOR,
+        subject="pods",
+        decision="not-ready",
+        codes=(ReasonCode.CONTROLLER_NOT_READY.value,),
+    )
+
+
 def decision_record(decision: FilterDecision, totals: Totals) -> Record:
     """The `filter.decision` record: totals per code and a digest that stands for the full list."""
     return Record(

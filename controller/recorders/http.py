@@ -8,7 +8,12 @@ from typing import Final
 
 from controller.admission.pod_webhooks import AdmissionDecision, admission_record
 from controller.admission.review import codes_of
-from controller.placement.filter_and_score import FilterDecision, Totals, decision_record
+from controller.placement.filter_and_score import (
+    FilterDecision,
+    Totals,
+    decision_record,
+    not_ready_record,
+)
 from controller.record import AuditLog, Record
 from controller.recorders.listeners import ListenerRecorder
 from controller.web.documents import FinalizeRequest
@@ -16,6 +21,7 @@ from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry import names
+from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Event
 
@@ -89,10 +95,14 @@ class AdmissionRecorder(ListenerRecorder):
 
 
 class ExtenderRecorder(ListenerRecorder):
-    """Implements the extender's `ExtenderMetrics`, and counts nodes per code."""
+    """Implements the extender's `ExtenderMetrics`, and counts nodes per code.
 
-    def __init__(self, instruments: Instruments) -> None:
+    Answers that nothing is decided yet are in the audit log too: a pod has waited for them.
+    """
+
+    def __init__(self, instruments: Instruments, audit: AuditLog) -> None:
         super().__init__("extender", instruments)
+        self._audit = audit
         self._requests = instruments.counter(names.EXTENDER_REQUESTS)
         self._seconds = instruments.histogram(names.EXTENDER_SECONDS)
         self._nodes = instruments.counter(names.EXTENDER_NODES)
@@ -103,8 +113,10 @@ class ExtenderRecorder(ListenerRecorder):
         self._seconds.labels(verb).observe(seconds)
         if result in _BAD:
             self._limited.warning(Event.EXTENDER_BAD_REQUEST, key=result, verb=verb, result=result)
-        else:
-            self._log.debug(Event.FILTER_DECIDED, verb=verb, result=result)
+            return
+        if (verb, result) == ("filter", "not_ready"):
+            self._audit.note(not_ready_record())
+        self._log.debug(Event.EXTENDER_ANSWERED, verb=verb, result=result)
 
     def count_nodes(self, totals: Mapping[ReasonCode, int]) -> None:
         """Nodes judged by one decision."""
@@ -126,11 +138,20 @@ class FilterRecorder:
         self._audit = audit
         self._count_nodes = count_nodes
         self._emit = emit
+        self._log = logger("extender")
 
     def note(self, decision: FilterDecision) -> None:
         """Work out the totals and append the record."""
         totals = decision.totals()
-        self._audit.note(decision_record(decision, totals))
+        record = decision_record(decision, totals)
+        self._audit.note(record)
+        self._log.info(
+            Event.FILTER_DECIDED,
+            pod=record.subject.removeprefix("pod/"),
+            decision=record.decision,
+            passed=totals.passed,
+            rejected=record.refs["rejected"],
+        )
         self._count_nodes({**totals.rejected, ReasonCode.ACCEPTED: totals.passed})
         if self._emit is not None:
             self._emit(decision, totals)

@@ -82,3 +82,6 @@ def show_listener(server: HttpServer, instruments: Instruments) -> None:
     if server.tls is not None:
         left = instruments.gauge(names.SERVING_CERTIFICATE_EXPIRY).labels(server.name)
         left.set_function(server.tls.seconds_left)
+    if server.clients is not None:
+        ends = instruments.gauge(names.CLIENT_CERTIFICATE_EXPIRY).labels(server.name)
+        ends.set_function(server.client_seconds_left)

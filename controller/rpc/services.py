@@ -25,6 +25,7 @@ from controller.messages import (
 from controller.operations.operator_service import Done, OperatorService, Order
 from controller.rpc.calls import Context, abort_with, reject_field
 from gpuwarden.clock import Clock
+from gpuwarden.identity.person import PERSON, is_person
 from gpuwarden.identity.spiffe_id import is_node_name
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.support.part import Part
@@ -135,7 +136,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         self, request: operator_pb2.AcceptNodeRequest, context: Context
     ) -> operator_pb2.AcceptNodeResponse:
         """Enroll the hardware that the node has shown."""
-        order = await _read_order(request.name, request.reason, context)
+        order = await _read_order(request, context)
         expected = await _read_version(request.expected_version, context)
         done = await _unwrap(await self._operator_service.accept(order, expected), context)
         return operator_pb2.AcceptNodeResponse(
@@ -146,7 +147,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         self, request: operator_pb2.QuarantineNodeRequest, context: Context
     ) -> operator_pb2.QuarantineNodeResponse:
         """Take the node out until an operator lets it back in."""
-        order = await _read_order(request.name, request.reason, context)
+        order = await _read_order(request, context)
         done = await _unwrap(await self._operator_service.quarantine(order), context)
         return operator_pb2.QuarantineNodeResponse(
             enrollment=enrollment_message(done.shown), warnings=done.warnings
@@ -156,7 +157,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         self, request: operator_pb2.ReleaseNodeRequest, context: Context
     ) -> operator_pb2.ReleaseNodeResponse:
         """End the quarantine of a node; its enrolled GPUs stay."""
-        order = await _read_order(request.name, request.reason, context)
+        order = await _read_order(request, context)
         expected = await _read_version(request.expected_version, context)
         done = await _unwrap(await self._operator_service.release(order, expected), context)
         return operator_pb2.ReleaseNodeResponse(enrollment=enrollment_message(done.shown))
@@ -171,10 +172,10 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             shown = f"{request.reservation[:80]!a}"
             await _reject(context, "reservation", shown, "the id of a reservation")
         reason = await _read_reason(request.reason, context)
+        actor = await _read_actor(request.claimed_by, context)
         if self._releases is None:
             await abort_with(context, Refusal(ReasonCode.LEDGER_UNAVAILABLE, NO_LEDGER))
-        caller = present_caller().name
-        order = ReleaseOrder(request.gpu, request.reservation, reason, caller)
+        order = ReleaseOrder(request.gpu, request.reservation, reason, actor)
         done = await self._releases.release(order)
         if isinstance(done, Refusal):
             await abort_with(context, done)
@@ -183,10 +184,28 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         )
 
 
-async def _read_order(node: str, reason: str, context: Context) -> Order:
-    if not is_node_name(node):
-        await _reject(context, "name", f"{node[:80]!a}", "an RFC 1123 node name")
-    return Order(node, await _read_reason(reason, context), present_caller().name)
+_Named = (
+    operator_pb2.AcceptNodeRequest
+    | operator_pb2.QuarantineNodeRequest
+    | operator_pb2.ReleaseNodeRequest
+)
+
+
+async def _read_order(request: _Named, context: Context) -> Order:
+    if not is_node_name(request.name):
+        await _reject(context, "name", f"{request.name[:80]!a}", "an RFC 1123 node name")
+    reason = await _read_reason(request.reason, context)
+    return Order(request.name, reason, await _read_actor(request.claimed_by, context))
+
+
+async def _read_actor(claimed: str, context: Context) -> str:
+    """Who acts: what is proven, and what the caller says beside it."""
+    proven = present_caller().name
+    if not claimed:
+        return proven
+    if not is_person(claimed):
+        await _reject(context, "claimed_by", f"{claimed[:80]!a}", PERSON)
+    return f"{proven}, claimed by {claimed}"
 
 
 async def _read_reason(reason: str, context: Context) -> str:

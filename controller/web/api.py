@@ -7,7 +7,7 @@ rates and times are bounded. Failures tell the caller nothing but that there was
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
@@ -50,7 +50,13 @@ from controller.web.operations import (
     openapi_json,
     read_query,
 )
-from controller.web.server import BodyReceiver, BodyRefusedError, healthz, sent_traceparent
+from controller.web.server import (
+    HEALTH_PATHS,
+    BodyReceiver,
+    BodyRefusedError,
+    healthz,
+    sent_traceparent,
+)
 from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
@@ -213,7 +219,8 @@ class Endpoint:
         for operation, each in OPERATIONS.items():
             serve = partial(self._serve, operation, each, answers[operation])
             app.router.add_route(each.method, each.path, serve)
-        app.router.add_get("/healthz", healthz)
+        for path in HEALTH_PATHS:
+            app.router.add_get(path, healthz)
         return app
 
     async def _serve(
@@ -275,12 +282,13 @@ class Endpoint:
         self,
         make: Callable[[Inventory, PageRequest], Page[Any]],
         request: web.Request,
-        _caller: ApiCaller | None,
+        caller: ApiCaller | None,
         *,
         needs_ledger: bool = True,
     ) -> Reply:
+        has_serials = caller is not None and caller.has_role
         try:
-            asked = read_query(request.query.items())
+            asked = replace(read_query(request.query.items()), has_serials=has_serials)
         except QueryError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
         async with self._pages:

@@ -80,6 +80,8 @@ class Device(msgspec.Struct, frozen=True, rename="kebab"):
     """Who holds it; of a share group the first."""
     others: list[Assignment]
     """Further holders: of a share group."""
+    serial: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Of the GPU; null where the driver reports none, absent for callers without a role."""
 
 
 class Node(msgspec.Struct, frozen=True, rename="kebab"):
@@ -99,6 +101,8 @@ class Node(msgspec.Struct, frozen=True, rename="kebab"):
     gpus: int
     fresh_for_ms: int
     """0 where the node is not eligible."""
+    serials: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+    """Of each GPU by its UUID; absent for callers without a role."""
 
 
 class Reservation(msgspec.Struct, frozen=True, rename="kebab"):
@@ -255,10 +259,12 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which page: at most so many keys, those after `after`."""
+    """Which page: at most so many keys, those after `after`, and for whom."""
 
     limit: int
     after: str = ""
+    has_serials: bool = False
+    """Whether the caller may see the serials of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +281,15 @@ def device_page(inventory: Inventory, asked: PageRequest) -> Page[Devices]:
     names, further = _keys(inventory.fleet.nodes, asked)
     items: Devices = {}
     for name in names:
-        items |= _devices_of(inventory, inventory.fleet.nodes[name])
+        items |= _devices_of(inventory, inventory.fleet.nodes[name], asked)
     return Page(items, further)
 
 
 def node_page(inventory: Inventory, asked: PageRequest) -> Page[Nodes]:
     """So many nodes."""
     names, further = _keys(inventory.fleet.nodes, asked)
-    return Page({x: _node(inventory.fleet.nodes[x], inventory.now_ns) for x in names}, further)
+    nodes, now_ns = inventory.fleet.nodes, inventory.now_ns
+    return Page({x: _node(nodes[x], now_ns, asked) for x in names}, further)
 
 
 def reservation_page(inventory: Inventory, asked: PageRequest) -> Page[Reservations]:
@@ -297,13 +304,17 @@ def _keys(keys: Iterable[str], asked: PageRequest) -> tuple[list[str], str | Non
     return shown, shown[-1] if len(found) > asked.limit else None
 
 
-def _devices_of(inventory: Inventory, node: NodeView) -> Devices:
+def _devices_of(inventory: Inventory, node: NodeView, asked: PageRequest) -> Devices:
     if node.acceptance is None:
         return {}
     is_eligible = node.state(inventory.now_ns) is NodeState.ELIGIBLE
     use = use_on(node.name, node.acceptance, inventory.ledger, is_eligible=is_eligible)
     devices = shown_devices(node.acceptance, inventory.ledger)
-    return {x.uuid: _device(inventory, node.name, x, use) for x in devices}
+    found = {x.uuid: _device(inventory, node.name, x, use) for x in devices}
+    if not asked.has_serials:
+        return found
+    serials = {x.uuid: x.gpu.serial for x in devices}
+    return {x: msgspec.structs.replace(it, serial=serials[x]) for x, it in found.items()}
 
 
 def _device(inventory: Inventory, node: str, device: FleetDevice, use: NodeUse) -> Device:
@@ -330,7 +341,8 @@ def _assignment(holder: Holder) -> Assignment:
     )
 
 
-def _node(node: NodeView, now_ns: int) -> Node:
+def _node(node: NodeView, now_ns: int, asked: PageRequest) -> Node:
+    gpus = () if node.acceptance is None else node.acceptance.gpus
     message = node_message(node, now_ns)
     return Node(
         state=message.state,
@@ -342,6 +354,7 @@ def _node(node: NodeView, now_ns: int) -> Node:
         evidence_digest=message.evidence_digest,
         gpus=message.gpu_count,
         fresh_for_ms=message.fresh_for_ms,
+        serials={x.uuid: x.serial for x in gpus} if asked.has_serials else msgspec.UNSET,
     )
 
 

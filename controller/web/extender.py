@@ -15,7 +15,7 @@ from aiohttp import web
 
 from controller.placement.filter_and_score import FilterDecision
 from controller.web.listener import ConnectionLimits, HttpServer, ListenerObserver
-from controller.web.server import BodyReceiver, BodyRefusedError, sent_traceparent
+from controller.web.server import HEALTH_PATHS, BodyReceiver, BodyRefusedError, sent_traceparent
 from controller.web.tls import TlsFiles
 from controller.web.verbs import Answer, Body, ExtenderVerbs, encode_error
 from gpuwarden.settings.values import Address
@@ -74,7 +74,8 @@ class Extender:
         app = web.Application()
         app.router.add_post("/filter", self._filter)
         app.router.add_post("/prioritize", self._prioritize)
-        app.router.add_get("/healthz", self._healthz)
+        for path in HEALTH_PATHS:
+            app.router.add_get(path, self._healthz)
         return app
 
     async def _healthz(self, _request: web.Request) -> web.Response:

@@ -156,12 +156,20 @@ def decide_finalize(
         text = "the reservation is not of this GPU"
         return Refusal(ReasonCode.RESERVATION_CONFLICT, text)
     holder = None if record is None else record.holder(request.reservation_id)
+    if holder is not None and not _is_named(holder.pod, request):
+        pod = f"{request.namespace}/{request.name}"
+        return Refusal(ReasonCode.RESERVATION_UNKNOWN, f"pod {pod} has no such reservation")
     if holder is not None and holder.pod.uid != request.uid:
         return Refusal(ReasonCode.RESERVATION_CONFLICT, "the reservation is another pod's")
     authentic = held is not None and named and _is_authentic(held, ids)
     return finalize_on(
         record, request.reservation_id, found.sight, request.uid, authentic=authentic
     )
+
+
+def _is_named(pod: PodRef, request: FinalizeRequest) -> bool:
+    """Whether the request means the holder; an early one may not know its name yet."""
+    return pod.namespace == request.namespace and pod.name in {None, request.name}
 
 
 def _is_authentic(held: LivePod, ids: ReservationIds | None) -> bool:

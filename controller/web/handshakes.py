@@ -4,8 +4,10 @@ TLS tells little: an alert of the client, or OpenSSL's reason. Each is one of a 
 metrics stay small; the reason goes to the log.
 """
 
+import math
 import ssl
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -82,6 +84,54 @@ def reason_of(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")[:_REASON_TEXT]
     return "the connection ended" if error is None else str(error)[:_REASON_TEXT]
+
+
+_REMEMBERED: Final = timedelta(days=1)
+_MOST: Final = 64
+_LATE: Final = timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    ends: datetime
+    at: datetime
+
+
+class ClientCertificates:
+    """The certificates that a listener's clients have shown, and when the first of them ends.
+
+    By address and subject, so that a renewed one takes the place of the one before. One that was
+    not shown for a day is forgotten once another is: its client is gone, or has a new one.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], _Shown] = {}
+
+    def show(self, host: str, subject: str, ends: datetime, now: datetime) -> None:
+        """A client at `host` has shown one."""
+        self._shown.pop((host, subject), None)
+        kept = [(who, it) for who, it in self._shown.items() if now - it.at < _REMEMBERED]
+        self._shown = dict(kept[-(_MOST - 1) :])
+        self._shown[host, subject] = _Shown(ends, now)
+
+    def seconds_left(self, now: datetime) -> float:
+        """Until the first of them ends; NaN before any was shown."""
+        first = self._first()
+        return math.nan if first is None else (first[1].ends - now).total_seconds()
+
+    def warning(self, now: datetime) -> str | None:
+        """What readiness says while one of them ends within two weeks."""
+        first = self._first()
+        if first is None or first[1].ends - now >= _LATE:
+            return None
+        (host, subject), shown = first
+        return (
+            f"the certificate that the client {host} shows ({subject}) ends at"
+            f" {shown.ends:%Y-%m-%dT%H:%M:%SZ}; renew it, or nothing that it asks is answered then"
+        )
+
+    def _first(self) -> tuple[tuple[str, str], _Shown] | None:
+        return min(self._shown.items(), key=lambda x: x[1].ends, default=None)
 
 
 @dataclass(slots=True)

@@ -7,9 +7,11 @@ answered is the business of the application that a listener is given.
 
 import asyncio
 import logging
+import math
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol, cast
 
@@ -17,7 +19,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
-from controller.web.handshakes import HandshakeFailure, HandshakeRecord, failure_of, reason_of
+from controller.web.handshakes import (
+    ClientCertificates,
+    HandshakeFailure,
+    HandshakeRecord,
+    failure_of,
+    reason_of,
+)
 from controller.web.tls import Reload, Roots, ServingTls, TlsFiles
 from gpuwarden.connections import ConnectionBounds, ConnectionTable, Phase
 from gpuwarden.settings.values import Address
@@ -176,7 +184,7 @@ class _Connection(asyncio.Protocol):
             self._fail(failure_of(error), reason_of(error))
             return
         self._raw = secure
-        self._listener.greeted(self)
+        self._listener.greeted(self, secure.get_extra_info("peercert"))
         self._serve(secure)
 
     def _pass_hello_on(self, raw: asyncio.Transport) -> None:
@@ -203,6 +211,15 @@ class _Connection(asyncio.Protocol):
         if self._early:
             early, self._early = bytes(self._early), bytearray()
             self.data_received(early)
+
+
+def _subject(certificate: dict[str, Any]) -> str:
+    """Of a certificate as `ssl` gives it: `commonName=kube-apiserver, …`."""
+    return ", ".join(f"{key}={value}" for ((key, value),) in certificate.get("subject", ()))
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 _CUT_AS: Final[dict[ConnectionEnd | None, HandshakeFailure]] = {
@@ -239,6 +256,10 @@ class HttpServer:
         self._reload_s = reload_s
         self._reported: str | None = None
         self._handshakes = HandshakeRecord()
+        self._now = now or _utc_now
+        is_demanded = tls is not None and tls.client_ca is not None
+        self.clients = ClientCertificates() if is_demanded else None
+        """None where no client has to show a certificate of long life."""
         self._connections: ConnectionTable[_Connection] = ConnectionTable(
             ConnectionBounds(
                 connections=limits.connections,
@@ -303,7 +324,9 @@ class HttpServer:
         """What somebody should know of this listener: its certificate, and refused clients."""
         if self.tls is None:
             return ()
-        found = (self.tls.warning(), self._handshakes.warning())
+        found = [self.tls.warning(), self._handshakes.warning()]
+        if self.clients is not None:
+            found.append(self.clients.warning(self._now()))
         return tuple(f"{self.name}: {text}" for text in found if text is not None)
 
     async def stop(self, grace_s: float = 3.0) -> None:
@@ -321,6 +344,10 @@ class HttpServer:
             self._sweeping.cancel()
         self._server = None
 
+    def client_seconds_left(self) -> float:
+        """Until the first certificate of its clients ends; NaN where none was shown."""
+        return math.nan if self.clients is None else self.clients.seconds_left(self._now())
+
     # --- what connections tell
 
     def admit(self, connection: _Connection) -> bool:
@@ -336,9 +363,16 @@ class HttpServer:
         self._sweep_later()
         return True
 
-    def greeted(self, connection: _Connection) -> None:
-        """Its handshake ended well: now it has the time of a head."""
+    def greeted(self, connection: _Connection, certificate: dict[str, Any] | None) -> None:
+        """Its handshake ended well, with the client's certificate as `ssl` gives it.
+
+        Now it has the time of a head.
+        """
         self._handshakes.accept()
+        if self.clients is not None and certificate:
+            ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+            host = connection.peer.rpartition(":")[0]
+            self.clients.show(host, _subject(certificate), ends, self._now())
         self._observer.handshake_completed()
         self._connections.move(connection, Phase.WAITING, self._time())
 

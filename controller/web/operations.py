@@ -49,6 +49,8 @@ class ApiCaller:
     reads: bool
     operates: bool
     pod: BoundPod | None = None
+    has_role: bool = False
+    """Whether an SVID proves it to be an inspector or operator."""
 
     @property
     def key(self) -> str:
@@ -63,7 +65,8 @@ class ApiCaller:
 def svid_caller(caller: Caller) -> ApiCaller:
     """The caller behind a client certificate."""
     operates = caller.kind is CallerKind.OPERATOR
-    return ApiCaller(caller.name, operates or caller.kind is CallerKind.INSPECTOR, operates)
+    has_role = operates or caller.kind is CallerKind.INSPECTOR
+    return ApiCaller(caller.name, reads=has_role, operates=operates, has_role=has_role)
 
 
 def token_caller(found: TokenIdentity, readers: Collection[str]) -> ApiCaller:

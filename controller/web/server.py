@@ -20,6 +20,10 @@ from controller.web.listener import (
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.metrics import CONTENT_TYPE
 
+HEALTH_PATHS: Final = ("/healthz", "/health")
+READY_PATHS: Final = ("/readyz", "/ready")
+"""Second names are those that other programs' manifests probe."""
+
 
 async def healthz(_request: web.Request) -> web.Response:
     """Answer a probe: the process turns its event loop."""
@@ -161,7 +165,7 @@ class OpsLimits(ConnectionLimits):
 def ops_app(
     readiness: Callable[[], Readiness], render_metrics: Callable[[], bytes]
 ) -> web.Application:
-    """`/healthz`, `/readyz` and `/metrics` for kubelet and Prometheus, and nothing else.
+    """`/healthz`, `/readyz`, their aliases and `/metrics`, and nothing else.
 
     `/healthz` says that the process turns its event loop; `/readyz` says whether it may decide and
     why not. `readiness` and `render_metrics` are asked at each request. Takes no bodies.
@@ -183,8 +187,10 @@ def ops_app(
         return web.Response(body=render_metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application(client_max_size=_NO_BODY_BYTES)
-    app.router.add_get("/healthz", health)
-    app.router.add_get("/readyz", readyz)
+    for path in HEALTH_PATHS:
+        app.router.add_get(path, health)
+    for path in READY_PATHS:
+        app.router.add_get(path, readyz)
     app.router.add_get("/metrics", metrics)
     return app
 

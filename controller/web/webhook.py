@@ -21,10 +21,17 @@ from controller.admission.review import (
     Verdict,
     decode_review,
     encode_answer,
+    encode_unread,
 )
 from controller.placement.refusals import message
 from controller.web.listener import ConnectionLimits
-from controller.web.server import BodyReceiver, BodyRefusedError, healthz, sent_traceparent
+from controller.web.server import (
+    HEALTH_PATHS,
+    BodyReceiver,
+    BodyRefusedError,
+    healthz,
+    sent_traceparent,
+)
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.telemetry.names import Span
 from gpuwarden.telemetry.tracing import span_below
@@ -89,7 +96,8 @@ class AdmissionWebhooks:
         app = web.Application()
         for path, handler in self._handlers.items():
             app.router.add_post(path, partial(self._serve, path, handler))
-        app.router.add_get("/healthz", healthz)
+        for path in HEALTH_PATHS:
+            app.router.add_get(path, healthz)
         return app
 
     async def _serve(
@@ -149,7 +157,7 @@ class AdmissionWebhooks:
 
 
 def _refused(status: int, text: str) -> web.Response:
-    response = web.Response(text=text, status=status)
+    response = web.Response(body=encode_unread(status, text), status=status, content_type=_JSON)
     if status in {408, 413, 503}:
         response.force_close()
     return response

@@ -109,11 +109,18 @@ def admission_rules(settings: ControllerSettings, requirements: RequirementRules
     """The rules that mutation, validation and binding webhook share."""
     return AdmissionRules(
         requirements,
-        settings.scheduler_name,
-        by_affinity=settings.scheduling is Scheduling.AFFINITY,
+        settings.scheduling.scheduler_names[0],
+        further_schedulers=settings.scheduling.scheduler_names[1:],
+        by_affinity=settings.scheduling.mode is Scheduling.AFFINITY,
         runtime_classes=settings.admission.runtime_classes,
         host_paths=frozenset(settings.admission.host_paths),
     )
+
+
+REPORT_ONLY_WARNING: Final = (
+    "report-only (enforcement: report): everything is judged, and nothing is patched, refused,"
+    " reserved or kept from a node"
+)
 
 
 def is_report_only(settings: ControllerSettings) -> bool:

@@ -17,7 +17,7 @@ from controller.admission.pod_webhooks import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault
 from controller.fleet.trust import TrustChange
-from controller.kube.cache import DEFAULT_PACE, Change, ListWatch, Observe, Pace
+from controller.kube.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
 from controller.kube.client import ApiClient, Exchange
 from controller.kube.enrollments import KubernetesEnrollmentStore
 from controller.kube.events import (
@@ -86,6 +86,7 @@ class Cluster:
         self._instruments = instruments
         self._rules = rules
         self._pace = pace
+        self._stale_after_ns = settings.stale_after.ns
         self._writes_events = settings.events
         self._api = api = ApiClient(exchange, instruments)
         stale_after_ns = settings.stale_after.ns
@@ -270,6 +271,15 @@ class Cluster:
         """Requeue pods that these nodes may have room for; returns at once."""
         self._requeuer.wake_nodes(nodes)
 
+    def warnings(self) -> tuple[str, ...]:
+        """What has not been heard of for too long, by whatever it is relied on."""
+        now_ns = self._clock.boottime_ns()
+        return tuple(
+            _silence(name, watcher.cache, now_ns)
+            for name, watcher in self._watchers.items()
+            if now_ns >= watcher.cache.fresh_until_ns(self._stale_after_ns)
+        )
+
     def set_gauges(self) -> None:
         """Show how large and how old the caches are."""
         objects, age = (
@@ -312,6 +322,14 @@ class Cluster:
             pace=self._pace,
             observe=observe,
         )
+
+
+def _silence(name: str, cache: Cache[Any], now_ns: int) -> str:
+    since = "never"
+    if cache.fresh_at_ns is not None:
+        since = f"{(now_ns - cache.fresh_at_ns) // NS_PER_S} s ago"
+    trouble = f" ({cache.trouble})" if cache.trouble else ""
+    return f"kubernetes: the watch of {name} was last heard {since}{trouble}"
 
 
 def _always() -> bool:

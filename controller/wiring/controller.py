@@ -42,7 +42,12 @@ from controller.settings import ControllerSettings, PolicyOrigin, Protection, St
 from controller.spire.poller import Revocation
 from controller.verifier.verifier import Verifier
 from controller.web.server import OpsServer, ops_app
-from controller.wiring.binding import OPEN_TO_THE_NETWORK, BindingParts
+from controller.wiring.binding import (
+    OPEN_TO_THE_NETWORK,
+    REPORT_ONLY_WARNING,
+    BindingParts,
+    is_report_only,
+)
 from controller.wiring.cluster import Cluster
 from controller.wiring.listeners import Listeners, RpcServices
 from controller.wiring.pods import (
@@ -150,6 +155,7 @@ def assemble(
         state=ProcessState(anchor),
         insecure=_insecure_warnings(settings, directory),
         namespaces_fresh_until_ns=None if cluster is None else cluster.namespaces.fresh_until_ns,
+        cluster_warnings=tuple if cluster is None else cluster.warnings,
         spire=spire.condition,
     )
     refusals = RecentRefusals(clock.wall_ns)
@@ -323,6 +329,8 @@ def _report_changes(cluster: Cluster | None, conditions: Conditions) -> Callable
 def _insecure_warnings(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:
     """One text for each stand-in that would be wrong in production."""
     warnings = [directory.warning()]
+    if is_report_only(settings):
+        warnings.append(REPORT_ONLY_WARNING)
     if settings.store.kind is StoreKind.MEMORY:
         warnings.append(MEMORY_WARNING)
     if settings.insecure_static_hashes:
@@ -387,6 +395,8 @@ def announce_settings(loaded: Loaded[ControllerSettings], parts: Parts, log: Eve
     for key, source in loaded.sources.items():
         if _is_alias(source):
             log.info(Event.CONFIG_ALIAS, key=key, source=source)
+    for finding in loaded.warnings:
+        log.warning(Event.CONFIG_IGNORED, warning=str(finding))
     for warning in parts.conditions.insecure:
         log.warning(Event.CONFIG_INSECURE, warning=warning)
 

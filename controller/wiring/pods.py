@@ -144,7 +144,7 @@ def extender_server(
     cluster: Cluster | None,
 ) -> ExtenderServer:
     """The listener for the scheduler; each decision is recorded."""
-    recorder = ExtenderRecorder(instruments)
+    recorder = ExtenderRecorder(instruments, audit)
     report = None if cluster is None else cluster.report_placement
     limits = ExtenderLimits(body_bytes=settings.limits.filter_bytes)
     return ExtenderServer(
@@ -174,7 +174,7 @@ def node_hints(
     conditions: Conditions,
 ) -> NodeHints | None:
     """None unless pods reach their nodes by affinity."""
-    if cluster is None or settings.scheduling is not Scheduling.AFFINITY:
+    if cluster is None or settings.scheduling.mode is not Scheduling.AFFINITY:
         return None
     return cluster.hints(verbs.passing, conditions.not_ready)
 
@@ -186,7 +186,7 @@ def waiting_events(
     conditions: Conditions,
 ) -> WaitingPodEvents | None:
     """None where a scheduler asks the extender: its own events name gpuwarden then."""
-    by_affinity = settings.scheduling is Scheduling.AFFINITY
+    by_affinity = settings.scheduling.mode is Scheduling.AFFINITY
     if cluster is None or not by_affinity or is_report_only(settings):
         return None
     return cluster.waiting_events(verbs.why_waiting, conditions.not_ready)

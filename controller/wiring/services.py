@@ -9,6 +9,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from controller.audit.reading import records_about
+from controller.binding.request import BoundPods
 from controller.explain.query import PodQuery
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
@@ -31,7 +32,7 @@ from controller.web.finalize import Finalizer
 from controller.web.listener import HttpServer
 from controller.web.tls import TlsFiles
 from controller.web.verbs import ExtenderVerbs
-from controller.wiring.binding import BindingParts
+from controller.wiring.binding import BindingParts, is_report_only
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
 from gpuwarden.moment import utc
@@ -99,8 +100,15 @@ def placement_service(
         ids=None if binding is None else binding.ids,
         recent=partial(records_about, settings.audit.dir),
         clock=clock,
+        name_of=partial(_name_of, cluster.bound_pods),
+        report_only=is_report_only(settings),
     )
     return PlacementServicer(ledger, clock, about=query.about)
+
+
+def _name_of(pods: BoundPods, uid: str) -> str:
+    found = pods.with_uid(uid)
+    return "" if found is None else f"{found.pod.namespace}/{found.pod.name}"
 
 
 def _labels_of(policy: Policy) -> LabelsOf:

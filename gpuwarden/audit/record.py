@@ -59,7 +59,10 @@ class RecordKind(StrEnum):
     )
     NODE_OPERATOR = "node.operator", "an operator's act, with its reason"
     SPIRE_STATUS = "spire.status", "what the SPIRE server reports of an agent changed"
-    FILTER_DECISION = "filter.decision", "an answer to the scheduler; counts per code"
+    FILTER_DECISION = (
+        "filter.decision",
+        "an answer to the scheduler, counts per code; `not-ready` is counted by the hour",
+    )
     ADMISSION_DECISION = (
         "admission.decision",
         "a webhook let a pod in or refused it, or would have in report-only mode",

@@ -114,24 +114,38 @@ class Client:
         request = pb.FitPodRequest(pod_json=pod_json, namespace=namespace)
         return await self._answer(self._fleet.FitPod, request)
 
-    async def accept(self, name: str, reason: str, expected: str) -> ops.AcceptNodeResponse:
+    async def accept(
+        self, name: str, reason: str, expected: str, claimed_by: str = ""
+    ) -> ops.AcceptNodeResponse:
         """Accept the hardware that a node shows."""
-        request = ops.AcceptNodeRequest(name=name, reason=reason, expected_version=expected)
+        request = ops.AcceptNodeRequest(
+            name=name, reason=reason, expected_version=expected, claimed_by=claimed_by
+        )
         return await self._answer(self._operator.AcceptNode, request)
 
-    async def quarantine(self, name: str, reason: str) -> ops.QuarantineNodeResponse:
+    async def quarantine(
+        self, name: str, reason: str, claimed_by: str = ""
+    ) -> ops.QuarantineNodeResponse:
         """Quarantine a node."""
-        request = ops.QuarantineNodeRequest(name=name, reason=reason)
+        request = ops.QuarantineNodeRequest(name=name, reason=reason, claimed_by=claimed_by)
         return await self._answer(self._operator.QuarantineNode, request)
 
-    async def release(self, name: str, reason: str, expected: str) -> ops.ReleaseNodeResponse:
+    async def release(
+        self, name: str, reason: str, expected: str, claimed_by: str = ""
+    ) -> ops.ReleaseNodeResponse:
         """Release a node from quarantine."""
-        request = ops.ReleaseNodeRequest(name=name, reason=reason, expected_version=expected)
+        request = ops.ReleaseNodeRequest(
+            name=name, reason=reason, expected_version=expected, claimed_by=claimed_by
+        )
         return await self._answer(self._operator.ReleaseNode, request)
 
-    async def release_gpu(self, gpu: str, reservation: str, reason: str) -> ops.ReleaseGpuResponse:
+    async def release_gpu(
+        self, gpu: str, reservation: str, reason: str, claimed_by: str = ""
+    ) -> ops.ReleaseGpuResponse:
         """Release one GPU from one reservation."""
-        request = ops.ReleaseGpuRequest(gpu=gpu, reservation=reservation, reason=reason)
+        request = ops.ReleaseGpuRequest(
+            gpu=gpu, reservation=reservation, reason=reason, claimed_by=claimed_by
+        )
         return await self._answer(self._operator.ReleaseGpu, request)
 
     async def reservations(self, node: str, namespace: str) -> list[place.Reservation]:

@@ -9,6 +9,8 @@ from cyclopts import Group, Parameter
 
 from gpuwarden.cli.exit_codes import CliError, ExitCode
 from gpuwarden.cli.output import Format
+from gpuwarden.cli.terminal import shown
+from gpuwarden.identity.person import PERSON, is_person
 
 DEFAULT_SERVER: Final = "unix:/run/gpuwarden/fleet.sock"
 SERVER_VARIABLE: Final = "GPUWARDEN_SERVER"
@@ -46,7 +48,24 @@ HERE: Final = Connection()
 
 Output = Annotated[Format, Parameter(name=["--output", "-o"])]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"])]
+AsRecordedBy = Annotated[str, Parameter(name="--as-recorded-by")]
+NAMELESS: Final = (
+    "note: recorded as an act of the owner of the controller's socket. Name yourself with"
+    " --as-recorded-by, or use --server and an operator's SVID, which proves who you are."
+)
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="")]
+
+
+def check_person(name: str) -> None:
+    """Check the name of who acts, before anything is asked; raises CliError."""
+    if name and not is_person(name):
+        raise CliError(ExitCode.USAGE, f"--as-recorded-by: expected {PERSON}, got '{shown(name)}'")
+
+
+def note_who_acted(name: str, connection: Connection) -> None:
+    """Tell who acted through the controller's socket without a name what was recorded."""
+    if not name and connection.server.startswith("unix:"):
+        sys.stderr.write(f"{NAMELESS}\n")
 
 
 def demand_yes(question: str, text: str, *, yes: bool) -> None:

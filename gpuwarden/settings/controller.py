@@ -226,6 +226,31 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSettings:
+    """Section `scheduling`."""
+
+    mode: Annotated[
+        Scheduling,
+        Spec(
+            keys.one_of(Scheduling),
+            "`affinity`: no scheduler can be given the extender; managed pods are pinned to nodes"
+            " by a label that follows evidence and free GPUs, and requirements count in enforced"
+            " namespaces only",
+        ),
+    ] = Scheduling.EXTENDER
+    scheduler_names: Annotated[
+        tuple[str, ...],
+        Spec(
+            keys.list_of(keys.NODE_NAME),
+            "schedulers that ask the extender: managed pods that name none are sent to the first,"
+            " those that name one of them keep it",
+            aliases=("SCHEDULER_NAME",),
+            alias_adds=True,
+        ),
+    ] = ("gpuwarden", "gpu-scheduler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSettings:
     """Section `reservation`."""
 
@@ -491,19 +516,7 @@ class ControllerSettings:
             " only such nodes promise pods more than `node`",
         ),
     ] = Protection.NAMESPACES
-    scheduler_name: Annotated[
-        str,
-        Spec(keys.NODE_NAME, "scheduler that asks the extender; managed pods are sent to it"),
-    ] = "gpuwarden"
-    scheduling: Annotated[
-        Scheduling,
-        Spec(
-            keys.one_of(Scheduling),
-            "`affinity`: no scheduler can be given the extender; managed pods are pinned to nodes"
-            " by a label that follows evidence and free GPUs, and requirements count in enforced"
-            " namespaces only",
-        ),
-    ] = Scheduling.EXTENDER
+    scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
     managed_resources: Annotated[
         tuple[str, ...],
         Spec(keys.list_of(keys.ANNOTATION_KEY), "resources whose amount is a number of GPUs"),

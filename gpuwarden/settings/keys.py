@@ -384,6 +384,11 @@ class Spec:
     """Environment variables of other programs that are accepted for the same thing."""
     alias_adds: bool = False
     """Whether an alias adds to the default list instead of replacing it."""
+    alias_warns: bool = False
+    """Whether an alias with a wrong value means the default, with a warning, instead of an error.
+
+    So does the program whose variable it is.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,8 @@ class Loaded(Generic[S]):
     settings: S
     values: Mapping[str, Any]
     sources: Mapping[str, str]
+    warnings: tuple[Finding, ...] = ()
+    """What other programs' variables give that cannot be used: the default is in its place."""
 
 
 def load(config: ConfigType[S], inputs: Inputs) -> Loaded[S]:
@@ -141,9 +143,13 @@ def load(config: ConfigType[S], inputs: Inputs) -> Loaded[S]:
     sources = _sources(config, keys, inputs, findings)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    warnings: list[Finding] = []
     for key in keys:
         raw = _choose(key, sources, inputs.environment)
-        if raw is not None:
+        if raw is not None and _is_forgiven(key, raw):
+            _read(key, raw, values, warnings)
+            values[key.name], origins[key.name] = key.default, "default"
+        elif raw is not None:
             origins[key.name] = raw.source
             _read(key, raw, values, findings)
         elif key.required:
@@ -159,7 +165,7 @@ def load(config: ConfigType[S], inputs: Inputs) -> Loaded[S]:
     ]
     if broken:
         raise SettingsError(broken)
-    return Loaded(config, settings, values, origins)
+    return Loaded(config, settings, values, origins, tuple(warnings))
 
 
 def _sources(
@@ -220,6 +226,17 @@ def _read(key: Key, raw: Raw, values: dict[str, Any], findings: list[Finding]) -
         values[key.name] = key.spec.kind.parse(raw.text)
     except ValueError:
         findings.append(Finding(key.name, shown, key.spec.kind.expects, raw.source))
+
+
+def _is_forgiven(key: Key, raw: Raw) -> bool:
+    """Whether it is an alias's wrong value, in whose place the default stands."""
+    if not key.spec.alias_warns or raw.source not in map(_environment, key.spec.aliases):
+        return False
+    try:
+        key.spec.kind.parse(raw.text)
+    except ValueError:
+        return True
+    return False
 
 
 def _missing(key: Key) -> Finding:
@@ -303,7 +320,12 @@ def _from_variable(key: Key, name: str, text: str) -> Raw:
     if key.spec.alias_adds and name != key.env:
         # The seeds know one value; dropping the default for it would hide pods.
         text = f"{key.spec.kind.show(key.default)},{text}"
-    return Raw(text, f"environment {name}")
+    return Raw(text, _environment(name))
+
+
+def _environment(name: str) -> str:
+    """The source that a variable is."""
+    return f"environment {name}"
 
 
 def _wrong_header(kind: str, root: MapValue, name: str) -> list[Finding]:

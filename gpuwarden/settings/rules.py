@@ -82,8 +82,8 @@ def _admission(settings: ControllerSettings) -> list[Finding]:
     tls = settings.admission.tls
     parts = {"cert": tls.cert, "key": tls.key}
     missing = [f"admission.tls.{name}" for name, path in parts.items() if path is None]
-    if missing and settings.scheduling is Scheduling.AFFINITY:
-        expected = "cert and key with scheduling: affinity: pods are pinned by the webhooks"
+    if missing and settings.scheduling.mode is Scheduling.AFFINITY:
+        expected = "cert and key with scheduling.mode: affinity: pods are pinned by the webhooks"
         return [Finding("admission.tls", f"no {', '.join(missing)}", expected)]
     if not missing or (len(missing) == len(parts) and tls.client_ca is None):
         return []

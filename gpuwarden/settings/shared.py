@@ -31,7 +31,13 @@ class LogSettings:
 
     level: Annotated[
         LogLevel,
-        Spec(keys.one_of(LogLevel), "least severe level written", aliases=("BGS_LOG_LEVEL",)),
+        Spec(
+            keys.one_of(LogLevel),
+            "least severe level written; another word in `BGS_LOG_LEVEL` means `info`, with a"
+            " warning",
+            aliases=("BGS_LOG_LEVEL",),
+            alias_warns=True,
+        ),
     ] = LogLevel.INFO
     format: Annotated[
         LogFormat, Spec(keys.one_of(LogFormat), "`json` for collectors, `text` for people")

@@ -83,6 +83,13 @@ SERVING_CERTIFICATE_EXPIRY = _gauge(
     " admission, api); below 0 after it.",
     "listener",
 )
+CLIENT_CERTIFICATE_EXPIRY = _gauge(
+    "client_certificate_expires_seconds",
+    _C,
+    "Seconds until the first certificate ends that clients of a listener have shown within a day"
+    " (extender: schedulers, admission: API servers); NaN before one has, below 0 after the end.",
+    "listener",
+)
 HANDSHAKES_COMPLETED = _counter(
     "tls_handshakes_completed",
     _C,
@@ -490,13 +497,13 @@ KUBE_REQUEUES = _counter(
 KUBE_HINTS = _counter(
     "kube_hints",
     _C,
-    "Nodes whose hint labels were changed, with `scheduling: affinity` (changed, failed).",
+    "Nodes whose hint labels were changed, with `scheduling.mode: affinity` (changed, failed).",
     "result",
 )
 KUBE_HINTED_REQUIREMENTS = _gauge(
     "kube_hinted_requirements",
     _C,
-    "Requirements that nodes are labelled for, with `scheduling: affinity`; at most 64.",
+    "Requirements that nodes are labelled for, with `scheduling.mode: affinity`; at most 64.",
 )
 
 METRICS: tuple[Metric, ...] = tuple(
@@ -523,6 +530,10 @@ class Event(StrEnum):
     PROCESS_FAULT = "process.fault", "a part of the process failed unexpectedly"
     CONFIG_EFFECTIVE = "config.effective", "settings at start, secrets left out"
     CONFIG_ALIAS = "config.alias", "a setting came from another program's environment variable"
+    CONFIG_IGNORED = (
+        "config.ignored",
+        "another program's environment variable has no usable value, the default counts",
+    )
     CONFIG_INSECURE = "config.insecure", "an Insecure… stand-in is on"
     LISTENER_OPEN = "listener.open", "a port or socket accepts connections; `address` is which"
 
@@ -564,7 +575,11 @@ class Event(StrEnum):
     POLICY_LOADED = "policy.loaded", "a policy is in force; its digest"
     POLICY_REFUSED = "policy.refused", "a changed policy is wrong; the old one stays"
     CLOCK_SUSPECT = "clock.suspect", "the wall clock disagrees with time since boot"
-    FILTER_DECIDED = "filter.decided", "an extender answered; counts per code"
+    FILTER_DECIDED = (
+        "filter.decided",
+        "`/filter` decided about a managed pod: nodes that passed, and rejected ones per code",
+    )
+    EXTENDER_ANSWERED = "extender.answered", "the extender answered a request"
     EXTENDER_BAD_REQUEST = "extender.request.bad", "an extender request could not be read"
     ADMISSION_DECIDED = "admission.decided", "a webhook judged a pod; what is against it"
     ADMISSION_BAD_REQUEST = "admission.request.bad", "a webhook's request could not be read"

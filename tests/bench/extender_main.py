@@ -34,6 +34,7 @@ from gpuwarden.telemetry import logs
 from gpuwarden.telemetry.metrics import Instruments
 from gpuwarden.telemetry.names import Process
 from tests.bench.fleet_of import registry_of
+from tests.fakes.recording_audit import RecordingAudit
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ async def serve(options: argparse.Namespace) -> None:
     logs.configure(LogLevel.WARN, LogFormat.JSON, service="bench")
     registry, rare, usual = registry_of(options.nodes)
     clock, instruments = SystemClock(), Instruments(Process.CONTROLLER, __version__)
-    recorder = ExtenderRecorder(instruments)
+    recorder = ExtenderRecorder(instruments, RecordingAudit())
     verbs = ExtenderVerbs(
         scenes=Scenes(registry.snapshot, lambda: DEFAULT_POLICY, partial(moment_of, clock)),
         not_ready=lambda: None,

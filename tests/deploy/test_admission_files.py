@@ -194,7 +194,7 @@ def test_affinity_is_one_setting_on_top(tmp_path: Path) -> None:
     found = rendered(overlay(tmp_path, ADMISSION, AFFINITY))
     container = one(found, "StatefulSet", "gpuwarden-controller")["spec"]["template"]["spec"]
     environment = {x["name"]: x.get("value") for x in container["containers"][0]["env"]}
-    assert environment["GPUWARDEN_SCHEDULING"] == "affinity"
+    assert environment["GPUWARDEN_SCHEDULING_MODE"] == "affinity"
     assert "GPUWARDEN_ADMISSION_TLS_CERT" in environment
 
 

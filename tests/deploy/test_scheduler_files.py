@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from controller.web.extender import ExtenderLimits
-from gpuwarden.settings.controller import ControllerSettings
+from gpuwarden.settings.controller import ControllerSettings, SchedulingSettings
 from gpuwarden.settings.values import Duration
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "scheduler"
@@ -63,7 +63,8 @@ def test_the_controller_gives_up_on_a_slow_body_before_the_scheduler_does(file: 
 
 def test_the_dedicated_one_asks_for_all_its_pods_and_the_cluster_s_own_for_gpu_pods() -> None:
     dedicated, clusters = (configuration(file) for file in FILES)
-    assert [x["schedulerName"] for x in dedicated["profiles"]] == ["gpuwarden"]
+    named = tuple(x["schedulerName"] for x in dedicated["profiles"])
+    assert named == SchedulingSettings().scheduler_names == ("gpuwarden", "gpu-scheduler")
     assert "managedResources" not in dedicated["extenders"][0]
     assert [x["schedulerName"] for x in clusters["profiles"]] == ["default-scheduler"]
     managed = clusters["extenders"][0]["managedResources"]

@@ -88,7 +88,7 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     served.id_keys = lab.folder / "hint-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
-    served.settings = {"scheduling": "affinity"}
+    served.settings = {"scheduling": {"mode": "affinity"}}
     lab.fake_nodes.add_all((GOOD, EMPTY), gpus=0, labels={"hint": "yes"})
     installation = Installation(lab, "hint", admission=served, policy={"defaultMode": "env"})
     webhooks = Webhooks(lab, served, PODS, BINDINGS)

@@ -4,13 +4,14 @@ What they refuse, and that what Kubernetes itself does with pods and namespaces 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from agent.claims.cgroup import pod_uid
 from controller.placement.keys import (
     MANAGED_TAINT,
     MAP,
@@ -397,6 +398,9 @@ class TestProtection:
         name = f"static-{lab.node.name}"
         until("it is mirrored", lambda: lab.api.found(f"{plain.path}/pods/{name}"))
         assert plain.phase(name, "Running") == "Running"
+        mirror = plain.get(name)["metadata"]
+        assert mirror["annotations"]["kubernetes.io/config.mirror"] in _uids_by_cgroup()
+        assert mirror["uid"] not in _uids_by_cgroup()
         file.unlink()
         until("it is gone", lambda: lab.api.found(f"{plain.path}/pods/{name}") is None)
 
@@ -577,6 +581,15 @@ def _delete_namespace(lab: Lab, name: str) -> None:
     for item in lab.api.get(f"{NAMESPACES}/{name}/pods")["items"]:
         lab.api.delete(f"{NAMESPACES}/{name}/pods/{item['metadata']['name']}", grace_s=0)
     until(f"{name} is gone", lambda: lab.api.found(f"{NAMESPACES}/{name}") is None)
+
+
+def _uids_by_cgroup() -> set[str]:
+    """Of the pods that have a process here, as the agent reads them."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):  # the process has ended
+            found.add(pod_uid(file.read_text()))
+    return {uid for uid in found if uid is not None}
 
 
 def _idle(name: str, **spec: Any) -> Document:

@@ -1,7 +1,7 @@
 """A `gpu-scheduling-map` through the real scheduler: a StatefulSet's pods on the mapped devices.
 
-The map is the one of the project whose annotation it is: two of its nodes are known by the label
-`gpu-node-name` and two by their names, and two of its pods share a device.
+Map and scheduler name are those of the project whose annotation it is: two of its nodes are known
+by the label `gpu-node-name` and two by their names, and two of its pods share a device.
 """
 
 import os
@@ -53,7 +53,7 @@ class World:
         labels = {"app": name}
         template = {
             "metadata": {"labels": labels, "annotations": {MAP: text}},
-            "spec": made["spec"] | {"restartPolicy": "Always"},
+            "spec": made["spec"] | {"restartPolicy": "Always", "schedulerName": "gpu-scheduler"},
         }
         spec = {
             "replicas": count,

@@ -78,6 +78,12 @@ class RunningController:
         found: list[str] = json.loads(text)["reasons"]
         return found
 
+    async def warnings(self) -> list[str]:
+        """What it warns of, ready or not."""
+        _, text = await self.get("/readyz")
+        found: list[str] = json.loads(text)["warnings"]
+        return found
+
     async def reason(self, text: str, *, wanted: bool = True, within_s: float = DEADLINE_S) -> None:
         """Wait until a reason with this text is there, or none is."""
 

@@ -155,23 +155,35 @@ async def test_a_renewed_certificate_is_served_and_a_torn_one_is_not(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "status", "result"),
+    ("body", "content_type", "status", "result", "text"),
     [
-        (b"", "application/json", 400, "bad"),
-        (b"{", "application/json", 400, "bad"),
-        (b'{"kind":"AdmissionReview"}', "application/json", 400, "bad"),
-        (json.dumps(review_json(new_pod())).encode(), "text/plain", 400, "bad"),
-        (b"x" * 70_000, "application/json", 413, "too_large"),
+        (b"", "application/json", 400, "bad", "no JSON"),
+        (b"{", "application/json", 400, "bad", "no JSON"),
+        (b'{"kind":"AdmissionReview"}', "application/json", 400, "bad", "not an AdmissionReview"),
+        (
+            json.dumps(review_json(new_pod())).encode(),
+            "text/plain",
+            400,
+            "bad",
+            "expected application/json",
+        ),
+        (b"x" * 70_000, "application/json", 413, "too_large", "larger than 65536 bytes"),
     ],
 )
-async def test_what_is_no_review_gets_no_review(
-    tmp_path: Path, body: bytes, content_type: str, status: int, result: str
+async def test_what_is_no_review_is_refused_as_one_without_a_uid(
+    tmp_path: Path, body: bytes, content_type: str, *, status: int, result: str, text: str
 ) -> None:
     async with serving(tmp_path, body_bytes=65_536) as here, here.caller() as client:
         headers = {"Content-Type": content_type}
         async with client.post("/validate/pods", data=body, headers=headers) as answer:
             assert answer.status == status
-            assert answer.content_type == "text/plain"
+            assert answer.content_type == "application/json"
+            found = await answer.json()
+        response = found.pop("response")
+        assert found == {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        assert (response["uid"], response["allowed"]) == ("", False)
+        assert (response["status"]["status"], response["status"]["code"]) == ("Failure", status)
+        assert text in response["status"]["message"]
         await posted(client, "/validate/pods", review_json(new_pod()))
     assert here.measurements.answers[0] == ("/validate/pods", result)
 
@@ -194,6 +206,7 @@ async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/mutate", 405),
+        ("GET", "/health", 200),
         ("POST", "/healthz", 405),
         ("POST", "/", 404),
         ("POST", BINDING_WEBHOOK, 404),

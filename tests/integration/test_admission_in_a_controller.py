@@ -11,12 +11,17 @@ from tests.fakes.eventually import eventually
 async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_log(
     cluster: FakeCluster,
 ) -> None:
-    async with cluster.webhooks(schedulerName="mine") as there:
+    async with cluster.webhooks(scheduling__schedulerNames="mine,gpu-scheduler") as there:
+        assert not [x for x in await there.controller.warnings() if x.startswith("report-only")]
         await there.know_namespaces()
         pod = new_pod(annotations={"gpuwarden.dev/min-level": "L0"})
         patch = patch_of(await there.ask("/mutate/pods", pod, "plain"))
         assert patch == [{"op": "add", "path": "/spec/schedulerName", "value": "mine"}]
         assert len(patch_of(await there.ask("/mutate/pods", pod, "strict"))) == 3
+        named = new_pod(annotations=pod["metadata"]["annotations"], schedulerName="gpu-scheduler")
+        assert patch_of(await there.ask("/mutate/pods", named, "plain")) == []
+        answer = await there.ask("/validate/pods", named, "plain")
+        assert answer["response"]["allowed"] is True
         refused = await there.ask("/validate/pods", new_pod(hostPID=True), "strict")
         assert refused["response"]["allowed"] is False
         controller = there.controller
@@ -27,7 +32,7 @@ async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_l
 
         async def written() -> list[dict[str, Any]] | None:
             found = [x for x in controller.records() if x["kind"] == "admission.decision"]
-            return found or None
+            return [x for x in found if x["decision"] == "refused"] or None
 
         (record,) = await eventually(written, "the decision is in the audit log")
         assert (record["subject"], record["decision"]) == ("pod/strict/train-7d9f-*", "refused")
@@ -37,6 +42,7 @@ async def test_enforced_namespaces_come_from_the_api_and_decisions_go_into_the_l
 
 async def test_report_only_lets_everything_in_and_says_it_in_events(cluster: FakeCluster) -> None:
     async with cluster.webhooks(enforcement="report") as there:
+        assert [x for x in await there.controller.warnings() if x.startswith("report-only")]
         pod = new_pod(hostPID=True)
         pod["metadata"]["ownerReferences"] = [
             {

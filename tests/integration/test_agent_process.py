@@ -52,14 +52,19 @@ async def test_allocations_of_kubelet_and_that_they_were_not_read(world: AgentWo
 
 
 async def test_from_start_to_sigterm(world: AgentWorld) -> None:
+    world.environment["BGS_LOG_LEVEL"] = "chatty"
     await world.start()
+    [ignored] = world.logged("config.ignored")
+    assert ignored["warning"].startswith("log.level (environment BGS_LOG_LEVEL): got 'chatty';")
     body = await world.until_ready(200)
     [replica] = body["replicas"]
     assert (replica["state"], replica["code"], replica["level"]) == ("accepted", "ACCEPTED", "L0")
     [evidence] = world.controller.all_evidence
     assert [gpu.uuid for gpu in evidence.inventory.gpus] == [gpu.uuid for gpu in SCENARIO.gpus]
     assert evidence.failed_reads == ()
-    assert await world.get("/healthz") == (200, "ok\n")
+    for path in ("/healthz", "/health"):
+        assert await world.get(path) == (200, "ok\n")
+    assert (await world.get("/ready"))[0] == 200
     status, metrics = await world.get("/metrics")
     assert status == 200
     assert 'gpuwarden_agent_verdicts_total{code="ACCEPTED"} 1.0' in metrics

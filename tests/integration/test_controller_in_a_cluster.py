@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from dataclasses import replace
 from typing import Any
@@ -71,6 +72,31 @@ async def test_placement_goes_on_without_the_api_and_nothing_is_granted_on_stale
             renewed = await again.accepted()
         assert renewed.attestation_hash == verdict.attestation_hash
         await here.passes(requirement, ["node-1"], "placement again")
+
+
+async def test_a_watch_that_is_down_is_a_warning_although_nothing_else_is_wrong(
+    cluster: FakeCluster,
+) -> None:
+    async with cluster.controller() as here:
+        here.clock.ahead_ns += 43_000_000_000
+
+        async def is_ready() -> bool | None:
+            return not await here.reasons() or None
+
+        await eventually(is_ready, "it is ready")
+        assert not [x for x in await here.warnings() if x.startswith("kubernetes:")]
+        for _ in range(1000):
+            cluster.api.fail_next(503, matching="/api/v1/pods")
+        cluster.api.drop_watches()
+        here.clock.ahead_ns += 91_000_000_000
+
+        async def only_pods() -> bool | None:
+            found = [x for x in await here.warnings() if x.startswith("kubernetes:")]
+            told = r"kubernetes: the watch of pods was last heard 13\d s ago \(.+\)"
+            return [bool(re.fullmatch(told, x)) for x in found] == [True] or None
+
+        await eventually(only_pods, "the watch of pods is a warning")
+        await eventually(is_ready, "it is ready all the same")
 
 
 async def test_it_starts_without_the_api_and_says_so(cluster: FakeCluster) -> None:

@@ -133,6 +133,7 @@ class Place:
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(ROOT),
                 "PYTHONWARNINGS": "error",
+                "BGS_LOG_LEVEL": "chatty",
             },
             log=self.folder / f"controller-{number}.log",
         )
@@ -159,6 +160,9 @@ async def test_from_evidence_to_decision(place: Place) -> None:
         "event": "controller.listening",
         **controller.addresses,
     }
+    lines = (place.folder / "controller-0.log").read_text().splitlines()
+    (ignored,) = (json.loads(line) for line in lines if '"config.ignored"' in line)
+    assert ignored["warning"].startswith("log.level (environment BGS_LOG_LEVEL): got 'chatty';")
     early = await controller.filter("v1:sha256:" + "0" * 64)
     assert "CONTROLLER_NOT_READY" in early["Error"]
     assert (await controller.filter(None))["NodeNames"] == [NODE, "node-2"]

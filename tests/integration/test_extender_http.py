@@ -88,8 +88,9 @@ async def test_filter_prioritize_and_health(client: aiohttp.ClientSession) -> No
                 assert answer.content_type == "application/json"
                 assert INSECURE_HEADER not in answer.headers
                 assert found == expected or found["NodeNames"] == ["n1"]
-        async with client.get(running.url("/healthz")) as answer:
-            assert (answer.status, await answer.text()) == (200, "ok")
+        for path in ("/healthz", "/health"):
+            async with client.get(running.url(path)) as answer:
+                assert (answer.status, await answer.text()) == (200, "ok")
         assert running.measurements.answers == [("filter", "passed"), ("prioritize", "passed")]
         assert [decision.pod for decision in running.sink.decisions] == ["train-0"]
 

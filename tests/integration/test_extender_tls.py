@@ -1,6 +1,7 @@
 """The extender over mTLS: who gets in, and certificates that change while it serves."""
 
 import asyncio
+import math
 import shutil
 import socket
 import ssl
@@ -504,6 +505,22 @@ async def test_a_late_renewal_is_a_warning_and_the_time_left_is_known(tmp_path: 
         (warning,) = tls.server.warnings()
         assert "extender: the serving certificate ends in" in warning
         assert "was not renewed" in warning
+
+
+async def test_the_end_of_the_clients_certificates_is_known_and_a_warning(tls: Tls) -> None:
+    assert math.isnan(tls.server.client_seconds_left())
+    long = tls.ca.issue("scheduler", ends=datetime.now(UTC) + timedelta(days=60))
+    async with session(tls, long) as client:
+        await ask(client, tls)
+    assert 59 * 86_400 < tls.server.client_seconds_left() < 60 * 86_400
+    assert not [x for x in tls.server.warnings() if "client" in x]
+    short = tls.ca.issue("late-scheduler", ends=datetime.now(UTC) + timedelta(days=2))
+    async with session(tls, short) as client:
+        await ask(client, tls)
+    assert 0 < tls.server.client_seconds_left() < 2 * 86_400
+    (warning,) = (x for x in tls.server.warnings() if "client" in x)
+    assert warning.startswith("extender: the certificate that the client 127.0.0.1 shows (")
+    assert "late-scheduler" in warning
 
 
 async def test_client_cas_of_which_none_is_valid_are_not_taken(tls: Tls, tmp_path: Path) -> None:

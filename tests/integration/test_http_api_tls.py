@@ -173,6 +173,27 @@ async def test_what_is_read(world: ApiWorld) -> None:
     assert found[BODY["reservation-id"]]["gpus"] == dict.fromkeys(GPUS, "Proposed")
 
 
+@pytest.mark.parametrize(
+    ("token", "svid", "are_shown"),
+    [
+        ("reader", None, False),
+        ("reader-pod", None, False),
+        ("reader", OPERATOR, False),
+        (None, INSPECTOR, True),
+        (None, OPERATOR, True),
+    ],
+)
+async def test_who_reads_serials(
+    world: ApiWorld, token: str | None, svid: str | None, *, are_shown: bool
+) -> None:
+    _, devices = await world.ask("GET", "/devices", token, svid=svid)
+    _, nodes = await world.ask("GET", "/nodes", token, svid=svid)
+    assert [("serial" in x) for x in devices.values()] == [are_shown] * 5
+    assert [("serials" in x) for x in nodes.values()] == [are_shown] * 2
+    if are_shown:
+        assert {devices[x]["serial"] for x in GPUS} <= set(nodes["gpu-1"]["serials"].values())
+
+
 async def test_pages_are_linked(world: ApiWorld) -> None:
     seen: list[str] = []
     async with world.session("reader") as client:
@@ -379,11 +400,12 @@ async def test_a_failure_tells_nothing(world: ApiWorld) -> None:
     assert len(world.failures) == 1
 
 
-async def test_the_document_and_the_probe_are_for_anybody(world: ApiWorld) -> None:
+@pytest.mark.parametrize("probe", ["/healthz", "/health"])
+async def test_the_document_and_the_probe_are_for_anybody(world: ApiWorld, probe: str) -> None:
     status, found = await world.ask("GET", "/openapi.json")
     assert status == 200
     assert found == DOCUMENT
-    async with world.session() as client, client.get("/healthz") as answer:
+    async with world.session() as client, client.get(probe) as answer:
         assert (answer.status, await answer.text()) == (200, "ok")
 
 

@@ -18,7 +18,9 @@ from tests.fakes.api_server import FakeApiServer
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import eventually
 
-NOTICE = Notice(Regarding("Node", "n", "u"), "NodeQuarantined", "Quarantine", Severity.WARNING)
+NOTICE = Notice(
+    Regarding("Node", "n", "u"), "NodeQuarantined", "Quarantine", Severity.WARNING, "", "why"
+)
 
 
 @pytest.fixture

@@ -133,6 +133,41 @@ async def test_the_socket_acts_for_its_owner(world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["ann@example.org", "a", "x" * 100])
+async def test_who_the_caller_says_to_be_is_recorded_as_a_claim(world: World, name: str) -> None:
+    """In every act."""
+    await world.stub.AcceptNode(accept(claimed_by=name), timeout=DEADLINE)
+    quarantine = pb.QuarantineNodeRequest(name="gpu-1", reason="x", claimed_by=name)
+    await world.stub.QuarantineNode(quarantine, timeout=DEADLINE)
+    release = pb.ReleaseNodeRequest(
+        name="gpu-1", reason="x", expected_version="v2", claimed_by=name
+    )
+    await world.stub.ReleaseNode(release, timeout=DEADLINE)
+    await world.stub.ReleaseGpu(of_gpu(claimed_by=name), timeout=DEADLINE)
+    actors = [order.actor for _, order, _ in world.operator_service.orders]
+    actors += [order.actor for order in world.releases.orders]
+    assert actors == [f"local uid 1000, claimed by {name}"] * 4
+
+
+@pytest.mark.parametrize("name", ["Ann B", "ann, proven", "ann\n", "x" * 101, "é"])
+async def test_a_claim_that_is_no_name_is_refused(world: World, name: str) -> None:
+    calls = (
+        (world.stub.AcceptNode, accept(claimed_by=name)),
+        (
+            world.stub.QuarantineNode,
+            pb.QuarantineNodeRequest(name="gpu-1", reason="x", claimed_by=name),
+        ),
+        (world.stub.ReleaseGpu, of_gpu(claimed_by=name)),
+    )
+    for method, request in calls:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await method(request, timeout=DEADLINE)
+        metadata = dict(caught.value.trailing_metadata() or ())
+        assert (metadata[REASON_KEY], metadata[FIELD_KEY]) == ("REQ_INVALID", "claimed_by")
+    assert world.operator_service.orders == []
+    assert world.releases.orders == []
+
+
 async def test_an_operator_acts_under_its_own_name(world: World) -> None:
     name = "spiffe://example.org/gpuwarden/operator/ann"
     world.callers[0] = Caller(CallerKind.OPERATOR, name, None)

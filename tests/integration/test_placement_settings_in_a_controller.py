@@ -1,4 +1,4 @@
-"""A whole controller with `scheduling: affinity` and `protection: cluster`."""
+"""A whole controller with `scheduling.mode: affinity` and `protection: cluster`."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ from tests.fakes.cluster import FakeCluster, LiveCluster
 from tests.fakes.eventually import eventually
 from tests.fakes.json_patch import applied
 
-PLACEMENT = {"scheduling": "affinity", "protection": "cluster"}
+PLACEMENT = {"scheduling__mode": "affinity", "protection": "cluster"}
 TAINT = {"key": "gpuwarden.dev/managed", "effect": "NoExecute"}
 
 

@@ -17,6 +17,9 @@ from gpuwarden.wire.v1 import placement_pb2
 
 _SHOWN: Final = 80
 _SHORT: Final = 16
+_REPORT_ONLY: Final = (
+    "report-only: gpuwarden refuses and reserves nothing; what follows is what it would do"
+)
 _BOUND, _WAITING = "bound", "waiting"
 
 REFUSALS: Final[tuple[Column[pb.PastRefusal], ...]] = (
@@ -131,7 +134,8 @@ def pod(
         text=lambda: _pod_text(found, wide=output is Format.WIDE),
     )
     sys.stdout.write(text)
-    stuck = _waits(found) and found.guarded and (found.code or not found.passing)
+    refused = found.code or not found.passing
+    stuck = _waits(found) and found.guarded and refused and not found.report_only
     return ExitCode.FINDING if found.wrong or stuck else ExitCode.OK
 
 
@@ -171,6 +175,7 @@ def _head(found: placement_pb2.ExplainPodResponse) -> tuple[tuple[str, str], ...
         ("Pod", f"{found.namespace}/{found.name}"),
         ("UID", found.uid),
         ("Phase", found.phase or "gone"),
+        ("Mode", _REPORT_ONLY if found.report_only else ""),
         ("Guarantee given", found.guarantee_given),
         ("Guarantee possible now" if _waits(found) else "Guarantee now", promise),
     )
@@ -178,7 +183,8 @@ def _head(found: placement_pb2.ExplainPodResponse) -> tuple[tuple[str, str], ...
 
 def _waiting(found: placement_pb2.ExplainPodResponse) -> str:
     if found.code:
-        refused = f"The pod is refused: {shown(found.code)} {shown(found.detail)}\n"
+        would = "would be" if found.report_only else "is"
+        refused = f"The pod {would} refused: {shown(found.code)} {shown(found.detail)}\n"
         return refused + _advice(found.code)
     some = f": {shown(joined(found.passing_nodes))}" if found.passing_nodes else ""
     head = f"Nodes that would pass now: {found.passing}{some}\n"

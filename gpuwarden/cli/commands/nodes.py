@@ -14,7 +14,16 @@ from cyclopts import Parameter
 from gpuwarden.cli.client import Client, ask
 from gpuwarden.cli.commands.gpus import GPUS
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import HERE, Connection, Output, Yes, demand_yes
+from gpuwarden.cli.options import (
+    HERE,
+    AsRecordedBy,
+    Connection,
+    Output,
+    Yes,
+    check_person,
+    demand_yes,
+    note_who_acted,
+)
 from gpuwarden.cli.output import STRUCTURED, Format, json_line, plain, printed
 from gpuwarden.cli.terminal import (
     Column,
@@ -304,6 +313,7 @@ def accept(
     /,
     *,
     reason: str,
+    as_recorded_by: AsRecordedBy = "",
     yes: Yes = False,
     if_version: str = "",
     output: Output = Format.TABLE,
@@ -317,6 +327,8 @@ def accept(
         Name of the node.
     reason
         Why, for the audit log: 1 to 500 printable characters.
+    as_recorded_by
+        Who you are, for the audit log; recorded as a claim beside what is proven.
     yes
         Do not ask; programs should give --if-version too.
     if_version
@@ -327,12 +339,16 @@ def accept(
         How to reach the controller.
 
     """
+    check_person(as_recorded_by)
     found = _look(node, if_version, connection)
     if not found.HasField("candidate"):
         text = f"{shown(node)} shows no hardware that waits; to end a quarantine, release it"
         raise CliError(ExitCode.ERROR, text)
     demand_yes(f"Accept this hardware for {shown(node)}?", enrollment_text(found), yes=yes)
-    done = ask(connection, lambda client: client.accept(node, reason, found.version))
+    done = ask(
+        connection, lambda client: client.accept(node, reason, found.version, as_recorded_by)
+    )
+    note_who_acted(as_recorded_by, connection)
     count = len(done.enrollment.gpus)
     _print(node, done, output, f"{count} GPUs are enrolled; its next evidence makes it eligible")
 
@@ -342,6 +358,7 @@ def release(
     /,
     *,
     reason: str,
+    as_recorded_by: AsRecordedBy = "",
     yes: Yes = False,
     if_version: str = "",
     output: Output = Format.TABLE,
@@ -355,6 +372,8 @@ def release(
         Name of the node.
     reason
         Why, for the audit log: 1 to 500 printable characters.
+    as_recorded_by
+        Who you are, for the audit log; recorded as a claim beside what is proven.
     yes
         Do not ask; programs should give --if-version too.
     if_version
@@ -365,13 +384,17 @@ def release(
         How to reach the controller.
 
     """
+    check_person(as_recorded_by)
     found = _look(node, if_version, connection)
     if not found.HasField("denial") and not found.faults:
         text = f"{shown(node)} is not quarantined; see `gpuwarden explain node`"
         raise CliError(ExitCode.ERROR, text)
     what = "quarantine" if found.HasField("denial") else "the faults of its GPUs"
     demand_yes(f"Release {shown(node)} from {what}?", enrollment_text(found), yes=yes)
-    done = ask(connection, lambda client: client.release(node, reason, found.version))
+    done = ask(
+        connection, lambda client: client.release(node, reason, found.version, as_recorded_by)
+    )
+    note_who_acted(as_recorded_by, connection)
     _print(node, done, output, f"released from {what}; its next evidence decides")
 
 
@@ -380,6 +403,7 @@ def quarantine(
     /,
     *,
     reason: str,
+    as_recorded_by: AsRecordedBy = "",
     yes: Yes = False,
     output: Output = Format.TABLE,
     connection: Connection = HERE,
@@ -392,6 +416,8 @@ def quarantine(
         Name of the node.
     reason
         Why, for the audit log and for whoever finds the node in quarantine.
+    as_recorded_by
+        Who you are, for the audit log; recorded as a claim beside what is proven.
     yes
         Do not ask.
     output
@@ -400,8 +426,10 @@ def quarantine(
         How to reach the controller.
 
     """
+    check_person(as_recorded_by)
     demand_yes(f"Quarantine {shown(node)}?", "", yes=yes)
-    done = ask(connection, lambda client: client.quarantine(node, reason))
+    done = ask(connection, lambda client: client.quarantine(node, reason, as_recorded_by))
+    note_who_acted(as_recorded_by, connection)
     for warning in done.warnings:
         sys.stderr.write(f"warning: {shown(warning)}\n")
     _print(node, done, output, "no managed pod is placed there until an operator releases it")

@@ -9,7 +9,17 @@ from typing import Final
 
 from gpuwarden.cli.client import ask
 from gpuwarden.cli.exit_codes import CliError, ExitCode
-from gpuwarden.cli.options import HERE, Connection, Namespace, Output, Yes, demand_yes
+from gpuwarden.cli.options import (
+    HERE,
+    AsRecordedBy,
+    Connection,
+    Namespace,
+    Output,
+    Yes,
+    check_person,
+    demand_yes,
+    note_who_acted,
+)
 from gpuwarden.cli.output import Format, plain, printed
 from gpuwarden.cli.terminal import Column, age, joined, shown, table, visible
 from gpuwarden.wire.v1 import operator_pb2 as ops
@@ -83,6 +93,7 @@ def release(
     reason: str,
     pod: str = "",
     reservation: str = "",
+    as_recorded_by: AsRecordedBy = "",
     yes: Yes = False,
     output: Output = Format.TABLE,
     connection: Connection = HERE,
@@ -99,6 +110,8 @@ def release(
         Pod that holds the GPU, as NAMESPACE/NAME.
     reservation
         ID of the reservation, instead of --pod; `reservations -o wide` shows it.
+    as_recorded_by
+        Who you are, for the audit log; recorded as a claim beside what is proven.
     yes
         Do not ask; for programs.
     output
@@ -107,6 +120,7 @@ def release(
         How to reach the controller.
 
     """
+    check_person(as_recorded_by)
     if bool(pod) == bool(reservation):
         raise CliError(ExitCode.USAGE, "give one of --pod and --reservation")
     namespace, name = _split(pod) if pod else ("", "")
@@ -124,7 +138,8 @@ def release(
     one = found[0].id if found else reservation
     text = table(visible(RESERVATIONS, wide=True), found) if found else ""
     demand_yes(f"Does nothing of the pod run any more? Release {shown(gpu)}?", text, yes=yes)
-    done = ask(connection, lambda client: client.release_gpu(gpu, one, reason))
+    done = ask(connection, lambda client: client.release_gpu(gpu, one, reason, as_recorded_by))
+    note_who_acted(as_recorded_by, connection)
     _print(gpu, done, output, pod or one)
 
 

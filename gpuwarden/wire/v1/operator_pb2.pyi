@@ -26,21 +26,25 @@ class AcceptNodeRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
+    CLAIMED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     reason: _builtins.str
     """Why: 1 to 500 printable characters."""
     expected_version: _builtins.str
     """`Enrollment.version` as the caller saw it; anything else is ENROLLMENT_CONFLICT."""
+    claimed_by: _builtins.str
+    """Who the caller says they are, beside what is proven: empty, or 1 to 100 of [A-Za-z0-9._@:+/-]."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         reason: _builtins.str = ...,
         expected_version: _builtins.str = ...,
+        claimed_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "name", b"name", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed_by", b"claimed_by", "expected_version", b"expected_version", "name", b"name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -80,18 +84,22 @@ class QuarantineNodeRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    CLAIMED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     reason: _builtins.str
     """Why: 1 to 500 printable characters."""
+    claimed_by: _builtins.str
+    """As in AcceptNodeRequest."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         reason: _builtins.str = ...,
+        claimed_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed_by", b"claimed_by", "name", b"name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -132,21 +140,25 @@ class ReleaseNodeRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
+    CLAIMED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     reason: _builtins.str
     """Why: 1 to 500 printable characters."""
     expected_version: _builtins.str
     """`Enrollment.version` as the caller saw it; anything else is ENROLLMENT_CONFLICT."""
+    claimed_by: _builtins.str
+    """As in AcceptNodeRequest."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         reason: _builtins.str = ...,
         expected_version: _builtins.str = ...,
+        claimed_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "name", b"name", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed_by", b"claimed_by", "expected_version", b"expected_version", "name", b"name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -181,22 +193,26 @@ class ReleaseGpuRequest(_message.Message):
     GPU_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    CLAIMED_BY_FIELD_NUMBER: _builtins.int
     gpu: _builtins.str
     """UUID of a GPU or MIG device."""
     reservation: _builtins.str
     """`Reservation.id`."""
     reason: _builtins.str
     """Why: 1 to 500 printable characters."""
+    claimed_by: _builtins.str
+    """As in AcceptNodeRequest."""
     def __init__(
         self,
         *,
         gpu: _builtins.str = ...,
         reservation: _builtins.str = ...,
         reason: _builtins.str = ...,
+        claimed_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu", b"gpu", "reason", b"reason", "reservation", b"reservation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed_by", b"claimed_by", "gpu", b"gpu", "reason", b"reason", "reservation", b"reservation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

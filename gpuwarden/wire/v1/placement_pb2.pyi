@@ -214,6 +214,7 @@ class ExplainPodResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     RECORDS_SINCE_FIELD_NUMBER: _builtins.int
     EARLIER_FIELD_NUMBER: _builtins.int
+    REPORT_ONLY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     name: _builtins.str
     uid: _builtins.str
@@ -237,6 +238,8 @@ class ExplainPodResponse(_message.Message):
     """Why no more, for people; empty where there is no more."""
     records_since: _builtins.str
     """How far back that was looked; empty where there is no log to look at."""
+    report_only: _builtins.bool
+    """Everything is judged, and nothing is refused or reserved (enforcement: report)."""
     @_builtins.property
     def stations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Station]:
         """wished, reserved, bound, kubelet, nvml."""
@@ -278,10 +281,11 @@ class ExplainPodResponse(_message.Message):
         records: _abc.Iterable[Global___PodRecord] | None = ...,
         records_since: _builtins.str = ...,
         earlier: _abc.Iterable[Global___Reservation] | None = ...,
+        report_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "earlier", b"earlier", "guarantee", b"guarantee", "guarantee_given", b"guarantee_given", "guarantee_limit", b"guarantee_limit", "guarded", b"guarded", "name", b"name", "namespace", b"namespace", "passing", b"passing", "passing_nodes", b"passing_nodes", "phase", b"phase", "records", b"records", "records_since", b"records_since", "rejections", b"rejections", "stations", b"stations", "uid", b"uid", "wrong", b"wrong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "earlier", b"earlier", "guarantee", b"guarantee", "guarantee_given", b"guarantee_given", "guarantee_limit", b"guarantee_limit", "guarded", b"guarded", "name", b"name", "namespace", b"namespace", "passing", b"passing", "passing_nodes", b"passing_nodes", "phase", b"phase", "records", b"records", "records_since", b"records_since", "rejections", b"rejections", "report_only", b"report_only", "stations", b"stations", "uid", b"uid", "wrong", b"wrong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

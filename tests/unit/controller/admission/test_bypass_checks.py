@@ -300,8 +300,8 @@ def told(pod: dict[str, Any], **known: Any) -> list[str]:
         ),
         (new_pod(hostPID=True), "BYPASS_HOST_PID hostPID is set"),
         (
-            new_pod(KUBELET, schedulerName="volcano"),
-            "BYPASS_SCHEDULER schedulerName volcano, expected gpuwarden",
+            new_pod(KUBELET, schedulerName="other"),
+            "BYPASS_SCHEDULER schedulerName other, expected gpuwarden (scheduling.schedulerNames)",
         ),
         (new_pod(KUBELET, nodeName="gpu-1"), "BYPASS_NODE_NAME nodeName gpu-1"),
         (
@@ -368,6 +368,14 @@ def test_our_scheduler_and_what_becomes_it_are_no_foreign_ones(name: str | None)
     rules = AdmissionRules(scheduler_name="mine")
     assert told(new_pod(KUBELET, schedulerName=name), rules=rules) == []
     assert told(new_pod(KUBELET, schedulerName="gpuwarden"), rules=rules) != []
+
+
+@pytest.mark.parametrize("name", ["mine", "gpu-scheduler"])
+def test_a_pod_may_name_any_scheduler_that_asks_us(name: str) -> None:
+    rules = AdmissionRules(scheduler_name="mine", further_schedulers=("gpu-scheduler",))
+    assert told(new_pod(KUBELET, schedulerName=name), rules=rules) == []
+    (text,) = told(new_pod(KUBELET, schedulerName="volcano"), rules=rules)
+    assert "expected mine or gpu-scheduler (scheduling.schedulerNames)" in text
 
 
 def test_where_nodes_are_a_hint_any_scheduler_will_do() -> None:

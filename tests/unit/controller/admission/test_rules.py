@@ -8,7 +8,7 @@ from controller.placement.keys import RequirementRules
 
 def test_what_an_installation_gets_that_configures_nothing() -> None:
     rules = AdmissionRules()
-    assert rules.scheduler_name == "gpuwarden"
+    assert rules.schedulers == (rules.scheduler_name,) == ("gpuwarden",)
     assert rules.runtime_classes == ("nvidia",)
     assert rules.by_affinity is False
     assert rules.host_paths == frozenset()
@@ -29,6 +29,11 @@ def test_without_a_scheduler_of_our_own_only_enforced_namespaces_count(
     rules: AdmissionRules, *, only_enforced: bool
 ) -> None:
     assert rules.only_enforced is only_enforced
+
+
+def test_further_schedulers_come_after_the_one_that_pods_are_sent_to() -> None:
+    assert AdmissionRules(further_schedulers=("b", "c")).schedulers == ("gpuwarden", "b", "c")
+    assert not AdmissionRules(further_schedulers=("default-scheduler",)).only_enforced
 
 
 def test_the_managed_resources_are_those_of_the_requirements() -> None:

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from controller.audit.repeats import RepeatCounter
+from controller.placement.filter_and_score import not_ready_record
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 
@@ -31,6 +32,18 @@ def test_rounds_of_an_hour_become_one_record() -> None:
         )
     ]
     assert counter.take_due(NOW + 2 * HOUR_NS) == []
+
+
+def test_answers_that_nothing_is_decided_yet_are_counted_after_the_first() -> None:
+    counter, answer = RepeatCounter(), not_ready_record()
+    absorbed = [counter.absorb(answer, NOW + n) for n in range(1000)]
+
+    assert absorbed == [False] + [True] * 999
+    (summary,) = counter.take_due(NOW + HOUR_NS)
+    assert (summary.kind, summary.decision) == (RecordKind.FILTER_DECISION, "not-ready")
+    assert summary.codes == ("CONTROLLER_NOT_READY",)
+    assert summary.refs["count"] == 999
+    assert not counter.absorb(answer, NOW + HOUR_NS)
 
 
 def test_each_counter_has_an_hour_of_its_own() -> None:

@@ -595,3 +595,43 @@ def test_what_others_can_make_long_is_cut() -> None:
     unknown = fault_record(replace(NOBODY, node=LONG))
     assert (unknown.subject, unknown.refs["node"]) == (f"node/{CUT}", CUT)
     assert eviction_record(long, LONG).refs["cause"] == CUT
+
+
+# --- Who holds the GPU that is used
+
+
+def victims(*args: Any, **more: Any) -> set[tuple[str, ...]]:
+    found = all_faults(*args, **more)
+    return {tuple(x.name or "" for x in fault.victims) for fault in found}
+
+
+def test_the_pods_that_hold_a_gpu_are_named_where_others_use_it() -> None:
+    pods, mine = (bound(), bound("train-1")), held(name="train-1")
+    given_to_another = victims(device(), records=(mine,), pods=pods)
+    assert given_to_another == {("train-1",)}
+    for user in (None, "uid-9", "uid-train-0"):
+        used: dict[str, set[str | None]] = {"GPU-a": {user}}
+        assert victims(users=used, records=(mine,), pods=pods) == {("train-1",)}
+    assert victims(users={"GPU-a": {None}}, records=(), pods=pods) == {()}
+    both_hold = both(held(name="train-1"), held())
+    assert victims(device(), records=(both_hold,), pods=pods) == {("train-1",)}
+
+
+@pytest.mark.parametrize("pod", [PodRef("team-a", None, "uid-5"), PodRef("team-a", "x", None)])
+def test_a_pod_that_is_not_there_yet_is_no_victim(pod: PodRef) -> None:
+    unborn = held(name="train-1")
+    record = replace(unborn, holders=(replace(unborn.holders[0], pod=pod),))
+    assert victims(users={"GPU-a": {"uid-9"}}, records=(record,)) == {()}
+
+
+def test_the_record_of_unreserved_use_names_who_holds_the_gpu() -> None:
+    fault = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-a", None, "uid-9")
+    assert "heldBy" not in fault_record(fault).refs
+    many = tuple(PodRef("team-a", f"train-{x}", f"uid-{x}") for x in range(9))
+    refs = fault_record(replace(fault, victims=many)).refs
+    assert refs["heldBy"] == [f"pod/team-a/train-{x}" for x in range(4)]
+
+
+def test_it_is_the_same_use_whoever_holds_the_gpu() -> None:
+    fault = UseFault(UseFaultKind.UNRESERVED_USE, NODE, "GPU-a", None, "uid-9")
+    assert fault == replace(fault, victims=(ref(),))

@@ -244,7 +244,7 @@ def test_another_pod_s_devices_are_not_its_own() -> None:
         (
             (process(), process(uid=OTHER_UID)),
             StageState.MISMATCH,
-            f"process 7 of pod {OTHER_UID} uses {GPU} too",
+            f"process 7 of pod UID {OTHER_UID} (unknown to the API server) uses {GPU} too",
         ),
         ((process(OTHER_GPU, OTHER_UID),), StageState.WAITING, "no process of it"),
     ],
@@ -324,7 +324,8 @@ def test_the_owner_of_the_neighbouring_mig_device_is_not_unreserved_use(
 )
 def test_nobody_else_has_a_reason_to_be_on_its_gpu(other: GpuProcess, more: dict[str, Any]) -> None:
     found = on_its_part(process(), other, **more)
-    who = f"pod {other.pod_uid}" if other.pod_uid else "no pod"
+    unknown = f"pod UID {other.pod_uid} (unknown to the API server)"
+    who = unknown if other.pod_uid else "no pod"
     assert (found.state, found.findings) == (
         StageState.MISMATCH,
         (f"process 7 of {who} uses {GPU} too",),
@@ -388,3 +389,29 @@ def _real(one: Allocation) -> Allocation:
 def _uuid(gpu: str) -> str:
     """As the driver writes UUIDs: kubelet's other names of devices are none."""
     return f"GPU-00000000-0000-0000-0000-00000000000{gpu[-1]}"
+
+
+@pytest.mark.parametrize("report_only", [False, True])
+def test_in_report_only_mode_a_bound_pod_lacks_no_reservation(*, report_only: bool) -> None:
+    """Nothing is reserved there, so nothing is missing."""
+    found = told(pod_document(REQUIREMENT), node=node_of(process()), report_only=report_only)
+    reserved = found.stages[1]
+    if report_only:
+        assert (reserved.state, found.is_wrong) == (StageState.UNNEEDED, False)
+        assert reserved.findings == ("report-only: nothing is reserved",)
+    else:
+        assert (reserved.state, found.is_wrong) == (StageState.MISSING, True)
+
+
+def test_in_report_only_mode_a_reservation_that_is_gone_is_still_missing() -> None:
+    found = told(pod_document(), node=node_of(process()), report_only=True)
+    assert (found.stages[1].state, found.is_wrong) == (StageState.MISSING, True)
+
+
+def test_whose_process_it_is_stands_there_as_it_can_be_looked_up() -> None:
+    names = {OTHER_UID: "kube-system/exporter-gpu-1"}
+    strange = node_of(process(), process(uid=OTHER_UID))
+    found = told(pod_document(), held(), node=strange, name_of=lambda uid: names.get(uid, ""))
+    assert found.stages[4].findings == (
+        f"process 7 of pod kube-system/exporter-gpu-1 uses {GPU} too",
+    )

@@ -15,6 +15,7 @@ from controller.kube.events import (
     MAX_KINDS,
     MAX_NOTE,
     MAX_PODS,
+    MAX_VICTIMS,
     REASONS,
     REPEAT_NS,
     EventSeries,
@@ -285,9 +286,14 @@ ON_NODE, ON_POD = (
 
 
 def told(
-    kind: UseFaultKind, pod: PodRef | None = USE_POD, owner: str = "", node: str = "gpu-1"
+    kind: UseFaultKind,
+    pod: PodRef | None = USE_POD,
+    owner: str = "",
+    node: str = "gpu-1",
+    victims: tuple[PodRef, ...] = (),
 ) -> list[Notice]:
-    return list(use_notices([UseFault(kind, node, "GPU-a", pod, owner)], ONE_NODE))
+    fault = UseFault(kind, node, "GPU-a", pod, owner, victims)
+    return list(use_notices([fault], ONE_NODE))
 
 
 @pytest.mark.parametrize(
@@ -327,12 +333,12 @@ def told(
 )
 def test_about_whom(kind: UseFaultKind, about: Regarding, reason: str, note: str) -> None:
     (notice,) = told(kind)
-    assert notice == Notice(about, reason, "Compare", Severity.WARNING, note=note)
+    assert notice == Notice(about, reason, "Compare", Severity.WARNING, "", note)
 
 
 def test_users_that_are_not_known() -> None:
     (unknown,) = told(UseFaultKind.UNRESERVED_USE, None, "uid-9")
-    assert "by a pod with UID uid-9" in unknown.note
+    assert "by pod UID uid-9 (unknown to the API server)" in unknown.note
     (nobody,) = told(UseFaultKind.UNRESERVED_USE, None)
     assert "by a process of no pod" in nobody.note
 
@@ -389,3 +395,81 @@ def test_nothing_is_reported_where_nothing_would_be_denied() -> None:
 def test_nothing_is_reported_of_what_is_carried_out() -> None:
     assert binding_notice(replace(BOUND, reported=False)) is None
     assert placement_notice(replace(FILTERED, reported=False), REJECTED) is None
+
+
+VICTIM = PodRef("team-b", "victim-0", "uid-7")
+USED = "GPU-a, of which this pod holds all or a part, is used by"
+
+
+@pytest.mark.parametrize(
+    ("pod", "owner", "user"),
+    [
+        (USE_POD, "", "pod team-a/train-0"),
+        (None, "uid-9", "pod UID uid-9 (unknown to the API server)"),
+        (None, "", "a process of no pod"),
+    ],
+)
+def test_the_pod_whose_gpu_is_used_hears_of_it_in_its_namespace(
+    pod: PodRef | None, owner: str, user: str
+) -> None:
+    first, second = told(UseFaultKind.UNRESERVED_USE, pod, owner, victims=(VICTIM,))
+    assert first.regarding == ON_NODE
+    assert second == Notice(
+        Regarding("Pod", "victim-0", "uid-7", "team-b"),
+        "GpuUnreservedUse",
+        "Compare",
+        Severity.WARNING,
+        "",
+        f"{USED} {user}",
+    )
+
+
+def test_a_gpu_that_many_hold_makes_few_events() -> None:
+    many = tuple(PodRef("team-b", f"victim-{x}", f"uid-{x}") for x in range(MAX_VICTIMS + 5))
+    found = told(UseFaultKind.UNRESERVED_USE, None, victims=many)
+    assert len(found) == 1 + MAX_VICTIMS
+
+
+def test_a_victim_hears_of_it_where_the_cluster_has_no_such_node() -> None:
+    (notice,) = told(UseFaultKind.UNRESERVED_USE, None, node="gone", victims=(VICTIM,))
+    assert notice.regarding.name == "victim-0"
+
+
+# --- No Event is without a text, and none has a code twice
+
+
+def notes_of(series: EventSeries, notices: Iterable[Notice]) -> list[str]:
+    for number, one in enumerate(notices):
+        series.add(one, str(number), NOW, WALL)
+    found = []
+    while (writing := series.next_writing(NOW + 60 * _SECOND)) is not None:
+        series.wrote(writing.key, NOW)
+        found.append(writing.body["note"])
+    return found
+
+
+@pytest.mark.parametrize("kind", ChangeKind)
+@pytest.mark.parametrize("code", [None, ReasonCode.SIG_INVALID])
+def test_a_change_without_a_detail_has_a_text(
+    series: EventSeries, kind: ChangeKind, code: ReasonCode | None
+) -> None:
+    change = TrustChange("gpu-1", kind, code)
+    pods = [pod("train-0")]
+    notices = list(trust_notices([change], ONE_NODE, lambda _node: pods))
+    for note in notes_of(series, notices):
+        words = note.removeprefix("gpuwarden: ").replace("SIG_INVALID", "").strip()
+        assert len(words.split()) >= 3
+        assert note.count("SIG_INVALID") == (code is not None)
+
+
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        ("the node is late", "gpuwarden: NODE_STALE the node is late"),
+        ("3 NODE_STALE, 1 GPU_BUSY", "gpuwarden: 3 NODE_STALE, 1 GPU_BUSY"),
+        ("NODE_STALE: late", "gpuwarden: NODE_STALE: late"),
+        ("MY_NODE_STALE_X", "gpuwarden: NODE_STALE MY_NODE_STALE_X"),
+    ],
+)
+def test_a_code_is_in_a_text_once(series: EventSeries, note: str, text: str) -> None:
+    assert notes_of(series, [notice(code="NODE_STALE", note=note)]) == [text]

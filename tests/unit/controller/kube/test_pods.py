@@ -100,3 +100,21 @@ def test_a_name_that_has_another_uid_by_now_is_another_pod() -> None:
     assert name_of(copy.pods.with_uid("uid-a")) == "a"
     copy.listed(document("a", uid="uid-9"))
     assert copy.pods.with_uid("uid-a") is None
+
+
+MIRROR = {"kubernetes.io/config.mirror": "5f1c", "kubernetes.io/config.hash": "5f1c"}
+
+
+def test_a_static_pod_is_found_by_the_uid_that_its_node_knows() -> None:
+    copy = Copy(document("a", annotations=MIRROR), document("b"))
+    found = copy.pods.with_uid("5f1c")
+    assert found is not None
+    assert found.pod == PodRef("team-a", "a", "uid-a")
+    assert name_of(copy.pods.with_uid("uid-a")) == "a"
+    assert copy.pods.with_uid("") is None
+
+
+def test_no_pod_takes_the_place_of_another_by_an_annotation() -> None:
+    liar = document("a", annotations={"kubernetes.io/config.mirror": "uid-b"})
+    for documents in ((liar, document("b")), (document("b"), liar)):
+        assert name_of(Copy(*documents).pods.with_uid("uid-b")) == "b"

@@ -114,3 +114,8 @@ def test_what_listeners_warn_of_is_a_warning() -> None:
     now = readiness(replace(READY, listener_warnings=("admission: nobody gets in",)))
     assert now.ready
     assert now.warnings == ("admission: nobody gets in",)
+
+
+def test_a_watch_that_is_down_is_a_warning() -> None:
+    now = readiness(replace(READY, cluster_warnings=("kubernetes: pods",)))
+    assert (now.ready, now.warnings) == (True, ("kubernetes: pods",))

@@ -3,7 +3,13 @@ from typing import Any
 import structlog
 
 from controller.admission.pod_webhooks import AdmissionDecision
-from controller.recorders.http import AdmissionRecorder, ApiRecorder
+from controller.placement.filter_and_score import FilterDecision, Totals
+from controller.recorders.http import (
+    AdmissionRecorder,
+    ApiRecorder,
+    ExtenderRecorder,
+    FilterRecorder,
+)
 from controller.web.documents import FinalizeRequest
 from controller.web.operations import Operation
 from gpuwarden.audit.record import RecordKind
@@ -88,6 +94,63 @@ def test_answers_are_counted_and_what_went_wrong_is_logged() -> None:
     assert workbench.value("admission_requests_total", path="/mutate", result="patched") == 1
     assert workbench.value("admission_request_seconds_count", path="/mutate") == 2
     assert workbench.value("tls_material_refused_total", listener="admission") == 1
+
+
+# --- What answers of the extender leave behind
+
+
+def filtered(**changes: Any) -> FilterDecision:
+    totals = Totals(2, {ReasonCode.HASH_MISMATCH: 3, ReasonCode.NODE_STALE: 1}, "d" * 64)
+    values: dict[str, Any] = {
+        "namespace": "team-a",
+        "pod": "train-0",
+        "uid": "u",
+        "candidates": 6,
+        "policy_digest": "",
+        "fleet_version": 1,
+        "insecure": (),
+        "totals": lambda: totals,
+        **changes,
+    }
+    return FilterDecision(**values)
+
+
+def test_the_log_has_the_pod_of_a_decision_and_counts_per_code() -> None:
+    nowhere = Totals(0, {ReasonCode.HASH_MISMATCH: 6}, "d" * 64)
+    recorder = FilterRecorder(RecordingAudit(), lambda _: None)
+    with structlog.testing.capture_logs() as logs:
+        recorder.note(filtered())
+        recorder.note(filtered(pod="p" * 1000, totals=lambda: nowhere))
+    first, second = logs
+    assert first == {
+        "component": "extender",
+        "event": "filter.decided",
+        "log_level": "info",
+        "pod": "team-a/train-0",
+        "decision": "passed",
+        "passed": 2,
+        "rejected": {"HASH_MISMATCH": 3, "NODE_STALE": 1},
+    }
+    assert (second["decision"], second["rejected"]) == ("rejected", {"HASH_MISMATCH": 6})
+    assert len(second["pod"]) < 300
+
+
+def test_answers_that_nothing_is_decided_yet_are_in_the_audit_log() -> None:
+    audit = RecordingAudit()
+    recorder = ExtenderRecorder(Instruments(Process.CONTROLLER, "0"), audit)
+    for verb, result in (
+        ("filter", "not_ready"),
+        ("prioritize", "not_ready"),
+        ("filter", "passed"),
+    ):
+        recorder.answered(verb, result, 0.001)
+    (record,) = audit.noted
+    assert (record.kind, record.subject, record.decision) == (
+        RecordKind.FILTER_DECISION,
+        "pods",
+        "not-ready",
+    )
+    assert record.codes == ("CONTROLLER_NOT_READY",)
 
 
 # --- What calls of the HTTP API leave behind

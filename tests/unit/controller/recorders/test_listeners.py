@@ -1,8 +1,11 @@
+import math
+from datetime import UTC, datetime
+
 import structlog
 from aiohttp import web
 
 from controller.recorders.listeners import ListenerRecorder, show_listener
-from controller.web.handshakes import HandshakeFailure
+from controller.web.handshakes import ClientCertificates, HandshakeFailure
 from controller.web.listener import ConnectionEnd, ConnectionLimits, HttpServer
 from gpuwarden.settings.values import Address
 from gpuwarden.telemetry.limited import BURST
@@ -72,3 +75,9 @@ def test_open_connections_are_a_gauge() -> None:
     show_listener(server, bench.instruments)
     assert bench.value("connections") == 0
     assert bench.value("serving_certificate_expires_seconds") is None
+    assert bench.value("client_certificate_expires_seconds") is None
+    server.clients = ClientCertificates()
+    show_listener(server, bench.instruments)
+    assert math.isnan(bench.value("client_certificate_expires_seconds") or 0)
+    server.clients.show("10.0.0.1", "", datetime(9999, 1, 1, tzinfo=UTC), datetime.now(UTC))
+    assert (bench.value("client_certificate_expires_seconds") or 0) > 1e11

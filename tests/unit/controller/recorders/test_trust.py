@@ -44,7 +44,7 @@ class Workbench:
         self.instruments = Instruments(Process.CONTROLLER, "0")
         self.told: list[object] = []
         self.recorder = TrustRecorder(self.instruments, self.audit, self.refusals, self.told.append)
-        self.extender = ExtenderRecorder(self.instruments)
+        self.extender = ExtenderRecorder(self.instruments, self.audit)
 
     def value(self, name: str, **labels: str) -> float | None:
         registry: CollectorRegistry = self.instruments.registry
@@ -144,7 +144,7 @@ def test_the_extenders_answers_are_counted_and_bad_requests_logged() -> None:
         workbench.extender.certificate_changed("torn")
         workbench.extender.count_nodes({ReasonCode.ACCEPTED: 2, ReasonCode.GPU_BUSY: 0})
     assert [line["event"] for line in logs] == [
-        "filter.decided",
+        "extender.answered",
         "extender.request.bad",
         "listener.open",
         "tls.material.refused",

@@ -75,6 +75,28 @@ def test_devices_have_node_labels_and_who_holds_them() -> None:
     assert found["GPU-gpu-1-3"].assignment is None
 
 
+@pytest.mark.parametrize("has_serials", [False, True])
+def test_serials_are_for_callers_with_a_role(*, has_serials: bool) -> None:
+    nameless = replace(gpu(1), serial=None)
+    here = inventory(node("gpu-1", acceptance(gpus=[gpu(0), nameless])), node("gpu-2"))
+    asked = PageRequest(500, has_serials=has_serials)
+    found = msgspec.to_builtins(device_page(here, asked).items)
+    nodes = msgspec.to_builtins(node_page(here, asked).items)
+    if not has_serials:
+        assert not any("serial" in x for x in found.values())
+        assert not any("serials" in x for x in nodes.values())
+        return
+    assert {uuid: x["serial"] for uuid, x in found.items()} == {"GPU-0": "165000000", "GPU-1": None}
+    assert nodes["gpu-1"]["serials"] == {"GPU-0": "165000000", "GPU-1": None}
+    assert nodes["gpu-2"]["serials"] == {}
+
+
+def test_a_part_of_a_gpu_has_the_serial_of_its_gpu() -> None:
+    where = inventory(node("gpu-1", acceptance(gpus=[SPLIT])))
+    found = device_page(where, PageRequest(500, has_serials=True)).items
+    assert {x.serial for x in found.values()} == {SPLIT.serial}
+
+
 def test_every_holder_of_a_share_group_is_shown() -> None:
     gpu = "GPU-gpu-1-0"
     shared = GpuRecord(gpu, "gpu-1", (holder(gpu), holder(gpu, pod=OTHER_POD)), SHARE)

@@ -130,10 +130,11 @@ class World:
     changes: list[ReservationChange] = field(default_factory=list)
 
     async def find(self, pod: PodRef) -> FoundPod:
-        assert (pod.namespace, pod.name) == ("team-a", "train-0")
         if self.down:
             raise PodsUnavailableError("the API server is away")
-        return self.pod if pod.uid == "uid-0" else FoundPod(PodGone(), None)
+        there = ("team-a", "train-0", "uid-0")
+        is_there = (pod.namespace, pod.name, pod.uid) == there
+        return self.pod if is_there else FoundPod(PodGone(), None)
 
     async def finalize(self, asked: FinalizeRequest) -> Confirmed | ReasonCode:
         finalizer = Finalizer(self.store, self, IDS, self.changes.append)
@@ -150,6 +151,12 @@ async def world(*records: GpuRecord, **changes: object) -> World:
     for each in records or (held("GPU-a"), held("GPU-b")):
         assert await made.store.compare_and_set(None, each)
     return made
+
+
+async def test_a_reservation_that_was_made_before_its_pod_had_a_name_is_not_a_stranger_s() -> None:
+    unnamed = holder(*GPUS, reservation=ID, pod=replace(POD, name=None))
+    here = await world(record(unnamed, gpu="GPU-a"))
+    assert await here.finalize(request()) == Confirmed()
 
 
 async def test_each_gpu_is_confirmed_by_its_own_call_and_twice_is_once() -> None:
@@ -170,8 +177,19 @@ async def test_each_gpu_is_confirmed_by_its_own_call_and_twice_is_once() -> None
         (request(uid="uid-9"), ReasonCode.RESERVATION_CONFLICT),
         (request(reservation_id="v1.k.other"), ReasonCode.RESERVATION_CONFLICT),
         (request("GPU-c", reservation_id="v1.k.other"), ReasonCode.RESERVATION_UNKNOWN),
+        (request(namespace="team-b"), ReasonCode.RESERVATION_UNKNOWN),
+        (request(namespace="team-b", uid="uid-9"), ReasonCode.RESERVATION_UNKNOWN),
+        (request(name="train-1"), ReasonCode.RESERVATION_UNKNOWN),
     ],
-    ids=["wrong GPU", "another pod", "another's reservation", "unknown"],
+    ids=[
+        "wrong GPU",
+        "another pod",
+        "another's reservation",
+        "unknown",
+        "wrong namespace",
+        "wrong namespace and UID",
+        "wrong name",
+    ],
 )
 async def test_what_does_not_fit_changes_nothing(asked: FinalizeRequest, code: ReasonCode) -> None:
     here = await world()

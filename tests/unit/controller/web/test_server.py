@@ -12,15 +12,17 @@ def _client(readiness: Readiness) -> TestClient:  # type: ignore[type-arg]  # ai
     return TestClient(TestServer(ops_app(lambda: readiness, lambda: b"up 1\n")))
 
 
-async def test_healthz_answers_while_the_loop_turns() -> None:
+@pytest.mark.parametrize("path", ["/healthz", "/health"])
+async def test_healthz_answers_while_the_loop_turns(path: str) -> None:
     async with _client(Readiness(("svid: none",), ())) as client:
-        answer = await client.get("/healthz")
+        answer = await client.get(path)
         assert (answer.status, await answer.text()) == (200, "ok\n")
 
 
-async def test_readyz_says_why_not() -> None:
+@pytest.mark.parametrize("path", ["/readyz", "/ready"])
+async def test_readyz_says_why_not(path: str) -> None:
     async with _client(Readiness(("svid: none",), ("InsecureStaticNodes",))) as client:
-        answer = await client.get("/readyz")
+        answer = await client.get(path)
         assert answer.status == 503
         assert await answer.json() == {
             "ready": False,

@@ -176,7 +176,7 @@ def test_every_finding_comes_at_once() -> None:
         ("spire: {server: 'spire:0'}\n", "got 'spire:0'; expected host:port of a server, such as"),
         ("spire: {poll: 61s}\n", "got '61s'; expected a duration from 100ms to 60s"),
         ("spire: {grace: 2h}\n", "got '2h'; expected a duration from 0s to 1h"),
-        ("scheduling: affinity\n", "admission.tls: got no admission.tls.cert, admission.tls.key; expected cert and key with scheduling: affinity"),
+        ("scheduling: {mode: affinity}\n", "admission.tls: got no admission.tls.cert, admission.tls.key; expected cert and key with scheduling.mode: affinity"),
         ("protection: nodes\n", "protection (file c.yaml, line 6): got 'nodes'; expected namespaces or cluster"),
         ("reservation: {maxPending: 1m}\n", "got '1m'; expected a duration from 2m to 24h"),
         ("reservation: {quotaPerNamespace: 0}\n", "got '0'; expected a whole number from 1 to"),
@@ -286,6 +286,40 @@ def test_seeds_annotation_is_added_so_that_no_pod_gets_out_of_sight() -> None:
     assert keys.required_hash_keys[0] == "gpuwarden.dev/required-hash"
     assert keys.required_hash_keys[-1] == "my.org/hash"
     assert alone.required_hash_keys == ("my.org/hash",)
+
+
+def test_the_seeds_scheduler_name_is_added_and_pods_without_one_still_go_to_the_first() -> None:
+    default = controller().settings.scheduling.scheduler_names
+    added = controller(environment={"SCHEDULER_NAME": "my-scheduler"}).settings.scheduling
+    alone = controller("scheduling: {schedulerNames: [a, b]}\n").settings.scheduling
+
+    assert default == ("gpuwarden", "gpu-scheduler")
+    assert added.scheduler_names == ("gpuwarden", "gpu-scheduler", "my-scheduler")
+    assert alone.scheduler_names == ("a", "b")
+
+
+@pytest.mark.parametrize("text", ["trace", "INFO", ""])
+def test_an_unknown_level_in_the_seeds_variable_means_info_with_a_warning(text: str) -> None:
+    loaded = controller("log: {level: error}\n", environment={"BGS_LOG_LEVEL": text})
+
+    assert loaded.settings.log.level is LogLevel.INFO
+    assert loaded.sources["log.level"] == "default"
+    (warning,) = loaded.warnings
+    assert str(warning) == (
+        f"log.level (environment BGS_LOG_LEVEL): got {text!r};"
+        " expected debug or info or warn or error"
+    )
+
+
+def test_a_known_level_in_the_seeds_variable_warns_of_nothing() -> None:
+    assert controller(environment={"BGS_LOG_LEVEL": "error"}).warnings == ()
+
+
+def test_only_the_level_of_the_seeds_is_forgiven() -> None:
+    own = the_finding(environment={"GPUWARDEN_LOG_LEVEL": "trace"})
+    assert own.startswith("log.level (environment GPUWARDEN_LOG_LEVEL): got 'trace'")
+    other = the_finding(environment={"BGS_MAX_AGE": "soon"})
+    assert other.startswith("attestation.lease (environment BGS_MAX_AGE): got 'soon'")
 
 
 def test_own_variable_beats_the_seeds() -> None:

@@ -154,6 +154,26 @@ def test_stages_that_do_not_agree_are_a_finding(ask: Cli, fleet: FakeFleetServer
     assert ask("explain", "pod", "team-a/train-0").code == 3
 
 
+def test_report_only_mode_is_shown_and_keeps_no_pod_waiting(
+    ask: Cli, fleet: FakeFleetServer
+) -> None:
+    waiting = account(*WAITING, rejections=[BUSY], report_only=True)
+    refused = account(*WAITING, code="REQ_INVALID", detail="a bad hash", report_only=True)
+    shown = []
+    for found in (account(report_only=True), waiting, refused):
+        fleet.accounts["team-a/train-0"] = found
+        shown.append(ask("explain", "pod", "team-a/train-0"))
+    assert [x.code for x in shown] == [0, 0, 0]
+    assert all("report-only: gpuwarden refuses and reserves nothing" in x.out for x in shown)
+    assert "The pod would be refused: REQ_INVALID a bad hash" in shown[-1].lines
+    fleet.accounts["team-a/train-0"] = account(
+        *["reached"] * 4, "mismatch", wrong=True, report_only=True
+    )
+    assert ask("explain", "pod", "team-a/train-0").code == 3
+    fleet.accounts["team-a/train-0"] = account()
+    assert "report-only" not in ask("explain", "pod", "team-a/train-0").out
+
+
 def test_a_pod_that_is_gone(ask: Cli, fleet: FakeFleetServer) -> None:
     found = account(*["over"] * 5, phase="", records_since="", earlier=[reservation()])
     fleet.accounts["team-a/train-0"] = found

@@ -6,6 +6,7 @@ import json
 import pytest
 import yaml
 
+from gpuwarden.cli.options import NAMELESS
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import fleet_pb2 as pb
 from gpuwarden.wire.v1 import operator_pb2 as ops
@@ -284,10 +285,38 @@ class TestShow:
 
 
 @pytest.mark.usefixtures("enrollment")
+class TestWhoActs:
+    @pytest.mark.parametrize("act", ["accept", "release", "quarantine"])
+    def test_a_name_is_sent_as_a_claim(self, ask: Cli, fleet: FakeFleetServer, act: str) -> None:
+        ran = ask("node", act, NODE, *WHY, "--yes", "--as-recorded-by", "ann@example.org")
+        assert (ran.code, ran.err) == (0, "")
+        sent = fleet.asked[-1]
+        assert isinstance(
+            sent, ops.AcceptNodeRequest | ops.ReleaseNodeRequest | ops.QuarantineNodeRequest
+        )
+        assert sent.claimed_by == "ann@example.org"
+
+    @pytest.mark.parametrize("act", ["accept", "release", "quarantine"])
+    def test_who_gives_none_is_told_what_was_recorded(self, ask: Cli, act: str) -> None:
+        ran = ask("node", act, NODE, *WHY, "--yes")
+        assert (ran.code, ran.err) == (0, f"{NAMELESS}\n")
+
+    @pytest.mark.parametrize("act", ["accept", "release", "quarantine"])
+    @pytest.mark.parametrize("name", ["Ann B", "ann,x", "x" * 101, "ann\n"])
+    def test_what_is_no_name_is_refused_before_anything_is_asked(
+        self, ask: Cli, fleet: FakeFleetServer, act: str, name: str
+    ) -> None:
+        ran = ask("node", act, NODE, *WHY, "--yes", "--as-recorded-by", name)
+        assert ran.code == 2
+        assert "--as-recorded-by: expected 1 to 100 letters" in ran.err
+        assert fleet.asked == []
+
+
+@pytest.mark.usefixtures("enrollment")
 class TestAccept:
     def test_it_sends_what_was_shown(self, ask: Cli, fleet: FakeFleetServer) -> None:
         ran = ask("node", "accept", NODE, *WHY, "--yes")
-        assert (ran.code, ran.err) == (0, "")
+        assert (ran.code, ran.err) == (0, f"{NAMELESS}\n")
         assert ran.out == f"{NODE}: 2 GPUs are enrolled; its next evidence makes it eligible\n"
         assert fleet.asked[-1] == ops.AcceptNodeRequest(
             name=NODE, reason="ticket 7", expected_version=VERSION
@@ -300,7 +329,8 @@ class TestAccept:
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         ran = ask("node", "accept", NODE, *WHY)
         assert ran.code == 0
-        assert ran.err.splitlines() == [*SHOWN, "", f"Accept this hardware for {NODE}? [y/N] "]
+        question = f"Accept this hardware for {NODE}? [y/N] {NAMELESS}"
+        assert ran.err.splitlines() == [*SHOWN, "", question]
         assert isinstance(fleet.asked[-1], ops.AcceptNodeRequest)
 
     @pytest.mark.parametrize("answer", ["", "\n", "n\n", "yep\n"])
@@ -393,7 +423,7 @@ class TestQuarantine:
         ran = ask("node", "quarantine", NODE, *WHY)
         assert ran.code == 0
         assert ran.err == (
-            f"Quarantine {NODE}? [y/N] warning: the audit record is not durable yet\n"
+            f"Quarantine {NODE}? [y/N] {NAMELESS}\nwarning: the audit record is not durable yet\n"
         )
         assert ran.out.startswith(f"{NODE}: no managed pod is placed there")
         assert fleet.asked == [ops.QuarantineNodeRequest(name=NODE, reason="ticket 7")]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuwarden.cli.options import NAMELESS
 from gpuwarden.reasons import ReasonCode, Refusal
 from gpuwarden.wire.v1 import operator_pb2 as ops
 from gpuwarden.wire.v1 import placement_pb2 as pb
@@ -134,7 +135,7 @@ def held(name: str = "v1.k1.x", state: str = "Releasing", gpu: str = GPU) -> pb.
     )
 
 
-def sent(fleet: FakeFleetServer) -> list[object]:
+def sent(fleet: FakeFleetServer) -> list[ops.ReleaseGpuRequest]:
     return [x for x in fleet.asked if isinstance(x, ops.ReleaseGpuRequest)]
 
 
@@ -152,9 +153,18 @@ class TestRelease:
         self, ask: Cli, fleet: FakeFleetServer, command: tuple[str, ...]
     ) -> None:
         ran = ask(*command, "--yes")
-        assert (ran.code, ran.err) == (0, "")
+        assert (ran.code, ran.err) == (0, f"{NAMELESS}\n")
         assert ran.out == "GPU-a: released from team-a/train-0 on gpu-1\n"
         assert sent(fleet) == [SENT]
+
+    def test_the_name_of_who_acts_is_sent_as_a_claim(
+        self, ask: Cli, fleet: FakeFleetServer
+    ) -> None:
+        ran = ask(*BY_POD, "--yes", "--as-recorded-by", "ann")
+        assert (ran.code, ran.err) == (0, "")
+        assert [x.claimed_by for x in sent(fleet)] == ["ann"]
+        assert ask(*BY_POD, "--yes", "--as-recorded-by", "Ann B").code == 2
+        assert len(sent(fleet)) == 1
 
     def test_a_person_is_shown_whose_it_is_and_asked(
         self, ask: Cli, fleet: FakeFleetServer, monkeypatch: pytest.MonkeyPatch
@@ -164,7 +174,8 @@ class TestRelease:
         assert ran.code == 0
         assert "uid-of-v1.k1.x" in ran.err
         assert "v1.k1.y" not in ran.err
-        assert ran.err.endswith("Does nothing of the pod run any more? Release GPU-a? [y/N] ")
+        question = "Does nothing of the pod run any more? Release GPU-a? [y/N] "
+        assert ran.err.endswith(f"{question}{NAMELESS}\n")
         assert sent(fleet) == [SENT]
 
     @pytest.mark.parametrize(
