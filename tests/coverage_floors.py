@@ -20,6 +20,7 @@ FLOORS = {
     "controller/audit/": 100.0,
     "controller/ledger/": 100.0,
     "controller/admission/": 100.0,
+    "controller/binding/asked_rounds.py": 100.0,
     "controller/binding/decision.py": 100.0,
     "controller/binding/reconciliation.py": 100.0,
     "controller/binding/records.py": 100.0,

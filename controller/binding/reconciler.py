@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
+from controller.binding.asked_rounds import AskedRounds
 from controller.binding.decision import RecentDenials
 from controller.binding.reconciliation import Action, Around, Followup, LookFor, RequeuePod, Rewrite
 from controller.binding.records import ReservationSink
@@ -32,7 +33,15 @@ from controller.ledger.occupancy import (
     rolled_back,
     uncertainty,
 )
-from controller.ledger.record import PodGone, PodRef, PodSeen, PodSight, RecordInvalidError, key_of
+from controller.ledger.record import (
+    HolderState,
+    PodGone,
+    PodRef,
+    PodSeen,
+    PodSight,
+    RecordInvalidError,
+    key_of,
+)
 from controller.ledger.release import (
     ClusterState,
     Drift,
@@ -54,6 +63,7 @@ from controller.ledger.restore import (
     restored_for_pod,
 )
 from controller.ledger.store import Entry, LedgerSnapshot, LedgerStore, LedgerUnavailableError
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- startup reconciliation
@@ -314,9 +324,12 @@ def _is_unchanged(pod: PodSeen | PodGone, live: LivePod) -> bool:
 
 # --- the reconciler of reservations
 # It reads the ledger each second, and sooner when the watch shows a change of a pod with a
-# reservation. What fails is tried again in the next round.
+# reservation, or when a node has answered that a release waits for. What fails is tried again in
+# the next round.
 
 ROUND_SECONDS: Final = 1.0
+BREATH_SECONDS: Final = 0.1
+"""Between two rounds, whatever happens."""
 _AT_ONCE: Final = 16
 """Calls to API server and store that are on their way together."""
 _ROUNDS_PER_RECONCILE: Final = 10
@@ -338,6 +351,11 @@ class ReservationReconciler:
     """Have pods tried again that these nodes may take now."""
     boottime_ns: Callable[[], int]
     followup: Followup
+    is_connected: Callable[[str], bool]
+    """Whether the agent of a node has a stream to this replica."""
+    ask: Callable[[str], None]
+    """Challenge a node at once, or as soon as its open challenge is answered."""
+    _asked: AskedRounds = field(init=False, default_factory=AskedRounds)
     _gone: set[str] = field(init=False, default_factory=set)
     """UIDs of pods that were proven to be gone, while the ledger names them."""
     _changed: set[str] = field(init=False, default_factory=set)
@@ -357,17 +375,38 @@ class ReservationReconciler:
         self._changed.add(uid)
         self._news.set()
 
+    def heard(self, node: str) -> None:
+        """Evidence of a node was accepted; returns at once."""
+        if node in self.followup.awaited:
+            self._news.set()
+
     async def follow(self, seconds: float = ROUND_SECONDS) -> NoReturn:
         """Go on forever; ends by cancellation only."""
+        loop = asyncio.get_running_loop()
         while True:
             await self.round()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._news.wait()
-            self._news.clear()
+            due = loop.time() + seconds
+            while await self._is_woken_before(due):
+                await self.round(is_whole=False)
 
-    async def round(self) -> None:
-        """Read the ledger and do what is due."""
+    async def _is_woken_before(self, due: float) -> bool:
+        """Whether, a breath from now, something is to be done before `due` (the loop's time)."""
+        await asyncio.sleep(BREATH_SECONDS)
+        loop, until = asyncio.get_running_loop(), due
+        if self._asked.next_ns is not None:
+            left_s = (self._asked.next_ns - self.boottime_ns()) / NS_PER_S
+            until = min(due, loop.time() + left_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._news.wait()
+        self._news.clear()
+        return loop.time() < due
+
+    async def round(self, *, is_whole: bool = True) -> None:
+        """Read the ledger and do what is due.
+
+        `is_whole`: look at confirmed reservations in turn, and compare the ledger with the pods.
+        """
         self.wake(self.denials.forget_ended(self.boottime_ns()))
         live, listed_ns = self.pods.live(), self.reconciliation.listed_ns
         if not await self._read_ledger():
@@ -375,12 +414,20 @@ class ReservationReconciler:
         snapshot = self.store.snapshot()
         self._gone = {uid for uid in self._gone if uid in snapshot.by_pod}
         is_due = not self.reconciliation.is_firm or self._rounds % _ROUNDS_PER_RECONCILE == 0
-        self._rounds += 1
+        self._rounds += is_whole
         changed, self._changed = self._changed, set()
         around = Around(snapshot, self._sight, self.report, self.gone, self.boottime_ns())
-        await self._do(self.followup.steps(around, changed))
-        if is_due:
+        actions = self.followup.steps(around, changed, in_turn=is_whole)
+        self._ask_nodes(around.now_ns)
+        await self._do(actions)
+        if is_due and is_whole:
             await self.reconciliation.reconcile(live, listed_ns)
+
+    def _ask_nodes(self, now_ns: int) -> None:
+        """Those whose reports a release waits for, in their turn."""
+        awaited = {k: x for k, x in self.followup.awaited.items() if self.is_connected(k)}
+        for node in self._asked.due(awaited, now_ns):
+            self.ask(node)
 
     async def _read_ledger(self) -> bool:
         asked_ns = self.boottime_ns()
@@ -440,6 +487,10 @@ class ReservationReconciler:
             return
         change = rewrite.change.of(tuple(done))
         self.sink.changed(change)
+        if change.state is HolderState.RELEASING:
+            self._news.set()
+        if rewrite.ended_ns is not None:
+            self.sink.freed((self.boottime_ns() - rewrite.ended_ns) / NS_PER_S)
         if change.state.is_end:
             self.wake((change.node,))
 

@@ -4,11 +4,12 @@ Each replica decides by itself; the store accepts the first of several equal wri
 write or ask anybody.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, assert_never
 
+from controller.binding.asked_rounds import AwaitedReport
 from controller.binding.records import ReservationChange
 from controller.binding.request import BoundPods
 from controller.fleet.directory import DirectorySnapshot
@@ -139,6 +140,8 @@ class Rewrite:
 
     entries: tuple[tuple[Entry, GpuRecord], ...]
     change: ReservationChange
+    ended_ns: int | None = None
+    """Of a release: when its pod was first known here to have ended."""
 
 
 IN_TURN: Final = 512
@@ -169,6 +172,8 @@ class Followup:
         """By GPU and reservation."""
         self.releasing_nodes: frozenset[str] = frozenset()
         """Nodes with a holder that is being released: which pods run there matters."""
+        self.awaited: Mapping[str, AwaitedReport] = {}
+        """By node: what its next report is awaited for."""
         self._apart = Apart()
 
     def requeued(self, reservation: str, answer: PodSeen | PodGone, asked_ns: int) -> None:
@@ -178,18 +183,20 @@ class Followup:
             self._attempts[reservation] = after_requeue(watch, answer, asked_ns)
         self._apart.requeued(reservation, answer)
 
-    def steps(self, around: Around, pods: Collection[str] = ()) -> tuple[Action, ...]:
+    def steps(
+        self, around: Around, pods: Collection[str] = (), *, in_turn: bool = True
+    ) -> tuple[Action, ...]:
         """What is to be done now.
 
         Looked at are all attempts and all that is being released, what `pods` (UIDs) hold, and
-        some more confirmed ones in turn.
+        `in_turn` some more confirmed ones.
         """
         open_attempts: dict[str, list[Entry]] = {}
         releasing: dict[tuple[str, str], str] = {}
         moves: dict[tuple[str, Move], list[Entry]] = {}
         looks: dict[str, LookFor] = {}
         now_ns = around.now_ns
-        for entry in self._of_interest(around.snapshot, pods):
+        for entry in self._of_interest(around.snapshot, pods, self._in_turn if in_turn else 0):
             for holder in entry.record.holders:
                 match holder.state:
                     case HolderState.PROPOSED:
@@ -211,16 +218,20 @@ class Followup:
         self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
         self._releases = {k: x for k, x in self._releases.items() if k in releasing}
         self.releasing_nodes = frozenset(releasing.values())
+        self.awaited = self._awaited(around, releasing)
         requeues = [
             *self._proposed(around, open_attempts, moves, looks),
             *(RequeuePod(x.reservation, x.pod) for x in self._apart.due(around.snapshot, now_ns)),
         ]
         rewrites = (
-            _rewrite(entries, reservation, move) for (reservation, move), entries in moves.items()
+            _rewrite(entries, reservation, move, self._releases)
+            for (reservation, move), entries in moves.items()
         )
         return (*looks.values(), *requeues, *rewrites)
 
-    def _of_interest(self, snapshot: LedgerSnapshot, pods: Collection[str]) -> Iterable[Entry]:
+    def _of_interest(
+        self, snapshot: LedgerSnapshot, pods: Collection[str], in_turn: int
+    ) -> Iterable[Entry]:
         entries = snapshot.entries
         for key in entries.differences(self._known.entries):
             entry = entries.get(key)
@@ -230,7 +241,7 @@ class Followup:
                 self._open.discard(key)
         self._known = snapshot
         begin = self._turn if self._turn < len(entries) else 0
-        self._turn = begin + self._in_turn
+        self._turn = begin + in_turn
         keys = {
             *self._open,
             *(key for uid in pods for key in snapshot.by_pod.get(uid, ())),
@@ -275,6 +286,25 @@ class Followup:
         gone = around.gone(record.node)
         return release_step(watch, gone, last_ns, around.now_ns, self._grace_ns)
 
+    def _awaited(
+        self, around: Around, releasing: Mapping[tuple[str, str], str]
+    ) -> Mapping[str, AwaitedReport]:
+        """Of the nodes that have not shown yet that nothing of an ended pod is left."""
+        waiting: dict[str, list[ReleaseWatch]] = {}
+        for key, node in releasing.items():
+            watch = self._releases.get(key)
+            if watch is not None and not watch.is_shown:
+                waiting.setdefault(node, []).append(watch)
+        return {node: _awaited_of(around.report(node), x) for node, x in waiting.items()}
+
+
+def _awaited_of(report: UseReport | None, watches: Collection[ReleaseWatch]) -> AwaitedReport:
+    return AwaitedReport(
+        since_ns=max(x.since_ns for x in watches),
+        heard_ns=0 if report is None else report.asked_ns,
+        is_half_shown=any(x.quiet for x in watches),
+    )
+
 
 def _is_open(holder: Holder) -> bool:
     return holder.state is not HolderState.CONFIRMED
@@ -298,7 +328,12 @@ def _part(entry: Entry, reservation: str) -> Holder:
     return next(x for x in entry.record.holders if x.reservation == reservation)
 
 
-def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
+def _rewrite(
+    entries: list[Entry],
+    reservation: str,
+    move: Move,
+    releases: Mapping[tuple[str, str], ReleaseWatch],
+) -> Rewrite:
     first = entries[0].record
     change = ReservationChange(
         _part(entries[0], reservation).pod,
@@ -309,7 +344,9 @@ def _rewrite(entries: list[Entry], reservation: str, move: Move) -> Rewrite:
         move.cause,
         evidence=move.evidence,
     )
-    return Rewrite(tuple((x, x.record.moved(reservation, move.to)) for x in entries), change)
+    successors = tuple((x, x.record.moved(reservation, move.to)) for x in entries)
+    watch = releases.get((first.key, reservation))
+    return Rewrite(successors, change, None if watch is None else watch.since_ns)
 
 
 # --- nodes that were deleted

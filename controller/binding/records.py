@@ -200,6 +200,9 @@ class ReservationSink(Protocol):
     def changed(self, change: ReservationChange) -> None:
         """This replica has changed the state of a reservation."""
 
+    def freed(self, seconds: float) -> None:
+        """This replica released a GPU, so long after it knew that the pod had ended."""
+
     def wrote(self, result: str) -> None:
         """One write: written, overtaken or failed."""
 

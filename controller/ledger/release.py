@@ -104,6 +104,11 @@ class ReleaseWatch:
     evidence: str = ""
     """Digest of the evidence of the last report that was counted."""
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the node has shown that nothing of the pod is left."""
+        return self.quiet >= _ENOUGH
+
 
 def watch_release(watch: ReleaseWatch | None, pod: PodSight, now_ns: int) -> ReleaseWatch | None:
     """Go on watching while the pod is proven to have ended; None, from the start, if not.
@@ -184,7 +189,7 @@ def release_step(
 
     `last_asked_ns`: of the node's last report, 0 where there was none.
     """
-    if watch is not None and watch.quiet >= _ENOUGH:
+    if watch is not None and watch.is_shown:
         cause = "its node shows nothing of it any more"
         return Move(HolderState.RELEASED, cause, watch.evidence)
     return _gone(gone, last_asked_ns, now_ns, grace_ns)

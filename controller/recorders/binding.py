@@ -61,6 +61,7 @@ class BindingRecorder:
         self._decisions = instruments.counter(names.BIND_DECISIONS)
         self._reservations = instruments.gauge(names.RESERVATIONS)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
+        self._freed = instruments.histogram(names.RELEASE_SECONDS)
         self._acts = instruments.counter(names.OPERATOR_ACTS)
         self._early = instruments.counter(names.EARLY_RESERVATIONS)
         self._writes = instruments.counter(names.RESERVATION_WRITES)
@@ -130,6 +131,10 @@ class BindingRecorder:
             reason=order.reason,
             code=code,
         )
+
+    def freed(self, seconds: float) -> None:
+        """This replica released a GPU, so long after it knew that the pod had ended."""
+        self._freed.observe(seconds)
 
     def wrote(self, result: str) -> None:
         """One write: written, overtaken or failed."""

@@ -1,10 +1,10 @@
 """AttestationService: one stream from its first byte to its end, who speaks when, for how long.
 
-Hello, then Challenge -> Evidence -> Verdict at the set interval, failure notices in
-between. What counts is decided by the Verifier and carried out by the intake; this
-module keeps time, pops nonces before anything is checked, and ends the stream: at
-its age, with its certificate, when the peer falls silent or does not read, when it is
-superseded, refused or drained.
+Hello, then Challenge -> Evidence -> Verdict at the set interval, and sooner where a release
+waits for a report; failure notices in between. What counts is decided by the Verifier and
+carried out by the intake; this module keeps time, pops nonces before anything is checked, and
+ends the stream: at its age, with its certificate, when the peer falls silent or does not read,
+when it is superseded, refused or drained.
 """
 
 import asyncio
@@ -151,6 +151,15 @@ class StreamTable:
         for older in streams[: streams.index(stream)]:
             older.end(Refusal(ReasonCode.STREAM_SUPERSEDED, "a newer stream of this node counts"))
 
+    def is_connected(self, node: str) -> bool:
+        """Whether the node has a stream."""
+        return node in self._by_node
+
+    def ask(self, node: str) -> None:
+        """Challenge a node as soon as it has no open challenge: which stream counts may change."""
+        for stream in tuple(self._by_node.get(node, ())):
+            stream.ask()
+
     def end_node(self, node: str, refusal: Refusal) -> None:
         """End every stream of a node."""
         for stream in tuple(self._by_node.get(node, ())):
@@ -196,7 +205,7 @@ class StreamObserver(Protocol):
         """A stream was admitted."""
 
     def challenged(self, cause: str) -> None:
-        """A challenge went out: `first`, `interval` or `failure-notice`."""
+        """A challenge went out: `first`, `interval`, `failure-notice` or `release`."""
 
     def ended(self, peer: str, node: str | None, cause: str, detail: str) -> None:
         """A stream is over; `cause` is a reason code or one of a few words."""
@@ -217,9 +226,10 @@ class AttestationService(pb_grpc.AttestationServiceServicer):
         now: Callable[[], Moment],
         jitter: Callable[[], float],
         observer: StreamObserver,
+        heard: Callable[[str], None] = lambda _node: None,
         timing: SessionTiming = SessionTiming(),
     ) -> None:
-        """`jitter` is uniform in [0, 1)."""
+        """`jitter` is uniform in [0, 1). `heard` is called once evidence of a node counts."""
         self.verifier = verifier
         self.intake = intake
         self.challenger = challenger
@@ -229,6 +239,7 @@ class AttestationService(pb_grpc.AttestationServiceServicer):
         self.now = now
         self.jitter = jitter
         self.observer = observer
+        self.heard = heard
         self.timing = timing
 
     async def Attest(  # type: ignore[override]  # noqa: N802 - grpc.aio's reader-writer form of the generated method
@@ -285,8 +296,14 @@ class AttestSession:
         self._challenges = ChallengeStore()
         self._rounds = Rounds()
         self._next_ns = 0
+        self._is_asked = False
         self._heard_ns = 0
         self._ends_ns = 0
+
+    def ask(self) -> None:
+        """Challenge before the interval is over: now, or when no challenge is open any more."""
+        self._is_asked = True
+        self._wakeup.ring()
 
     def end(self, refusal: Refusal | None, /) -> None:
         """End soon with this reason; None is an orderly end because the controller stops."""
@@ -319,7 +336,7 @@ class AttestSession:
         self._service.observer.opened(state)
         await self._challenge(state, "first")
         while True:
-            message = await self._receive(min(self._next_ns, self._ends_ns, self._silent_ns))
+            message = await self._receive(min(self._due_ns, self._ends_ns, self._silent_ns))
             if message is not None:
                 state = await self._judge_in_its_round(state, message)
                 del message  # otherwise it would stay in memory until the next one
@@ -383,6 +400,7 @@ class AttestSession:
         match result:
             case Accepted():
                 self._service.table.accepted(state.node, self)
+                self._service.heard(state.node)
                 await self._answer_accepted(message.challenge_id, result)
                 self._rounds.end(message.challenge_id.hex(), ReasonCode.ACCEPTED.value)
                 return result.stream
@@ -424,6 +442,7 @@ class AttestSession:
             open_round(Span.CONTROLLER_ROUND, issued.challenge_id, node=state.node, cause=cause),
         )
         self._next_ns = now.boottime_ns + gap_ns
+        self._is_asked = False
         self._service.observer.challenged(cause)
         await self._write(message)
 
@@ -438,6 +457,15 @@ class AttestSession:
             raise _End("silent", grpc.StatusCode.DEADLINE_EXCEEDED, "no answer for a whole lease")
         if now.boottime_ns >= self._next_ns:
             await self._challenge(state, "interval")
+        elif now.boottime_ns >= self._due_ns:
+            await self._challenge(state, "release")
+
+    @property
+    def _due_ns(self) -> int:
+        """When the next challenge goes out. A newer one would replace what the agent reads for."""
+        if not self._is_asked:
+            return self._next_ns
+        return min(self._next_ns, self._challenges.open_until_ns)
 
     @property
     def _silent_ns(self) -> int:

@@ -120,6 +120,12 @@ class ChallengeStore:
 
     entries: tuple[_Entry, ...] = ()
 
+    @property
+    def open_until_ns(self) -> int:
+        """Until when the newest challenge may still be answered; 0 once it was."""
+        newest = self.entries[-1] if self.entries else None
+        return 0 if newest is None or newest.answered else newest.challenge.expires_ns
+
     def issue(self, challenge: IssuedChallenge) -> "ChallengeStore":
         """Remember a challenge that goes out now; the spare nonce before it ends."""
         return ChallengeStore((*self.entries, _Entry(challenge))[-MEMORY:])

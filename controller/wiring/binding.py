@@ -39,6 +39,7 @@ from controller.placement.snapshot import GpuUse, Scenes
 from controller.record import AuditLog
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder
+from controller.rpc.attestation import StreamTable
 from controller.settings import (
     ControllerSettings,
     Enforcement,
@@ -174,6 +175,7 @@ class BindingSources:
     audit: AuditLog
     recorder: BindingRecorder
     use_recorder: UseRecorder
+    streams: StreamTable
     clock: Clock
 
 
@@ -237,6 +239,8 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         wake=cluster.wake_nodes,
         boottime_ns=boottime_ns,
         followup=_followup(settings),
+        is_connected=sources.streams.is_connected,
+        ask=sources.streams.ask,
     )
     cluster.follow_pods(_observer(reconciler, reconciliation))
     granting = Granting(

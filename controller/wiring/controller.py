@@ -178,6 +178,7 @@ def assemble(
         registry=registry,
         conditions=conditions,
         instruments=instruments,
+        streams=streams,
     )
     if binding is not None:
         conditions.state.ledger_uncertainty = binding.uncertainty

@@ -16,6 +16,7 @@ from controller.placement.snapshot import Scenes, no_use
 from controller.policy import NodeMode
 from controller.recorders.binding import BindingRecorder, UseRecorder
 from controller.recorders.http import AdmissionRecorder, ExtenderRecorder, FilterRecorder
+from controller.rpc.attestation import StreamTable
 from controller.settings import ControllerSettings, ExtenderTlsSettings, Scheduling
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
@@ -59,6 +60,7 @@ def binding_webhook(
     registry: FleetRegistry,
     conditions: Conditions,
     instruments: Instruments,
+    streams: StreamTable,
 ) -> BindingParts | None:
     """None without a cluster or webhooks."""
     if cluster is None or settings.admission.tls.cert is None:
@@ -77,6 +79,7 @@ def binding_webhook(
                 instruments, conditions.audit, cluster.report_use, recorder.logged
             ),
             recorder=recorder,
+            streams=streams,
             clock=conditions.clock,
         )
     )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from controller.access import PeerUsage, Rate
+from controller.binding.asked_rounds import LEAST_NS
 from controller.fleet.directory import NodeDirectory
 from controller.fleet.quarantine import QuarantineEntries
 from controller.fleet.registry import FleetRegistry
@@ -33,7 +34,7 @@ from controller.wiring.binding import BindingParts
 from gpuwarden.clock import Clock
 from gpuwarden.identity.spiffe_id import controller_id
 from gpuwarden.identity.svid import SvidSource
-from gpuwarden.moment import NS_PER_MS, Moment
+from gpuwarden.moment import NS_PER_MS, NS_PER_S, Moment
 from gpuwarden.telemetry.metrics import Instruments
 
 _MINUTE: Final = 60.0
@@ -108,6 +109,7 @@ def attestation_service(
         now=conditions.now,
         jitter=random.SystemRandom().random,
         observer=recorder,
+        heard=_nobody_waits if binding is None else binding.reconciler.heard,
     )
 
 
@@ -179,8 +181,13 @@ def _no_pods(_node: str) -> bool:
     return False
 
 
+def _nobody_waits(_node: str) -> None:
+    """Without a ledger no release waits for a report."""
+
+
 def _peer_usage(settings: ControllerSettings) -> PeerUsage:
-    per_second = 2 / settings.attestation.interval.seconds + _SPARE_MESSAGES
+    asked = NS_PER_S / LEAST_NS
+    per_second = 2 / settings.attestation.interval.seconds + asked + _SPARE_MESSAGES
     return PeerUsage(
         openings=Rate(settings.limits.rate / _MINUTE, settings.limits.rate),
         messages=Rate(per_second, int(5 * per_second)),

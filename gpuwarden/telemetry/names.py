@@ -227,7 +227,10 @@ EVIDENCE_SECONDS = _histogram(
     buckets=FAST_BUCKETS,
 )
 CHALLENGES = _counter(
-    "challenges", _C, "Challenges issued, by cause (first, interval, failure-notice).", "cause"
+    "challenges",
+    _C,
+    "Challenges issued, by cause (first, interval, failure-notice, release).",
+    "cause",
 )
 NODES = _gauge(
     "nodes",
@@ -327,6 +330,12 @@ RESERVATION_CHANGES = _counter(
     "Reservations that this replica moved, by state (Proposed, Confirmed, Releasing, Released,"
     " Expired, Revoked, Allocated), or wrote after the ledger had lost them (Restored, Held).",
     "state",
+)
+RELEASE_SECONDS = _histogram(
+    "reservation_release",
+    _C,
+    "Seconds from a pod's end, as this replica knew of it, until it released the pod's GPU.",
+    buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 15.0, 60.0, 300.0),
 )
 RESERVATION_WRITES = _counter(
     "reservation_writes",

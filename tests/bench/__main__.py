@@ -21,6 +21,7 @@ from tests.bench import (
     filter_rows,
     ingest_rows,
     ready_rows,
+    release_rows,
 )
 from tests.bench.child import ROOT
 from tests.bench.go_peers import build_peers
@@ -44,6 +45,7 @@ def parts(folder: Path, peers: Path) -> dict[str, Callable[[], list[Row]]]:
         "core": core_rows.core_rows,
         "admission": lambda: admission_rows.admission_rows(folder, peers),
         "binding": lambda: binding_rows.binding_rows(folder),
+        "release": lambda: release_rows.release_rows(folder),
         "ingest": lambda: ingest_rows.ingest_rows(folder, peers),
         "audit": lambda: audit_rows.audit_rows(folder),
         "agent": lambda: agent_rows.agent_rows(folder, CACHE),
@@ -103,6 +105,7 @@ def keep(report: Report) -> None:
             core_rows,
             admission_rows,
             binding_rows,
+            release_rows,
             ingest_rows,
             audit_rows,
             agent_rows,

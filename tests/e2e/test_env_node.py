@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from controller.kube.nodes import ENFORCE_LABEL
+from sandbox.laptop import Pace
 from tests.e2e.lab.api import Document
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
@@ -26,6 +27,9 @@ ENFORCED, PLAIN = "env-team", "env-plain"
 OBJECTS: Final = "/apis/gpuwarden.dev/v1alpha1/gpureservations"
 ASSIGNED, RESERVATION = "gpuwarden.dev/gpu-uuids-assigned", "gpuwarden.dev/reservation-id"
 GPUS: Final = 8
+PACE: Final = Pace(interval_s=5, challenge_ttl_s=3, lease_s=15)
+"""Ordinary rounds come late enough to be told from those that a release asks for."""
+RELAYS: Final = 3
 
 
 class World:
@@ -51,6 +55,10 @@ class World:
     def records(self) -> list[str]:
         return [item["metadata"]["name"] for item in self.api.get(OBJECTS)["items"]]
 
+    def challenges(self, cause: str) -> float:
+        """How many the controller has sent for this cause."""
+        return self.controller.metric(f'gpuwarden_challenges_total{{cause="{cause}"}}') or 0
+
     def pods_of(self, label: str) -> list[str]:
         """Names of pods with the label `app`."""
         query = f"?labelSelector=app%3D{label}"
@@ -63,7 +71,9 @@ def world(lab: Lab) -> Iterator[World]:
     served = admission(lab)
     served.id_keys = lab.folder / "env-id-keys"
     served.id_keys.write_text(f"k1 {os.urandom(32).hex()}\n")
-    installation = Installation(lab, "env", admission=served, policy={"defaultMode": "env"})
+    installation = Installation(
+        lab, "env", pace=PACE, admission=served, policy={"defaultMode": "env"}
+    )
     world = World(lab, installation)
     webhooks = Webhooks(lab, served, PODS, BINDINGS)
     try:
@@ -126,6 +136,20 @@ def test_named_cards_come_in_their_order(world: World) -> None:
     name = world.enforced.create(greedy("named", {"gpu-uuids": named}))
     assert _check(world, name, 2) == named
     world.enforced.delete(name)
+
+
+def test_all_cards_go_from_pod_to_pod_without_waiting_for_ordinary_rounds(world: World) -> None:
+    """Without early challenges each release takes two ordinary ones."""
+    asked, ordinary = world.challenges("release"), 0.0
+    for number in range(RELAYS):
+        name = world.enforced.create(greedy(f"relay-{number}", {"gpu-count": str(GPUS)}))
+        _check(world, name, GPUS)
+        world.enforced.delete(name)
+        before = world.challenges("interval")
+        until("its cards are free", lambda: not world.records(), timeout_s=PATIENCE_S)
+        ordinary += world.challenges("interval") - before
+    assert world.challenges("release") - asked >= RELAYS
+    assert ordinary < 2 * RELAYS
 
 
 @pytest.mark.parametrize("kind", ["deployments", "statefulsets", "jobs"])

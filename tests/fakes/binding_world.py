@@ -126,6 +126,8 @@ class Sink:
 
     decisions: list[BindDecision] = field(default_factory=list)
     changes: list[ReservationChange] = field(default_factory=list)
+    releases: list[float] = field(default_factory=list)
+    """Seconds from a known end to the release."""
     writes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     drift: dict[DriftKind, int] = field(default_factory=dict)
@@ -143,6 +145,9 @@ class Sink:
     def changed(self, change: ReservationChange) -> None:
         self.changes.append(change)
         self.log.append(reservation_record(change))
+
+    def freed(self, seconds: float) -> None:
+        self.releases.append(seconds)
 
     def wrote(self, result: str) -> None:
         self.writes.append(result)
@@ -206,6 +211,8 @@ class Replica:
         pods = pods or world.pods
         self.denials = RecentDenials()
         self.woken: list[str] = []
+        self.asked_nodes: list[str] = []
+        """Which were challenged because a release waits for them."""
         self._world = world
         self._name = name
         self._calls = 0
@@ -238,6 +245,8 @@ class Replica:
             wake=self.woken.extend,
             boottime_ns=world.clock.boottime_ns,
             followup=Followup(),
+            is_connected=lambda _node: True,
+            ask=self.asked_nodes.append,
         )
         self.claims = Claimant(store)
         self.granting = Granting(

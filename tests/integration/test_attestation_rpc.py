@@ -135,6 +135,87 @@ async def test_bad_news_takes_trust_away_and_asks_again_at_once(world: World) ->
         assert view.acceptance.gpus[0].unhealthy == "xid 79, until the GPU is reset"
 
 
+async def test_a_node_that_is_asked_is_challenged_before_its_interval_is_over(world: World) -> None:
+    """And then a whole interval later: what is asked for takes an ordinary round's place."""
+    async with world.client() as client:
+        await client.accepted()
+        assert world.table.is_connected(NODE)
+        assert not world.table.is_connected("node-2")
+        world.table.ask("node-2")
+        asked_ns = world.boottime_ns()
+        world.table.ask(NODE)
+        await client.answer(await client.challenge())
+        verdict = await client.verdict()
+        assert verdict.outcome == pb.OUTCOME_ACCEPTED
+        assert 20_000 < verdict.next_challenge_ms <= 25_000
+        acceptance = world.registry.snapshot().nodes[NODE].acceptance
+        assert acceptance is not None
+        assert acceptance.challenge_issued_ns >= asked_ns
+    assert world.witness.challenges == ["first", "release"]
+
+
+async def test_while_a_challenge_is_open_those_who_ask_wait_for_the_next_one(world: World) -> None:
+    """An agent reads for the newest challenge only: one that reads slowly would never answer."""
+    async with world.client() as client:
+        challenge = await client.admitted()
+        for _ in range(3):
+            world.table.ask(NODE)
+            await asyncio.sleep(0.01)
+        assert world.witness.challenges == ["first"]
+        await client.answer(challenge)
+        assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
+        await client.answer(await client.challenge())
+        assert (await client.verdict()).outcome == pb.OUTCOME_ACCEPTED
+        await asyncio.sleep(0.01)
+        assert world.witness.challenges == ["first", "release"]
+
+
+async def test_a_refused_answer_closes_its_challenge_too(world: World) -> None:
+    async with world.client() as client:
+        challenge = await client.admitted()
+        world.table.ask(NODE)
+        world.audit.broken = True
+        await client.answer(challenge)
+        assert (await client.verdict()).code == "AUDIT_UNAVAILABLE"
+        await client.challenge()
+    assert world.witness.challenges == ["first", "release"]
+
+
+async def test_a_challenge_that_nobody_answers_is_open_for_its_time_to_live() -> None:
+    settings = replace(SLOW, challenge_ttl_ns=300_000_000)
+    async with World(settings) as world, world.client() as client:
+        opened_ns = world.boottime_ns()
+        await client.admitted()
+        world.table.ask(NODE)
+        await client.challenge()
+        assert world.boottime_ns() - opened_ns >= settings.challenge_ttl_ns
+    assert world.witness.challenges == ["first", "release"]
+
+
+async def test_an_ordinary_challenge_serves_those_who_ask_as_well() -> None:
+    async with World(BRISK) as world, world.client() as client:
+        await client.admitted()
+        world.table.ask(NODE)
+        await client.answer(await client.challenge())
+        await client.verdict()
+        await client.challenge()
+    assert world.witness.challenges[:3] == ["first", "interval", "interval"]
+
+
+async def test_accepted_evidence_is_announced_once_the_fleet_has_it(world: World) -> None:
+    states: list[tuple[str, NodeState | None]] = []
+    world.service.heard = lambda node: states.append((node, world.state(node)))
+    world.audit.broken = True
+    async with world.client() as client:
+        await client.answer(await client.admitted())
+        await client.verdict()
+    assert states == []
+    world.audit.broken = False
+    async with world.client() as client:
+        await client.accepted()
+    assert states == [(NODE, NodeState.ELIGIBLE)]
+
+
 async def test_the_spare_nonce_serves_once(world: World) -> None:
     async with world.client() as client:
         challenge = await client.admitted()

@@ -72,7 +72,7 @@ SUBJECTS: Final = (
     Subject(
         "controller/binding",
         ("tests/unit/controller/binding",),
-        modules=("decision", "reconciliation", "records", "request", "use"),
+        modules=("asked_rounds", "decision", "reconciliation", "records", "request", "use"),
     ),
     Subject("controller/admission", ("tests/unit/controller/admission",)),
 )

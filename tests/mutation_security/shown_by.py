@@ -42,6 +42,7 @@ LIKE_THE_BINDING_WEBHOOK: Final = "tests/unit/controller/binding/test_decision_l
 WITHOUT_RECORD: Final = "tests/unit/controller/binding/test_decision_like_filter.py"
 EARLY: Final = "tests/unit/controller/binding/test_webhook_early_reservation.py"
 BINDING_DECISION: Final = "tests/unit/controller/binding/test_decision.py"
+ASKED: Final = "tests/unit/controller/binding/test_asked_rounds.py"
 SETTLEMENT: Final = "tests/unit/controller/binding/test_reconciliation.py"
 SETTLED: Final = "tests/unit/controller/ledger/test_release.py"
 RELEASE: Final = "tests/unit/controller/ledger/test_release.py"

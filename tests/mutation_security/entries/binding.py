@@ -4,6 +4,7 @@ from typing import Final
 
 from tests.mutation_security.security_mutation import Edit, SecurityMutation, one
 from tests.mutation_security.shown_by import (
+    ASKED,
     BINDING_DECISION,
     BINDING_WEBHOOK,
     EARLY,
@@ -131,6 +132,21 @@ ENTRIES: Final = (
         "            if not await self._is_there(holder.pod):",
         "            if False:",
         f"{EARLY}::test_the_owner_of_a_pod_over_its_quota_gets_no_second_gpu",
+    ),
+    one(
+        "asked-rounds-of-a-node",
+        "controller/binding/asked_rounds.py",
+        "        pause_ns = LEAST_NS\n",
+        "        pause_ns = 0\n",
+        f"{ASKED}::test_pods_that_start_and_end_all_the_time_make_two_rounds_a_second",
+    ),
+    one(
+        "asked-rounds-of-the-fleet",
+        "controller/binding/asked_rounds.py",
+        "if turn_ns <= now_ns][: self._room(now_ns)]",
+        "if turn_ns <= now_ns]",
+        f"{ASKED}::test_no_more_than_a_hundred_are_asked_at_once_and_in_each_second",
+        f"{ASKED}::test_a_thousand_nodes_have_their_two_rounds_in_twenty_seconds",
     ),
     one(
         "early-may-still-come",

@@ -7,6 +7,13 @@ from tests.mutation_security.shown_by import CALLS, FLEET_RPC, HOSTILE, RPC
 
 ENTRIES: Final = (
     one(
+        "asked-while-open",
+        "controller/rpc/attestation.py",
+        "        return min(self._next_ns, self._challenges.open_until_ns)\n",
+        "        return 0\n",
+        f"{RPC}::test_while_a_challenge_is_open_those_who_ask_wait_for_the_next_one",
+    ),
+    one(
         "rpc-unknown-fields",
         "controller/rpc/strict_messages.py",
         "if isinstance(message, Message) and _drop_unknown(message) and method.startswith(_OWN):",

@@ -1,5 +1,8 @@
 """Reservations are seen through: by the watch, by requeues, by reports, against a failing world."""
 
+import asyncio
+from typing import Any
+
 from controller.binding.reconciler import StartupReconciler
 from controller.ledger.record import HolderState
 from controller.ledger.release import DriftKind, NodeGone
@@ -8,6 +11,7 @@ from gpuwarden.evidence.model import GpuProcess
 from gpuwarden.reasons import ReasonCode
 from tests.builders.bindings import NODE
 from tests.fakes.binding_world import BindingWorld, Replica
+from tests.fakes.eventually import eventually
 from tests.fakes.ledger_store import FaultyLedgerStore, MemoryLedgerStore
 
 GPU = f"GPU-{NODE}-0"
@@ -51,6 +55,129 @@ async def test_from_the_binding_to_the_release() -> None:
     assert (released.state, released.evidence) == (HolderState.RELEASED, "e" * 64)
     assert world.lands(world.pod("next"), await me.bind("next"))
     assert set(me.sink.writes) == {"written"}
+
+
+async def test_an_end_is_followed_up_as_its_node_answers() -> None:
+    """No second is waited for: the next whole round is an hour away."""
+    world = BindingWorld(1, 1)
+    me = await world.replica()
+    name = await bound(world, me)
+    assert me.asked_nodes == []
+    whole_rounds = me.reconciler._rounds
+    following = asyncio.create_task(me.reconciler.follow(3600))
+
+    async def begun() -> bool | None:
+        return me.reconciler._rounds > whole_rounds or None
+
+    await eventually(begun, "the first whole round is over")
+    try:
+        world.clock.advance(1)
+        end(world, name)
+        me.reconciler.pod_changed(f"uid-{name}", gone=False)
+        for count in (1, 2):
+
+            async def asked(count: int = count) -> bool | None:
+                return me.asked_nodes == [NODE] * count or None
+
+            await eventually(asked, f"asked {count} times")
+            world.report()
+            world.clock.advance(1)
+            me.reconciler.heard(NODE)
+
+        async def free() -> bool | None:
+            return world.states() == {} or None
+
+        await eventually(free, "two reports have shown the end")
+    finally:
+        following.cancel()
+    assert me.asked_nodes == [NODE] * 2
+    assert me.sink.releases == [4.0]
+
+
+async def test_a_node_without_an_answer_is_asked_again() -> None:
+    world = BindingWorld(1)
+    me = await world.replica()
+    name = await bound(world, me)
+    following = asyncio.create_task(me.reconciler.follow(3600))
+    try:
+        world.clock.advance(1)
+        end(world, name)
+        me.reconciler.pod_changed(f"uid-{name}", gone=False)
+
+        async def asked_once() -> bool | None:
+            return len(me.asked_nodes) == 1 or None
+
+        await eventually(asked_once, "asked")
+        world.report(GpuProcess(GPU, 7, f"uid-{name}"), after_s=0.2)
+        me.reconciler.heard(NODE)
+
+        async def waits() -> int | None:
+            return me.reconciler._asked.next_ns
+
+        next_ns = await eventually(waits, "the answer was counted, and its next turn is set")
+        assert next_ns > world.clock.boottime_ns()
+        world.clock.advance(1)
+
+        async def asked_again() -> bool | None:
+            return len(me.asked_nodes) == 2 or None
+
+        await eventually(asked_again, "asked in its turn, though nothing was heard")
+    finally:
+        following.cancel()
+    assert world.states() == {GPU: ["Releasing"]}
+
+
+async def test_a_node_that_is_not_connected_is_not_asked() -> None:
+    world = BindingWorld(1)
+    me = await world.replica()
+    me.reconciler.is_connected = lambda node: node != NODE
+    name = await bound(world, me)
+    world.clock.advance(1)
+    end(world, name)
+    me.reconciler.pod_changed(f"uid-{name}", gone=False)
+    await me.reconciler.round()
+    await me.reconciler.round()
+    assert list(me.reconciler.followup.awaited) == [NODE]
+    assert me.asked_nodes == []
+    me.reconciler.is_connected = lambda node: node == NODE
+    await me.reconciler.round()
+    assert me.asked_nodes == [NODE]
+
+
+async def test_reports_that_nobody_waits_for_wake_nobody() -> None:
+    world = BindingWorld(1)
+    me = await world.replica()
+    await bound(world, me)
+    me.reconciler.heard(NODE)
+    assert not me.reconciler._news.is_set()
+
+
+async def test_rounds_between_whole_ones_compare_nothing() -> None:
+    """However often nodes answer, the whole ledger is compared every ten seconds."""
+    world = BindingWorld(1)
+    me = await world.replica()
+    compared: list[int | None] = []
+
+    async def compare(live: Any, listed_ns: int | None) -> None:
+        del live
+        compared.append(listed_ns)
+
+    me.reconciliation.reconcile = compare  # type: ignore[method-assign] # counts
+    await _rounds(me, 9, is_whole=True)
+    await _rounds(me, 30, is_whole=False)
+    assert compared == []
+    await _rounds(me, 1, is_whole=True)
+    assert len(compared) == 1
+    await _rounds(me, 5, is_whole=False)
+    await _rounds(me, 9, is_whole=True)
+    assert len(compared) == 1
+    await _rounds(me, 1, is_whole=True)
+    assert len(compared) == 2
+
+
+async def _rounds(me: Replica, count: int, *, is_whole: bool) -> None:
+    for _ in range(count):
+        await me.reconciler.round(is_whole=is_whole)
 
 
 async def test_a_deleted_pod_is_believed_gone_once_it_was_seen_to_go() -> None:

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from controller.binding.asked_rounds import AwaitedReport
 from controller.binding.reconciliation import (
     Action,
     Apart,
@@ -289,6 +290,92 @@ def test_pods_matter_on_nodes_where_something_is_being_released() -> None:
     calm = World((in_state(HolderState.CONFIRMED),), {"uid-0": BOUND})
     calm.steps()
     assert calm.followup.releasing_nodes == frozenset()
+
+
+def test_a_node_s_report_is_awaited_until_it_has_shown_the_end_twice() -> None:
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": ENDED})
+    assert world.followup.awaited == {}
+    world.steps()
+    assert world.followup.awaited == {"gpu-1": AwaitedReport(1_000 * S, 0, is_half_shown=False)}
+    world.report("uid-0", asked_s=1_001)
+    world.later(2).steps()
+    asked_ns = 1_001 * S
+    assert world.followup.awaited == {"gpu-1": AwaitedReport(1_000 * S, asked_ns, False)}
+    world.report(asked_s=1_002)
+    world.later(2).steps()
+    asked_ns = 1_002 * S
+    assert world.followup.awaited == {"gpu-1": AwaitedReport(1_000 * S, asked_ns, True)}
+    world.report(asked_s=1_003)
+    world.later(2).steps()
+    assert world.followup.awaited == {}
+    assert world.followup.releasing_nodes == {"gpu-1"}
+
+
+def test_of_several_ends_the_last_one_counts_and_any_that_is_half_shown() -> None:
+    first = in_state(HolderState.RELEASING)
+    second = record(
+        holder("GPU-b", pod=OTHER_POD, reservation="v1.k.uid-9", state=HolderState.RELEASING),
+        gpu="GPU-b",
+    )
+    world = World((first,), {"uid-0": ENDED, OTHER_POD.uid or "": ENDED})
+    world.steps()
+    world.report(asked_s=1_001)
+    world.records = (first, second)
+    world.later(5).steps()
+    asked_ns = 1_001 * S
+    assert world.followup.awaited == {"gpu-1": AwaitedReport(1_005 * S, asked_ns, True)}
+
+
+def test_nothing_is_awaited_from_a_node_whose_pod_may_live() -> None:
+    """Its reports would prove nothing."""
+    world = World((in_state(HolderState.RELEASING),), {"uid-0": BOUND})
+    world.steps()
+    assert world.followup.awaited == {}
+    world.pods["uid-0"] = None
+    world.steps()
+    assert world.followup.awaited == {}
+    attempts = World(attempt(), {"uid-0": ENDED})
+    attempts.steps()
+    assert attempts.followup.awaited == {}
+
+
+def test_a_release_says_when_its_pod_had_ended() -> None:
+    world = World((in_state(HolderState.CONFIRMED),), {"uid-0": ENDED})
+    (begun,) = world.steps()
+    assert isinstance(begun, Rewrite)
+    assert begun.ended_ns is None
+    world.records = (in_state(HolderState.RELEASING),)
+    world.later(3).steps()
+    world.report(asked_s=1_004)
+    assert world.later(1).steps() == ()
+    world.report(asked_s=1_005)
+    (released,) = world.later(1).steps()
+    assert isinstance(released, Rewrite)
+    assert released.ended_ns == 1_003 * S
+
+
+def test_between_whole_rounds_no_turn_is_taken() -> None:
+    records = tuple(
+        record(
+            holder(f"GPU-{x}", reservation=f"v1.k.{x}", state=HolderState.CONFIRMED), gpu=f"GPU-{x}"
+        )
+        for x in "abc"
+    )
+    world = World(records, {"uid-0": ENDED})
+    world.followup = Followup(in_turn=2)
+    around = Around(
+        LedgerSnapshot.of(Entry(x, "1") for x in records),
+        lambda _pod: ENDED,
+        world.reports.get,
+        world.gone.get,
+        world.now_ns,
+    )
+    assert world.followup.steps(around, in_turn=False) == ()
+    first = _gpus(world.followup.steps(around))
+    assert world.followup.steps(around, in_turn=False) == ()
+    rest = _gpus(world.followup.steps(around))
+    assert (len(first), len(rest)) == (2, 1)
+    assert sorted((*first, *rest)) == ["GPU-a", "GPU-b", "GPU-c"]
 
 
 def test_a_pod_that_lives_after_all_is_not_released() -> None:

@@ -191,6 +191,15 @@ def test_each_gpu_of_a_reservation_gets_its_own_end() -> None:
     ]
 
 
+def test_how_long_releases_take_is_measured() -> None:
+    told = Told()
+    for seconds in (0.9, 2.5, 4.0):
+        told.recorder.freed(seconds)
+    assert told.metric("reservation_release_seconds_sum") == 7.4
+    assert told.metric("reservation_release_seconds_bucket", le="1.0") == 1
+    assert told.metric("reservation_release_seconds_bucket", le="3.0") == 2
+
+
 def test_an_order_of_an_operator_is_counted() -> None:
     told = Told()
     order = ReleaseOrder("GPU-a", "v1.k.x", "burnt", "ann")

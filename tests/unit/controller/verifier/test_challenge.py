@@ -171,6 +171,21 @@ def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
     assert store.pop(answer(challenges[1]), BOOTTIME_NS)[1] == challenges[1]
 
 
+def test_the_newest_challenge_is_open_until_it_is_answered() -> None:
+    first, second = issued(1), issued(2, BOOTTIME_NS + 7)
+    store = ChallengeStore()
+    assert store.open_until_ns == 0
+    store = store.issue(first)
+    assert store.open_until_ns == BOOTTIME_NS + TTL
+    store = store.issue(second)
+    assert store.open_until_ns == BOOTTIME_NS + 7 + TTL
+    store, _ = store.pop(answer(first), BOOTTIME_NS)
+    store, _ = store.pop(answer(second, spare=True), BOOTTIME_NS)
+    assert store.open_until_ns == BOOTTIME_NS + 7 + TTL
+    store, _ = store.pop(answer(second), BOOTTIME_NS)
+    assert store.open_until_ns == 0
+
+
 def test_a_type_that_nobody_knows_is_no_way_to_try_a_nonce_twice() -> None:
     challenge = issued()
     strange = replace(answer(challenge), payload_type="x")

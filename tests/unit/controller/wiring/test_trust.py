@@ -1,14 +1,24 @@
-"""The SPIRE part of a controller: what its settings make of it, and whose clock it believes."""
+"""SPIRE and the agents' streams: what the settings make of them, and whose clock is believed."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+from controller.binding.asked_rounds import LEAST_NS
 from controller.operations.readiness import ClockAnchor
 from controller.recorders.trust import SpireRecorder
+from controller.rpc.attestation import AttestationService, StreamTable
 from controller.settings import ControllerSettings
 from controller.spire.facts import LiveSpireFacts, no_spire_server
 from controller.verifier.context import NoSpire
-from controller.wiring.trust import SpireConfirmation, believed_moment, spire_confirmation
+from controller.verifier.verifier import Verifier
+from controller.wiring.trust import (
+    SpireConfirmation,
+    attestation_service,
+    believed_moment,
+    spire_confirmation,
+    verifier_settings,
+)
 from gpuwarden.settings.loader import CONTROLLER as CONTROLLER_CONFIG
 from gpuwarden.settings.loader import Inputs, load
 from gpuwarden.telemetry.metrics import Instruments
@@ -35,6 +45,35 @@ def parts(**changes: Any) -> SpireConfirmation:
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), S)
     recorder = SpireRecorder(Instruments(Process.CONTROLLER, "test"), RecordingAudit())
     return spire_confirmation(settings(**changes), FakeSvidSource(), clock, anchor, recorder)
+
+
+def service(binding: Any) -> AttestationService:
+    anything: Any = SimpleNamespace(svids=None, audit=None, known=None, now=None)
+    return attestation_service(
+        settings(),
+        anything,
+        Verifier(verifier_settings(settings())),
+        anything,
+        recorder=anything,
+        table=StreamTable(),
+        binding=binding,
+    )
+
+
+def test_who_follows_releases_up_hears_of_accepted_evidence() -> None:
+    heard: list[str] = []
+    reconciler = SimpleNamespace(heard=heard.append, releases_on=lambda _node: False)
+    service(SimpleNamespace(reconciler=reconciler)).heard("node-1")
+    assert heard == ["node-1"]
+    service(None).heard("node-1")
+    assert heard == ["node-1"]
+
+
+def test_a_node_that_is_asked_without_end_is_not_cut_off_and_may_report_failures_besides() -> None:
+    """Each time a notice is sent, too, and the challenge that follows it is answered."""
+    usage = service(None).usage
+    moments = [number * LEAST_NS for number in range(1200) for _ in range(3)]
+    assert {usage.message("agent", now_ns) for now_ns in moments} == {None}
 
 
 async def test_without_a_server_nothing_is_asked() -> None:
