@@ -107,6 +107,7 @@ ALLOWED_CALLERS: Final[Mapping[str, frozenset[CallerKind]]] = MappingProxyType(
         f"{_OPERATOR}/ReleaseGpu": _OPERATORS,
         f"{_PLACEMENT}/ListReservations": _READERS,
         f"{_PLACEMENT}/ExplainPod": _READERS,
+        f"{_PLACEMENT}/CheckProtection": _READERS,
         f"{_SUPPORT}/Collect": _READERS,
         f"{_HEALTH}/Check": _KNOWN,
         f"{_HEALTH}/List": _KNOWN,

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
+from controller.admission.eviction import Evictions
 from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage
 from controller.fleet.enrollment import EnrolledGpu, QuarantineEntry
@@ -391,6 +392,28 @@ def _age_s(made_at: str, wall_ns: int) -> int:
     except ValueError:
         return 0
     return min(max(wall_ns // NS_PER_S - int(made_s), 0), _U32)
+
+
+# --- pods that the taint of managed nodes evicts, in the order of their keys
+
+
+def eviction_page(
+    found: Evictions, after: str, limit: int
+) -> placement_pb2.CheckProtectionResponse:
+    """At most `limit` pods behind the key `after`, and where the next page begins."""
+    left = (pod for pod in found.pods if pod.key > after)
+    first = heapq.nsmallest(limit + 1, left, key=lambda x: x.key)
+    shown = first[:limit]
+    return placement_pb2.CheckProtectionResponse(
+        nodes=found.nodes,
+        pods=[
+            placement_pb2.EvictedPod(
+                node=x.node, namespace=x.namespace, name=x.name, after_s=min(x.after_s, _U32)
+            )
+            for x in shown
+        ],
+        next_after=shown[-1].key if len(first) > limit else "",
+    )
 
 
 # --- allocation trace of one pod

@@ -142,10 +142,11 @@ def _is_tolerated(taint: Taint, pod: AdmittedPod, ours: OurToleration) -> bool:
             return False
         if ours is OurToleration.INJECTED and taint.effect == MANAGED_EFFECT:
             return True
-    return any(_tolerates(each, taint) for each in pod.spec.tolerations or ())
+    return any(tolerates(each, taint) for each in pod.spec.tolerations or ())
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether it matches the taint, for however long."""
     if toleration.effect not in {None, "", taint.effect}:
         return False
     if not toleration.key:

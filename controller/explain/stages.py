@@ -12,7 +12,7 @@ from typing import Final
 
 from controller.explain.pod_document import PodDocument
 from controller.fleet.view import Acceptance, NodeState, NodeView
-from controller.ledger.record import Holder, Origin, key_of
+from controller.ledger.record import Holder, HolderState, Origin, key_of
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.placement.keys import ATTESTATION_HASH, RESERVATION_ID
 from controller.placement.requirements import Requirements, RequirementsInvalid, describe
@@ -257,7 +257,7 @@ def bound(case: Case) -> Stage:
 
 
 def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
-    if case.is_authentic is False:
+    if case.is_authentic is False and not _is_on_record(case, pod):
         yield "gpuwarden did not issue the reservation id on the pod for this pod, node and GPUs"
     if any(entry.record.node != pod.node for entry, _ in case.parts):
         yield f"it is reserved on {case.parts[0][0].record.node}"
@@ -267,12 +267,24 @@ def _against_binding(case: Case, pod: PodDocument) -> Iterable[str]:
         yield "it is bound without the reservation id"
 
 
+def _is_on_record(case: Case, pod: PodDocument) -> bool:
+    """Whether the ledger has just what the pod says: its key may be lost, and the record is not."""
+    return bool(case.parts) and all(
+        (entry.record.node, part.reservation) == (pod.node, pod.annotations.get(RESERVATION_ID))
+        and keys_of(part.gpus) == keys_of(case.assigned)
+        and part.state is HolderState.CONFIRMED
+        for entry, part in case.parts
+    )
+
+
 def _said_of_binding(case: Case, pod: PodDocument) -> Iterable[str]:
     if case.allowed is not None:
         seq, at = case.allowed.seq, case.allowed.ts
         yield f"the binding webhook allowed it at {at}, by the evidence shown here: record {seq}"
     if case.is_authentic:
         yield "gpuwarden issued its reservation id for this pod, node and GPUs"
+    elif case.is_authentic is False and _is_on_record(case, pod):
+        yield "its reservation id is by no key of admission.idKeys; the ledger has just this one"
     was = pod.annotations.get(ATTESTATION_HASH)
     accepted = None if case.node is None else case.node.acceptance
     if was and accepted is not None and was != accepted.attestation_hash:

@@ -3,12 +3,13 @@
 Must not decide about a pod: it answers and does what it is asked for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 from controller.access import FoundPod
+from controller.admission.eviction import EvictedPod, evicted_after_s
 from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.binding.request import BoundPod, PodsUnavailableError, StoredPod
 from controller.kube.cache import Cache, Change
@@ -62,6 +63,8 @@ class KnownPod:
     """The reservation that it carries once it is bound; nobody has checked the id yet."""
     needs: Requirements | RequirementsInvalid | None = None
     """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
+    evicted_after_s: int | None = None
+    """How long after its node was given the taint of managed nodes it goes; None where it stays."""
     static_uid: str = ""
     """The UID that its node knows a static pod by: that of the API server's copy is another one.
     Empty for other pods."""
@@ -85,6 +88,7 @@ def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
             waiting=None if node or has_ended else pod,
             held=_held(found, node, pod, asked.needs),
             needs=asked.needs if node and asked.may_count and not has_ended else None,
+            evicted_after_s=evicted_after_s(pod) if node and not has_ended else None,
             static_uid=pod.annotations.get(_MIRROR, ""),
         )
 
@@ -276,11 +280,24 @@ class ClusterPods:
 
     def known(self, namespace: str, name: str) -> StoredPod | None:
         """From the cache; None where it has none or is too old to be relied on."""
-        fresh_at_ns = self._cache.fresh_at_ns
-        if fresh_at_ns is None or self._clock.boottime_ns() - fresh_at_ns >= _RELIED_ON_NS:
+        if not self._is_relied_on():
             return None
         entry = self._cache.objects.get(f"{namespace}/{name}")
         return None if entry is None else _stored(entry)
+
+    def evicted(self, nodes: Collection[str]) -> tuple[EvictedPod, ...]:
+        """Pods of these nodes that the taint of managed nodes evicts; on any thread.
+
+        Raises PodsUnavailableError.
+        """
+        if not self._is_relied_on():
+            raise PodsUnavailableError("the pods were not read lately")
+        pods = (entry.value for entry in self._cache.objects.values())
+        return tuple(
+            EvictedPod(pod.node, pod.namespace, pod.name, pod.evicted_after_s)
+            for pod in pods
+            if pod.evicted_after_s is not None and pod.node in nodes
+        )
 
     async def read(self, namespace: str, name: str) -> StoredPod | None:
         """At its newest; None where there is none. Raises PodsUnavailableError."""
@@ -332,6 +349,10 @@ class ClusterPods:
                 return PodGone()
             raise PodsUnavailableError(str(error)) from None
         return _seen(entry.value) if entry.uid == pod.uid else PodGone()
+
+    def _is_relied_on(self) -> bool:
+        fresh_at_ns = self._cache.fresh_at_ns
+        return fresh_at_ns is not None and self._clock.boottime_ns() - fresh_at_ns < _RELIED_ON_NS
 
     def _index(self, key: str, old: LivePod | None, new: LivePod | None) -> None:
         if old is not None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, NoReturn
 
 from controller.access import present_caller
+from controller.admission.eviction import Evictions
 from controller.binding.operator_release import ReleaseService
 from controller.binding.records import ReleaseOrder
 from controller.explain.pod import AllocationTrace
@@ -19,6 +20,7 @@ from controller.messages import (
     ReservationQuery,
     change_messages,
     enrollment_message,
+    eviction_page,
     reservation_page,
     trace_message,
 )
@@ -44,6 +46,8 @@ NO_LEDGER: Final = "this controller reserves nothing: it has no cluster, or no a
 NO_PODS: Final = "this controller has no Kubernetes API to ask, and knows no pods"
 _UNREAD: Final = "the ledger was not read lately"
 _MAX_CHARS: Final = 253
+_MAX_KEY_CHARS: Final = 3 * _MAX_CHARS + 2
+"""Of node, namespace and pod."""
 AT_ONCE: Final = 4
 """Answers that are made at a time, of all callers; others wait as long as they like."""
 
@@ -57,14 +61,16 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         clock: Clock,
         *,
         about: Callable[[str, str], Awaitable[AllocationTrace | Refusal]] | None = None,
+        evicted: Callable[[str], Awaitable[Evictions | Refusal]] | None = None,
     ) -> None:
         """`ledger` is None where nothing is reserved.
 
-        `about` gives what is known of the pod of a namespace and name; None without a Kubernetes
-        API.
+        `about` gives what is known of the pod of a namespace and name, `evicted` what the taint of
+        managed nodes evicts from a node, or from all; None without a Kubernetes API.
         """
         self._ledger = ledger
         self._about = about
+        self._evicted = evicted
         self._clock = clock
         self._few = asyncio.Semaphore(AT_ONCE)
 
@@ -75,12 +81,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         for field, text in (("node", request.node), ("namespace", request.namespace)):
             if text:
                 await _demand_name(context, field, text)
-        if request.limit > MAX_RESERVATIONS:
-            await reject_field(
-                context, "limit", f"limit is {request.limit}, expected 1 to {MAX_RESERVATIONS}"
-            )
-        if len(request.after) > _MAX_CHARS:
-            await reject_field(context, "after", f"after: expected at most {_MAX_CHARS} characters")
+        await _demand_page(context, request.limit, request.after, _MAX_CHARS)
         wanted = ReservationQuery(
             request.node, request.namespace, request.after, request.limit or MAX_RESERVATIONS
         )
@@ -102,6 +103,22 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             await abort_with(context, found, field="name")
         return trace_message(found, self._clock.wall_ns())
 
+    async def CheckProtection(  # noqa: N802 - same
+        self, request: placement_pb2.CheckProtectionRequest, context: Context
+    ) -> placement_pb2.CheckProtectionResponse:
+        """One page; NODE_UNKNOWN for a node that the cluster lacks."""
+        if request.node:
+            await _demand_name(context, "node", request.node)
+        await _demand_page(context, request.limit, request.after, _MAX_KEY_CHARS)
+        if self._evicted is None:
+            await abort_with(context, Refusal(ReasonCode.POD_UNKNOWN, NO_PODS))
+        async with self._few:
+            found = await self._evicted(request.node)
+            if isinstance(found, Refusal):
+                await abort_with(context, found, field="node")
+            limit = request.limit or MAX_RESERVATIONS
+            return await asyncio.to_thread(eviction_page, found, request.after, limit)
+
     async def _read_ledger(self, context: Context) -> LedgerSnapshot:
         if self._ledger is None:
             await abort_with(context, Refusal(ReasonCode.LEDGER_UNAVAILABLE, NO_LEDGER))
@@ -114,6 +131,14 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
 async def _demand_name(context: Context, field: str, text: str) -> None:
     if not is_node_name(text):
         await reject_field(context, field, f"{field} is {text[:80]!a}, expected an RFC 1123 name")
+
+
+async def _demand_page(context: Context, limit: int, after: str, longest: int) -> None:
+    if limit > MAX_RESERVATIONS:
+        text = f"limit is {limit}, expected 1 to {MAX_RESERVATIONS}"
+        await reject_field(context, "limit", text)
+    if len(after) > longest:
+        await reject_field(context, "after", f"after: expected at most {longest} characters")
 
 
 # --- acts of operators

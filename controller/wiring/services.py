@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from controller.audit.reading import records_about
 from controller.binding.request import BoundPods
+from controller.explain.protection import ProtectionQuery
 from controller.explain.query import PodQuery
 from controller.fleet.view import GpuView, NodeView
 from controller.ledger.store import LedgerSnapshot
@@ -88,7 +89,7 @@ def placement_service(
     fleet: KnownFleet,
     clock: Clock,
 ) -> PlacementServicer:
-    """Reservations, and with a cluster the allocation trace of one pod."""
+    """Reservations, and with a cluster the allocation trace of one pod, and who is evicted."""
     ledger = None if binding is None else binding.store.snapshot
     if cluster is None:
         return PlacementServicer(ledger, clock)
@@ -103,7 +104,10 @@ def placement_service(
         name_of=partial(_name_of, cluster.bound_pods),
         report_only=is_report_only(settings),
     )
-    return PlacementServicer(ledger, clock, about=query.about)
+    evicted = ProtectionQuery(
+        pods=cluster.pods.evicted, directory=cluster.nodes.snapshot, fleet=fleet.snapshot
+    )
+    return PlacementServicer(ledger, clock, about=query.about, evicted=evicted.about)
 
 
 def _name_of(pods: BoundPods, uid: str) -> str:

@@ -23,6 +23,7 @@ _GROUPS: Final = {
     "node": "Show one node; accept, quarantine or release it.",
     "reservation": "Release a reserved GPU.",
     "class": "List, show and compare attestation classes.",
+    "protection": "Check what protecting GPU nodes would do.",
     "explain": "Explain why a node or a pod is in its state.",
     "audit": "Verify audit logs; needs no controller.",
     "config": "Print and check the configuration of agent and controller; needs no controller.",
@@ -106,6 +107,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "classes:diff_",
         "Show where two classes differ; exits with 3 if they do.",
         "gpuwarden class diff 123c1510 9f86d081",
+    ),
+    "protection check": Command(
+        "protection:check",
+        "List the pods that the taint of managed nodes evicts; exits with 3 if there are any.",
+        "gpuwarden protection check gpu-a1",
+        "Run it before you set the taint gpuwarden.dev/managed:NoExecute. Looks at the pods that"
+        " are bound now: what is created later is not known.",
     ),
     "explain node": Command(
         "explain:node",

@@ -160,6 +160,18 @@ class Client:
                 return found
             after = page.next_after
 
+    async def evicted(self, node: str) -> tuple[int, list[place.EvictedPod]]:
+        """Number of nodes, and their pods that protection evicts; page by page."""
+        found: list[place.EvictedPod] = []
+        after = ""
+        while True:
+            request = place.CheckProtectionRequest(node=node, after=after)
+            page = await self._answer(self._placement.CheckProtection, request)
+            found += page.pods
+            if page.next_after <= after:
+                return page.nodes, found
+            after = page.next_after
+
     async def account(self, namespace: str, name: str) -> place.ExplainPodResponse:
         """What a pod required, and the GPUs that it got."""
         request = place.ExplainPodRequest(namespace=namespace, name=name)

@@ -23,7 +23,7 @@ MEANING: Final = {
     ExitCode.ERROR: "error; the message says why",
     ExitCode.USAGE: "invalid arguments or configuration",
     ExitCode.FINDING: "finding: a broken log, no node that fits, classes that differ,"
-    " a pod that does not have what was reserved",
+    " a pod that does not have what was reserved, pods that would be evicted",
     ExitCode.NOT_AUTHORISED: "not authorised: the controller refuses this caller",
     ExitCode.NOT_REACHABLE: "not reachable: no controller answers, or not the expected one",
     ExitCode.NOT_KEPT: "not kept: evidence that was not archived, since nothing was granted by it",

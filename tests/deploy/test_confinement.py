@@ -217,8 +217,12 @@ PRODUCT = {*ALWAYS, "enableServiceLinks", "terminationGracePeriodSeconds"}
             "gpuwarden-agent",
             {*PRODUCT, "automountServiceAccountToken", "hostPID", "nodeSelector", "tolerations"},
         ),
-        ("StatefulSet", "gpuwarden-controller", {*PRODUCT, "topologySpreadConstraints"}),
-        ("Deployment", "gpuwarden-scheduler", {*ALWAYS, "affinity"}),
+        (
+            "StatefulSet",
+            "gpuwarden-controller",
+            {*PRODUCT, "affinity", "tolerations", "topologySpreadConstraints"},
+        ),
+        ("Deployment", "gpuwarden-scheduler", {*ALWAYS, "affinity", "tolerations"}),
     ],
 )
 def test_a_pod_has_no_other_settings(kind: str, name: str, keys: set[str]) -> None:

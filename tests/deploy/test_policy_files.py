@@ -1,6 +1,7 @@
 """The admission policies name the keys, the taint, the label and the codes that the code does."""
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.admission.eviction import evicted_after_s
+from controller.admission.pod import decode_admitted
 from controller.kube.nodes import ENFORCE_LABEL
 from controller.placement.keys import (
     LABEL_PREFIXES,
@@ -98,6 +101,52 @@ def test_the_label_and_the_taint_are_those_of_the_code() -> None:
     for policy in ("devices", "bindings", "enforcement", "protection"):
         assert ENFORCE_LABEL in text(policy)
     assert f"'{MANAGED_TAINT}'" in variable("protection", "tolerates")
+
+
+def test_gpuwarden_s_own_pods_stay_on_a_node_that_is_given_the_taint() -> None:
+    deploy = FOLDER.parent
+    files = (
+        deploy / "kustomize/base/controller.yaml",
+        deploy / "kustomize/base/agent.yaml",
+        deploy / "scheduler/deployment.yaml",
+        deploy / "spire/toleration.yaml",
+    )
+    found = [x for file in files for x in yaml.safe_load_all(file.read_text())]
+    templates = [x["spec"]["template"] for x in found if "template" in x.get("spec", {})]
+    assert len(templates) == len(files)
+    for template in templates:
+        spec = {"containers": [{"name": "c"}], **template["spec"]}
+        pod = decode_admitted(json.dumps({"metadata": {"name": "p"}, "spec": spec}).encode())
+        assert evicted_after_s(pod) is None, template
+
+
+def test_the_page_gives_infrastructure_the_same_toleration() -> None:
+    page = (FOLDER.parents[1] / "docs" / "policies.md").read_text()
+    (given,) = re.findall(r"^```yaml\n(tolerations:.*?)^```", page, re.MULTILINE | re.DOTALL)
+    patch = yaml.safe_load((FOLDER.parent / "spire" / "toleration.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    assert yaml.safe_load(given)["tolerations"] == spec["tolerations"]
+
+
+def test_controllers_and_schedulers_prefer_other_nodes_than_those_of_the_agents() -> None:
+    deploy = FOLDER.parent
+    (agents,) = (
+        x["spec"]["template"]["spec"]["nodeSelector"]
+        for x in yaml.safe_load_all((deploy / "kustomize/base/agent.yaml").read_text())
+        if x["kind"] == "DaemonSet"
+    )
+    for file in ("kustomize/base/controller.yaml", "scheduler/deployment.yaml"):
+        (spec,) = (
+            x["spec"]["template"]["spec"]
+            for x in yaml.safe_load_all((deploy / file).read_text())
+            if "template" in x.get("spec", {})
+        )
+        affinity = spec["affinity"]["nodeAffinity"]
+        (preferred,) = affinity.pop("preferredDuringSchedulingIgnoredDuringExecution")
+        assert not affinity  # where there are GPU nodes only, they run there
+        (expression,) = preferred["preference"]["matchExpressions"]
+        assert expression["operator"] == "NotIn"
+        assert {expression["key"]: expression["values"][0]}.items() <= agents.items()
 
 
 def test_the_cluster_s_own_namespaces_are_the_same_everywhere() -> None:

@@ -21,6 +21,7 @@ from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.pods import Namespace
 from tests.e2e.lab.waiting import until
 from tests.e2e.product.cards import PATIENCE_S, Cards, forget_cards, greedy, seen
+from tests.e2e.product.command_line import asked
 from tests.e2e.product.controller import Admission
 from tests.e2e.product.installation import Installation, apply
 from tests.e2e.product.namespaces import create_namespace, remove_namespace
@@ -93,6 +94,19 @@ class World:
         self.enforced.delete(name)
         until("the card is free", lambda: not self.api.get(OBJECTS)["items"], timeout_s=PATIENCE_S)
         return annotations[GIVEN], annotations.get(LIMIT)
+
+    def checked(self, name: str) -> set[str]:
+        """`gpuwarden protection check`, once it knows the pod; none before."""
+        (controller,) = self.gpuwarden.controllers
+        _, found = asked(controller, "protection", "check", self.lab.node.name)
+        listed = {f"{x['namespace']}/{x['name']}" for x in found["pods"]}
+        return listed if f"{PLAIN}/{name}" in listed else set()
+
+    def on_node(self) -> set[str]:
+        """Pods on the node that nobody ends."""
+        query = f"fieldSelector=spec.nodeName%3D{self.lab.node.name}"
+        found = [x["metadata"] for x in self.api.get(f"/api/v1/pods?{query}")["items"]]
+        return {f"{x['namespace']}/{x['name']}" for x in found if "deletionTimestamp" not in x}
 
     def bind(self, name: str) -> None:
         """By hand."""
@@ -283,6 +297,28 @@ class TestUnprotected:
             world.bind(name)
 
         self._runs(world, _unscheduled("free-tolerant"), tolerate_and_bind)
+
+    def test_the_check_lists_those_whom_the_taint_then_evicts(self, world: World) -> None:
+        goes = world.plain.create(greedy("goes", nodeName=world.lab.node.name))
+        stays = world.plain.create(
+            greedy("stays", nodeName=world.lab.node.name, tolerations=[TOLERATION])
+        )
+        for name in (goes, stays):
+            world.plain.phase(name, "Running", timeout_s=PATIENCE_S)
+        listed = until("the check knows it", lambda: world.checked(goes), timeout_s=PATIENCE_S)
+        others = world.on_node() - listed
+        assert f"{PLAIN}/{stays}" in others
+        world.taint(TAINT)
+        try:
+            until(
+                "all of them are evicted",
+                lambda: not listed & world.on_node(),
+                timeout_s=PATIENCE_S,
+            )
+            assert others <= world.on_node()
+        finally:
+            world.taint()
+        world.plain.delete(stays)
 
     def test_who_is_admitted_is_promised_the_node_and_no_more(self, world: World) -> None:
         assert world.promised("plain-node") == ("node", "protection is off")

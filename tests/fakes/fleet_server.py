@@ -60,6 +60,8 @@ class FakeFleetServer(
         """One a page."""
         self.accounts: dict[str, place.ExplainPodResponse] = {}
         """By `namespace/name`."""
+        self.evicted: list[place.EvictedPod] = []
+        """One a page."""
         self.warnings_of_acts: list[str] = []
         self.support: list[sup.CollectResponse] = []
         self.breaks_support = False
@@ -192,6 +194,15 @@ class FakeFleetServer(
     ) -> place.ExplainPodResponse:
         self._admit(request, context)
         return _known(self.accounts, f"{request.namespace}/{request.name}", "pod", context)
+
+    def CheckProtection(
+        self, request: place.CheckProtectionRequest, context: grpc.ServicerContext
+    ) -> place.CheckProtectionResponse:
+        self._admit(request, context)
+        left = [x for x in self.evicted if x.name > request.after]
+        return place.CheckProtectionResponse(
+            pods=left[:1], next_after=left[0].name if left[1:] else "", nodes=2
+        )
 
     def Collect(
         self, request: sup.CollectRequest, context: grpc.ServicerContext

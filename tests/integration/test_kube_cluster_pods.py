@@ -102,6 +102,32 @@ async def test_the_copy_answers_while_it_is_young(world: World) -> None:
     assert world.pods.known("team-a", "train-0") is None
 
 
+async def test_pods_that_the_taint_of_managed_nodes_evicts(world: World) -> None:
+    ours = {"key": "gpuwarden.dev/managed", "operator": "Exists", "effect": "NoExecute"}
+    on_node: dict[str, dict[str, Any]] = {
+        "at-once": {"tolerations": []},
+        "later": {"tolerations": [{**ours, "tolerationSeconds": 300}]},
+        "stays": {"tolerations": [ours]},
+        "ended": {"tolerations": []},
+        "elsewhere": {"nodeName": "gpu-2", "tolerations": []},
+    }
+    for name, spec in on_node.items():
+        world.create(name)
+        world.change(name, spec={"nodeName": "gpu-1", **spec})
+    world.change("ended", status={"phase": "Succeeded"})
+    world.create("waits")
+    world.change("waits", spec={"tolerations": []})
+    await world.knows("waits")
+    await world.knows("ended", has_ended=True)
+    found = {x.name: x for x in world.pods.evicted({"gpu-1"})}
+    assert {name: x.after_s for name, x in found.items()} == {"at-once": 0, "later": 300}
+    assert found["at-once"].key == "gpu-1/team-a/at-once"
+    assert {x.name for x in world.pods.evicted({"gpu-1", "gpu-2"})} - found.keys() == {"elsewhere"}
+    world.clock.ahead_ns = 15 * 10**9
+    with pytest.raises(PodsUnavailableError, match="the pods were not read lately"):
+        world.pods.evicted({"gpu-1"})
+
+
 async def test_a_read_goes_past_the_copy(world: World) -> None:
     assert await world.pods.read("team-a", "train-0") is None
     pod = world.create()

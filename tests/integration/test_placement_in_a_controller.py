@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from gpuwarden.evidence.model import GpuProcess
@@ -140,3 +141,52 @@ async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(cluster: Fak
         code, _, err = await ask(here.controller.addresses.local, "explain", "pod", "team-a/never")
         assert code == 1
         assert "POD_UNKNOWN: no pod team-a/never; neither ledger nor audit log know" in err
+
+
+async def test_pods_that_protection_evicts(cluster: FakeCluster) -> None:
+    async with cluster.live() as here:
+        here.create("train-0")
+        await here.bound("train-0")  # with the toleration that admission gives
+        spec = {"containers": [{"name": "main"}], "nodeName": "node-1"}
+        metadata = {"namespace": "spire-server", "name": "spire-server-0"}
+        cluster.api.create("pods", {"metadata": metadata, "spec": spec})
+
+        async def listed() -> Any:
+            found = await told(here, "protection", "check", wanted=None)
+            return found if found["pods"] else None
+
+        assert await eventually(listed, "the pod is known") == {
+            "nodes": 1,
+            "pods": [
+                {
+                    "node": "node-1",
+                    "namespace": "spire-server",
+                    "name": "spire-server-0",
+                    "afterS": 0,
+                }
+            ],
+        }
+        code, _, err = await ask(here.controller.addresses.local, "protection", "check", "gone")
+        assert code == 1
+        assert "NODE_UNKNOWN: the cluster has no node gone" in err
+
+
+async def test_reservations_outlive_the_key_of_their_ids(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """An installation that comes back without its Secret."""
+    another = tmp_path / "another-key"
+    another.write_text(f"k1 {'cd' * 32}\n")
+    async with cluster.live() as here:
+        here.create("train-0")
+        given = await here.bound("train-0")
+        await here.state_of(given, "Confirmed")
+    async with cluster.live(admission__idKeys=str(another)) as here:
+        others = [here.create(f"next-{n}")["metadata"]["name"] for n in range(len(GPUS) - 1)]
+        assert {await here.bound(name) for name in others} == set(GPUS) - {given}
+        found = await told(here, "explain", "pod", "team-a/train-0")
+        bound = next(x for x in found["stations"] if x["name"] == "bound")
+        assert bound["state"] == "reached"
+        assert any("by no key of admission.idKeys" in x for x in bound["findings"])
+        here.create("late")
+        assert not (await here.bind("late"))["allowed"]

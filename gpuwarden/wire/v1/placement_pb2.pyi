@@ -376,6 +376,93 @@ class Rejection(_message.Message):
 Global___Rejection: _TypeAlias = Rejection  # noqa: Y015
 
 @_typing.final
+class CheckProtectionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Only pods on this node of the cluster; on all nodes that agents have spoken for when empty."""
+    limit: _builtins.int
+    """At most so many pods, 1 to 500; 500 when 0."""
+    after: _builtins.str
+    """`next_after` of the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckProtectionRequest: _TypeAlias = CheckProtectionRequest  # noqa: Y015
+
+@_typing.final
+class CheckProtectionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PODS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    next_after: _builtins.str
+    """Where the next page begins; empty where there is none. Pages are of different moments."""
+    nodes: _builtins.int
+    """So many nodes were looked at."""
+    @_builtins.property
+    def pods(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvictedPod]: ...
+    def __init__(
+        self,
+        *,
+        pods: _abc.Iterable[Global___EvictedPod] | None = ...,
+        next_after: _builtins.str = ...,
+        nodes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_after", b"next_after", "nodes", b"nodes", "pods", b"pods"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckProtectionResponse: _TypeAlias = CheckProtectionResponse  # noqa: Y015
+
+@_typing.final
+class EvictedPod(_message.Message):
+    """A pod that does not tolerate the taint, or only for a while."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    AFTER_S_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    namespace: _builtins.str
+    name: _builtins.str
+    after_s: _builtins.int
+    """So many seconds after the taint was set; 0 is at once."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        after_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_s", b"after_s", "name", b"name", "namespace", b"namespace", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictedPod: _TypeAlias = EvictedPod  # noqa: Y015
+
+@_typing.final
 class PodRecord(_message.Message):
     """A record of the audit log about the pod."""
 

@@ -46,6 +46,11 @@ class PlacementServiceStub:
                 request_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodRequest.SerializeToString,
                 response_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodResponse.FromString,
                 _registered_method=True)
+        self.CheckProtection = channel.unary_unary(
+                '/gpuwarden.wire.v1.PlacementService/CheckProtection',
+                request_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionRequest.SerializeToString,
+                response_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -67,6 +72,14 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckProtection(self, request, context):
+        """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
+        order of node, namespace and name; one page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +92,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.ExplainPod,
                     request_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodRequest.FromString,
                     response_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodResponse.SerializeToString,
+            ),
+            'CheckProtection': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckProtection,
+                    request_deserializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionRequest.FromString,
+                    response_serializer=gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -137,6 +155,33 @@ class PlacementService:
             '/gpuwarden.wire.v1.PlacementService/ExplainPod',
             gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodRequest.SerializeToString,
             gpuwarden_dot_wire_dot_v1_dot_placement__pb2.ExplainPodResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckProtection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuwarden.wire.v1.PlacementService/CheckProtection',
+            gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionRequest.SerializeToString,
+            gpuwarden_dot_wire_dot_v1_dot_placement__pb2.CheckProtectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class PlacementServiceStub:
     """Reservations in the order of their ids; one page."""
     ExplainPod: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ExplainPodRequest, _placement_pb2.ExplainPodResponse]
     """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy."""
+    CheckProtection: _grpc.UnaryUnaryMultiCallable[_placement_pb2.CheckProtectionRequest, _placement_pb2.CheckProtectionResponse]
+    """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
+    order of node, namespace and name; one page.
+    """
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -51,6 +55,10 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     """Reservations in the order of their ids; one page."""
     ExplainPod: _aio.UnaryUnaryMultiCallable[_placement_pb2.ExplainPodRequest, _placement_pb2.ExplainPodResponse]  # type: ignore[assignment]
     """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy."""
+    CheckProtection: _aio.UnaryUnaryMultiCallable[_placement_pb2.CheckProtectionRequest, _placement_pb2.CheckProtectionResponse]  # type: ignore[assignment]
+    """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
+    order of node, namespace and name; one page.
+    """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Who holds which GPU, and how a pod came to its own or why it waits. Callers: roles inspector
@@ -72,5 +80,15 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_placement_pb2.ExplainPodResponse, _abc.Awaitable[_placement_pb2.ExplainPodResponse]]:
         """The way of one pod to its GPUs, or why it waits. Reads the pod past every copy."""
+
+    @_abc_1.abstractmethod
+    def CheckProtection(
+        self,
+        request: _placement_pb2.CheckProtectionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.CheckProtectionResponse, _abc.Awaitable[_placement_pb2.CheckProtectionResponse]]:
+        """Pods that the taint gpuwarden.dev/managed:NoExecute evicts, or would once it is set, in the
+        order of node, namespace and name; one page.
+        """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

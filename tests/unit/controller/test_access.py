@@ -143,6 +143,7 @@ _EXPECTED = {
     "gpuwarden.wire.v1.OperatorService/ReleaseGpu": _OPERATORS,
     "gpuwarden.wire.v1.PlacementService/ListReservations": _READERS,
     "gpuwarden.wire.v1.PlacementService/ExplainPod": _READERS,
+    "gpuwarden.wire.v1.PlacementService/CheckProtection": _READERS,
     "gpuwarden.wire.v1.SupportService/Collect": _READERS,
     "grpc.health.v1.Health/Check": {AGENT, *_READERS},
     "grpc.health.v1.Health/List": {AGENT, *_READERS},

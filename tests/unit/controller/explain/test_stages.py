@@ -8,6 +8,7 @@ import pytest
 from controller.explain.pod import AllocationTrace
 from controller.explain.stages import Stage, StageName, StageState
 from controller.ledger.record import GpuRecord, HolderState, PodRef
+from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.policy import NodeMode
 from gpuwarden.evidence.model import Allocation, GpuProcess
 from gpuwarden.reasons import ReasonCode
@@ -184,6 +185,41 @@ def test_a_pod_that_was_assigned_something_else(changes: dict[str, str], text: s
     found = stage(StageName.BOUND, pod_document(REQUIREMENT | TOLD | changes), held())
     assert found.state is StageState.MISMATCH
     assert text in found.findings
+
+
+LOST_KEY: Any = {"ids": ReservationIds("lab", (ReservationKey("k2", b"2" * 32),))}
+
+
+def test_an_id_whose_key_is_lost_counts_as_the_ledger_has_it() -> None:
+    found = stage(StageName.BOUND, pod_document(), held(), **LOST_KEY)
+    assert found.state is StageState.REACHED
+    assert found.findings == (
+        "node gpu-1",
+        "its reservation id is by no key of admission.idKeys; the ledger has just this one",
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "changes"),
+    [
+        (None, {}),
+        (held(reservation="v1.k1.another"), {}),
+        (held(HolderState.PROPOSED), {}),
+        (held(HolderState.RELEASING), {}),
+        (replace(held(), node="gpu-2"), {}),
+        (held(gpu=OTHER_GPU), {}),
+        (held(), {"gpuwarden.dev/gpu-uuids-assigned": OTHER_GPU}),
+        (held(), {"gpuwarden.dev/gpu-uuids-assigned": f"{GPU},{OTHER_GPU}"}),
+    ],
+)
+def test_an_id_whose_key_is_lost_is_nobody_s_where_the_ledger_has_another(
+    record: GpuRecord | None, changes: dict[str, str]
+) -> None:
+    document = pod_document(REQUIREMENT | TOLD | changes)
+    found = stage(StageName.BOUND, document, *filter(None, (record,)), **LOST_KEY)
+    assert found.state is StageState.MISMATCH
+    assert any(x.startswith("gpuwarden did not issue the reservation id") for x in found.findings)
+    assert not any("admission.idKeys" in x for x in found.findings)
 
 
 def test_a_pod_that_was_bound_past_us() -> None:

@@ -1,9 +1,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from controller.admission.eviction import EvictedPod, Evictions
 from controller.explain.pod import AllocationTrace
 from controller.ledger.store import Entry, LedgerSnapshot
 from controller.rpc import services as support_service
@@ -103,6 +105,59 @@ async def test_pods_that_cannot_be_explained() -> None:
     for namespace, name in (("", "a"), ("a", ""), ("a", "b/c"), ("a", "B")):
         with pytest.raises(AbortedError, match="INVALID_ARGUMENT REQ_INVALID: name"):
             await explained(unknown, namespace, name)
+
+
+POD = EvictedPod("gpu-1", "team-a", "train-0", 0)
+
+
+async def evicted(found: Evictions | Refusal | None, **fields: Any) -> pb.CheckProtectionResponse:
+    async def about(node: str) -> Evictions | Refusal:
+        assert node == fields.get("node", "")
+        assert found is not None
+        return found
+
+    service = PlacementServicer(None, FakeClock(), evicted=about if found else None)
+    context: Any = Context()
+    return await service.CheckProtection(pb.CheckProtectionRequest(**fields), context)
+
+
+async def test_evicted_pods_are_listed() -> None:
+    found = Evictions(3, (POD, replace(POD, name="train-1", after_s=2**32)))
+    answer = await evicted(found, node="gpu-1", after="gpu-1/team-a/train-0")
+    assert (answer.nodes, answer.next_after) == (3, "")
+    assert [(x.name, x.after_s) for x in answer.pods] == [("train-1", 2**32 - 1)]
+    answer = await evicted(found, limit=1)
+    assert [x.name for x in answer.pods] == ["train-0"]
+    assert answer.next_after == "gpu-1/team-a/train-0"
+
+
+async def test_a_page_has_at_most_500_evicted_pods() -> None:
+    many = tuple(replace(POD, name=f"train-{n:03}") for n in range(501))
+    answer = await evicted(Evictions(1, many))
+    assert (len(answer.pods), answer.next_after) == (500, "gpu-1/team-a/train-499")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"node": "A"}, "node is 'A', expected an RFC 1123 name"),
+        ({"limit": 501}, "limit is 501, expected 1 to 500"),
+        ({"after": "a" * 762}, "after: expected at most 761 characters"),
+    ],
+)
+async def test_questions_about_evictions_that_make_no_sense_are_refused(
+    fields: Any, text: str
+) -> None:
+    with pytest.raises(AbortedError, match=f"INVALID_ARGUMENT REQ_INVALID: {text}"):
+        await evicted(Evictions(0, ()), **fields)
+
+
+async def test_evictions_that_nobody_knows() -> None:
+    unknown = Refusal(ReasonCode.NODE_UNKNOWN, "the cluster has no node gpu-9")
+    with pytest.raises(AbortedError, match="NODE_UNKNOWN: the cluster has no node gpu-9"):
+        await evicted(unknown, node="gpu-9")
+    with pytest.raises(AbortedError, match="POD_UNKNOWN: this controller has no Kubernetes API"):
+        await evicted(None)
 
 
 async def test_few_answers_are_made_at_a_time() -> None:

@@ -1,0 +1,45 @@
+"""`gpuwarden protection check`: which pods the taint of managed nodes evicts."""
+
+import sys
+from typing import Final
+
+from gpuwarden.cli.client import ask
+from gpuwarden.cli.exit_codes import ExitCode
+from gpuwarden.cli.options import HERE, Connection, Output
+from gpuwarden.cli.output import Format, plain, printed
+from gpuwarden.cli.terminal import Column, table
+from gpuwarden.wire.v1 import placement_pb2 as pb
+
+EVICTED: Final[tuple[Column[pb.EvictedPod], ...]] = (
+    Column("NODE", lambda x: x.node),
+    Column("NAMESPACE", lambda x: x.namespace),
+    Column("POD", lambda x: x.name),
+    Column("EVICTED", lambda x: f"after {x.after_s}s" if x.after_s else "at once"),
+)
+
+
+def check(
+    node: str = "", /, *, output: Output = Format.TABLE, connection: Connection = HERE
+) -> ExitCode:
+    """List the pods that the taint of managed nodes evicts; exits with 3 if there are any.
+
+    Parameters
+    ----------
+    node
+        Only pods on this node, also one without an agent; on all nodes of the fleet without it.
+    output
+        How to print; `name` gives NAMESPACE/NAME of the pods.
+    connection
+        How to reach the controller.
+
+    """
+    nodes, found = ask(connection, lambda client: client.evicted(node))
+    none = f"No pod of {nodes} {'node' if nodes == 1 else 'nodes'} would be evicted.\n"
+    text = printed(
+        {"nodes": nodes, "pods": [plain(x) for x in found]},
+        output,
+        names=(f"{x.namespace}/{x.name}" for x in found),
+        text=lambda: table(EVICTED, found) if found else none,
+    )
+    sys.stdout.write(text)
+    return ExitCode.FINDING if found else ExitCode.OK
