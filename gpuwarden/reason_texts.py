@@ -672,9 +672,10 @@ _TEXTS: Final[Mapping[Stage, Mapping[ReasonCode, _Text]]] = {
             "`kubectl get pod POD -o yaml` shows.",
         ),
         ReasonCode.RESERVATION_EXPIRED: _Text(
-            "The reservation was not confirmed in time.",
-            "Create the pod again, and look in `kubectl describe pod POD` for what delayed its "
-            "start.",
+            "The reservation was not confirmed in time, or the pod's Bindings were let through and "
+            "not stored in time.",
+            "Look in `kubectl describe pod POD` for the webhook or policy that refuses its "
+            "Bindings, or for what delayed its start, then create the pod again.",
         ),
         ReasonCode.RESERVATION_IN_FORCE: _Text(
             "The GPU cannot be released, because its pod has not ended.",

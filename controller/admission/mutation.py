@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from controller.admission.early_reservation import is_early
 from controller.admission.gpu_supply import (
     ASSIGNED_PATH,
     VOID,
@@ -113,9 +112,14 @@ refused for not being injected."""
 
 
 def injection(
-    pod: AdmittedPod, needs: Requirements, rules: AdmissionRules, *, enforced: bool
+    pod: AdmittedPod,
+    needs: Requirements,
+    rules: AdmissionRules,
+    *,
+    enforced: bool,
+    reserved: bool = False,
 ) -> tuple[Operation, ...]:
-    """What is missing in a new pod."""
+    """What is missing in a new pod; `reserved`: its node is known since its creation."""
     found = [
         operation
         for field, containers in pod.lists().items()
@@ -127,7 +131,7 @@ def injection(
         )
     ]
     if needs.managed:
-        found.extend(_placement(pod, needs, rules))
+        found.extend(_scheduling(pod, rules) if reserved else scheduling(pod, rules))
         if enforced:
             found.extend(_toleration(pod))
     return tuple(found)
@@ -202,15 +206,16 @@ def _entry(name: str, supply: Supply) -> Value:
     return {"name": name, "valueFrom": {"fieldRef": reference}}
 
 
-def _placement(pod: AdmittedPod, needs: Requirements, rules: AdmissionRules) -> Iterator[Operation]:
-    """Nodes or a scheduler: one of both has the pod go where it may.
+def scheduling(pod: AdmittedPod, rules: AdmissionRules) -> tuple[Operation, ...]:
+    """Nodes or a scheduler: one of both has the pod go where it may."""
+    if rules.by_affinity:
+        return tuple(demanding(pod, hint(pod, rules.requirements)))
+    return _scheduling(pod, rules)
 
-    What is reserved early is pinned to its node by name.
-    """
-    if not rules.by_affinity:
-        yield from _scheduler(pod, rules.scheduler_name)
-    elif not is_early(pod, needs):
-        yield from demanding(pod, hint(pod, rules.requirements))
+
+def _scheduling(pod: AdmittedPod, rules: AdmissionRules) -> tuple[Operation, ...]:
+    """What is reserved early is pinned to its node by name."""
+    return () if rules.by_affinity else tuple(_scheduler(pod, rules.scheduler_name))
 
 
 def _scheduler(pod: AdmittedPod, name: str) -> Iterator[Operation]:

@@ -158,6 +158,7 @@ class AdmittedSpec(PodSpec, frozen=True, gc=False):
     scheduler_name: str | None = None
     runtime_class_name: str | None = None
     host_pid: bool | None = msgspec.field(default=None, name="hostPID")
+    priority: int | None = None
 
 
 class AdmittedOwner(OwnerReference, frozen=True, gc=False):
@@ -171,6 +172,7 @@ class AdmittedMetadata(Metadata, frozen=True, gc=False):
     """ObjectMeta."""
 
     generate_name: str | None = None
+    creation_timestamp: str | None = None
     owner_references: tuple[AdmittedOwner, ...] | None = None
 
 

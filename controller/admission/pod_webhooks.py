@@ -20,6 +20,7 @@ from controller.admission.early_reservation import (
     early_patch,
     granted_early,
 )
+from controller.admission.mutation import scheduling
 from controller.admission.pod import AdmittedPod, decode_admitted
 from controller.admission.review import (
     NO_OBJECT,
@@ -38,6 +39,7 @@ from controller.admission.validation import (
     validated_ephemeral,
 )
 from controller.ledger.record import PodRef
+from controller.placement.cures import is_passing
 from controller.placement.pod import PodDecodeError
 from controller.placement.requirements import Requirements, controlling_owner
 from controller.placement.values import shown
@@ -194,11 +196,32 @@ class PodWebhooks:
             judged = mutated_ephemeral(asked.pod, asked.known, self._rules, enforced=asked.enforced)
         if judged.early is not None and not judged.refusals:
             given = await self._reserve(request, asked, judged.early)
+            if isinstance(given, Refusal) and self._may_wait(asked, given):
+                return self._kept(asked.pod, judged, given)
             judged = _with(judged, asked.pod, given)
         if judged.refusals:
             self._record(request, "mutate", asked, judged.refusals)
             return Verdict(judged.refusals, result="refused")
         return Verdict(patch=judged.patch, result="patched") if judged.patch else _UNTOUCHED
+
+    def _may_wait(self, asked: _Asked, refusal: Refusal) -> bool:
+        """Whether the pod is created although nothing can be reserved for it now.
+
+        Its owner would try again after ever longer times. One that names its node would run at
+        once, and where there is no ledger no binding webhook reserves either.
+        """
+        if self._early is None or asked.granted is not None or asked.pod.spec.node_name:
+            return False
+        return is_passing(refusal.code)
+
+    def _kept(self, pod: AdmittedPod, judged: Judged, refusal: Refusal) -> Verdict:
+        """The pod waits and is reserved for when it is bound, as one that did not ask for more."""
+        lacking = (x for x in scheduling(pod, self._rules) if x not in judged.patch)
+        text = (
+            f"gpuwarden: {refusal.code} {refusal.detail}: no GPU is reserved for the pod yet;"
+            " it waits, and gets its GPUs when it is bound"
+        )
+        return Verdict(patch=(*judged.patch, *lacking), warnings=(text,), result="patched")
 
     async def validate(self, request: AdmissionRequest, *, marked: bool = False) -> Verdict:
         """Refuse or admit a pod; `marked` as in `mutate`."""
@@ -275,9 +298,11 @@ class PodWebhooks:
         granted, metadata = asked.granted, asked.pod.metadata
         if self._report:
             found = await self._reserve(request, asked, needs)
-            return found if isinstance(found, Refusal) else None
+            if isinstance(found, Refusal) and not self._may_wait(asked, found):
+                return found
+            return None
         if granted is None or self._early is None:
-            return Refusal(ReasonCode.BYPASS_UNINJECTED, "no GPU was reserved for it")
+            return self._without_reservation()
         if request.dry_run:
             return None
         if not (metadata.name and metadata.uid):
@@ -285,6 +310,12 @@ class PodWebhooks:
         owner = controlling_owner(asked.pod)
         pod = PodRef(request.namespace, metadata.name, metadata.uid, owner)
         return await self._early.take(granted, pod)
+
+    def _without_reservation(self) -> Refusal | None:
+        """What is against a pod that nothing was reserved for: none, if the binding webhook can."""
+        if self._early is not None:
+            return None
+        return Refusal(ReasonCode.BYPASS_UNINJECTED, "no GPU was reserved for it")
 
     def _unreadable(self, text: str) -> Verdict:
         refusals = (Refusal(ReasonCode.REQ_INVALID, text),)

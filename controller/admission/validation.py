@@ -189,7 +189,7 @@ def mutated(
         against = (*_violations(case), *_never_injected(case))
         if against:
             return Judged(concerned=True, refusals=against)
-    patch = injection(pod, needs, rules, enforced=enforced)
+    patch = injection(pod, needs, rules, enforced=enforced, reserved=early is not None)
     return Judged(concerned=True, patch=patch, early=early)
 
 
@@ -221,7 +221,8 @@ def validated(
         case = Case(pod, needs, rules, enforced, granted)
         refusals += _violations(case)
         if injected:
-            missing = injection(pod, needs, rules, enforced=enforced)
+            reserved = granted is not None or bool(early and pod.spec.node_name)
+            missing = injection(pod, needs, rules, enforced=enforced, reserved=reserved)
             late = ephemeral_injection(pod, needs, enforced=enforced, known=_NONE_KNOWN)
             refusals += _uninjected((*missing, *late))
         refusals += (x for x in (unservable(needs, modes),) if x is not None)

@@ -5,6 +5,10 @@ one `evidence.round` record per node, decision, codes and hour; so do states tha
 bring about as often as it likes, or one node could fill the log of all, and answers of the
 extender that nothing is decided yet. An acceptance that
 goes into the log, or a release, ends the counting for that node: the next one is logged again.
+
+What the scheduler and others ask about one pod again and again is counted, too: equal answers of
+`/filter`, and equal refusals of admission, of a Binding, of `POST /finalize`. That the pod may be
+bound ends that counting.
 """
 
 from dataclasses import dataclass, replace
@@ -21,14 +25,19 @@ OVERFLOW_SUBJECT = "*"
 
 _GPU_UNHEALTHY: Final = "gpu-unhealthy"
 _RELEASED: Final = "released"
-_NOT_READY: Final = "not-ready"
 _AT_WILL: Final = frozenset(
     {"revoked", "quarantined", "claim-repelled", "failure-notice", _GPU_UNHEALTHY}
 )
 """Decisions of `node.state` that a peer can bring about again and again."""
-
-_KEPT_KINDS: Final = frozenset({RecordKind.NODE_STATE, RecordKind.FILTER_DECISION})
-"""Kinds whose counts are records of the same kind."""
+_REFUSED: Final = "refused"
+_ALLOWED: Final = "allowed"
+_ABOUT_PODS: Final = {
+    RecordKind.FILTER_DECISION: ("uid",),
+    RecordKind.ADMISSION_DECISION: ("step", "owner"),
+    RecordKind.BIND_DECISION: ("uid", "node"),
+    RecordKind.API_FINALIZE: ("uid", "reservation", "gpu"),
+}
+"""Kinds about pods, and what else two of them must have in common to be equal."""
 
 _Key = tuple[str, str, tuple[str, ...]]
 
@@ -54,8 +63,8 @@ class RepeatCounter:
     def absorb(self, record: Record, wall_ns: int) -> bool:
         """Count the record and return True, or return False: it goes into the log itself.
 
-        Every `evidence.round` is counted. A refusal, or a state out of `_AT_WILL`, is counted
-        if the same one of the same subject went into the log within the hour.
+        Every `evidence.round` is counted. A refusal, a state out of `_AT_WILL`, or an answer about
+        a pod, is counted if the same one of the same subject went into the log within the hour.
         """
         match record.kind:
             case RecordKind.EVIDENCE_ROUND:
@@ -65,12 +74,16 @@ class RepeatCounter:
                 return self._absorb_repeat(record, wall_ns)
             case RecordKind.NODE_STATE if record.decision in _AT_WILL:
                 return self._absorb_repeat(record, wall_ns)
-            case RecordKind.FILTER_DECISION if record.decision == _NOT_READY:
-                return self._absorb_repeat(record, wall_ns)
             case RecordKind.EVIDENCE_ACCEPTED:
                 self._end(record.subject)
             case RecordKind.NODE_STATE if record.decision == _RELEASED:
                 self._end(record.subject)
+            case RecordKind.FILTER_DECISION:
+                return self._absorb_repeat(record, wall_ns)
+            case RecordKind.BIND_DECISION if record.decision == _ALLOWED:
+                self._end(record.subject)
+            case kind if kind in _ABOUT_PODS and record.decision == _REFUSED:
+                return self._absorb_repeat(record, wall_ns)
         return False
 
     def take_due(self, wall_ns: int) -> list[Record]:
@@ -135,15 +148,20 @@ class RepeatCounter:
 
 def _key(record: Record) -> _Key:
     """A GPU that goes bad is one that the node is known to have, so there are few."""
-    gpu = (str(record.refs.get("gpu")),) if record.decision == _GPU_UNHEALTHY else ()
-    return record.subject, record.decision, record.codes + gpu
+    more: tuple[str, ...] = ()
+    if record.decision == _GPU_UNHEALTHY:
+        more = (str(record.refs.get("gpu")),)
+    elif record.kind in _ABOUT_PODS:
+        alike = () if record.subject == OVERFLOW_SUBJECT else _ABOUT_PODS[record.kind]
+        more = (record.kind, *(str(record.refs.get(x)) for x in alike))
+    return record.subject, record.decision, record.codes + more
 
 
 def _summary(counter: _Open) -> Record:
     kind = counter.last.kind
     return replace(
         counter.last,
-        kind=kind if kind in _KEPT_KINDS else RecordKind.EVIDENCE_ROUND,
+        kind=RecordKind.EVIDENCE_ROUND if kind is RecordKind.EVIDENCE_REFUSED else kind,
         refs={
             "count": counter.count,
             "since": rfc3339(counter.since_ns),

@@ -12,8 +12,9 @@ The steps of `decide_binding`, in order, with the reason code that each of them 
 8. The node or its GPUs do not fit, as in /filter: the code of /filter, such as GPU_BUSY.
 9. The snapshot of the ledger is too old, or admission.idKeys is not set: LEDGER_UNAVAILABLE.
 10. What was reserved at creation cannot be had any more: GPU_LOST.
-11. The namespace has reached its quota: QUOTA_EXCEEDED.
-12. Startup reconciliation or unreserved use is against it: CONTROLLER_NOT_READY, GPU_BUSY.
+11. Earlier Bindings of the pod were not stored in time: RESERVATION_EXPIRED.
+12. The namespace has reached its quota: QUOTA_EXCEEDED.
+13. Startup reconciliation or unreserved use is against it: CONTROLLER_NOT_READY, GPU_BUSY.
 
 Pure. Must not claim: a `Reserve` names what to claim.
 """
@@ -36,6 +37,7 @@ from controller.binding.request import (
     result_annotations,
     stale_binding,
 )
+from controller.binding.turns import TurnRefusal, no_turns
 from controller.fleet.directory import KnownNode
 from controller.ledger.claim import held_early, open_attempt
 from controller.ledger.occupancy import Holders
@@ -55,7 +57,6 @@ from controller.placement.requirements import (
 from controller.placement.selector import Device
 from controller.placement.snapshot import DeviceUse, Scene
 from controller.policy import NodeMode
-from gpuwarden.moment import NS_PER_S
 from gpuwarden.reasons import ReasonCode, Refusal
 
 # --- what is known at the moment of a decision
@@ -87,6 +88,7 @@ class BindingView:
     not_ready: str | None
     """Why nothing may be decided about managed pods yet, or None."""
     grant_refusal: GrantRefusal
+    turn_refusal: TurnRefusal = no_turns
     quota: int | None = None
     """GPUs of one namespace at most (`reservation.quotaPerNamespace`)."""
     report: bool = False
@@ -122,17 +124,35 @@ def scene_on(
     )
 
 
+def held_back(view: BindingView, namespace: str, pod_uid: str, count: int) -> Refusal | None:
+    """What is against giving a pod `count` GPUs whichever they are; asked by /filter, too."""
+    turn = view.turn_refusal(pod_uid)
+    return turn or _against_quota(view, namespace, pod_uid, count)
+
+
 def held_by_namespace(view: BindingView, namespace: str, pod_uid: str) -> int:
     """GPUs that count against a namespace's quota; the pod's own open attempts do not."""
-    held = sum(
-        holder.pod.namespace == namespace and not _is_own_attempt(entry, pod_uid)
-        for entry in view.ledger.entries.values()
-        for holder in entry.record.holders
-    )
+    held = view.ledger.held_in.get(namespace, 0) - _attempted(view, pod_uid)
     return held + sum(
         claim.pod.namespace == namespace and claim.pod.uid != pod_uid
         for claim in view.claiming.values()
     )
+
+
+def _attempted(view: BindingView, pod_uid: str) -> int:
+    """GPUs of the pod's open attempts."""
+    return sum(_is_own_attempt(entry, pod_uid) for entry, _ in view.ledger.parts_of(pod_uid))
+
+
+def _against_quota(view: BindingView, namespace: str, pod_uid: str, count: int) -> Refusal | None:
+    """What is held already stays held: only more is counted."""
+    if view.quota is None or count <= _attempted(view, pod_uid):
+        return None
+    held = held_by_namespace(view, namespace, pod_uid)
+    if held + count <= view.quota:
+        return None
+    text = f"the namespace holds {held} GPUs and may hold {view.quota}"
+    return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
 
 
 def asked_before(view: BindingView, node: str, pod_uid: str) -> tuple[str, ...]:
@@ -260,15 +280,20 @@ def decide_binding(
     if not isinstance(needs, Requirements) or not needs.managed:
         return UNTOUCHED
     ref = PodRef(request.namespace, request.pod, stored.uid, controlling_owner(stored.pod))
-    early = _held_since_creation(granted, stored.uid, view)
-    if early is not None and granted is not None and granted.node != request.node:
-        decision: Refused | Placed | Reserve = _refused(
-            ReasonCode.RESERVATION_CONFLICT,
-            "the pod's GPUs are reserved on another node since its creation",
-        )
-    else:
-        decision = on_node(case_of(view, request.node, ref, stored.pod, needs, early=early))
+    decision = on_stored_node(view, request.node, ref, stored.pod, needs)
     return replace(decision, managed=True) if isinstance(decision, Refused) else decision
+
+
+def on_stored_node(
+    view: BindingView, node: str, ref: PodRef, pod: AdmittedPod, needs: Requirements
+) -> "Refused | Placed | Reserve":
+    """`on_node` of a pod that is there, with what was reserved at its creation, if it was."""
+    granted = granted_early(pod, ref.namespace, view.ids)
+    early = _held_since_creation(granted, ref.uid or "", view)
+    if early is not None and granted is not None and granted.node != node:
+        text = "the pod's GPUs are reserved on another node since its creation"
+        return _refused(ReasonCode.RESERVATION_CONFLICT, text)
+    return on_node(case_of(view, node, ref, pod, needs, early=early))
 
 
 def _held_since_creation(granted: Granted | None, uid: str, view: BindingView) -> "Early | None":
@@ -375,19 +400,8 @@ def _reserve(case: Case, judge: Judge, result: Result) -> Refused | Reserve:
 
 def _against_grant(case: Case, gpus: tuple[str, ...]) -> Refusal | None:
     view, count = case.view, len(gpus) if case.early is None else 0
-    over = _against_quota(case.ref.namespace, case.uid, count, view)
+    over = held_back(view, case.ref.namespace, case.uid, count)
     return over or view.grant_refusal(case.node, gpus)
-
-
-def _against_quota(namespace: str, pod_uid: str, count: int, view: BindingView) -> Refusal | None:
-    """What is held already stays held: only more is counted."""
-    if view.quota is None or not count:
-        return None
-    held = held_by_namespace(view, namespace, pod_uid)
-    if held + count <= view.quota:
-        return None
-    text = f"the namespace holds {held} GPUs and may hold {view.quota}"
-    return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
 
 
 def _evidence_of(node: str, view: BindingView) -> str:
@@ -404,64 +418,6 @@ def _hash_of(node: str, view: BindingView) -> str | None:
 
 def _refused(code: ReasonCode, text: str) -> Refused:
     return Refused((Refusal(code, text),))
-
-
-# --- recent refusals
-# /filter asks here, so that it does not send a pod to the same refusal again. The nodes of what
-# is forgotten are returned, so that a pod without another node is requeued.
-
-KEPT_NS: Final = 5 * NS_PER_S
-MOST: Final = 4096
-"""Refusals that are remembered; beyond, the oldest is forgotten first."""
-NONE: Final[frozenset[str]] = frozenset()
-
-
-class RecentDenials:
-    """One per process; used from one event loop."""
-
-    def __init__(self, *, kept_ns: int = KEPT_NS, most: int = MOST) -> None:
-        self._kept_ns = kept_ns
-        self._most = most
-        self._until: dict[tuple[str, str], int] = {}
-        """By pod UID and node, the oldest first: all are kept equally long."""
-        self._by_pod: dict[str, frozenset[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._until)
-
-    def add(self, pod_uid: str, node: str, now_ns: int) -> None:
-        """The binding webhook has denied the pod the node."""
-        self._forget((pod_uid, node))
-        while len(self._until) >= self._most:
-            self._forget(next(iter(self._until)))
-        self._until[pod_uid, node] = now_ns + self._kept_ns
-        self._by_pod[pod_uid] = self._by_pod.get(pod_uid, NONE) | {node}
-
-    def nodes(self, pod_uid: str, now_ns: int) -> frozenset[str]:
-        """Nodes that the pod is not to be sent to now."""
-        found = self._by_pod.get(pod_uid, NONE)
-        return frozenset(x for x in found if self._until[pod_uid, x] > now_ns) if found else NONE
-
-    def forget_ended(self, now_ns: int) -> frozenset[str]:
-        """Forget the refusals that are over; return their nodes."""
-        over = []
-        for key, until_ns in self._until.items():
-            if until_ns > now_ns:
-                break
-            over.append(key)
-        for key in over:
-            self._forget(key)
-        return frozenset(node for _, node in over)
-
-    def _forget(self, key: tuple[str, str]) -> None:
-        if self._until.pop(key, None) is None:
-            return
-        uid, node = key
-        left = self._by_pod[uid] - {node}
-        if left:
-            self._by_pod[uid] = left
-        else:
-            del self._by_pod[uid]
 
 
 # --- the choice at a pod's creation

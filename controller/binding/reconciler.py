@@ -21,10 +21,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from controller.binding.asked_rounds import AskedRounds
-from controller.binding.decision import RecentDenials
-from controller.binding.reconciliation import Action, Around, Followup, LookFor, RequeuePod, Rewrite
+from controller.binding.reconciliation import (
+    Action,
+    Around,
+    Followup,
+    LookFor,
+    RequeuePod,
+    Rewrite,
+    TryAgain,
+)
 from controller.binding.records import ReservationSink
 from controller.binding.request import PodStates, PodsUnavailableError
+from controller.binding.turns import LostTurns, RecentDenials
 from controller.fleet.view import FleetSnapshot
 from controller.ledger.occupancy import (
     Known,
@@ -345,6 +353,7 @@ class ReservationReconciler:
     report: Callable[[str], UseReport | None]
     gone: Callable[[str], NodeGone | None]
     denials: RecentDenials
+    turns: LostTurns
     reconciliation: StartupReconciler
     sink: ReservationSink
     wake: Callable[[Iterable[str]], None]
@@ -407,7 +416,8 @@ class ReservationReconciler:
 
         `is_whole`: look at confirmed reservations in turn, and compare the ledger with the pods.
         """
-        self.wake(self.denials.forget_ended(self.boottime_ns()))
+        again = [TryAgain(pod) for pod in self.denials.forget_ended(self.boottime_ns())]
+        await self._do(tuple(again))
         live, listed_ns = self.pods.live(), self.reconciliation.listed_ns
         if not await self._read_ledger():
             return
@@ -417,7 +427,10 @@ class ReservationReconciler:
         self._rounds += is_whole
         changed, self._changed = self._changed, set()
         around = Around(snapshot, self._sight, self.report, self.gone, self.boottime_ns())
-        actions = self.followup.steps(around, changed, in_turn=is_whole)
+        actions = (
+            *self.followup.steps(around, changed, in_turn=is_whole),
+            *self._turns(around),
+        )
         self._ask_nodes(around.now_ns)
         await self._do(actions)
         if is_due and is_whole:
@@ -428,6 +441,15 @@ class ReservationReconciler:
         awaited = {k: x for k, x in self.followup.awaited.items() if self.is_connected(k)}
         for node in self._asked.due(awaited, now_ns):
             self.ask(node)
+
+    def _turns(self, around: Around) -> Iterable[Action]:
+        """Who has lost its turn, and whose turn it is again."""
+        turns, now_ns = self.turns, around.now_ns
+        for pod in self.followup.run_out:
+            if pod.uid is not None:
+                turns.lose(pod, now_ns)
+        turns.keep(lambda pod: _waits(around.sight(pod)), now_ns)
+        return [TryAgain(pod) for pod in turns.take_back(now_ns)]
 
     async def _read_ledger(self) -> bool:
         asked_ns = self.boottime_ns()
@@ -464,6 +486,8 @@ class ReservationReconciler:
                 if answer is not None:
                     self.followup.requeued(reservation, answer, asked_ns)
                     self._news.set()
+            case TryAgain(pod):
+                await _ask(self.pods.requeue(pod))
             case Rewrite():
                 await self._rewrite(action)
 
@@ -493,6 +517,10 @@ class ReservationReconciler:
             self.sink.freed((self.boottime_ns() - rewrite.ended_ns) / NS_PER_S)
         if change.state.is_end:
             self.wake((change.node,))
+
+
+def _waits(pod: PodSight) -> bool:
+    return isinstance(pod, PodSeen) and not pod.node and not pod.has_ended
 
 
 async def _ask(

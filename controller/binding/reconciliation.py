@@ -22,6 +22,7 @@ from controller.ledger.attempt import (
     Requeue,
     after_requeue,
     attempt_step,
+    has_run_out,
     watch_attempt,
 )
 from controller.ledger.record import (
@@ -135,6 +136,13 @@ class RequeuePod:
 
 
 @dataclass(frozen=True, slots=True)
+class TryAgain:
+    """Have the scheduler try the pod again: a change of the pod does that, and of no other."""
+
+    pod: PodRef
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite:
     """Write each successor by compare-and-set; `change` is what that means."""
 
@@ -146,7 +154,7 @@ class Rewrite:
 
 IN_TURN: Final = 512
 """Records that are looked at without a cause in one round."""
-Action = LookFor | RequeuePod | Rewrite
+Action = LookFor | RequeuePod | TryAgain | Rewrite
 
 
 class Followup:
@@ -172,6 +180,8 @@ class Followup:
         """By GPU and reservation."""
         self.releasing_nodes: frozenset[str] = frozenset()
         """Nodes with a holder that is being released: which pods run there matters."""
+        self.run_out: frozenset[PodRef] = frozenset()
+        """Pods of which an attempt has run out since the last steps, or has still."""
         self.awaited: Mapping[str, AwaitedReport] = {}
         """By node: what its next report is awaited for."""
         self._apart = Apart()
@@ -215,7 +225,9 @@ class Followup:
                         assert_never(holder.state)
                 if move is not None:
                     moves.setdefault((holder.reservation, move), []).append(entry)
+        gone = [x for k, x in self._attempts.items() if k not in open_attempts]
         self._attempts = {k: x for k, x in self._attempts.items() if k in open_attempts}
+        self.run_out = frozenset(x.parts[0].pod for x in gone if self._has_run_out(around, x))
         self._releases = {k: x for k, x in self._releases.items() if k in releasing}
         self.releasing_nodes = frozenset(releasing.values())
         self.awaited = self._awaited(around, releasing)
@@ -263,11 +275,19 @@ class Followup:
             pod = parts[0].pod
             sight = _sight_of_attempt(around, parts[0], looks)
             step = attempt_step(watch, entries[0].record.node, sight, around.now_ns, self._limits)
+            if has_run_out(watch, step, sight, around.now_ns, self._limits):
+                self.run_out |= {pod}
             match step:
                 case Requeue():
                     yield RequeuePod(reservation, pod)
                 case Move():
                     moves.setdefault((reservation, step), []).extend(entries)
+
+    def _has_run_out(self, around: Around, watch: AttemptWatch) -> bool:
+        """Of an attempt that is gone."""
+        pod = watch.parts[0].pod
+        sight = None if pod.uid is None else around.sight(pod)
+        return has_run_out(watch, None, sight, around.now_ns, self._limits)
 
     def _releasing(
         self, around: Around, entry: Entry, holder: Holder, sight: PodSight

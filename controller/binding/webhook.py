@@ -20,7 +20,6 @@ from controller.binding.decision import (
     GrantRefusal,
     InFlight,
     Placed,
-    RecentDenials,
     Refused,
     Reserve,
     Untouched,
@@ -44,6 +43,7 @@ from controller.binding.request import (
     same_pod_patch,
     stale_binding,
 )
+from controller.binding.turns import RecentDenials
 from controller.ledger.claim import (
     Claim,
     Claimant,
@@ -52,6 +52,7 @@ from controller.ledger.claim import (
 from controller.ledger.record import (
     HolderState,
     Origin,
+    PodRef,
 )
 from controller.ledger.store import LedgerStore, LedgerUnavailableError
 from controller.placement.keys import RESERVATION_ID, SEED_RESERVATION_ID
@@ -274,7 +275,8 @@ class BindingWebhook:
     ) -> None:
         uid = "" if stored is None else stored.uid
         if isinstance(decision, Refused) and decision.managed and not report:
-            self.denials.add(uid, asked.node, self.boottime_ns())
+            pod = PodRef(asked.namespace, asked.pod, uid)
+            self.denials.add(pod, asked.node, decision.refusals[0], self.boottime_ns())
         reserve = decision if isinstance(decision, Reserve) and not report else None
         self.sink.bound(
             BindDecision(

@@ -1,7 +1,6 @@
-"""Labels and annotations on nodes that help kube-scheduler; nothing here is trusted by anybody.
+"""Labels on nodes that help kube-scheduler; nothing here is trusted by anybody.
 
 Hint labels say where a waiting pod would pass, for schedulers that do not ask the extender.
-The annotation makes the scheduler try waiting pods again.
 """
 
 import asyncio
@@ -13,12 +12,10 @@ from typing import Any, Final, NoReturn
 from controller.admission.mutation import FITS, hinted
 from controller.admission.pod import AdmittedPod
 from controller.fleet.directory import DirectorySnapshot, KnownNode
-from controller.fleet.trust import ChangeKind, TrustChange
 from controller.kube.client import ApiClient
-from controller.kube.resources import GROUP, NODES, ApiError
+from controller.kube.resources import NODES, ApiError
 from controller.placement.keys import RequirementRules
-from gpuwarden.clock import Clock
-from gpuwarden.moment import NS_PER_S, rfc3339
+from gpuwarden.moment import NS_PER_S
 from gpuwarden.telemetry import names
 from gpuwarden.telemetry.logs import logger
 from gpuwarden.telemetry.metrics import Instruments
@@ -186,146 +183,4 @@ class NodeHints:
         self._count.labels("failed").inc()
         if not self._reported:
             self._log.warning(Event.KUBE_HINT_FAILED, reason=str(error))
-        self._reported = True
-
-
-# --- requeueing of waiting pods
-
-KEPT_NODE_NS: Final = 15 * NS_PER_S
-"""How long a node is remembered while no pod waits: the cache of the pods may be behind."""
-REQUEUES_PER_SECOND: Final = 10.0
-BURST: Final = 20.0
-_HELPS: Final = frozenset(
-    {
-        ChangeKind.FIRST_ACCEPTED,
-        ChangeKind.RESTORED,
-        ChangeKind.FACTS_CHANGED,
-        ChangeKind.GPU_BACK,
-    }
-)
-
-
-class RequeueQueue:
-    """Nodes whose annotation is to be changed so that waiting pods are tried again. Pure.
-
-    kube-scheduler tries a pod that an extender rejected again only after an event that may help
-    it: a changed label, annotation or new condition of a node is one, better evidence is none. A
-    change is due while managed pods wait. Few are made in a second: each requeues every such pod.
-    """
-
-    def __init__(self) -> None:
-        self._since: dict[str, int] = {}
-        self._tokens = BURST
-        self._filled_ns = 0
-
-    def __len__(self) -> int:
-        return len(self._since)
-
-    def add(self, changes: Iterable[TrustChange], now_ns: int) -> None:
-        """Take the nodes that may pass now for a pod that was rejected before."""
-        self.add_nodes((change.node for change in changes if change.kind in _HELPS), now_ns)
-
-    def add_nodes(self, nodes: Iterable[str], now_ns: int) -> None:
-        """Take nodes that have room again, or that a pod may be sent to again."""
-        for node in nodes:
-            self._since.pop(node, None)
-            self._since[node] = now_ns
-
-    def due(self, now_ns: int, *, pods_wait: bool) -> str | None:
-        """The node to annotate now, the one that waits longest; it stays until `done`."""
-        self._fill(now_ns)
-        if not pods_wait:
-            self._forget(now_ns)
-            return None
-        if self._tokens < 1.0 or not self._since:
-            return None
-        self._tokens -= 1.0
-        return next(iter(self._since))
-
-    def done(self, node: str) -> None:
-        """It was annotated, or is gone."""
-        self._since.pop(node, None)
-
-    def _fill(self, now_ns: int) -> None:
-        elapsed_s = max(0, now_ns - self._filled_ns) / NS_PER_S
-        self._tokens = min(BURST, self._tokens + elapsed_s * REQUEUES_PER_SECOND)
-        self._filled_ns = now_ns
-
-    def _forget(self, now_ns: int) -> None:
-        for node, since_ns in tuple(self._since.items()):
-            if now_ns - since_ns < KEPT_NODE_NS:
-                return
-            del self._since[node]
-
-
-ANNOTATION: Final = f"{GROUP}/requeued"
-
-
-class NodeRequeuer:
-    """Touches nodes that pods may go to again, so that the scheduler tries waiting pods again.
-
-    Every replica does so for what it has verified itself: whichever the scheduler asks next may
-    have been the last to know. Nobody reads the annotation, and nothing trusts it. Used from one
-    event loop.
-    """
-
-    def __init__(
-        self,
-        api: ApiClient,
-        *,
-        replica: str,
-        pods_wait: Callable[[], bool],
-        clock: Clock,
-        instruments: Instruments,
-    ) -> None:
-        """`pods_wait`: whether there is a managed pod that is not bound."""
-        self._api = api
-        self._replica = replica
-        self._pods_wait = pods_wait
-        self._clock = clock
-        self._queue = RequeueQueue()
-        self._count = instruments.counter(names.KUBE_REQUEUES)
-        self._log = logger("kube")
-        self._reported = False
-
-    def wake(self, changes: Iterable[TrustChange]) -> None:
-        """Remember what may help a waiting pod; returns at once."""
-        self._queue.add(changes, self._clock.boottime_ns())
-
-    def wake_nodes(self, nodes: Iterable[str]) -> None:
-        """The same for nodes that have room again; returns at once."""
-        self._queue.add_nodes(nodes, self._clock.boottime_ns())
-
-    async def follow(self, seconds: float = RECONCILE_SECONDS) -> NoReturn:
-        """Touch what is due, forever; ends by cancellation only."""
-        while True:
-            await asyncio.sleep(seconds)
-            await self.reconcile()
-
-    async def reconcile(self) -> None:
-        """Touch what is due now; one failure is enough for a while."""
-        while len(self._queue):
-            node = self._queue.due(self._clock.boottime_ns(), pods_wait=self._pods_wait())
-            if node is None or not await self._requeue(node):
-                return
-
-    async def _requeue(self, node: str) -> bool:
-        value = f"{rfc3339(self._clock.wall_ns(), digits=6)} {self._replica}"
-        try:
-            await self._api.patch(NODES, node, {"metadata": {"annotations": {ANNOTATION: value}}})
-        except ApiError as error:
-            if error.is_not_found:
-                self._queue.done(node)
-                return True
-            self._failed(error)
-            return False
-        self._queue.done(node)
-        self._count.labels("requeued").inc()
-        self._reported = False
-        return True
-
-    def _failed(self, error: ApiError) -> None:
-        self._count.labels("failed").inc()
-        if not self._reported:
-            self._log.warning(Event.KUBE_REQUEUE_FAILED, reason=str(error))
         self._reported = True

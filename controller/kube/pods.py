@@ -5,6 +5,7 @@ Must not decide about a pod: it answers and does what it is asked for.
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from typing import Final
 
@@ -62,7 +63,7 @@ class KnownPod:
     held: LivePod | None = None
     """The reservation that it carries once it is bound; nobody has checked the id yet."""
     needs: Requirements | RequirementsInvalid | None = None
-    """What it asks for while it is bound, as in an enforced namespace; None for nothing of ours."""
+    """What it asks for until it ends, as in an enforced namespace; None for nothing of ours."""
     evicted_after_s: int | None = None
     """How long after its node was given the taint of managed nodes it goes; None where it stays."""
     static_uid: str = ""
@@ -87,7 +88,7 @@ def pod_kind(rules: RequirementRules) -> Kind[KnownPod]:
             uses_gpus=asked.may_count,
             waiting=None if node or has_ended else pod,
             held=_held(found, node, pod, asked.needs),
-            needs=asked.needs if node and asked.may_count and not has_ended else None,
+            needs=asked.needs if asked.may_count and not has_ended else None,
             evicted_after_s=evicted_after_s(pod) if node and not has_ended else None,
             static_uid=pod.annotations.get(_MIRROR, ""),
         )
@@ -226,6 +227,25 @@ class ClusterBoundPods:
 
 REQUEUED = "requeued.gpuwarden.dev/at"
 """An annotation beside our prefix: keys below that do not change after creation."""
+_AWAKE_NS: Final = 1_500_000_000
+"""A pod that another replica has requeued is tried, and answered, within that."""
+
+
+def is_awake(pod: Pod, replica: str, wall_ns: int) -> bool:
+    """Whether another replica has requeued the pod a moment ago, by its own wall clock.
+
+    Where the clocks differ by more, the pod is requeued twice.
+    """
+    at, _, who = pod.annotations.get(REQUEUED, "").partition(" ")
+    if not who or who == replica:
+        return False
+    try:
+        then = datetime.fromisoformat(at).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return abs(wall_ns - int(then * NS_PER_S)) < _AWAKE_NS
+
+
 _RELIED_ON_NS = 15 * NS_PER_S
 """An older cache is not asked about pods that are to be bound."""
 _ANOTHER = frozenset({HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})

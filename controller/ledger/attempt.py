@@ -25,8 +25,10 @@ from gpuwarden.reasons import ReasonCode, Refusal
 # more: its time is over, the pod was requeued since (a Binding carries the resourceVersion that
 # it was made from), and the answer to that requeue shows the pod unbound. A pod with a
 # reservation from its creation may appear a minute after its UID was reported. That it is missing
-# proves nothing earlier. Time is this replica's CLOCK_BOOTTIME since it first saw the attempt as
-# it is. No timestamp of another machine is believed.
+# proves nothing earlier. Time is this replica's CLOCK_BOOTTIME since it first saw the attempt,
+# which is soon after its first answer: a retry that is answered with the same reservation makes an
+# earlier requeue void, and does not begin the time again, or a pod whose Bindings are refused for
+# ever would hold its GPU for ever. No timestamp of another machine is believed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,9 @@ class AttemptWatch:
     """What this replica remembers of one attempt: since when, and the answer to its requeue."""
 
     parts: tuple[Holder, ...]
-    """The reservation's part in each GPU, as first seen `since_ns`."""
+    """The reservation's part in each GPU."""
     since_ns: int
+    """When they were first seen, whatever answers came since."""
     requeue_answer: PodSeen | PodGone | None = None
     """The pod in the answer to the last requeue."""
     requeued_ns: int = 0
@@ -60,10 +63,19 @@ class AttemptWatch:
 def watch_attempt(
     watch: AttemptWatch | None, parts: tuple[Holder, ...], now_ns: int
 ) -> AttemptWatch:
-    """Go on watching, or again where anything about the attempt has changed."""
+    """Go on watching, or again where the attempt is another one.
+
+    What a requeue showed counts for the very answers that were given before it. A claim of the
+    same reservation by another call may have followed an end that another replica has written.
+    """
     if watch is not None and watch.parts == parts:
         return watch
-    return AttemptWatch(parts, now_ns)
+    is_same = watch is not None and _whoever_answered(watch.parts) == _whoever_answered(parts)
+    return AttemptWatch(parts, watch.since_ns if watch is not None and is_same else now_ns)
+
+
+def _whoever_answered(parts: tuple[Holder, ...]) -> tuple[Holder, ...]:
+    return tuple(replace(x, answers=1, call="") for x in parts)
 
 
 def after_requeue(watch: AttemptWatch, answer: PodSeen | PodGone, asked_ns: int) -> AttemptWatch:
@@ -132,6 +144,27 @@ def _bound(holder: Holder, node: str, pod: PodSeen) -> Move:
         return Move(HolderState.CONFIRMED, "its pod is bound")
     # On this very node nobody but the node can tell which GPUs the pod uses.
     return Move(HolderState.RELEASING, "its pod is bound under another reservation")
+
+
+SEEN_LATER_NS: Final = 15 * NS_PER_S
+"""By how much a replica may see an attempt later than the one that ends it."""
+
+
+def has_run_out(
+    watch: AttemptWatch, step: Step | None, pod: PodSight, now_ns: int, limits: AttemptLimits
+) -> bool:
+    """Whether Bindings of the pod were let through, and none was stored in the attempt's time.
+
+    `step`: what is to be done about the attempt; None where it is gone, so that another replica
+    may have given it up already.
+    """
+    if watch.parts[0].origin is not Origin.BINDING_WEBHOOK:
+        return False
+    if step is None:
+        until_ns = watch.since_ns + limits.binding_webhook_ns
+        is_unbound = isinstance(pod, PodSeen) and not pod.node and not pod.has_ended
+        return is_unbound and now_ns >= until_ns - SEEN_LATER_NS
+    return isinstance(step, Requeue) or (isinstance(step, Move) and step.to is HolderState.EXPIRED)
 
 
 def _patience_ns(holder: Holder, pod: PodSight, limits: AttemptLimits) -> int:

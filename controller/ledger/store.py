@@ -5,6 +5,7 @@ The ledger stays right under any number of replicas because a write is atomic pe
 what was written is read again (`change_record`). Must not know what a change means.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
@@ -46,6 +47,8 @@ class LedgerSnapshot:
     """Pod UID -> keys of the GPUs that it holds now, sorted."""
     mig_on: Index = field(default_factory=ShardedMap)
     """Node -> keys of the MIG devices that are held on it, sorted."""
+    held_in: ShardedMap[int] = field(default_factory=ShardedMap)
+    """Namespace -> how many GPUs its pods hold; one that several share counts for each."""
     fresh_until_ns: int = FOREVER_NS
     """Controller CLOCK_BOOTTIME from which the snapshot is too old to grant anything by."""
 
@@ -56,7 +59,9 @@ class LedgerSnapshot:
         held: dict[str, list[str]] = {}
         pods: dict[str, list[str]] = {}
         split: dict[str, list[str]] = {}
+        counts = Counter[str]()
         for key in sorted(by_key):
+            counts.update(_namespaces(by_key[key]))
             for reservation in _reservations(by_key[key]):
                 held.setdefault(reservation, []).append(key)
             for uid in _pods(by_key[key]):
@@ -68,6 +73,7 @@ class LedgerSnapshot:
             ShardedMap({x: tuple(keys) for x, keys in held.items()}),
             ShardedMap({x: tuple(keys) for x, keys in pods.items()}),
             ShardedMap({x: tuple(keys) for x, keys in split.items()}),
+            ShardedMap(counts),
             fresh_until_ns,
         )
 
@@ -101,6 +107,7 @@ class LedgerSnapshot:
             ),
             by_pod=_indexed(self.by_pod, key, _pods(before), _pods(entry)),
             mig_on=_indexed(self.mig_on, key, _mig_nodes(before), _mig_nodes(entry)),
+            held_in=_counted(self.held_in, _namespaces(before), _namespaces(entry)),
         )
 
 
@@ -208,6 +215,18 @@ def _reservations(entry: Entry | None) -> frozenset[str]:
 def _pods(entry: Entry | None) -> frozenset[str]:
     uids = (x.pod.uid for x in entry.record.holders) if entry else ()
     return frozenset(x for x in uids if x is not None)
+
+
+def _namespaces(entry: Entry | None) -> Counter[str]:
+    return Counter(x.pod.namespace for x in entry.record.holders) if entry else Counter()
+
+
+def _counted(held: ShardedMap[int], before: Counter[str], now: Counter[str]) -> ShardedMap[int]:
+    for namespace in before.keys() | now.keys():
+        count = held.get(namespace, 0) + now[namespace] - before[namespace]
+        if count != held.get(namespace, 0):
+            held = held.put(namespace, count) if count else held.without(namespace)
+    return held
 
 
 def _mig_nodes(entry: Entry | None) -> frozenset[str]:

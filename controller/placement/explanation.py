@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Final
 
-from controller.placement.filter_and_score import FilterOutcome, filter_nodes, score
+from controller.placement.filter_and_score import FilterOutcome, HeldBack, filter_nodes, score
 from controller.placement.node_verdict import Judge, Promise, promise_to
 from controller.placement.refusal_details import detailed
 from controller.placement.requirements import Guarantee, Requirements, RequirementsInvalid
@@ -57,11 +57,14 @@ class PodExplanation:
 
 
 def explain_waiting(
-    needs: Requirements | RequirementsInvalid, scene: Scene, denied: AbstractSet[str]
+    needs: Requirements | RequirementsInvalid,
+    scene: Scene,
+    denied: AbstractSet[str],
+    held_back: HeldBack | None = None,
 ) -> PodExplanation:
-    """A managed pod that is bound to no node; `denied` as in `filter_nodes`."""
+    """A managed pod that is bound to no node; `denied`, `held_back` as in `filter_nodes`."""
     names = sorted(scene.fleet.nodes.keys() | scene.static.hashes.keys())
-    outcome = filter_nodes(names, needs, scene, denied)
+    outcome = filter_nodes(names, needs, scene, denied, held_back)
     judge = Judge(needs, scene)
     return PodExplanation(
         needs=needs,

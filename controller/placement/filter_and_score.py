@@ -18,6 +18,7 @@ from controller.placement.requirements import Requirements, RequirementsInvalid
 from controller.placement.selector import breaks_island
 from controller.placement.snapshot import Scene
 from controller.placement.verdict_cache import CODES, IF_PASSES, IF_REJECTED, PASSES
+from controller.policy import NodeMode
 from controller.record import Record
 from gpuwarden.audit.record import RecordKind
 from gpuwarden.reasons import ReasonCode, Refusal
@@ -57,18 +58,48 @@ class FilterOutcome:
         return totals(self.names, self.codes())
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """What the binding webhook would say to a pod whichever GPUs it is to get."""
+
+    refusal: Refusal
+    everywhere: bool = False
+    """Whether also where kubelet gives the GPUs, or to a pod that asks for none."""
+
+
 def filter_nodes(
     names: Sequence[str],
     needs: Requirements | RequirementsInvalid,
     scene: Scene,
     denied: AbstractSet[str] = frozenset(),
+    held_back: HeldBack | None = None,
 ) -> FilterOutcome:
     """Decide for every name. Unknown names are rejected like any node without evidence.
 
-    `denied`: nodes that the binding webhook has just denied the pod, few if any.
+    `denied`: nodes that the binding webhook has just denied the pod, few if any. `held_back`: what
+    it would say to the pod on many nodes.
     """
     outcome = _judged(names, needs, scene)
-    return _without(outcome, names, denied) if denied else outcome
+    if held_back is not None:
+        outcome = _without(outcome, _held_back(outcome, needs, scene, held_back), held_back.refusal)
+    if denied:
+        few = [name for name in outcome.passed if name in denied]
+        outcome = _without(outcome, few, REFUSALS[ReasonCode.GATE_DENIED_RECENTLY])
+    return outcome
+
+
+def _held_back(
+    outcome: FilterOutcome,
+    needs: Requirements | RequirementsInvalid,
+    scene: Scene,
+    held_back: HeldBack,
+) -> list[str]:
+    if held_back.everywhere:
+        return outcome.passed
+    if isinstance(needs, RequirementsInvalid) or not needs.count:
+        return []
+    nodes = scene.fleet.nodes
+    return [x for x in outcome.passed if x not in nodes or nodes[x].mode is NodeMode.ENV]
 
 
 def _judged(
@@ -87,26 +118,25 @@ def _judged(
     return FilterOutcome(passed, _reasons(rejected, judge), lambda: codes, names)
 
 
-def _without(
-    outcome: FilterOutcome, names: Sequence[str], denied: AbstractSet[str]
-) -> FilterOutcome:
-    """A recent denial of the binding webhook comes before all other reasons."""
-    dropped = [name for name in outcome.passed if name in denied]
+def _without(outcome: FilterOutcome, dropped: Sequence[str], refusal: Refusal) -> FilterOutcome:
+    """What the binding webhook would say comes before all other reasons."""
     if not dropped:
         return outcome
-    reasons = dict.fromkeys(dropped, REFUSALS[ReasonCode.GATE_DENIED_RECENTLY]) | outcome.reasons
+    reasons = dict.fromkeys(dropped, refusal) | outcome.reasons
     few = frozenset(dropped)
     return FilterOutcome(
         [name for name in outcome.passed if name not in few],
         dict(islice(reasons.items(), MAX_REASONS)),
-        lambda: _with_denials(outcome.codes(), names, few),
-        names,
+        lambda: _with_code(outcome.codes(), outcome.names, few, refusal.code),
+        outcome.names,
     )
 
 
-def _with_denials(codes: bytes, names: Sequence[str], denied: AbstractSet[str]) -> bytes:
-    byte = CODES.index(ReasonCode.GATE_DENIED_RECENTLY)
-    return bytes(byte if name in denied else code for name, code in zip(names, codes, strict=True))
+def _with_code(
+    codes: bytes, names: Sequence[str], few: AbstractSet[str], code: ReasonCode
+) -> bytes:
+    new = CODES.index(code)
+    return bytes(new if name in few else old for name, old in zip(names, codes, strict=True))
 
 
 def totals(names: Sequence[str], codes: bytes) -> Totals:

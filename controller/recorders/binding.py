@@ -60,6 +60,7 @@ class BindingRecorder:
         self._emit = emit
         self._decisions = instruments.counter(names.BIND_DECISIONS)
         self._reservations = instruments.gauge(names.RESERVATIONS)
+        self._never_stored = instruments.gauge(names.BINDINGS_NEVER_STORED)
         self._changes = instruments.counter(names.RESERVATION_CHANGES)
         self._freed = instruments.histogram(names.RELEASE_SECONDS)
         self._acts = instruments.counter(names.OPERATOR_ACTS)
@@ -210,8 +211,9 @@ class BindingRecorder:
                 self._audit.note(ended_record(grant))
                 self._logged.discard(part)
 
-    def show(self, snapshot: LedgerSnapshot) -> None:
-        """Set the gauge of what is held now."""
+    def show(self, snapshot: LedgerSnapshot, never_stored: int) -> None:
+        """Set the gauges: what is held now, and how many waiting pods have lost their turn."""
+        self._never_stored.set(never_stored)
         counts = Counter(
             holder.state for entry in snapshot.entries.values() for holder in entry.record.holders
         )

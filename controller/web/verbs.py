@@ -21,7 +21,12 @@ from controller.placement.explanation import (
     explain_fit,
     explain_waiting,
 )
-from controller.placement.filter_and_score import FilterDecision, filter_nodes, prioritize_nodes
+from controller.placement.filter_and_score import (
+    FilterDecision,
+    HeldBack,
+    filter_nodes,
+    prioritize_nodes,
+)
 from controller.placement.keys import RequirementRules
 from controller.placement.pod import Pod, PodDecodeError, decode_pod, find_pod
 from controller.placement.refusals import message
@@ -189,6 +194,14 @@ def _no_nodes(_pod_uid: str) -> frozenset[str]:
     return frozenset()
 
 
+AskHeldBack = Callable[[str, str, int], HeldBack | None]
+"""Why the pod of a namespace and UID, which asks for so many, gets no GPUs now, whichever."""
+
+
+def nobody_held_back(_namespace: str, _pod_uid: str, _count: int) -> HeldBack | None:
+    """For an installation without a binding webhook."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An HTTP answer in the making. `result` is a metric label; `decision` is for the audit log."""
@@ -212,6 +225,8 @@ class ExtenderVerbs:
     """Whether a namespace makes every GPU pod in it managed."""
     denied: Callable[[str], frozenset[str]] = _no_nodes
     """Nodes that the binding webhook has just denied the pod of a UID."""
+    held_back: AskHeldBack = nobody_held_back
+    """What the binding webhook would say to the pod whichever GPUs it is to get."""
     report: bool = False
     """Report-only mode: every decision is made and handed back, and every node passes."""
 
@@ -236,7 +251,9 @@ class ExtenderVerbs:
             return Answer(200, body, "not_ready")
         scene = self._scene(args.pod, needs)
         uid = args.pod.metadata.uid or ""
-        outcome = filter_nodes(args.names, needs, scene, self.denied(uid))
+        outcome = filter_nodes(
+            args.names, needs, scene, self.denied(uid), self._held_back(args.pod, needs)
+        )
         metadata = args.pod.metadata
         decision = FilterDecision(
             namespace=metadata.namespace or "",
@@ -301,7 +318,8 @@ class ExtenderVerbs:
             return PodExplanation(
                 needs=needs, refusal=Refusal(ReasonCode.CONTROLLER_NOT_READY, reason)
             )
-        return explain_waiting(needs, scene, self.denied(pod.metadata.uid or ""))
+        denied, held_back = self.denied(pod.metadata.uid or ""), self._held_back(pod, needs)
+        return explain_waiting(needs, scene, denied, held_back)
 
     def why_waiting(self, pod: Pod) -> PodExplanation:
         """Why a waiting pod of an enforced namespace waits, where no scheduler asks /filter."""
@@ -313,17 +331,29 @@ class ExtenderVerbs:
         """The answer that rejects no node."""
         return encode_filter_result(args, args.names, {})
 
-    def passing(self, pod: Pod) -> list[str]:
-        """The nodes that a waiting pod of an enforced namespace would pass to."""
+    def passing(self, pod: Pod, names: Sequence[str] | None = None) -> list[str]:
+        """The nodes, of `names` or all, that a waiting pod of an enforced namespace passes to."""
         needs = parse_requirements(pod, self.rules, enforced=True)
         if isinstance(needs, RequirementsInvalid) or not needs.managed:
             return []
         scene = self._scene(pod, needs)
-        return filter_nodes(list(scene.fleet.nodes), needs, scene).passed
+        return filter_nodes(
+            list(scene.fleet.nodes if names is None else names), needs, scene
+        ).passed
+
+    def is_held_back(self, pod: Pod) -> bool:
+        """Whether a waiting pod of an enforced namespace gets no GPUs now, whichever they are."""
+        return self._held_back(pod, parse_requirements(pod, self.rules, enforced=True)) is not None
 
     def _needs(self, pod: Pod, namespace: str = "") -> Requirements | RequirementsInvalid:
         enforced = self.is_enforced(pod.metadata.namespace or namespace)
         return parse_requirements(pod, self.rules, enforced=enforced)
+
+    def _held_back(self, pod: Pod, needs: Requirements | RequirementsInvalid) -> HeldBack | None:
+        if isinstance(needs, RequirementsInvalid):
+            return None
+        found = pod.metadata
+        return self.held_back(found.namespace or "", found.uid or "", needs.count)
 
     def _scene(self, pod: Pod, needs: Requirements | RequirementsInvalid) -> Scene:
         use = self.use(pod.metadata.uid, share_group(pod, needs))

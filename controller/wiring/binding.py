@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 from controller.admission.pod_webhooks import ENFORCED
 from controller.admission.review import AdmissionHandler
 from controller.admission.rules import AdmissionRules
-from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.decision import BindingView, held_back
 from controller.binding.early_reservation import EarlyReservations
 from controller.binding.operator_release import ReleaseService
 from controller.binding.reconciler import (
@@ -18,8 +18,10 @@ from controller.binding.reconciler import (
 )
 from controller.binding.reconciliation import AbsentNodes, Followup
 from controller.binding.request import BoundPod
+from controller.binding.turns import LostTurns, RecentDenials
 from controller.binding.use import LedgerUse, UseReports
 from controller.binding.use_reconciler import UseReconciler
+from controller.binding.waking import Chosen, NamespaceRoom, Room, choose_to_wake
 from controller.binding.webhook import (
     BINDING_WEBHOOK,
     BindingWebhook,
@@ -34,6 +36,7 @@ from controller.ledger.reservation_id import ReservationIds, ReservationKey
 from controller.ledger.store import LedgerStore
 from controller.operations.log_replay import LogReplay
 from controller.placement.devices import is_required
+from controller.placement.filter_and_score import HeldBack
 from controller.placement.keys import RequirementRules
 from controller.placement.snapshot import GpuUse, Scenes
 from controller.record import AuditLog
@@ -47,6 +50,7 @@ from controller.settings import (
 )
 from controller.web.listener import HttpServer
 from controller.web.tls import TlsFiles
+from controller.web.verbs import AskHeldBack
 from controller.web.webhook import AdmissionLimits, AdmissionWebhooks
 from controller.wiring.cluster import Cluster
 from gpuwarden.clock import Clock
@@ -187,7 +191,10 @@ class BindingParts:
     """By path."""
     early: EarlyReservations
     use: GpuUse
+    held_back: AskHeldBack
+    """What /filter is to say of a pod as the binding webhook would."""
     denials: RecentDenials
+    turns: LostTurns
     reconciler: ReservationReconciler
     recorder: BindingRecorder
     store: LedgerStore
@@ -205,7 +212,7 @@ class BindingParts:
 
     def set_gauges(self) -> None:
         """Show what is held."""
-        self.recorder.show(self.store.snapshot())
+        self.recorder.show(self.store.snapshot(), len(self.turns))
 
 
 def binding_parts(sources: BindingSources) -> BindingParts:
@@ -214,7 +221,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
     boottime_ns = sources.clock.boottime_ns
     keys = settings.admission.id_keys
     ids = None if keys is None else read_ids(settings.cluster, keys)
-    reports, denials = UseReports(sources.fleet), RecentDenials()
+    reports, denials, turns = UseReports(sources.fleet), RecentDenials(), LostTurns()
     reconciliation = StartupReconciler(
         store=store,
         pods=cluster.pods,
@@ -234,6 +241,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         report=reports.of,
         gone=AbsentNodes(cluster.nodes.snapshot, boottime_ns).gone,
         denials=denials,
+        turns=turns,
         reconciliation=reconciliation,
         sink=sources.recorder,
         wake=cluster.wake_nodes,
@@ -251,7 +259,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         wake=cluster.wake_nodes,
         draw_call=_draw_call,
     )
-    view, use = _view(sources, ids, reconciliation), LedgerUse(store.snapshot).use
+    view, use = _view(sources, ids, reconciliation, turns), LedgerUse(store.snapshot).use
     webhook = BindingWebhook(
         pods=cluster.pods,
         view=view,
@@ -262,6 +270,7 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         sink=sources.recorder,
         boottime_ns=boottime_ns,
     )
+    _choose_whom_to_wake(sources, lambda: replace(view(), claiming=granting.gpus), use)
     early = EarlyReservations(
         view=view,
         use=use,
@@ -280,7 +289,9 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         },
         early,
         use,
+        _held_back(sources, lambda: replace(view(), claiming=granting.gpus), denials),
         denials,
+        turns,
         reconciler,
         sources.recorder,
         store,
@@ -291,6 +302,36 @@ def binding_parts(sources: BindingSources) -> BindingParts:
         else _use_reconciler(sources, ids, reports, reconciliation),
         lambda: reconciliation.uncertainty,
     )
+
+
+def _held_back(
+    sources: BindingSources, view: Callable[[], BindingView], denials: RecentDenials
+) -> AskHeldBack:
+    def ask(namespace: str, pod_uid: str, count: int) -> HeldBack | None:
+        denied = denials.of_pod(pod_uid, sources.clock.boottime_ns())
+        if denied is not None:
+            return HeldBack(denied, everywhere=True)
+        refusal = held_back(view(), namespace, pod_uid, count)
+        return None if refusal is None else HeldBack(refusal)
+
+    return ask
+
+
+def _choose_whom_to_wake(
+    sources: BindingSources, view: Callable[[], BindingView], use: GpuUse
+) -> None:
+    cluster, room = sources.cluster, NamespaceRoom()
+
+    def choose(where: Room, without: frozenset[str]) -> Chosen:
+        return choose_to_wake(cluster.waiting_pods(without), where, view(), use)
+
+    def freed() -> frozenset[str]:
+        if sources.settings.reservation.quota_per_namespace is None:
+            return frozenset()
+        held = cluster.reservations.snapshot().held_in
+        return room.freed(held, cluster.waiting_namespaces())
+
+    cluster.wake_by(choose, freed)
 
 
 def _release_service(sources: BindingSources, reports: UseReports) -> ReleaseService:
@@ -343,7 +384,10 @@ def _use_reconciler(
 
 
 def _view(
-    sources: BindingSources, ids: ReservationIds | None, reconciliation: StartupReconciler
+    sources: BindingSources,
+    ids: ReservationIds | None,
+    reconciliation: StartupReconciler,
+    turns: LostTurns,
 ) -> Callable[[], BindingView]:
     settings = sources.settings
     rules, report = admission_rules(settings, sources.requirements), is_report_only(settings)
@@ -357,6 +401,7 @@ def _view(
             rules=rules,
             not_ready=sources.not_ready(),
             grant_refusal=reconciliation.refusal,
+            turn_refusal=lambda uid: turns.refusal(uid, sources.clock.boottime_ns()),
             quota=settings.reservation.quota_per_namespace,
             report=report,
         )

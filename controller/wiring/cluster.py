@@ -16,6 +16,7 @@ from controller.admission.pod import AdmittedPod
 from controller.admission.pod_webhooks import AdmissionDecision
 from controller.binding.records import BindDecision
 from controller.binding.use import UseFault
+from controller.binding.waking import WaitingPod
 from controller.fleet.trust import TrustChange
 from controller.kube.cache import DEFAULT_PACE, Cache, Change, ListWatch, Observe, Pace
 from controller.kube.client import ApiClient, Exchange
@@ -30,7 +31,7 @@ from controller.kube.events import (
     use_notices,
 )
 from controller.kube.leader_election import Leadership
-from controller.kube.node_hints import NodeHints, NodeRequeuer
+from controller.kube.node_hints import NodeHints
 from controller.kube.nodes import (
     NAMESPACE_KIND,
     NODE_KIND,
@@ -38,12 +39,14 @@ from controller.kube.nodes import (
     EnforcedNamespaces,
     MapNames,
 )
+from controller.kube.pod_waker import Choose, PodWaker
 from controller.kube.pods import (
     ClusterBoundPods,
     ClusterPods,
     KnownPod,
     PodEvictor,
     PodsByNode,
+    is_awake,
     pod_kind,
 )
 from controller.kube.policies import ClusterPolicy
@@ -51,10 +54,12 @@ from controller.kube.reservations import KubernetesLedgerStore
 from controller.kube.resources import Kind
 from controller.kube.token_review import KubeTokenReviewer
 from controller.kube.waiting_events import WaitingPodEvents
+from controller.ledger.record import PodRef
 from controller.ledger.store import LedgerUnavailableError
 from controller.placement.explanation import PodExplanation
 from controller.placement.filter_and_score import FilterDecision, Totals
 from controller.placement.keys import RequirementRules
+from controller.placement.requirements import Requirements, controlling_owner
 from controller.settings import KubernetesSettings
 from gpuwarden.clock import Clock
 from gpuwarden.moment import NS_PER_S
@@ -85,6 +90,7 @@ class Cluster:
         self._clock = clock
         self._instruments = instruments
         self._rules = rules
+        self._replica = replica
         self._pace = pace
         self._stale_after_ns = settings.stale_after.ns
         self._writes_events = settings.events
@@ -143,9 +149,8 @@ class Cluster:
             draw_name=lambda: secrets.token_hex(8),
         )
         """For what no other replica knows: the API server asks one replica about each pod."""
-        self._requeuer = NodeRequeuer(
-            api,
-            replica=replica,
+        self._waker = PodWaker(
+            self.pods,
             pods_wait=self._pods.any_waits,
             clock=clock,
             instruments=instruments,
@@ -179,20 +184,24 @@ class Cluster:
             "kube leadership": self.leadership.follow(),
             "kube events": self._events.follow(),
             "kube own events": self._own_events.follow(),
-            "kube requeues": self._requeuer.follow(),
+            "kube requeues": self._waker.follow(),
             "kube reservations shown": self._show_reservations(),
         }
 
     def hints(
-        self, passing: Callable[[AdmittedPod], Iterable[str]], not_ready: Callable[[], str | None]
+        self,
+        passing: Callable[[AdmittedPod], Iterable[str]],
+        is_held_back: Callable[[AdmittedPod], bool],
+        not_ready: Callable[[], str | None],
     ) -> NodeHints:
         """Keeps the nodes' hint labels, for schedulers that do not ask the extender.
 
-        `passing`: the nodes where a waiting pod would pass.
+        `passing`: the nodes where a waiting pod would pass. `is_held_back`: whether it gets no GPUs
+        anywhere now, for its own sake: no node has a label for it then.
         """
         return NodeHints(
             self._api,
-            waiting=self._waiting,
+            waiting=lambda: (x for x in self._waiting() if not is_held_back(x)),
             nodes=self.nodes.snapshot,
             passing=passing,
             not_ready=not_ready,
@@ -265,11 +274,33 @@ class Cluster:
 
     def wake(self, changes: Iterable[TrustChange]) -> None:
         """Requeue pods that `changes` may help; returns at once."""
-        self._requeuer.wake(changes)
+        self._waker.wake(changes)
 
     def wake_nodes(self, nodes: Iterable[str]) -> None:
         """Requeue pods that these nodes may have room for; returns at once."""
-        self._requeuer.wake_nodes(nodes)
+        self._waker.wake_nodes(nodes)
+
+    def wake_everything(self) -> None:
+        """Requeue pods that may pass anywhere now; returns at once."""
+        self._waker.wake_everything()
+
+    def wake_by(self, choose: Choose, freed: Callable[[], Iterable[str]]) -> None:
+        """Choose whom to requeue by `choose`; `freed`: as of `PodWaker`."""
+        self._waker.choose, self._waker.freed = choose, freed
+
+    def waiting_namespaces(self) -> frozenset[str]:
+        """Namespaces of managed pods that are not bound."""
+        return frozenset(pod.namespace for pod in self._pods.managed(""))
+
+    def waiting_pods(self, without: frozenset[str] = frozenset()) -> Iterator[WaitingPod]:
+        """The managed pods that are not bound, and whose requirements can be read."""
+        for pod in self._pods.managed(""):
+            if pod.waiting is None or pod.uid in without or not isinstance(pod.needs, Requirements):
+                continue
+            ref = PodRef(pod.namespace, pod.name, pod.uid, controlling_owner(pod.waiting))
+            enforced = self.namespaces.is_enforced(pod.namespace)
+            awake = is_awake(pod.waiting, self._replica, self._clock.wall_ns())
+            yield WaitingPod(ref, pod.waiting, pod.needs, enforced, is_awake=awake)
 
     def warnings(self) -> tuple[str, ...]:
         """What has not been heard of for too long, by whatever it is relied on."""

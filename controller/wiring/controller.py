@@ -28,7 +28,7 @@ from controller.placement.snapshot import Scenes
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.policies.file import PolicyFile, PolicyInvalidError
 from controller.policies.in_force import PolicyInForce, PolicySource
-from controller.policy import DEFAULT_POLICY
+from controller.policy import DEFAULT_POLICY, Policy
 from controller.record import Record
 from controller.recorders.gauges import FleetGauges, count_fleet
 from controller.recorders.http import ApiRecorder
@@ -58,6 +58,7 @@ from controller.wiring.pods import (
     node_hints,
     requirement_rules,
     waiting_events,
+    wake_by_filter,
 )
 from controller.wiring.services import fleet_service, http_api, placement_service
 from controller.wiring.stores import MEMORY_WARNING, ChosenStore, choose_store
@@ -140,7 +141,7 @@ def assemble(
     source = _policy_source(settings, cluster)
     registry = FleetRegistry((None if source is None else source.current) or DEFAULT_POLICY)
     policy = PolicyInForce(
-        source, audit=audit, instruments=instruments, changed=registry.set_policy
+        source, audit=audit, instruments=instruments, changed=_new_policy(registry, cluster)
     )
     anchor = ClockAnchor(clock.boottime_ns(), clock.wall_ns(), settings.clock.warn.ns)
     spire = spire_confirmation(settings, svids, clock, anchor, SpireRecorder(instruments, audit))
@@ -183,6 +184,8 @@ def assemble(
     if binding is not None:
         conditions.state.ledger_uncertainty = binding.uncertainty
     verbs = extender_verbs(settings, conditions, scenes, cluster, binding)
+    if cluster is not None and binding is None:
+        wake_by_filter(cluster, verbs)
     operators = operator_service(conditions, denials, registry, recorder)
     verifier = Verifier(verifier_settings(settings), spire=spire.facts)
     intake = evidence_intake(verifier, conditions, denials, registry, recorder)
@@ -325,6 +328,17 @@ def _report_changes(cluster: Cluster | None, conditions: Conditions) -> Callable
             cluster.wake(changes)
 
     return report
+
+
+def _new_policy(registry: FleetRegistry, cluster: Cluster | None) -> Callable[[Policy], None]:
+    """A pod that was rejected may pass anywhere then."""
+
+    def changed(policy: Policy) -> None:
+        registry.set_policy(policy)
+        if cluster is not None:
+            cluster.wake_everything()
+
+    return changed
 
 
 def _insecure_warnings(settings: ControllerSettings, directory: NodeDirectory) -> tuple[str, ...]:

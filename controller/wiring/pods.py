@@ -4,9 +4,11 @@ Constructs and connects only. `controller.placement`, `admission` and `binding` 
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from controller.admission.pod_webhooks import AdmissionDecision, PodWebhooks
 from controller.audit.log import DurableLog
+from controller.binding.waking import MOST_AT_ONCE, Chosen, Room
 from controller.fleet.registry import FleetRegistry
 from controller.kube.node_hints import NodeHints
 from controller.kube.waiting_events import WaitingPodEvents
@@ -21,7 +23,7 @@ from controller.settings import ControllerSettings, ExtenderTlsSettings, Schedul
 from controller.web.extender import Extender, ExtenderLimits, ExtenderServer
 from controller.web.listener import HttpServer
 from controller.web.tls import TlsFiles
-from controller.web.verbs import ExtenderVerbs
+from controller.web.verbs import ExtenderVerbs, nobody_held_back
 from controller.wiring.binding import (
     BindingParts,
     BindingSources,
@@ -135,8 +137,21 @@ def extender_verbs(
         rules=requirement_rules(settings),
         is_enforced=enforced_by(cluster),
         denied=refused,
+        held_back=nobody_held_back if binding is None else binding.held_back,
         report=is_report_only(settings),
     )
+
+
+def wake_by_filter(cluster: Cluster, verbs: ExtenderVerbs) -> None:
+    """Where nothing is reserved: a pod is woken where /filter lets it through."""
+
+    def choose(room: Room, without: frozenset[str]) -> Chosen:
+        names = None if room.everywhere else sorted(room.nodes)
+        waiting = sorted(cluster.waiting_pods(without), key=lambda x: x.turn)
+        found = ((x.ref, node) for x in waiting for node in verbs.passing(x.pod, names)[:1])
+        return Chosen(tuple(islice(found, MOST_AT_ONCE)))
+
+    cluster.wake_by(choose, tuple)
 
 
 def extender_server(
@@ -179,7 +194,7 @@ def node_hints(
     """None unless pods reach their nodes by affinity."""
     if cluster is None or settings.scheduling.mode is not Scheduling.AFFINITY:
         return None
-    return cluster.hints(verbs.passing, conditions.not_ready)
+    return cluster.hints(verbs.passing, verbs.is_held_back, conditions.not_ready)
 
 
 def waiting_events(

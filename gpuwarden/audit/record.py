@@ -61,14 +61,20 @@ class RecordKind(StrEnum):
     SPIRE_STATUS = "spire.status", "what the SPIRE server reports of an agent changed"
     FILTER_DECISION = (
         "filter.decision",
-        "an answer to the scheduler, counts per code; `not-ready` is counted by the hour",
+        "an answer to the scheduler, counts per code; equal ones of an hour: `count`",
     )
     ADMISSION_DECISION = (
         "admission.decision",
-        "a webhook let a pod in or refused it, or would have in report-only mode",
+        "a webhook let a pod in, refused it, or would have; equal refusals of an hour: `count`",
     )
-    BIND_DECISION = "bind.decision", "an answer of the binding webhook"
-    API_FINALIZE = "api.finalize", "a pod or operator said that a pod is bound; what came of it"
+    BIND_DECISION = (
+        "bind.decision",
+        "an answer of the binding webhook; equal refusals of an hour: `count`",
+    )
+    API_FINALIZE = (
+        "api.finalize",
+        "a pod or operator said that a pod is bound; equal refusals of an hour: `count`",
+    )
     RESERVATION_RESERVED = "reservation.reserved", "GPUs were reserved; durable before the answer"
     RESERVATION_CONFIRMED = (
         "reservation.confirmed",

@@ -331,6 +331,12 @@ RESERVATION_CHANGES = _counter(
     " Expired, Revoked, Allocated), or wrote after the ledger had lost them (Restored, Held).",
     "state",
 )
+BINDINGS_NEVER_STORED = _gauge(
+    "bindings_never_stored",
+    _C,
+    "Waiting pods whose Bindings the binding webhook has let through, and that were not bound in"
+    " 90 s: something after it refuses them. Each replica counts those that it has seen.",
+)
 RELEASE_SECONDS = _histogram(
     "reservation_release",
     _C,
@@ -499,7 +505,7 @@ KUBE_EVENTS = _counter(
 KUBE_REQUEUES = _counter(
     "kube_requeues",
     _C,
-    "Nodes annotated so that the scheduler requeues waiting pods (requeued, failed).",
+    "Waiting pods annotated so that the scheduler tries them again (requeued, failed).",
     "result",
 )
 

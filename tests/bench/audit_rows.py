@@ -98,7 +98,7 @@ def _one_by_one(folder: Path) -> float:
 
 
 def _record(number: int) -> Record:
-    """A filter decision: never counted together with others."""
+    """A filter decision about a pod of its own: not counted together with others."""
     return Record(
         RecordKind.FILTER_DECISION,
         actor="kube-scheduler",

@@ -24,8 +24,9 @@ from controller.__main__ import run_to_end
 from controller.admission.rules import AdmissionRules
 from controller.audit.opening import audit_log
 from controller.audit.sealing import LogIdentity
-from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.decision import BindingView
 from controller.binding.request import StoredPod
+from controller.binding.turns import RecentDenials
 from controller.binding.webhook import (
     BINDING_WEBHOOK,
     BindingWebhook,

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from controller.placement.cures import CURES, Cure
 from gpuwarden.reason_texts import EXPLANATIONS
 from gpuwarden.reasons import EFFECT_OF, STEP_OF, ReasonCode, Stage
 
@@ -38,7 +39,7 @@ _TITLES: Final = {
 
 def reasons_page() -> str:
     """The whole page as Markdown."""
-    return "\n".join([_HEAD, *(_section(stage) for stage in Stage)])
+    return "\n".join([_HEAD, *(_section(stage) for stage in Stage), _cures()])
 
 
 def _section(stage: Stage) -> str:
@@ -54,6 +55,30 @@ def _section(stage: Stage) -> str:
             "",
         ]
     )
+
+
+_CURES_HEAD: Final = """\
+## What ends the waiting of a pod
+
+For each code that `/filter` or the binding webhook gives (`controller/placement/cures.py`).
+kube-scheduler also tries a pod by itself: after each event that may help it, such as the end of any
+pod, and every 5 min. The first refusal of a pod is in the audit log; equal ones within an hour are
+one record with a count. Its event is written once, and counted.
+
+| code | cured by | gpuwarden has it tried again |
+|---|---|---|
+"""
+
+
+def _cures() -> str:
+    rows = []
+    for cure in Cure:
+        codes = [code for code in ReasonCode if CURES.get(code) is cure]
+        if cure is Cure.AUTHOR:
+            codes = [x for x in codes if not x.startswith("BYPASS_")]
+        shown = ", ".join(f"`{x}`" for x in codes) + (", `BYPASS_…`" * (cure is Cure.AUTHOR))
+        rows.append(f"| {shown} | {cure.cured_by} | {cure.wakes} |")
+    return _CURES_HEAD + "\n".join(rows) + "\n"
 
 
 def _row(code: ReasonCode) -> str:

@@ -417,14 +417,20 @@ async def test_a_requeue_is_of_one_pod_and_no_other_of_its_name(world: World) ->
 
 def test_an_answer_that_was_no_binding_is_given_up_after_a_touch(world: World) -> None:
     world.create("unlucky", where=NOWHERE)
+    world.create("waits", where=NOWHERE)
     with denied_afterwards(world, "unlucky"):
         assert "not yet" in world.refused("unlucky")
-    world.wait_states("Proposed")
-    until("the attempt is given up", lambda: world.reservations() == {}, timeout_s=150)
+        world.wait_states("Proposed")
+        until(
+            "the attempt is given up, however often it is asked for again",
+            lambda: world.refused("unlucky") and world.reservations() == {},
+            timeout_s=150,
+        )
     annotations = world.pods.get("unlucky")["metadata"]["annotations"]
     assert REQUEUED in annotations
     assert ASSIGNED not in annotations
-    world.bind("unlucky")
+    assert "RESERVATION_EXPIRED" in world.refused("unlucky")
+    world.bind("waits")
     world.wait_states("Confirmed")
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from controller.admission.review import AdmissionRequest, Verdict
 from controller.admission.rules import AdmissionRules
-from controller.binding.decision import BindingView, RecentDenials
+from controller.binding.decision import BindingView
 from controller.binding.early_reservation import EarlyReservations
 from controller.binding.operator_release import ReleaseService
 from controller.binding.reconciler import (
@@ -31,6 +31,7 @@ from controller.binding.records import (
     reservation_record,
 )
 from controller.binding.request import PodStates, PodsUnavailableError, StoredPod, StoredPods
+from controller.binding.turns import LostTurns, RecentDenials
 from controller.binding.use import LedgerUse, UseReports
 from controller.binding.webhook import BindingWebhook, Granting
 from controller.fleet.directory import KnownNode
@@ -210,6 +211,7 @@ class Replica:
         self.audit = RecordingAudit()
         pods = pods or world.pods
         self.denials = RecentDenials()
+        self.turns = LostTurns()
         self.woken: list[str] = []
         self.asked_nodes: list[str] = []
         """Which were challenged because a release waits for them."""
@@ -240,6 +242,7 @@ class Replica:
             report=self.reports.of,
             gone=world.gone.get,
             denials=self.denials,
+            turns=self.turns,
             reconciliation=self.reconciliation,
             sink=self.sink,
             wake=self.woken.extend,
@@ -300,6 +303,7 @@ class Replica:
             rules=AdmissionRules(),
             not_ready=None,
             grant_refusal=self.reconciliation.refusal,
+            turn_refusal=lambda uid: self.turns.refusal(uid, self._world.clock.boottime_ns()),
         )
         return replace(made, **self.changes)
 

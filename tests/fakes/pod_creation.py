@@ -43,7 +43,9 @@ class Creation:
     """Whether all namespaces are."""
     requests: int = 0
     refusals: list[str] = field(default_factory=list)
-    """Codes of the last creation that one of our webhooks refused."""
+    """Codes of the last creation that one of our webhooks refused, or reserved nothing for."""
+    kept: Document | None = None
+    """The pod of the last creation as the mutating webhook left it, if it is to wait."""
     told: AdmissionWorld = field(default_factory=lambda: AdmissionWorld({"team-a"}))
 
     async def ask(self, path: str, replica: Replica, pod: Document, **request: Any) -> Verdict:
@@ -59,12 +61,15 @@ class Creation:
         return await webhooks.handlers()[path](request_of(review_json(pod, **fields)))
 
     async def mutated(self, pod: Document, **request: Any) -> Document | None:
-        """The pod as the mutating webhook leaves it; None where it refuses."""
+        """The pod as the mutating webhook leaves it; None where it reserves nothing: `kept`."""
         verdict = await self.ask(MUTATE, self.mutating, pod, **request)
-        self.refusals = [x.code.value for x in verdict.refusals]
+        self.refusals, self.kept = [x.code.value for x in verdict.refusals], None
         if verdict.refusals:
             return None
         made: Document = applied(pod, documents(verdict.patch)) if verdict.patch else pod
+        if verdict.warnings:
+            self.kept, self.refusals = made, [verdict.warnings[0].split()[1]]
+            return None
         return made
 
     async def stored(

@@ -48,7 +48,8 @@ async def test_from_evidence_to_release(cluster: FakeCluster) -> None:
 def _demand_archived(audit: Path, records: list[dict[str, Any]]) -> None:
     """Each digest that a grant names can be verified again: the log is closed, all is written."""
     for kind in ("reservation.reserved", "bind.decision", "reservation.released"):
-        (digest,) = {x["refs"]["evidence"] for x in records if x["kind"] == kind} - {""}
+        named = {x["refs"].get("evidence", "") for x in records if x["kind"] == kind}
+        (digest,) = named - {""}  # equal refusals are counted, and rest on none
         assert run(("audit", "reverify", digest[:16], "--store", str(audit))) is ExitCode.OK
 
 
@@ -81,7 +82,7 @@ async def test_dry_runs_and_forgeries_reserve_nothing(cluster: FakeCluster) -> N
         assert len(cluster.api.objects.all("gpureservations")) == 1
 
 
-async def test_a_filter_s_answer_follows_a_denial_and_the_node_is_touched(
+async def test_a_pod_over_its_namespace_s_quota_is_stopped_by_filter(
     cluster: FakeCluster,
 ) -> None:
     quota = {"reservation__quotaPerNamespace": "1"}
@@ -89,23 +90,10 @@ async def test_a_filter_s_answer_follows_a_denial_and_the_node_is_touched(
         here.create("train-0")
         await here.bound("train-0")
         waiting = here.create("train-1")
-        before = _touched(cluster)
         refused = await here.bind("train-1")
         assert "QUOTA_EXCEEDED" in refused["status"]["message"]
         filtered = await here.controller.filtered(waiting)
-        assert "GATE_DENIED_RECENTLY" in filtered["FailedAndUnresolvableNodes"]["node-1"]
-
-        async def touched() -> bool | None:
-            return _touched(cluster) != before or None
-
-        await eventually(touched, "the node is touched when the denial is over")
-        await here.controller.passes(waiting, ["node-1"], "/filter lets it through again")
-
-
-def _touched(cluster: FakeCluster) -> str | None:
-    annotations = cluster.api.objects.get("nodes", "node-1")["metadata"].get("annotations") or {}
-    found: str | None = annotations.get("gpuwarden.dev/requeued")
-    return found
+        assert "QUOTA_EXCEEDED" in filtered["FailedAndUnresolvableNodes"]["node-1"]
 
 
 async def test_without_keys_nothing_is_reserved(cluster: FakeCluster) -> None:

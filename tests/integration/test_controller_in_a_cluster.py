@@ -197,7 +197,7 @@ async def test_events_can_be_switched_off(cluster: FakeCluster) -> None:
     assert cluster.api.objects.all("events") == {}
 
 
-async def test_a_node_is_touched_when_its_evidence_helps_a_waiting_pod(
+async def test_a_waiting_pod_is_woken_when_a_node_s_evidence_helps_it(
     cluster: FakeCluster,
 ) -> None:
     waiting = gpu_pod(**{"gpuwarden.dev/min-level": "L0"})
@@ -206,14 +206,16 @@ async def test_a_node_is_touched_when_its_evidence_helps_a_waiting_pod(
         await here.reason("list of", wanted=False)
         await here.passes(waiting, [], "the node has shown nothing yet")
         await node.accepted()
-        assert "annotations" not in cluster.api.objects.get("nodes", "node-1")["metadata"]
         cluster.api.create("pods", waiting)
+        metadata = waiting["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
 
-        async def touched() -> bool | None:
-            metadata = cluster.api.objects.get("nodes", "node-1")["metadata"]
-            return "gpuwarden.dev/requeued" in metadata.get("annotations", {}) or None
+        async def woken() -> bool | None:
+            stored = cluster.api.objects.get("pods", key)["metadata"]
+            return "requeued.gpuwarden.dev/at" in stored["annotations"] or None
 
-        await eventually(touched, "the node is touched")
+        await eventually(woken, "the pod is woken")
+        assert "annotations" not in cluster.api.objects.get("nodes", "node-1")["metadata"]
         await here.passes(waiting, ["node-1"], "placement")
 
 

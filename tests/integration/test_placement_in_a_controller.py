@@ -130,7 +130,8 @@ async def test_why_a_pod_waits_and_what_is_left_of_one_that_is_gone(cluster: Fak
         waiting = cluster.api.objects.get("pods", last)
         filtered = await here.controller.filtered(waiting)
         text = filtered["FailedAndUnresolvableNodes"]["node-1"]
-        assert found["rejections"][0]["detail"] in text
+        constant = text.removeprefix("gpuwarden: GPU_BUSY ")
+        assert found["rejections"][0]["detail"] == f"{constant}: needs 1 GPU, node has 3, 0 free"
         await here.state_of(given[0], "Confirmed")
         here.agent.processes = (GpuProcess(given[0], 7, uid),)
         cluster.api.delete("pods", "team-a/train-0")

@@ -13,7 +13,7 @@ waited for `unborn_ns`. A Binding has no such end.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from controller.ledger import attempt, claim
@@ -233,10 +233,11 @@ class EarlySteps:
         self, world: World, record: GpuRecord, n: int | None
     ) -> Iterator[tuple[str, World]]:
         old: AttemptWatch | None = self.interned.values[world.watch]
-        watch: AttemptWatch = self.rules.watch_attempt(old, record.holders, 0)
+        watch: AttemptWatch = self.rules.watch_attempt(old, record.holders, 1)
         if watch is not old:
-            begun = world._replace(watch=self.interned.number(watch), age=0)
-            yield "an attempt is watched", begun
+            age = 0 if watch.since_ns else world.age
+            number = self.interned.number(replace(watch, since_ns=0))
+            yield "an attempt is watched", world._replace(watch=number, age=age)
             return
         sight = self._sight(world, n)
         step = self.rules.attempt_step(watch, NODE, sight, AGES[world.age], DEFAULT_LIMITS)

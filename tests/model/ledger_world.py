@@ -545,8 +545,7 @@ class Steps:
             holders = tuple(x for _, x in parts)
             pod = int(str(holders[0].pod.uid)[4:])
             watch: AttemptWatch | None = self.interned.values[me.attempts[at]]
-            known = self.rules.watch_attempt(watch, holders, 0)
-            is_old = watch is not None and known is watch
+            known, is_old = self._watched(watch, holders)
             node = self.plan.gpu_nodes[parts[0][0]]
             step = self._attempt_step(known, node, self._sight(me, pod), AGES if is_old else 0)
             match step:
@@ -561,6 +560,13 @@ class Steps:
                 case Move():
                     gpu = parts[0][0]
                     yield from self._moving(here, gpu, reservation, step.to)
+
+    def _watched(
+        self, watch: AttemptWatch | None, holders: tuple[Holder, ...]
+    ) -> tuple[AttemptWatch, bool]:
+        """And whether its time goes on from before; then it may be over."""
+        known: AttemptWatch = self.rules.watch_attempt(watch, holders, 1)
+        return replace(known, since_ns=0), known.since_ns == 0
 
     def _touching(
         self, here: Here, at: int, watch: AttemptWatch, pod: int

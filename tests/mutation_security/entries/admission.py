@@ -107,11 +107,11 @@ ENTRIES: Final = (
         f"{EARLY}::test_a_toleration_of_its_own_counts_where_no_policy_refuses_it",
     ),
     one(
-        "early-uninjected",
+        "early-without-its-gpu-on-its-node",
         "controller/admission/pod_webhooks.py",
-        '            return Refusal(ReasonCode.BYPASS_UNINJECTED, "no GPU was reserved for it")',
-        "            return None",
-        f"{EARLY}::test_a_pod_that_the_mutating_webhook_missed_is_refused",
+        "if self._early is None or asked.granted is not None or asked.pod.spec.node_name:",
+        "if self._early is None or asked.granted is not None:",
+        f"{EARLY}::test_a_pod_that_names_its_node_does_not_wait",
     ),
     one(
         "bypass-env-from",

@@ -158,7 +158,7 @@ ENTRIES: Final = (
     one(
         "early-on-its-node-alone",
         "controller/binding/decision.py",
-        "    if early is not None and granted is not None and granted.node != request.node:",
+        "    if early is not None and granted is not None and granted.node != node:",
         "    if False:",
         f"{EARLY}::test_the_binding_webhook_refuses_every_other_node",
     ),

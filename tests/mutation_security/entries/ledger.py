@@ -13,6 +13,7 @@ from tests.mutation_security.shown_by import (
     RESTORED_GROUP,
     SETTLED,
     SPOKEN_FOR,
+    TURNS,
     WITHOUT_RECORD,
 )
 
@@ -56,6 +57,32 @@ ENTRIES: Final = (
         "    if watch.requeue_answer is None:",
         "tests/unit/controller/ledger/test_claim.py"
         "::test_a_requeue_from_before_its_time_was_over_does_not_count",
+    ),
+    one(
+        "ledger-time-from-the-first-answer",
+        "controller/ledger/attempt.py",
+        "    return AttemptWatch(parts, watch.since_ns if watch is not None and is_same else "
+        "now_ns)\n",
+        "    return AttemptWatch(parts, now_ns)\n",
+        f"{TURNS}::test_a_binding_that_is_refused_for_ever_holds_its_gpu_for_its_time_alone",
+    ),
+    one(
+        "ledger-requeue-after-the-last-answer",
+        "controller/ledger/attempt.py",
+        "    return AttemptWatch(parts, watch.since_ns if watch is not None and is_same else "
+        "now_ns)\n",
+        "    if watch is not None and is_same:\n"
+        "        return replace(watch, parts=parts)\n"
+        "    return AttemptWatch(parts, now_ns)\n",
+        "tests/unit/controller/ledger/test_claim.py"
+        "::test_a_further_answer_makes_a_requeue_void_and_does_not_begin_the_time_again",
+    ),
+    one(
+        "ledger-others-first",
+        "controller/binding/turns.py",
+        "return OTHERS_FIRST if found is not None and now_ns < found[1].until_ns else None",
+        "return None",
+        f"{TURNS}::test_whose_turn_is_over_is_refused_by_every_replica_and_then_tried_again",
     ),
     one(
         "ledger-lost-answer",

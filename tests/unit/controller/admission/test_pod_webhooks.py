@@ -74,11 +74,12 @@ class Stage:
     ledger: Ledger | None = field(default_factory=Ledger)
     report: bool = False
     modes: Callable[[], Collection[NodeMode] | None] | None = None
+    rules: AdmissionRules = field(default_factory=AdmissionRules)
     decisions: list[AdmissionDecision] = field(default_factory=list)
 
     async def ask(self, path: str, pod: Document, **request: Any) -> Verdict:
         webhooks = PodWebhooks(
-            AdmissionRules(),
+            self.rules,
             is_enforced={"team-a"}.__contains__,
             note=self.decisions.append,
             early=self.ledger,
@@ -95,6 +96,11 @@ def codes(verdict: Verdict) -> list[str]:
 def early(**metadata: Any) -> Document:
     pod = new_pod(annotations=EARLY)
     return pod | {"metadata": pod["metadata"] | metadata}
+
+
+def on_its_node(**metadata: Any) -> Document:
+    pod = early(**metadata)
+    return pod | {"spec": pod["spec"] | {"nodeName": NODE}}
 
 
 async def born(**metadata: Any) -> Document:
@@ -137,13 +143,53 @@ async def test_what_is_given_is_written_beside_what_is_missing() -> None:
     assert NODE in str(made["spec"]["affinity"])
 
 
-async def test_without_gpus_a_pod_is_refused_and_that_is_recorded() -> None:
+async def test_without_gpus_a_pod_that_names_its_node_is_refused_and_that_is_recorded() -> None:
     stage = Stage(Ledger(given=BUSY))
-    verdict = await stage.ask(MUTATE, early())
+    verdict = await stage.ask(MUTATE, on_its_node())
     assert verdict == Verdict((BUSY,), result="refused")
     (decision,) = stage.decisions
     assert (decision.step, decision.word, decision.refusals) == ("mutate", "refused", (BUSY,))
     assert (decision.reservation, decision.gpus) == ("", ())
+
+
+@pytest.mark.parametrize("code", ReasonCode)
+async def test_a_pod_waits_for_what_will_pass(code: ReasonCode) -> None:
+    stage = Stage(Ledger(given=Refusal(code, "now")))
+    verdict = await stage.ask(MUTATE, early())
+    waits = {
+        "AUDIT_UNAVAILABLE",
+        "BINDING_STALE",
+        "CONTROLLER_NOT_READY",
+        "GATE_DENIED_RECENTLY",
+        "GPU_BUSY",
+        "GPU_LOST",
+        "LEDGER_CONFLICT",
+        "LEDGER_UNAVAILABLE",
+        "NODE_NO_EVIDENCE",
+        "NODE_QUARANTINED",
+        "NODE_REFUSED",
+        "NODE_STALE",
+        "POD_UNKNOWN",
+        "QUOTA_EXCEEDED",
+        "RESERVATION_CONFLICT",
+        "RESERVATION_EXPIRED",
+        "RESERVATION_PENDING",
+    }
+    assert (not verdict.refusals) == (code in waits)
+    assert bool(verdict.warnings) == (code in waits)
+    assert stage.decisions == [] if code in waits else len(stage.decisions) == 1
+
+
+async def test_by_affinity_a_pod_that_waits_goes_where_its_label_is() -> None:
+    rules = AdmissionRules(by_affinity=True)
+    stage = Stage(Ledger(given=BUSY), rules=rules)
+    pod = early(name="train-0", uid="u")
+    verdict = await stage.ask(MUTATE, pod)
+    made = applied(pod, documents(verdict.patch))
+    assert "gpuwarden.node-restriction.kubernetes.io/requirement-" in str(made["spec"]["affinity"])
+    assert await stage.ask(VALIDATE, made) == Verdict(result="admitted")
+    del made["spec"]["affinity"]
+    assert codes(await stage.ask(VALIDATE, made)) == ["BYPASS_UNINJECTED"]
 
 
 async def test_who_is_refused_anyway_is_not_reserved_for() -> None:
@@ -209,8 +255,10 @@ async def test_a_dry_run_takes_nothing() -> None:
 async def test_a_pod_that_the_mutating_webhook_has_not_seen_has_nothing_to_take() -> None:
     stage = Stage()
     pod = patched(early(name="train-0", uid="u"))
-    assert codes(await stage.ask(VALIDATE, pod)) == ["BYPASS_UNINJECTED"]
+    assert codes(await stage.ask(VALIDATE, pod)) == []
     assert codes(await Stage(None).ask(VALIDATE, pod)) == ["BYPASS_UNINJECTED"]
+    named = patched(on_its_node(name="train-0", uid="u"))
+    assert codes(await stage.ask(VALIDATE, named)) == ["BYPASS_NODE_NAME"]
     assert stage.ledger is not None
     assert stage.ledger.taken == []
 
@@ -235,13 +283,16 @@ async def test_report_only_mode_asks_what_it_would_come_to() -> None:
     assert stage.ledger.taken == []
 
 
-async def test_report_only_mode_tells_what_the_ledger_would_refuse() -> None:
-    stage = Stage(Ledger(given=BUSY), report=True)
+async def test_report_only_mode_tells_what_would_be_refused_and_not_what_would_wait() -> None:
+    stage = Stage(Ledger(given=Refusal(ReasonCode.GPU_NO_MATCH, "none")), report=True)
     verdict = await stage.ask(VALIDATE, early(name="train-0", uid="u"))
     assert (verdict.refusals, verdict.result) == ((), "reported")
-    assert verdict.warnings == ("would be denied: gpuwarden: GPU_BUSY all are taken",)
+    assert verdict.warnings == ("would be denied: gpuwarden: GPU_NO_MATCH none",)
     (decision,) = stage.decisions
     assert (decision.word, decision.reported) == ("reported", True)
+    stage = Stage(Ledger(given=BUSY), report=True)
+    verdict = await stage.ask(VALIDATE, early(name="train-0", uid="u"))
+    assert verdict == Verdict(result="admitted")
 
 
 # --- Other requests

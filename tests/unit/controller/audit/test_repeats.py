@@ -237,3 +237,124 @@ def test_a_state_after_the_way_back_is_news(end: Record) -> None:
     assert counter.absorb(_state("quarantined"), NOW)
     assert not counter.absorb(end, NOW)
     assert not counter.absorb(_state("quarantined"), NOW)
+
+
+# --- What is asked about one pod again and again
+
+POD = "pod/team-a/train-0"
+REJECTED = Record(
+    RecordKind.FILTER_DECISION,
+    "kube-scheduler",
+    POD,
+    "rejected",
+    ("GPU_BUSY",),
+    {"uid": "u", "candidates": 3},
+)
+ADMISSION = Record(
+    RecordKind.ADMISSION_DECISION,
+    "controller",
+    POD,
+    "refused",
+    ("GPU_BUSY",),
+    {"step": "mutate", "owner": "ReplicaSet/x"},
+)
+BINDING = Record(
+    RecordKind.BIND_DECISION,
+    "kube-scheduler",
+    POD,
+    "refused",
+    ("GPU_BUSY",),
+    {"uid": "u", "node": "n"},
+)
+FINALIZE = Record(
+    RecordKind.API_FINALIZE,
+    "pod",
+    POD,
+    "refused",
+    ("RESERVATION_UNKNOWN",),
+    {"uid": "u", "reservation": "r", "gpu": "g"},
+)
+ABOUT_PODS = (REJECTED, ADMISSION, BINDING, FINALIZE)
+
+
+@pytest.mark.parametrize("record", ABOUT_PODS, ids=lambda x: x.kind.value)
+def test_equal_answers_about_a_pod_are_one_record_and_a_count(record: Record) -> None:
+    counter = RepeatCounter()
+    assert [counter.absorb(record, NOW + n) for n in range(41)] == [False, *[True] * 40]
+    (summary,) = counter.take_due(NOW + HOUR_NS)
+    assert (summary.kind, summary.subject, summary.codes) == (record.kind, POD, record.codes)
+    assert (summary.refs["count"], summary.refs["last"]) == (40, record.refs)
+    assert not counter.absorb(record, NOW + HOUR_NS)
+
+
+@pytest.mark.parametrize(
+    ("record", "other"),
+    [(x, replace(x, codes=("QUOTA_EXCEEDED",))) for x in ABOUT_PODS]
+    + [(x, replace(x, subject="pod/team-a/train-1")) for x in ABOUT_PODS]
+    + [
+        (x, replace(x, refs={**x.refs, key: "another"}))
+        for x, key in (
+            (REJECTED, "uid"),
+            (ADMISSION, "step"),
+            (ADMISSION, "owner"),
+            (BINDING, "uid"),
+            (BINDING, "node"),
+            (FINALIZE, "uid"),
+            (FINALIZE, "reservation"),
+            (FINALIZE, "gpu"),
+        )
+    ]
+    + [(REJECTED, replace(REJECTED, decision="passed")), (BINDING, ADMISSION)],
+)
+def test_another_answer_is_news(record: Record, other: Record) -> None:
+    counter = RepeatCounter()
+    counter.absorb(record, NOW)
+    assert not counter.absorb(other, NOW)
+
+
+def test_other_numbers_of_nodes_are_no_news() -> None:
+    counter = RepeatCounter()
+    counter.absorb(REJECTED, NOW)
+    assert counter.absorb(replace(REJECTED, refs={"uid": "u", "candidates": 4}), NOW)
+    passed = replace(REJECTED, decision="passed")
+    assert [counter.absorb(passed, NOW) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        replace(BINDING, decision="allowed"),
+        replace(BINDING, decision="reported"),
+        replace(ADMISSION, decision="admitted"),
+        replace(ADMISSION, decision="reported"),
+        replace(FINALIZE, decision="confirmed"),
+    ],
+    ids=lambda x: f"{x.kind.value} {x.decision}",
+)
+def test_what_is_granted_or_only_reported_is_always_written(record: Record) -> None:
+    counter = RepeatCounter()
+    assert [counter.absorb(record, NOW) for _ in range(3)] == [False] * 3
+
+
+def test_that_a_pod_may_be_bound_ends_what_is_counted_of_it() -> None:
+    counter = RepeatCounter()
+    for record in (REJECTED, REJECTED, BINDING, BINDING):
+        counter.absorb(record, NOW)
+    assert counter.take_due(NOW) == []
+    assert not counter.absorb(replace(BINDING, decision="allowed"), NOW)
+    assert [x.refs["count"] for x in counter.take_due(NOW)] == [1, 1]
+    assert not counter.absorb(REJECTED, NOW)
+
+
+def test_pods_beyond_what_fits_are_counted_together_by_kind() -> None:
+    counter = RepeatCounter(max_open=1)
+    counter.absorb(ROUND, NOW)
+    for number in range(3):
+        assert counter.absorb(replace(REJECTED, refs={"uid": str(number)}), NOW)
+    counter.absorb(BINDING, NOW)
+    found = [(x.kind, x.subject, x.refs["count"]) for x in counter.take_all()]
+    assert found == [
+        (RecordKind.EVIDENCE_ROUND, "node/n1", 1),
+        (RecordKind.FILTER_DECISION, "*", 3),
+        (RecordKind.BIND_DECISION, "*", 1),
+    ]

@@ -10,13 +10,13 @@ from controller.binding.decision import (
     Decision,
     InFlight,
     Placed,
-    RecentDenials,
     Refused,
     Reserve,
-    asked_before,
     decide_binding,
+    held_back,
 )
 from controller.binding.request import BindingRequest, StoredPod
+from controller.binding.turns import OTHERS_FIRST, no_turns
 from controller.fleet.directory import DirectorySnapshot, KnownNode
 from controller.ledger.record import HolderState, Origin, PodRef, ShareGroup
 from controller.ledger.reservation_id import ReservationSubject
@@ -475,12 +475,14 @@ def test_of_all_that_is_wrong_the_first_is_said() -> None:
         not_ready="first round",
         ledger=replace(binding_view(records=(held(GPUS[0]),)).ledger, fresh_until_ns=NOW_NS),
         quota=1,
+        turn_refusal=lambda uid: OTHERS_FIRST if uid == UID else None,
         grant_refusal=lambda _node, _gpus: Refusal(ReasonCode.GPU_BUSY, "somebody has it"),
     )
     repairs: tuple[dict[str, Any], ...] = (
         {"not_ready": None},
         {"scene": scene(node(NODE, FRESH))},
         {"ledger": binding_view(records=(held(GPUS[0]),)).ledger},
+        {"turn_refusal": no_turns},
         {"quota": None},
     )
     codes = [refused(decided(view=view)).code]
@@ -491,6 +493,7 @@ def test_of_all_that_is_wrong_the_first_is_said() -> None:
         ReasonCode.CONTROLLER_NOT_READY,
         ReasonCode.NODE_STALE,
         ReasonCode.LEDGER_UNAVAILABLE,
+        ReasonCode.RESERVATION_EXPIRED,
         ReasonCode.QUOTA_EXCEEDED,
         ReasonCode.GPU_BUSY,
     ]
@@ -517,6 +520,33 @@ def test_a_refusal_for_the_quota_says_how_much_is_held_and_allowed() -> None:
     refusal = refused(decided(view=binding_view(quota=2, records=(held(GPUS[0]), held(GPUS[1])))))
     assert refusal.detail == "the namespace holds 2 GPUs and may hold 2"
     reserve(decided(view=binding_view(quota=2, records=(held(GPUS[0]),))))
+
+
+def test_filter_asks_the_same_about_turn_and_quota() -> None:
+    view = binding_view(quota=2, records=(held(GPUS[0]),))
+    assert held_back(view, "team-a", UID, 1) is None
+    over = held_back(view, "team-a", UID, 2)
+    assert over == Refusal(ReasonCode.QUOTA_EXCEEDED, "the namespace holds 1 GPUs and may hold 2")
+    assert over == refused(
+        decided(pod=stored(env_pod({"gpuwarden.dev/gpu-count": "2"})), view=view)
+    )
+    assert held_back(view, "team-b", UID, 2) is None
+    lost = replace(view, turn_refusal=lambda uid: OTHERS_FIRST if uid == UID else None)
+    assert held_back(lost, "team-a", UID, 2) is OTHERS_FIRST
+    assert held_back(lost, "team-a", "uid-1", 1) is None
+    assert held_back(replace(view, quota=None), "team-a", UID, 9) is None
+
+
+def test_what_a_pod_has_attempted_already_is_no_more_than_before() -> None:
+    """The quota was kept when that was reserved, and may have been lowered since."""
+    lowered = binding_view(quota=1, records=(held(GPUS[0]), held(GPUS[1], UID)))
+    assert held_back(lowered, "team-a", UID, 1) is None
+    reserve(decided(view=lowered))
+    assert held_back(lowered, "team-a", UID, 2) is not None
+    confirmed = held(GPUS[1], UID)
+    holders = (replace(confirmed.holders[0], state=HolderState.CONFIRMED),)
+    bound = binding_view(quota=1, records=(replace(confirmed, holders=holders),))
+    assert held_back(bound, "team-a", UID, 1) is not None
 
 
 SPLIT = gpu(0, mig=True, mig_devices=[mig_slice("MIG-a"), mig_slice("MIG-b")])
@@ -625,69 +655,3 @@ def test_report_only_mode_wants_no_injection() -> None:
     pod = env_pod()
     uninjected(pod)
     assert isinstance(decided(pod=stored(pod), view=binding_view(report=True)), Reserve)
-
-
-# --- Denials are remembered for a while, and not too many of them
-
-S = 1_000_000_000
-
-
-def test_a_denial_lasts_for_a_while() -> None:
-    denials = RecentDenials(kept_ns=5 * S)
-    denials.add("pod-1", "n1", 0)
-    denials.add("pod-1", "n2", 3 * S)
-    denials.add("pod-2", "n1", 3 * S)
-    assert denials.nodes("pod-1", 4 * S) == {"n1", "n2"}
-    assert denials.nodes("pod-1", 5 * S) == {"n2"}
-    assert denials.nodes("pod-3", 4 * S) == frozenset()
-    assert denials.forget_ended(5 * S) == {"n1"}
-    assert denials.forget_ended(5 * S) == frozenset()
-    assert denials.nodes("pod-1", 5 * S) == {"n2"}
-    assert denials.forget_ended(8 * S) == {"n1", "n2"}
-    assert len(denials) == 0
-    assert denials.nodes("pod-2", 8 * S) == frozenset()
-
-
-def test_another_denial_begins_again() -> None:
-    denials = RecentDenials(kept_ns=5 * S)
-    denials.add("pod", "n1", 0)
-    denials.add("pod", "n2", 1 * S)
-    denials.add("pod", "n1", 4 * S)
-    assert denials.forget_ended(6 * S) == {"n2"}
-    assert denials.nodes("pod", 8 * S) == {"n1"}
-    assert len(denials) == 1
-
-
-def test_the_oldest_goes_first() -> None:
-    denials = RecentDenials(kept_ns=5 * S, most=2)
-    for number in range(4):
-        denials.add(f"pod-{number}", "n", number)
-    assert len(denials) == 2
-    assert [bool(denials.nodes(f"pod-{x}", 4)) for x in range(4)] == [False, False, True, True]
-
-
-def test_how_long_and_how_many_denials_are_remembered() -> None:
-    denials = RecentDenials()
-    for number in range(4097):
-        denials.add(f"pod-{number}", "n", 0)
-    assert len(denials) == 4096
-    assert denials.nodes("pod-4096", 5 * S - 1) == {"n"}
-    assert denials.nodes("pod-4096", 5 * S) == frozenset()
-
-
-def test_on_a_node_without_evidence_no_claim_is_open() -> None:
-    assert asked_before(binding_view(), "gpu-9", UID) == ()
-    claiming = {GPUS[0]: InFlight(PodRef("team-a", "train-0", UID))}
-    view = binding_view(node(NODE), claiming=claiming)
-    assert asked_before(view, NODE, UID) == ()
-
-
-def test_only_the_pod_s_own_claims_on_this_node_are_open() -> None:
-    mine, other = PodRef("team-a", "train-0", UID), PodRef("team-a", "train-1", "uid-1")
-    claiming = {
-        GPUS[0]: InFlight(other),
-        GPUS[1]: InFlight(mine),
-        "GPU-gpu-2-0": InFlight(mine),
-    }
-    view = binding_view(healthy(NODE), healthy("gpu-2"), claiming=claiming)
-    assert asked_before(view, NODE, UID) == (GPUS[1],)

@@ -330,16 +330,30 @@ async def test_a_ledger_that_cannot_be_read_moves_nothing() -> None:
     assert world.states() == {GPU: ["Releasing"]}
 
 
-async def test_nodes_that_were_denied_are_woken_when_it_is_over() -> None:
+async def test_a_pod_that_was_denied_is_tried_again_when_it_is_over_and_no_other() -> None:
     world = BindingWorld(1)
     me = await world.replica()
     me.changes = {"not_ready": "for a while"}
     await me.bind(world.pod("train-0"))
     await me.reconciler.round()
-    assert me.woken == []
+    assert world.pods.requeues == []
     world.clock.advance(6)
     await me.reconciler.round()
-    assert me.woken == [NODE]
+    assert world.pods.requeues == ["train-0"]
+    await me.reconciler.round()
+    assert (world.pods.requeues, me.woken) == (["train-0"], [])
+
+
+async def test_a_pod_that_only_its_author_can_cure_is_not_tried_again() -> None:
+    world = BindingWorld(1)
+    me = await world.replica()
+    world.pod("train-0")
+    world.pods.stored["train-0"]["spec"]["hostPID"] = True
+    assert (await me.bind("train-0")).refusals
+    world.clock.advance(6)
+    await me.reconciler.round()
+    assert (world.pods.requeues, me.woken) == ([], [])
+    assert me.denials.of_pod("uid-train-0", world.clock.boottime_ns()) is not None
 
 
 async def test_a_deleted_node_lets_go_after_its_grace() -> None:

@@ -154,15 +154,77 @@ def test_of_an_attempt_that_is_taken_in_part_the_first_gpu_knows_the_pod() -> No
     assert pods_of(found) == [POD]
 
 
-def test_a_retry_begins_the_time_again() -> None:
+def test_a_retry_makes_an_earlier_requeue_void_and_does_not_begin_the_time_again() -> None:
     world = World(attempt(), {"uid-0": UNBOUND})
     world.steps()
-    world.later(91).steps()
-    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
     world.records = (record(replace(holder("GPU-a"), answers=2)),)
-    assert world.steps() == ()
     assert world.later(89).steps() == ()
     assert world.later(2).steps() == (RequeuePod(RESERVATION, POD),)
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
+    world.records = (record(replace(holder("GPU-a"), answers=3)),)
+    assert world.steps() == (RequeuePod(RESERVATION, POD),)
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
+    assert moved(world.steps()) == (HolderState.EXPIRED, ("GPU-a",))
+
+
+def test_an_attempt_has_run_out_from_the_end_of_its_time_until_it_is_gone() -> None:
+    world = World(attempt(), {"uid-0": UNBOUND})
+    world.steps()
+    world.later(89).steps()
+    assert world.followup.run_out == frozenset()
+    world.later(1).steps()
+    assert world.followup.run_out == {POD}
+    world.followup.requeued(RESERVATION, UNBOUND, world.now_ns)
+    world.steps()
+    assert world.followup.run_out == {POD}
+    world.records = ()
+    world.steps()
+    assert world.followup.run_out == {POD}
+    world.steps()
+    assert world.followup.run_out == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("after_s", "sight", "ran_out"),
+    [
+        (75, UNBOUND, True),
+        (74.9, UNBOUND, False),
+        (75, BOUND, False),
+        (75, replace(UNBOUND, has_ended=True), False),
+        (75, PodGone(), False),
+        (75, None, False),
+    ],
+)
+def test_another_replica_may_have_given_it_up_a_little_earlier(
+    after_s: float, sight: PodSight, *, ran_out: bool
+) -> None:
+    world = World(attempt(), {"uid-0": UNBOUND})
+    world.steps()
+    world.records, world.pods["uid-0"] = (), sight
+    world.later(after_s).steps()
+    assert world.followup.run_out == ({POD} if ran_out else frozenset())
+
+
+def test_what_was_reserved_at_a_pods_creation_costs_no_turn() -> None:
+    """It may have waited for something else than its Binding."""
+    early = replace(holder("GPU-a"), origin=Origin.ADMISSION)
+    world = World((record(early),), {"uid-0": UNBOUND})
+    world.steps()
+    assert world.later(601).steps() == (RequeuePod(RESERVATION, POD),)
+    assert world.followup.run_out == frozenset()
+    world.records = ()
+    world.steps()
+    assert world.followup.run_out == frozenset()
+
+
+def test_an_early_reservation_ends_whatever_its_bindings_were_answered() -> None:
+    early = replace(holder("GPU-a"), origin=Origin.ADMISSION)
+    world = World((record(early),), {"uid-0": UNBOUND})
+    for answers in range(2, 62):
+        world.steps()
+        world.records = (record(replace(early, answers=answers)),)
+        world.later(10)
+    assert world.steps() == (RequeuePod(RESERVATION, POD),)
 
 
 def test_answers_about_attempts_that_are_over_are_dropped() -> None:

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controller.admission.pod_webhooks import MUTATE, VALIDATE
-from controller.admission.review import encode_answer
+from controller.admission.review import Verdict, encode_answer
 from controller.fleet.directory import KnownNode, Taint
+from controller.ledger.record import HolderState
 from controller.ledger.store import MOST_LOST
 from controller.policy import NodeMode
 from gpuwarden.audit.record import RecordKind
@@ -145,7 +145,7 @@ async def test_what_cannot_be_reserved_on_the_node_that_is_named_is_refused(
     assert world.states() == {}
 
 
-async def test_of_200_admissions_8_get_a_gpu_each_and_192_are_reported_that_there_is_none() -> None:
+async def test_of_200_admissions_8_get_a_gpu_each_and_192_wait() -> None:
     """As the API server reads the answers; two replicas, each asked about every other pod."""
     world, me, api = await stage(8)
     other = await world.replica("b")
@@ -154,24 +154,81 @@ async def test_of_200_admissions_8_get_a_gpu_each_and_192_are_reported_that_ther
     async def answered(number: int) -> tuple[Any, str | None]:
         verdict = await api.ask(MUTATE, (me, other)[number % 2], pod)
         response = json.loads(encode_answer(review_of(review_json(pod)), verdict))["response"]
-        if not response["allowed"]:
-            return response["status"]["code"], None
-        return True, told(applied(pod, documents(verdict.patch)))
+        assert response["allowed"]
+        made = applied(pod, documents(verdict.patch))
+        gpu = made["metadata"]["annotations"].get(ASSIGNED)
+        return " ".join(response.get("warnings", [])).split(":")[0:2], gpu
 
     answers = await asyncio.gather(*map(answered, range(200)))
-    assert Counter(said for said, _ in answers) == {True: 8, 429: 192}
+    waiting = [said for said, gpu in answers if gpu is None]
+    assert len(waiting) == 192
+    assert {said[1].split()[0] for said in waiting} == {"GPU_BUSY"}
     assert sorted(gpu for _, gpu in answers if gpu is not None) == sorted(GPUS)
     assert world.states() == {gpu: ["Proposed"] for gpu in GPUS}
 
 
-async def test_none_free_is_too_many_requests() -> None:
-    _, me, api = await stage(1)
-    await api.create(early_pod(), "train-0")
+async def test_where_none_is_free_the_pod_is_created_and_waits() -> None:
+    world, me, api = await stage(1)
+    first = await api.create(early_pod(), "train-0")
     verdict = await api.ask(MUTATE, me, early_pod())
-    (refusal,) = verdict.refusals
-    text = "too few matching GPUs are free: needs 1 GPU, node has 1, 0 free"
-    assert refusal == Refusal(ReasonCode.GPU_BUSY, text)
+    assert (verdict.refusals, verdict.result) == ((), "patched")
+    (warning,) = verdict.warnings
+    assert warning == (
+        "gpuwarden: GPU_BUSY too few matching GPUs are free: needs 1 GPU, node has 1, 0 free:"
+        " no GPU is reserved for the pod yet; it waits, and gets its GPUs when it is bound"
+    )
     assert me.sink.early == [("ACCEPTED", True), ("GPU_BUSY", False)]
+    assert first is not None
+    assert world.lands("train-0", await me.bind("train-0"))
+
+
+async def test_a_pod_that_waits_gets_the_gpu_that_comes_free_without_its_owner_s_next_attempt() -> (
+    None
+):
+    """A ReplicaSet that was refused would try again after up to 1000 s."""
+    world, me, api = await stage(1)
+    await api.create(early_pod(), "train-0")
+    assert world.lands("train-0", await me.bind("train-0"))
+    await me.reconciler.round()
+    assert await api.mutated(owned(early_pod(), OWNER)) is None
+    assert api.kept is not None
+    waiting = await api.stored(api.kept, "train-1")
+    assert waiting is not None
+    assert ASSIGNED not in waiting["metadata"]["annotations"]
+    assert "affinity" not in waiting["spec"]
+    (refusal,) = (await me.bind("train-1")).refusals
+    assert refusal.code is ReasonCode.GPU_BUSY
+    entry = world.store.snapshot().get(GPUS[0])
+    assert entry is not None
+    for state in (HolderState.RELEASING, HolderState.RELEASED):
+        entry = world.store.snapshot().get(GPUS[0])
+        assert entry is not None
+        (holder,) = entry.record.holders
+        await world.store.compare_and_set(entry, entry.record.moved(holder.reservation, state))
+    del world.pods.stored["train-0"]
+    world.pods.catch_up()
+    assert world.lands("train-1", await me.bind("train-1"))
+    assert world.assigned() == {"train-1": (GPUS[0],)}
+
+
+async def test_a_pod_that_names_its_node_does_not_wait() -> None:
+    """It would run at once, without the binding webhook."""
+    world, me, api = await stage(1)
+    await api.create(early_pod(), "train-0")
+    verdict = await api.ask(MUTATE, me, early_pod(nodeName=NODE))
+    assert [x.code for x in verdict.refusals] == [ReasonCode.GPU_BUSY]
+    made = {**early_pod(nodeName=NODE)}
+    made["metadata"] = {**made["metadata"], "name": "train-1", "uid": "uid-1"}
+    refused = await api.ask(VALIDATE, me, made)
+    assert ReasonCode.BYPASS_UNINJECTED in {x.code for x in refused.refusals}
+    assert world.states() == {GPUS[0]: ["Proposed"]}
+
+
+async def test_what_waiting_does_not_cure_is_refused_at_creation() -> None:
+    _, me, api = await stage(1)
+    never = early_pod(EARLY | {"gpuwarden.dev/gpu-selector": "memory>=9Ti"})
+    verdict = await api.ask(MUTATE, me, never)
+    assert [x.code for x in verdict.refusals] == [ReasonCode.GPU_NO_MATCH]
 
 
 async def test_the_same_request_gets_the_same() -> None:
@@ -421,8 +478,8 @@ async def test_a_copy_on_a_pod_that_does_not_ask_for_it_is_refused() -> None:
     assert set(api.refusals) == {"BYPASS_ANNOTATION"}
 
 
-async def test_a_pod_that_the_mutating_webhook_missed_is_refused() -> None:
-    _, _, api = await stage()
+async def test_a_pod_whose_reservation_was_taken_from_it_is_reserved_for_when_it_is_bound() -> None:
+    world, me, api = await stage()
     made = await api.mutated(early_pod())
     assert made is not None
     for key in (ASSIGNED, RESERVATION, "gpuwarden.dev/node"):
@@ -430,8 +487,9 @@ async def test_a_pod_that_the_mutating_webhook_missed_is_refused() -> None:
     for key in ("gpuwarden.dev/attestation-hash", "gpuwarden.dev/guarantee-given"):
         made["metadata"]["annotations"].pop(key, None)
     made["metadata"]["annotations"].pop("gpuwarden.dev/guarantee-limit", None)
-    assert await api.stored(made, "train-0") is None
-    assert api.refusals == ["BYPASS_UNINJECTED"]
+    assert await api.stored(made, "train-0") is not None
+    assert world.lands("train-0", await me.bind("train-0"))
+    assert len(world.assigned()["train-0"]) == 1
 
 
 async def test_a_dry_run_is_answered_alike_and_leaves_nothing() -> None:
@@ -454,10 +512,8 @@ async def test_report_only_mode_says_what_it_would_come_to() -> None:
     api.report = True
     pod = early_pod()
     pod["metadata"] |= {"name": "train-1", "uid": "uid-1"}
-    verdict = await api.ask(VALIDATE, me, pod)
-    assert (verdict.result, verdict.refusals) == ("reported", ())
-    assert verdict.warnings[0].startswith("would be denied: gpuwarden: GPU_BUSY ")
-    assert await api.ask(MUTATE, me, pod) == replace(verdict, warnings=(), result="untouched")
+    assert await api.ask(VALIDATE, me, pod) == Verdict(result="admitted")
+    assert await api.ask(MUTATE, me, pod) == Verdict(result="untouched")
     assert len(world.states()) == 1
 
 
@@ -783,9 +839,9 @@ async def test_of_many_nodes_what_says_most_is_reported() -> None:
     assert refusal == Refusal(ReasonCode.GPU_NO_MATCH, f"{text}; {example}")
     await api.mutated(early_pod())
     await api.mutated(early_pod())
-    (refusal,) = (await api.ask(MUTATE, me, early_pod())).refusals
-    assert refusal.code is ReasonCode.GPU_BUSY
-    assert ": 2 GPU_BUSY, 1 NODE_MODE; gpu-1: too few matching" in refusal.detail
+    (warning,) = (await api.ask(MUTATE, me, early_pod())).warnings
+    assert warning.startswith("gpuwarden: GPU_BUSY ")
+    assert "2 GPU_BUSY, 1 NODE_MODE; gpu-1: too few matching" in warning
 
 
 async def test_a_pod_that_is_not_like_the_one_before_waits_for_it() -> None:

@@ -73,7 +73,17 @@ def test_a_pod(phase: str, *, has_ended: bool) -> None:
         "spec": {"nodeName": "gpu-1", "containers": [{}]},
         "status": {"phase": phase, "conditions": None},
     }
-    pod = KnownPod("ns", "n", "u", "gpu-1", has_ended, asks=False, uses_gpus=False)
+    evicted_after_s = None if has_ended else 0
+    pod = KnownPod(
+        "ns",
+        "n",
+        "u",
+        "gpu-1",
+        has_ended,
+        asks=False,
+        uses_gpus=False,
+        evicted_after_s=evicted_after_s,
+    )
     assert pod_kind(RequirementRules()).entry(json.dumps(body).encode()) == (
         "ns/n",
         Entry("v", "u", pod),
@@ -388,6 +398,7 @@ def test_fields_that_nobody_uses_take_no_memory(case: Case) -> None:
 
 def test_fields_that_are_used_are_counted() -> None:
     short = waiting_pod(PLAIN)
+    short["metadata"]["annotations"]["gpuwarden.dev/gpu-selector"] = "x"
     long = deepcopy(short)
     long["metadata"]["annotations"]["gpuwarden.dev/gpu-selector"] = "x" * BULKY
     grown = bytes_of(copied(POD_KIND, long)) - bytes_of(copied(POD_KIND, short))

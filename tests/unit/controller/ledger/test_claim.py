@@ -131,12 +131,29 @@ def test_an_unborn_pods_expires_without_anybody_to_requeue() -> None:
     assert step(UNBORN, None, 120) == Move(HolderState.EXPIRED, "its pod never came")
 
 
-def test_any_change_of_an_attempt_begins_the_watch_again() -> None:
+def test_a_further_answer_makes_a_requeue_void_and_does_not_begin_the_time_again() -> None:
     watch = after_requeue(watch_attempt(None, (holder(),), NOW), UNBOUND, NOW + 3)
     assert watch == AttemptWatch((holder(),), NOW, UNBOUND, NOW + 3)
     assert watch_attempt(watch, (holder(),), NOW + 5) is watch
     again = watch_attempt(watch, (holder(answers=2),), NOW + 5)
-    assert again == AttemptWatch((holder(answers=2),), NOW + 5, None)
+    assert again == AttemptWatch((holder(answers=2),), NOW, None)
+    anew = watch_attempt(watch, (holder(call="f" * 16),), NOW + 5)
+    assert anew == AttemptWatch((holder(call="f" * 16),), NOW, None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (UNBORN,),
+        (holder(pod=OTHER_POD),),
+        (holder(), holder()),
+        (holder("GPU-a", "GPU-b"),),
+    ],
+)
+def test_another_attempt_has_its_own_time(other: tuple[Holder, ...]) -> None:
+    """A pod that was unborn may come as late as a request may take since it has its UID."""
+    watch = AttemptWatch((holder(),), NOW, UNBOUND, NOW + 3)
+    assert watch_attempt(watch, other, NOW + 5) == AttemptWatch(other, NOW + 5)
 
 
 LIVE = LivePod(POD, "gpu-1", "v1.k.uid-0", ("GPU-a",))

@@ -41,7 +41,7 @@ def test_a_changed_copy_is_what_would_be_made_again(changes: list[tuple[Entry, b
         if is_there:
             by_key[entry.record.key] = entry
     again = LedgerSnapshot.of(by_key.values())
-    for name in ("entries", "by_reservation", "by_pod", "mig_on"):
+    for name in ("entries", "by_reservation", "by_pod", "mig_on", "held_in"):
         assert dict(getattr(snapshot, name)) == dict(getattr(again, name))
 
 

@@ -15,6 +15,7 @@ from controller.placement.explanation import (
 )
 from controller.placement.filter_and_score import (
     MAX_REASONS,
+    HeldBack,
     bin_packing,
     filter_nodes,
     prioritize_nodes,
@@ -27,7 +28,7 @@ from controller.placement.snapshot import placement_policy
 from controller.placement.static_hashes import InsecureStaticHashes
 from controller.placement.verdict_cache import PlacementMemory
 from controller.policy import Level, NodeMode, NodePool, Policy
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.fleet_views import (
     LEASE_NS,
     NOW_NS,
@@ -318,6 +319,37 @@ def test_a_map_names_a_node_by_its_name_or_its_label(
     assert {refusal.code for refusal in outcome.reasons.values()} == {ReasonCode.MAP_ELSEWHERE}
 
 
+OVER = Refusal(ReasonCode.QUOTA_EXCEEDED, "the namespace holds 4 GPUs and may hold 4")
+HELD_BACK = HeldBack(OVER)
+
+
+def test_who_is_held_back_passes_no_node_whose_gpus_gpuwarden_gives() -> None:
+    where = scene(healthy("n1"), healthy("n2", "b"), healthy("n3", mode=NodeMode.PLUGIN))
+    names = ["n1", "n2", "n3", "n4"]
+    outcome = filter_nodes(names, A, where, held_back=HELD_BACK)
+    assert outcome.passed == []
+    assert outcome.reasons["n1"] == OVER
+    assert {x: y.code for x, y in outcome.reasons.items()} == {
+        "n1": ReasonCode.QUOTA_EXCEEDED,
+        "n2": ReasonCode.HASH_MISMATCH,
+        "n3": ReasonCode.NODE_MODE,
+        "n4": ReasonCode.NODE_NO_EVIDENCE,
+    }
+    assert outcome.totals().rejected[ReasonCode.QUOTA_EXCEEDED] == 1
+    assert filter_nodes(names, A, where, frozenset({"n1"}), HELD_BACK).reasons["n1"] == OVER
+
+
+def test_kubelet_s_gpus_and_pods_that_ask_for_none_are_not_held_back() -> None:
+    where = scene(healthy("n1", mode=NodeMode.PLUGIN), healthy("n2"))
+    by_kubelet = replace(ONE, requests=(("nvidia.com/gpu", 1),))
+    assert filter_nodes(["n1", "n2"], by_kubelet, where, held_back=HELD_BACK).passed == ["n1"]
+    nothing = Requirements(managed=True)
+    assert filter_nodes(["n2"], nothing, where, held_back=HELD_BACK).passed == ["n2"]
+    denied = HeldBack(Refusal(ReasonCode.BYPASS_HOST_PID, "hostPID"), everywhere=True)
+    assert filter_nodes(["n1", "n2"], by_kubelet, where, held_back=denied).passed == []
+    assert filter_nodes(["n2"], nothing, where, held_back=denied).passed == []
+
+
 # --- Why a pod waits: the totals of /filter over every node that is known, with examples
 
 NEEDS = requirements({"gpuwarden.dev/gpu-selector": "memory>=1Gi"})
@@ -360,6 +392,13 @@ def test_what_the_binding_webhook_has_just_denied_counts_as_rejected() -> None:
     assert [(x.code, x.nodes) for x in found.rejections] == [
         (ReasonCode.GATE_DENIED_RECENTLY, ("gpu-2",))
     ]
+
+
+def test_what_holds_a_pod_back_is_said() -> None:
+    here = scene(healthy("gpu-1"), healthy("gpu-2"))
+    (rejection,) = explain_waiting(NEEDS, here, NOBODY, HELD_BACK).rejections
+    assert (rejection.code, rejection.count) == (OVER.code, 2)
+    assert rejection.detail.endswith(OVER.detail)
 
 
 def test_a_pod_that_no_node_can_help() -> None:

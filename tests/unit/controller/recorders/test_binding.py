@@ -123,7 +123,8 @@ def test_a_restored_record() -> None:
 
 def test_what_is_held_and_what_does_not_agree() -> None:
     told = Told()
-    told.recorder.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]))
+    told.recorder.show(LedgerSnapshot.of([Entry(in_state(HolderState.CONFIRMED), "1")]), 2)
+    assert told.metric("bindings_never_stored") == 2
     assert told.metric("reservations", state="Confirmed") == 1
     assert told.metric("reservations", state="Proposed") == 0
     told.recorder.drifts({DriftKind.TORN: 2})

@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from controller.placement.filter_and_score import HeldBack
 from controller.placement.pod import find_pod
 from controller.placement.requirements import UNMANAGED, Requirements, RequirementsInvalid, describe
 from controller.placement.snapshot import DeviceUse, no_use
@@ -20,7 +22,7 @@ from controller.web.verbs import (
     encode_priorities,
 )
 from gpuwarden.audit.record import RecordKind
-from gpuwarden.reasons import ReasonCode
+from gpuwarden.reasons import ReasonCode, Refusal
 from tests.builders.fleet_views import LEASE_NS, fleet, hash_of, healthy, node
 from tests.builders.pods import pod_json
 from tests.fakes.placement import World, args
@@ -267,6 +269,25 @@ def test_what_the_binding_webhook_has_just_denied_is_left_out() -> None:
     }
     world.denied = {"another": frozenset({"n2"})}
     assert call(world.verbs(), REQUIREMENT, *names)["NodeNames"] == ["n1", "n2", "n3"]
+
+
+def test_what_holds_the_pod_back_is_said_of_the_nodes_that_would_pass() -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    def over(namespace: str, uid: str, count: int) -> HeldBack:
+        asked.append((namespace, uid, count))
+        return HeldBack(Refusal(ReasonCode.QUOTA_EXCEEDED, "4 of 4"))
+
+    world = World(fleet=fleet(healthy("n1")))
+    verbs = replace(world.verbs(), held_back=over)
+    found = call(verbs, REQUIREMENT, "n1", "n2")
+    assert found["NodeNames"] == []
+    assert found["FailedAndUnresolvableNodes"]["n1"] == "gpuwarden: QUOTA_EXCEEDED 4 of 4"
+    assert asked == [("team-a", UID, 1)]
+    explained = verbs.explain(json.dumps(REQUIREMENT).encode())
+    assert [x.code for x in explained.rejections] == [ReasonCode.QUOTA_EXCEEDED]
+    pod = find_pod(json.dumps(REQUIREMENT).encode())
+    assert (verbs.is_held_back(pod), world.verbs().is_held_back(pod)) == (True, False)
 
 
 def test_the_denied_come_first_among_many_reasons() -> None:
