@@ -3,7 +3,9 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 SETUP := $(VENV)/.ready
+INSTALL := $(BIN)/python -m sandbox.install
 NVML := build/fake-nvml/libnvidia-ml.so.1
 SOURCES := agent controller gpuwarden sandbox tests
 JOBS ?= auto
@@ -22,29 +24,39 @@ E2E_WORKERS := $(if $(K),-n0,-n2 --dist loadfile --no-loadscope-reorder)
 .PHONY: help setup demo fleet bench test check format lint types contracts generated commits unit mutation-security mutation fuzz proto lock golden docs images lab e2e e2e-long hardware clean
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ \
+	  line = sprintf("  make %-11s", $$1); count = split($$2, words, " "); \
+	  for (i = 1; i <= count; i++) { \
+	    if (length(line) + 1 + length(words[i]) > 80) { print line; line = sprintf("%18s", "") } \
+	    line = line " " words[i] \
+	  } print line }'
 
 setup: $(SETUP) $(NVML) ## Virtual environment from the hashed files, and the fake NVML library
 
-$(SETUP): requirements/dev.txt pyproject.toml
+# The demo's packages first: `make setup` adds the others to the same environment.
+$(DEMO): requirements/demo.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gpuwarden needs Python 3.11 or newer, found " + sys.version.split()[0])'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@test -x $(BIN)/python || { echo "setup: makes the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(INSTALL) --launchers requirements/demo.txt
 	@touch $@
 
-$(NVML): $(SETUP) $(wildcard sandbox/nvml/*.c) sandbox/nvml/build.py
-	$(BIN)/python -m sandbox.nvml.build
+$(SETUP): $(DEMO) requirements/dev.txt
+	@$(INSTALL) requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## The whole trust path on this machine, checked step by step (KEEP=1 leaves it running)
-	$(BIN)/python -m sandbox demo $(if $(KEEP),--keep)
+$(NVML): $(DEMO) $(wildcard sandbox/nvml/*.c) sandbox/nvml/build.py
+	@$(BIN)/python -m sandbox.nvml.build > /dev/null
+	@touch $@
 
-fleet: setup ## NODES simulated agents against one controller, things happening to them
+demo: $(DEMO) $(NVML) ## The whole trust path on this machine, checked step by step (KEEP=1 leaves it running)
+	@$(BIN)/python -m sandbox demo $(if $(KEEP),--keep)
+
+fleet: $(DEMO) ## NODES simulated agents against one controller, things happening to them
 	$(BIN)/python -m sandbox fleet --nodes $(NODES) $(ARGS)
 
 $(FUZZER): requirements/fuzz.txt $(SETUP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	@$(INSTALL) requirements/fuzz.txt
 	@touch $@
 
 test: setup $(FUZZER) ## All tests, with the coverage floors
@@ -95,9 +107,9 @@ fuzz: setup $(FUZZER) ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS; what is fou
 images: $(SETUP) ## Container images of agent and controller, without a daemon (root; buildah, debootstrap)
 	REVISION=$(REVISION) $(BIN)/python -m tests.e2e.lab.product_images
 
-lab: setup ## A real Kubernetes cluster that stays up until Ctrl-C (KUBERNETES=1.34.4: the older one)
+lab: setup ## A real Kubernetes cluster with SPIRE that stays up (PRODUCT=1: with gpuwarden)
 	$(BIN)/python -m tests.e2e.lab.build --for-tests
-	$(BIN)/python -m tests.e2e.lab $(ARGS)
+	@$(BIN)/python -m tests.e2e.lab --spire $(if $(PRODUCT),--product) $(ARGS)
 
 e2e: setup ## Tests on a real cluster; K=EXPR for a part, KUBERNETES=1.34.4 for the older one
 	$(BIN)/python -m tests.e2e.lab.build --for-tests

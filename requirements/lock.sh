@@ -10,6 +10,7 @@ compile() {
 compile pyproject.toml --extra agent --extra controller --group dev -o requirements/dev.txt
 compile pyproject.toml --extra agent -c requirements/dev.txt -o requirements/agent.txt
 compile pyproject.toml --extra controller -c requirements/dev.txt -o requirements/controller.txt
+compile pyproject.toml --group demo -c requirements/dev.txt -o requirements/demo.txt
 compile --group pyproject.toml:zig -o requirements/zig.txt
 compile --group pyproject.toml:go -o requirements/go.txt
 compile --group pyproject.toml:fuzz -o requirements/fuzz.txt

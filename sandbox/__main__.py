@@ -1,18 +1,26 @@
-"""`gpuwarden-sandbox demo|fleet`, or `python -m sandbox`: the laptop cluster for a person."""
+"""`gpuwarden-sandbox`, or `python -m sandbox`: the laptop cluster for a person.
+
+`demo` and `fleet` start one; the other commands act on a demo that stays up.
+"""
 
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 from typing import Final
 
 import gpuwarden.telemetry.grpc_core  # noqa: F401 -- before anything imports grpc
 
 # isort: split
 from sandbox.demo.checks import CHECKS
+from sandbox.demo.control import COMMANDS, NoDemoError, running_demo
+from sandbox.demo.output import say
 from sandbox.demo.run import run as run_demo
 from sandbox.fleet.plan import Rates
 from sandbox.fleet.run import EXIT_INTERRUPTED, MAX_INTERVAL_S, FleetOptions
 from sandbox.fleet.run import run as run_fleet
+from sandbox.nodes import simulated_nodes
+from sandbox.spiffe.control import ControlError, ask
 
 _ABOUT: Final = (
     "gpuwarden on this machine, with made-up hardware and identities. For laptops and tests:"
@@ -31,7 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     _add_demo(commands.add_parser("demo", help=_DEMO, description=_DEMO))
     _add_fleet(commands.add_parser("fleet", help=_FLEET, description=_FLEET))
+    _add_acts(commands)
     parsed = parser.parse_args(arguments)
+    if parsed.command in COMMANDS:
+        return _act(parsed)
     try:
         if parsed.command == "demo":
             return asyncio.run(run_demo(keep=parsed.keep, only=parsed.only))
@@ -49,6 +60,25 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
         choices=[check.name for check in CHECKS],
         help="run this check only; may be given several times",
     )
+
+
+def _add_acts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    for name, command in COMMANDS.items():
+        about = f"{command.about}, in a demo that stays up (make demo KEEP=1)"
+        added = commands.add_parser(name, help=command.about, description=about)
+        if command.takes_node:
+            added.add_argument("node", choices=[node.name for node in simulated_nodes()])
+        added.add_argument("--demo", type=Path, metavar="FOLDER", help="where several stay up")
+
+
+def _act(parsed: argparse.Namespace) -> int:
+    node = {"node": parsed.node} if COMMANDS[parsed.command].takes_node else {}
+    try:
+        say(ask(running_demo(parsed.demo), parsed.command, **node))
+    except (NoDemoError, ControlError, OSError) as error:
+        sys.stderr.write(f"gpuwarden-sandbox: {error}\n")
+        return 1
+    return 0
 
 
 def _add_fleet(fleet: argparse.ArgumentParser) -> None:

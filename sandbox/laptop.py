@@ -8,7 +8,7 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from sandbox.nodes import CLUSTER, REAL, ROGUE, TRUST_DOMAIN, SimulatedNode
 from sandbox.nvml.build import build
 from sandbox.nvml.scenario import VARIABLE, Scenario, write
 from sandbox.program import Program
+from sandbox.spiffe.spire_server import READ, AgentRecord, EntryRecord, InsecureSpireServer
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -50,8 +51,18 @@ class Addresses:
 class Laptop:
     """The running cluster. Start the controller before the agents; `close` ends everything."""
 
-    def __init__(self, folder: Path, pace: Pace | None = None, *, otlp: str | None = None) -> None:
-        """`otlp`: where controller and agents send traces, if anywhere."""
+    def __init__(
+        self,
+        folder: Path,
+        pace: Pace | None = None,
+        *,
+        otlp: str | None = None,
+        confirmed: bool = False,
+    ) -> None:
+        """`otlp`: where controller and agents send traces, if anywhere.
+
+        `confirmed`: a SPIRE server confirms the nodes, so that they reach level L1.
+        """
         self.folder = folder
         self.pace = pace or Pace()
         self._telemetry = {} if otlp is None else {"telemetry": {"otlp": otlp}}
@@ -62,6 +73,7 @@ class Laptop:
         for name in ("log", "audit", "config", "scenario", "spiffe"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.workload_api = InsecureWorkloadApi(folder / "spiffe", TRUST_DOMAIN, ttl=SVID_TTL)
+        self.spire = _spire_server(self.workload_api) if confirmed else None
 
     @property
     def audit_folder(self) -> Path:
@@ -74,7 +86,9 @@ class Laptop:
         return f"unix:{self.addresses.local}"
 
     async def start_controller(self, nodes: tuple[str, ...]) -> None:
-        """Start the controller with a directory that knows `nodes`."""
+        """Start the controller with a directory that knows `nodes`: each NAME or NAME=UID."""
+        if self.spire is not None:
+            await _registers(self.spire, [node.partition("=")[0] for node in nodes])
         config = self._write_config("controller", self._controller_config())
         arguments = ("-m", "sandbox.controller_main", "--config", str(config))
         known = tuple(f"--node={name}" for name in nodes)
@@ -98,13 +112,12 @@ class Laptop:
     async def start_agent(self, node: SimulatedNode) -> None:
         """Start an agent whose NVML shows the node's scenario."""
         self.show(node.name, node.scenario)
-        await self._start_agent(
-            node.name,
-            {
-                "LD_LIBRARY_PATH": str(self._fake_nvml),
-                VARIABLE: str(self._scenario(node.name)),
-            },
-        )
+        await self.start_agent_again(node.name)
+
+    async def start_agent_again(self, name: str) -> None:
+        """Start the agent of a node, whose NVML shows what it showed last."""
+        nvml = {"LD_LIBRARY_PATH": str(self._fake_nvml), VARIABLE: str(self._scenario(name))}
+        await self._start_agent(name, nvml)
 
     async def start_real_agent(self) -> None:
         """Start an agent on this machine's own NVML, which may lie where only the caller knows."""
@@ -119,6 +132,8 @@ class Laptop:
         """End agents, controller and Workload API, in this order."""
         for program in reversed(list(self.programs.values())):
             await program.stop()
+        if self.spire is not None:
+            await self.spire.stop()
         self.workload_api.close()
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -164,6 +179,9 @@ class Laptop:
 
     def _controller_config(self) -> dict[str, object]:
         endpoint = self._workload("controller", "controller")
+        spire = (
+            {} if self.spire is None else {"spire": {"server": self.spire.address, "poll": "1s"}}
+        )
         return {
             "apiVersion": API_VERSION,
             "kind": "ControllerConfig",
@@ -184,6 +202,7 @@ class Laptop:
             },
             "audit": {"dir": str(self.audit_folder)},
             "store": {"path": str(self.folder / "ledger.db")},
+            **spire,
             **self._telemetry,
         }
 
@@ -219,6 +238,36 @@ def has_real_nvml() -> bool:
         if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
             return count.value > 0
     return False
+
+
+def node_uid(name: str) -> str:
+    """The UID of a node that the SPIRE server confirms."""
+    return f"uid-{name}"
+
+
+def spire_agent_path(name: str) -> str:
+    """Path of the SPIFFE ID of the SPIRE agent on a node."""
+    return f"/spire/agent/k8s_psat/{CLUSTER}/{node_uid(name)}"
+
+
+def _spire_server(api: InsecureWorkloadApi) -> InsecureSpireServer:
+    return InsecureSpireServer(api.ca, {_id("controller"): READ}, bundle=lambda: api.roots)
+
+
+async def _registers(spire: InsecureSpireServer, names: Sequence[str]) -> None:
+    """Start it, if it does not run, with an agent and an entry for each node."""
+    if spire.agents:
+        return
+    own = spire_agent_path("controller")
+    spire.agents.append(AgentRecord(own))
+    spire.entries.append(EntryRecord("/gpuwarden/controller", own))
+    for name in names:
+        path = spire_agent_path(name)
+        selectors = (f"agent_node_name:{name}", f"agent_node_uid:{node_uid(name)}")
+        named = tuple(f"k8s_psat:{x}" for x in selectors)
+        spire.agents.append(AgentRecord(path, selectors=named))
+        spire.entries.append(EntryRecord(f"/gpuwarden/agent/{name}", path))
+    await spire.start()
 
 
 def _id(path: str) -> str:

@@ -7,7 +7,9 @@ A100 cut into MIG devices, and two H100 behind an older driver.
 from dataclasses import dataclass
 from typing import Final
 
-from sandbox.nvml.models import A100_1G, A100_3G, a100_mig, h100_sxm
+from msgspec.structs import replace
+
+from sandbox.nvml.models import A100_1G, A100_3G, a100_mig, h100_sxm, made_uuid
 from sandbox.nvml.scenario import Scenario
 
 TRUST_DOMAIN: Final = "laptop.test"
@@ -55,3 +57,10 @@ def simulated_nodes() -> tuple[SimulatedNode, ...]:
             ),
         ),
     )
+
+
+def with_another_card(scenario: Scenario) -> Scenario:
+    """The same node after somebody swapped its last GPU for one of the same model."""
+    *others, last = scenario.gpus
+    swapped = replace(last, uuid=made_uuid("GPU", "other", 1), serial="1659999999999")
+    return replace(scenario, gpus=(*others, swapped))

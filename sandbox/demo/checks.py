@@ -19,8 +19,7 @@ from gpuwarden.wire.v1 import fleet_pb2 as pb
 from sandbox.demo.rogue import RogueAgent
 from sandbox.demo.stage import ANNOTATION, GHOST, Check, Stage, demand, pod
 from sandbox.laptop import has_real_nvml
-from sandbox.nodes import AMPERE, HOPPER, LEGACY, REAL
-from sandbox.nvml.models import made_uuid
+from sandbox.nodes import AMPERE, HOPPER, LEGACY, REAL, with_another_card
 
 # --- what the fleet shows
 
@@ -118,7 +117,10 @@ async def unmanaged(stage: Stage) -> str:
 
 async def priorities(stage: Stage) -> str:
     """Scores are integers from 0 to 10; the tighter fit wins, the unknown node gets nothing."""
-    requirement = {"gpuwarden.dev/gpu-selector": "architecture=hopper"}
+    requirement = {
+        "gpuwarden.dev/gpu-selector": "architecture=hopper",
+        "gpuwarden.dev/min-level": "L1",
+    }
     answer = await stage.post("prioritize", stage.arguments(pod(requirement, gpus=2)))
     scores = {entry["Host"]: entry["Score"] for entry in answer}
     demand(set(scores) == {*stage.nodes, GHOST}, f"hosts: {sorted(scores)}")
@@ -183,13 +185,18 @@ async def _next_acceptance(stage: Stage, name: str, last: str) -> str:
 
 async def tampered(stage: Stage) -> str:
     """Evidence with one flipped bit does not verify; the honest one does."""
-    async with rogue(stage) as agent:
-        verdict = await agent.verdict(_flipped(await agent.evidence()))
+    verdict = await tampered_verdict(stage)
     demand(verdict.code == "SIG_INVALID", f"flipped evidence: {verdict.code} {verdict.detail}")
     async with rogue(stage) as agent:
         verdict = await agent.verdict(await agent.evidence())
     demand(verdict.code == "ACCEPTED", f"honest evidence: {verdict.code} {verdict.detail}")
     return "one flipped bit: SIG_INVALID; untouched: ACCEPTED"
+
+
+async def tampered_verdict(stage: Stage) -> wire.Verdict:
+    """What the controller says to evidence with one flipped bit."""
+    async with rogue(stage) as agent:
+        return await agent.verdict(_flipped(await agent.evidence()))
 
 
 def _flipped(request: wire.AttestRequest) -> wire.AttestRequest:
@@ -257,8 +264,7 @@ async def owner_unharmed(stage: Stage) -> str:
 async def swap(stage: Stage) -> str:
     """A swapped GPU quarantines its node, and putting the old one back does not help."""
     honest = stage.nodes[AMPERE].scenario
-    other = replace(honest.gpus[1], uuid=made_uuid("GPU", "other", 1), serial="1659999999999")
-    stage.laptop.show(AMPERE, replace(honest, gpus=(honest.gpus[0], other)))
+    stage.laptop.show(AMPERE, with_another_card(honest))
     node = await stage.until(AMPERE, lambda node: node.state == "quarantined")
     demand(
         (node.state, node.code) == ("quarantined", "INVENTORY_CHANGED"),
@@ -336,19 +342,33 @@ async def flip_found(stage: Stage) -> str:
     copy = stage.laptop.folder / "audit-copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(stage.audit_folder, copy)
-    path = _log_files(copy)[0]
-    lines = path.read_bytes().splitlines(keepends=True)
-    number = len(lines) // 2
-    seq = json.loads(lines[number])["seq"]
-    at = lines[number].index(b'"subject":"') + len(b'"subject":"')
-    lines[number] = lines[number][:at] + b"X" + lines[number][at + 1 :]
-    path.write_bytes(b"".join(lines))
+    seq = flip_one_byte(copy)
     status, output = await stage.cli("audit", "verify", str(copy), "-o", "json")
     demand(status == _FINDING, f"ended with {status}: {output[-300:]}")
     (found,) = json.loads(output)
     # The flipped record still stands where it should; its successor no longer names its digest.
     demand(found["record"] in {seq, seq + 1}, f"record {seq} was changed, found: {found}")
     return f"record {seq} changed; found: record {found['record']}, {found['what'][:60]}"
+
+
+def flip_one_byte(folder: Path) -> int:
+    """Change the subject of a record in the middle of a log, also one that is written to.
+
+    Returns the record's number.
+    """
+    path = _log_files(folder)[0]
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = len(lines) // 2
+    at = lines[number].index(_SUBJECT) + len(_SUBJECT)
+    with path.open("r+b") as file:
+        file.seek(len(b"".join(lines[:number])) + at)
+        file.write(bytes([lines[number][at] ^ _CASE]))
+    return int(json.loads(lines[number])["seq"])
+
+
+_SUBJECT: Final = b'"subject":"'
+_CASE: Final = 0x20
+"""The bit between a letter and its capital: the line stays JSON."""
 
 
 def _log_files(folder: Path) -> list[Path]:

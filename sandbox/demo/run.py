@@ -1,23 +1,63 @@
-"""Runs the demo: starts the laptop cluster, takes the checks in turn, counts those that hold."""
+"""Runs the demo: starts the laptop cluster, takes the checks in turn, counts those that hold.
+
+However it ends (by itself, by a signal, with its terminal), its programs end with it, and its
+folder is removed unless something failed whose logs it holds.
+"""
 
 import asyncio
+import logging
 import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sandbox.demo.checks import CHECKS, eligible
+from sandbox.demo.control import PREFIX, Control
+from sandbox.demo.output import NobodyReadsError, SaidLogs, is_read, say, say_as_it_is
 from sandbox.demo.stage import Check, Stage
-from sandbox.laptop import Laptop, directory_of, has_real_nvml
-from sandbox.nodes import HOPPER, simulated_nodes
+from sandbox.demo.try_it import things_to_try
+from sandbox.laptop import Laptop, directory_of, has_real_nvml, node_uid
+from sandbox.nodes import simulated_nodes
+from sandbox.nvml.build import BuildError
+from sandbox.program import ProgramError
 
 TOTAL: Final = 17
 """How many checks there are; a check that got lost is a failed demo."""
 _CHECK_S: Final = 60.0
 _POLL_S: Final = 0.1
+_READ_POLL_S: Final = 0.5
+_INDENT: Final = 12
+_ENDED_BY: Final = 128
+"""What a shell adds to the number of a signal."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far the demo came."""
+
+    total: int
+    held: int = 0
+    failed: int = 0
+    ended_by: signal.Signals | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.held + self.failed == self.total
+
+    def summary(self) -> str:
+        if self.ended_by is not None and not self.is_complete:
+            return f"demo: ended by {self.ended_by.name}, {self.held} of {self.total} checks passed"
+        return f"demo: {self.held} of {self.total} checks passed"
+
+    def status(self) -> int:
+        if self.ended_by is not None and not self.is_complete:
+            return _ENDED_BY + self.ended_by
+        return 0 if self.held == self.total else 1
 
 
 async def run(*, keep: bool, only: Sequence[str]) -> int:
@@ -25,39 +65,78 @@ async def run(*, keep: bool, only: Sequence[str]) -> int:
 
     `only` names the checks to run (all when empty); with it the demo cannot pass as a whole.
     """
-    folder = Path(tempfile.mkdtemp(prefix="gpuwarden-"))
+    logging.getLogger("sandbox").addHandler(SaidLogs())
+    checks = tuple(check for check in CHECKS if not only or check.name in only)
+    course = _Course(len(checks) if only else TOTAL)
     begun = time.monotonic()
-    held = 0
-    try:
-        laptop = Laptop(folder)
+    work = asyncio.create_task(_in_a_folder(course, checks, keep=keep))
+    _end_on_signals(work, course)
+    with suppress(NobodyReadsError):
         try:
-            stage = await _start(laptop)
-            try:
-                held = await _take(stage, _chosen(only))
-                if keep:
-                    await _keep(stage)
-            finally:
-                await stage.close()
+            await work
+        except asyncio.CancelledError:
+            if course.ended_by is None:
+                raise
+        except (BuildError, ProgramError) as error:
+            course.failed += 1
+            say(f"demo: {error}")
+        say(f"demo: took {time.monotonic() - begun:.0f} s")
+        say(course.summary())
+    return course.status()
+
+
+def _end_on_signals(work: asyncio.Task[None], course: _Course) -> None:
+    """The first signal ends `work`; those that come while it cleans up change nothing."""
+
+    def end(number: signal.Signals) -> None:
+        if course.ended_by is None:
+            course.ended_by = number
+            work.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        is_nohup = number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+        if not is_nohup:
+            loop.add_signal_handler(number, end, number)
+
+
+async def _in_a_folder(course: _Course, checks: Sequence[Check], *, keep: bool) -> None:
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    is_worth_keeping = True
+    try:
+        laptop = Laptop(folder, confirmed=True)
+        try:
+            await _on_a_cluster(laptop, course, checks, keep=keep)
         finally:
             await laptop.close()
+        is_worth_keeping = course.failed > 0
+    except (asyncio.CancelledError, NobodyReadsError):
+        is_worth_keeping = course.failed > 0
+        raise
     finally:
-        if held == TOTAL or only:
-            shutil.rmtree(folder, ignore_errors=True)
+        if is_worth_keeping:
+            say(f"logs are kept in {folder}")
         else:
-            print(f"logs are kept in {folder}")
-    total = len(_chosen(only)) if only else TOTAL
-    print(f"demo: took {time.monotonic() - begun:.0f} s")
-    print(f"demo: {held} of {total} checks passed")
-    return 0 if held == total else 1
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _chosen(only: Sequence[str]) -> tuple[Check, ...]:
-    return tuple(check for check in CHECKS if not only or check.name in only)
+async def _on_a_cluster(
+    laptop: Laptop, course: _Course, checks: Sequence[Check], *, keep: bool
+) -> None:
+    stage = await _start(laptop)
+    try:
+        await _take(stage, checks, course)
+        if keep:
+            await _keep(stage, course)
+    finally:
+        await stage.close()
 
 
 async def _start(laptop: Laptop) -> Stage:
+    say("demo: starts a controller and three agents with simulated GPUs")
     nodes = simulated_nodes()
-    await laptop.start_controller(directory_of(nodes))
+    known = tuple(f"{name}={node_uid(name)}" for name in directory_of(nodes))
+    await laptop.start_controller(known)
     await asyncio.gather(*(laptop.start_agent(node) for node in nodes))
     if has_real_nvml():
         await laptop.start_real_agent()
@@ -66,49 +145,46 @@ async def _start(laptop: Laptop) -> Stage:
         await stage.until(node.name, eligible, timeout_s=30)
     while await stage.not_ready():  # noqa: ASYNC110 - polls another process; ends by itself
         await asyncio.sleep(_POLL_S)
-    _, table = await stage.cli("nodes", "--server", laptop.server)
-    print(table)
+    await _say_nodes(stage)
     return stage
 
 
-async def _take(stage: Stage, checks: Sequence[Check]) -> int:
-    held = 0
+async def _say_nodes(stage: Stage) -> None:
+    say()
+    for name in stage.nodes:
+        node = await stage.node(name)
+        products = ", ".join(sorted({gpu.product for gpu in node.gpus}))
+        say(
+            f"{name}  {node.state}, level {node.level}, {len(node.gpus)} x {products}",
+            indent=_INDENT,
+        )
+    say()
+
+
+async def _take(stage: Stage, checks: Sequence[Check], course: _Course) -> None:
     for number, check in enumerate(checks, start=1):
         try:
             async with asyncio.timeout(_CHECK_S):
                 seen = await check.run(stage)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, this check does not hold
-            what = str(error) or type(error).__name__
-            print(
-                f"{number:2}  FAILED  {check.name}: {check.claim}\n            {what}", flush=True
-            )
+            course.failed += 1
+            said = f"{number:2}  FAILED  {check.name}: {check.claim}"
+            seen = str(error) or type(error).__name__
         else:
-            held += 1
-            print(f"{number:2}  ok      {check.claim}\n            {seen}", flush=True)
-    return held
+            course.held += 1
+            said = f"{number:2}  ok      {check.claim}"
+        say(said, indent=_INDENT)
+        say(" " * _INDENT + seen, indent=_INDENT)
 
 
-async def _keep(stage: Stage) -> None:
+async def _keep(stage: Stage, course: _Course) -> None:
+    """Stay up until a signal comes or nobody reads any more."""
     laptop = stage.laptop
-    print(
-        f"\nStill running; Ctrl-C ends it. From another terminal:\n\n"
-        f"  .venv/bin/gpuwarden nodes --server {laptop.server}\n"
-        f"  .venv/bin/gpuwarden gpus --server {laptop.server}\n"
-        f"  .venv/bin/gpuwarden explain node {HOPPER} --server {laptop.server}\n"
-        f"  .venv/bin/gpuwarden audit verify {laptop.audit_folder}\n"
-        f"  curl -s http://{laptop.addresses.ops}/readyz\n"
-        f"  curl -s http://{laptop.addresses.ops}/metrics\n"
-        f"  curl -s http://{laptop.addresses.extender}/filter "
-        f"-H 'Content-Type: application/json' \\\n"
-        f'    -d \'{{"Pod":{{"metadata":{{"name":"p","annotations":'
-        f'{{"gpuwarden.dev/min-level":"L0"}}}},"spec":{{}}}},"NodeNames":["{HOPPER}"]}}\'\n'
-        f"  grpcurl -plaintext -unix {laptop.addresses.local} "
-        f"-import-path proto -proto gpuwarden/wire/v1/fleet.proto "
-        f"gpuwarden.wire.v1.FleetService/ListNodes\n",
-        flush=True,
-    )
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    async with Control(stage):
+        say()
+        say(course.summary())
+        say("It stays up until Ctrl-C.")
+        say()
+        say_as_it_is(things_to_try(laptop.addresses, laptop.audit_folder))
+        while is_read():  # noqa: ASYNC110 - a terminal tells nobody that it is gone
+            await asyncio.sleep(_READ_POLL_S)

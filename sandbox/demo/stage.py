@@ -21,12 +21,14 @@ from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceStub
 from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceStub
 from sandbox.laptop import Laptop
 from sandbox.nodes import simulated_nodes
+from sandbox.spiffe.spire_server import InsecureSpireServer
 
 if TYPE_CHECKING:  # exists in the stub file only
     from gpuwarden.wire.v1.fleet_pb2_grpc import FleetServiceAsyncStub
     from gpuwarden.wire.v1.operator_pb2_grpc import OperatorServiceAsyncStub
 
 _CALL_S = 5.0
+_PROGRAM_S = 30.0
 _POLL_S = 0.1
 GHOST = "ghost-0"
 """A name that the scheduler sends and nobody attests."""
@@ -46,6 +48,12 @@ class Stage:
     async def close(self) -> None:
         """Close the client."""
         await self._channel.close()
+
+    @property
+    def spire(self) -> InsecureSpireServer:
+        """The SPIRE server that confirms the nodes."""
+        assert self.laptop.spire is not None, "the demo's nodes are confirmed"  # noqa: S101 - narrows
+        return self.laptop.spire
 
     async def node(self, name: str) -> pb.Node:
         """One node with its GPUs."""
@@ -143,8 +151,13 @@ class Stage:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(30):
-            output, _ = await process.communicate()
+        try:
+            async with asyncio.timeout(_PROGRAM_S):
+                output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         return process.returncode or 0, output.decode()
 
     def cli_command(self, *arguments: str) -> Sequence[str]:

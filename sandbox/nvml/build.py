@@ -88,6 +88,7 @@ def _compiler(*, use_zig: bool | None) -> Compiler:
 def _zig(cache: Path) -> Compiler:
     site = cache / "zig"
     if not (site / "ziglang").exists():
+        print("no C compiler here: fetches ziglang (about 100 MB), once", file=sys.stderr)
         _run(
             (
                 *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"),

@@ -7,24 +7,30 @@ the set is not to be found, as in an image that was built from the set.
 import re
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
+import tomllib
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.architecture.test_names import ROOT
 
 PROGRAM = """
 import sys
+from importlib.machinery import PathFinder
 
 outside = set(sys.argv[2].split(","))
 
-class NotInstalled:
+class Installed:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in outside:
-            raise ModuleNotFoundError(f"{name} is not in this requirement set", name=name)
+            return None
+        return PathFinder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, NotInstalled())
-__import__(sys.argv[1])
+sys.meta_path = [*(x for x in sys.meta_path if x is not PathFinder), Installed()]
+for module in sys.argv[1].split(","):
+    __import__(module)
 print(",".join(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
@@ -47,11 +53,11 @@ def modules_outside(requirements: str) -> set[str]:
     }
 
 
-def imported(module: str, requirements: str) -> set[str]:
+def imported(modules: str, requirements: str) -> set[str]:
     outside = modules_outside(requirements)
     assert "pytest" in outside
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, module, ",".join(sorted(outside))],
+        [sys.executable, "-c", PROGRAM, modules, ",".join(sorted(outside))],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -75,6 +81,94 @@ def imported(module: str, requirements: str) -> set[str]:
 )
 def test_starts_with_its_own_requirement_set(module: str, requirements: str) -> None:
     assert module.partition(".")[0] in imported(module, requirements)
+
+
+# --- the demo's set
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MANY_PACKAGES = 40
+MANY_BYTES = 150 * 10**6
+
+
+def modules_of(*folders: str) -> list[str]:
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(paths)]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def entries(requirements: str) -> dict[str, str]:
+    """Each package of a file with its version and hashes."""
+    text = (ROOT / "requirements" / requirements).read_text().strip()
+    return {normal(x.partition("==")[0]): x for x in re.split(r"\n(?=\S)", text)}
+
+
+def needed_by(direct: list[str]) -> set[str]:
+    """Names of `direct` and of all that they need on Linux with the oldest Python."""
+    oldest = {"python_version": "3.11", "python_full_version": "3.11.0"}
+    found: set[str] = set()
+    open_ends = [Requirement(text) for text in direct]
+    while open_ends:
+        one = open_ends.pop()
+        extras = ["", *one.extras]
+        found.add(normal(one.name))
+        for text in distribution(one.name).requires or ():
+            below = Requirement(text)
+            applies = below.marker is None or any(
+                below.marker.evaluate({**oldest, "extra": extra}) for extra in extras
+            )
+            if applies and (normal(below.name) not in found or below.extras):
+                open_ends.append(below)
+    return found
+
+
+def test_the_demo_needs_few_packages() -> None:
+    assert 20 < len(entries("demo.txt")) <= MANY_PACKAGES
+
+
+def test_the_demo_is_small_on_disk() -> None:
+    sizes = {}
+    for name in entries("demo.txt"):
+        files = distribution(name).files or ()
+        sizes[name] = sum(x.stat().st_size for file in files if (x := Path(file.locate())).exists())
+    assert 0 < sum(sizes.values()) <= MANY_BYTES, sorted(sizes.items(), key=lambda x: -x[1])[:5]
+
+
+def test_the_demo_takes_the_versions_and_hashes_of_all() -> None:
+    everything = entries("dev.txt")
+    assert {name: everything.get(name) for name in entries("demo.txt")} == entries("demo.txt")
+
+
+def test_the_demo_has_what_its_group_needs_and_nothing_else() -> None:
+    group = PROJECT["dependency-groups"]["demo"]
+    assert set(entries("demo.txt")) == needed_by([*PROJECT["project"]["dependencies"], *group])
+
+
+def test_the_demo_starts_with_its_own_requirement_set() -> None:
+    sandbox = modules_of("sandbox", "gpuwarden/cli")
+    programs = ["agent.app", "agent.__main__", "controller.app", "controller.__main__"]
+    found = imported(",".join([*sandbox, *programs]), "demo.txt")
+    assert {"sandbox", "agent", "controller", "aiohttp", "pynvml"} <= found
+    assert "kubernetes" not in found
+
+
+def test_what_the_demo_declares_it_imports() -> None:
+    modules = {"grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection"}
+    modules |= {"nvidia-ml-py": "pynvml"}
+    declared = {modules.get(x, x) for x in PROJECT["dependency-groups"]["demo"]}
+    found = imported("sandbox.controller_main,agent.__main__,gpuwarden.cli.app", "demo.txt")
+    assert declared - found == set()
+
+
+def test_the_installer_needs_nothing_installed() -> None:
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", "import sandbox.install"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_the_agent_starts_without_server_terminal_and_telemetry_libraries() -> None:

@@ -10,18 +10,24 @@ from controller.spire.client import CallLimits, SpireFailure, SpireServerError, 
 from gpuwarden.identity.spiffe_id import parse_spiffe_id
 from gpuwarden.settings.values import Address
 from sandbox.spiffe.ca import InsecureCa
+from sandbox.spiffe.spire_server import (
+    EVERYTHING,
+    READ,
+    AgentRecord,
+    EntryRecord,
+    InsecureSpireServer,
+)
 from tests.builders.spire import CONTROLLER, PEER, TD, UID
 from tests.builders.svids import new_svid
 from tests.contracts.spire_server import Registered, SpireServerContract, moment
-from tests.fakes.spire_server import EVERYTHING, READ, AgentRecord, EntryRecord, FakeSpireServer
 
 PATH = f"/spire/agent/k8s_psat/prod/{UID}"
 NODE_SELECTORS = ("k8s_psat:agent_node_name:gpu-1", f"k8s_psat:agent_node_uid:{UID}")
 
 
-def fake(ca: InsecureCa) -> FakeSpireServer:
+def fake(ca: InsecureCa) -> InsecureSpireServer:
     own = f"spiffe://{TD}"
-    return FakeSpireServer(
+    return InsecureSpireServer(
         ca,
         {CONTROLLER: READ},
         agents=[
@@ -33,7 +39,7 @@ def fake(ca: InsecureCa) -> FakeSpireServer:
     )
 
 
-class TestFakeSpireServer(SpireServerContract):
+class TestInsecureSpireServer(SpireServerContract):
     @pytest.fixture(autouse=True)
     async def _served(self) -> AsyncIterator[None]:
         ca = InsecureCa(TD)

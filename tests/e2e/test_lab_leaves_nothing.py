@@ -14,10 +14,11 @@ import pytest
 from tests.e2e.lab import cgroups
 from tests.e2e.lab.addresses import AddressPlan
 from tests.e2e.lab.claim import Claim
+from tests.e2e.lab.description import LABEL
 from tests.e2e.lab.lab import Lab
 from tests.e2e.lab.logs import files_below
 from tests.e2e.lab.pods import pod
-from tests.e2e.lab.selection import chosen_kubernetes, why_no_node
+from tests.e2e.lab.selection import chosen_kubernetes, why_no_node, why_no_spire
 from tests.e2e.lab.sweep import processes_of
 from tests.e2e.lab.waiting import NeverError, until
 
@@ -28,11 +29,11 @@ READY_S = 120
 class Kept:
     """`make lab` in a process of its own, with a pod running where there is a node."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *arguments: str) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.lab"],
+                [sys.executable, "-m", "tests.e2e.lab", *arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -113,6 +114,33 @@ def test_what_is_printed_is_enough_for_a_person(kept: Kept) -> None:
     )
     assert f"Server Version: v{chosen_kubernetes().version}" in done.stdout
     assert f"kill {kept.process.pid}\n" in said
+
+
+@pytest.mark.usefixtures("real_node")
+@pytest.mark.skipif(bool(why_no_spire()), reason=f"no SPIRE: {'; '.join(why_no_spire())}")
+def test_a_lab_with_spire_says_where_everything_is_and_leaves_nothing(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "log", "--spire")
+    try:
+        said = kept.log.read_text()
+        assert "not deployed; `make lab PRODUCT=1` deploys it" in said
+        (agent,) = re.findall(r"SPIRE agent +(\S+)", said)
+        assert agent in printed_command(said, "SPIRE")
+        assert re.search(r"^CONTAINER", printed_command(said, "ctr"))
+        (pods,) = re.findall(r"pods' logs +(\S+)", said)
+        assert any(x.name.startswith("spire-system_") for x in Path(pods).iterdir())
+    finally:
+        kept.end(signal.SIGTERM)
+    assert kept.remains() == []
+
+
+def printed_command(said: str, label: str) -> str:
+    """What the command behind this label prints, run as printed."""
+    (command,) = re.findall(rf"^  {label:{LABEL}}((?:.*\\\n)*.*)$", said, re.MULTILINE)
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)

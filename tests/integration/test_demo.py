@@ -9,14 +9,18 @@ import py_compile
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sandbox.demo.checks import CHECKS
+from sandbox.demo.output import WIDTH
 from sandbox.demo.run import TOTAL
 from sandbox.nvml.build import ROOT, build
+from tests.fakes.kept_demo import environment
 from tests.fakes.process_group import run_group
 
 PACKAGES = ("agent", "controller", "gpuwarden", "sandbox")
@@ -143,11 +147,19 @@ SECURITY_MUTATIONS = (
 )
 
 
-def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files: paths of unix sockets below it must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="d"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def demo(root: Path, temporary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_group(
         [sys.executable, "-m", "sandbox", "demo", *arguments],
         cwd=root,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root), "HOME": str(root)},
+        env={**environment(temporary), "PYTHONPATH": str(root)},
         timeout=RUN_S,
     )
 
@@ -176,10 +188,12 @@ def mutated(security_mutation: SecurityMutation, compiled: Path, target: Path) -
 
 
 @pytest.mark.timeout(RUN_S + 30)
-def test_the_demo_passes() -> None:
-    run = demo(ROOT)
+def test_the_demo_passes(temporary: Path) -> None:
+    run = demo(ROOT, temporary)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == f"demo: {TOTAL} of {TOTAL} checks passed"
+    assert [x for x in (run.stdout + run.stderr).splitlines() if len(x) > WIDTH] == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_lost_check_is_a_failed_demo() -> None:
@@ -196,13 +210,16 @@ def test_each_check_has_a_protection_that_it_shows() -> None:
 @pytest.mark.timeout(RUN_S + 30)
 @pytest.mark.parametrize("security_mutation", SECURITY_MUTATIONS, ids=lambda w: w.check)
 def test_without_its_protection_the_demo_fails_at_that_check(
-    security_mutation: SecurityMutation, compiled: Path, tmp_path: Path
+    security_mutation: SecurityMutation, compiled: Path, tmp_path: Path, temporary: Path
 ) -> None:
     mutated(security_mutation, compiled, tmp_path)
     chosen = (*security_mutation.needs, security_mutation.check)
-    run = demo(tmp_path, *(f"--only={name}" for name in chosen))
+    run = demo(tmp_path, temporary, *(f"--only={name}" for name in chosen))
     lines = run.stdout.splitlines()
     failed = [line.split()[2].rstrip(":") for line in lines if "  FAILED  " in line]
     assert failed == [security_mutation.check], run.stdout + run.stderr
     assert run.returncode == 1
+    (kept,) = temporary.iterdir()
+    assert f"logs are kept in {kept}" in lines
+    assert (kept / "log" / "controller.log").stat().st_size > 0
     assert lines[-1] == f"demo: {len(security_mutation.needs)} of {len(chosen)} checks passed"

@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from gpuwarden.wire.v1 import attestation_pb2 as pb
+from sandbox.spiffe.spire_server import (
+    EVERYTHING,
+    READ,
+    AgentRecord,
+    EntryRecord,
+    InsecureSpireServer,
+)
 from sandbox.spiffe.workload_api import InsecureWorkloadApi
 from tests.builders.spire import CONTROLLER, TD
 from tests.fakes.attest_client import AttestClient, Ended
 from tests.fakes.cluster import ONE_ROUND
 from tests.fakes.eventually import eventually
 from tests.fakes.running_controller import RunningController, running_controller
-from tests.fakes.spire_server import EVERYTHING, READ, AgentRecord, EntryRecord, FakeSpireServer
 
 PATH = "/spire/agent/k8s_psat/prod/uid-1"
 OWN_PATH = "/spire/agent/k8s_psat/prod/uid-9"
@@ -30,7 +36,7 @@ BRISK_ROUNDS = {
 
 @dataclass
 class World:
-    spire: FakeSpireServer
+    spire: InsecureSpireServer
     controller: RunningController
 
     async def node_is(self, state: str) -> None:
@@ -44,8 +50,8 @@ class World:
         ]
 
 
-def spire_of(api: InsecureWorkloadApi) -> FakeSpireServer:
-    return FakeSpireServer(
+def spire_of(api: InsecureWorkloadApi) -> InsecureSpireServer:
+    return InsecureSpireServer(
         api.ca,
         {CONTROLLER: READ},
         agents=[AgentRecord(PATH, selectors=NAMES), AgentRecord(OWN_PATH)],
@@ -55,7 +61,7 @@ def spire_of(api: InsecureWorkloadApi) -> FakeSpireServer:
 
 @asynccontextmanager
 async def world(
-    folder: Path, api: InsecureWorkloadApi, spire: FakeSpireServer, **changes: str
+    folder: Path, api: InsecureWorkloadApi, spire: InsecureSpireServer, **changes: str
 ) -> AsyncIterator[World]:
     values: dict[str, Any] = {"spire__poll": "100ms", **ONE_ROUND, **changes}
     async with (

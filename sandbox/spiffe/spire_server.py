@@ -1,12 +1,12 @@
 """A SPIRE server's Agent and Entry APIs over real TLS; held to the real one's contract tests.
 
-As there: the certificate has only a URI SAN, a client certificate is demanded but any SVID of
-the trust domain connects, and each method says who may call it. Records are plain values
-that a test changes while it serves.
+Insecure because its records are made up: nothing has attested. As there, the certificate has
+only a URI SAN, a client certificate is demanded but any SVID of the trust domain connects, and
+each method says who may call it. Records are plain values that change while it serves.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
@@ -30,6 +30,8 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True)
 class AgentRecord:
+    """An attested SPIRE agent."""
+
     path: str
     attestor: str = "k8s_psat"
     selectors: tuple[str, ...] = ()
@@ -40,6 +42,8 @@ class AgentRecord:
 
 @dataclass(frozen=True)
 class EntryRecord:
+    """A registration entry."""
+
     path: str
     parent: str
     selectors: tuple[str, ...] = ("k8s:ns:gpuwarden", "k8s:sa:gpuwarden-agent")
@@ -49,11 +53,13 @@ class EntryRecord:
 
 
 @dataclass
-class FakeSpireServer:
+class InsecureSpireServer:
     """`allowed` maps a caller's SPIFFE ID to the methods it may call; nobody else may call any."""
 
     ca: InsecureCa
     allowed: dict[str, Sequence[str]]
+    bundle: Callable[[], Sequence[InsecureCa]] | None = None
+    """The roots at each handshake, the one that issues first, where they change."""
     identity: str = "/spire/server"
     agents: list[AgentRecord] = field(default_factory=list)
     entries: list[EntryRecord] = field(default_factory=list)
@@ -70,6 +76,7 @@ class FakeSpireServer:
 
     @property
     def address(self) -> str:
+        """Where it listens."""
         return f"127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
@@ -81,11 +88,7 @@ class FakeSpireServer:
 
     async def start(self) -> None:
         """Serve, on the same port as before if there was one."""
-        svid = self.ca.issue(f"spiffe://{self.ca.trust_domain}{self.identity}")
-        roots = self.ca.certificate.public_bytes(Encoding.PEM)
-        credentials = grpc.ssl_server_credentials(
-            [(svid.key_pem, svid.chain_pem)], roots, require_client_auth=True
-        )
+        credentials = self._credentials()
         options: list[tuple[str, Any]] = [("grpc.so_reuseport", 0)]
         if self.connection_age_ms is not None:
             options.append(("grpc.max_connection_age_ms", self.connection_age_ms))
@@ -93,25 +96,45 @@ class FakeSpireServer:
         agents_pb2_grpc.add_AgentServicer_to_server(_Agents(self), self._server)
         entries_pb2_grpc.add_EntryServicer_to_server(_Entries(self), self._server)
         self.port = self._server.add_secure_port(f"127.0.0.1:{self.port}", credentials)
-        assert self.port
         await self._server.start()
 
+    def _credentials(self) -> grpc.ServerCredentials:
+        if (bundle := self.bundle) is not None:
+            return grpc.dynamic_ssl_server_credentials(
+                _configuration(bundle(), self.identity),
+                lambda: _configuration(bundle(), self.identity),
+                require_client_authentication=True,
+            )
+        svid = self.ca.issue(f"spiffe://{self.ca.trust_domain}{self.identity}")
+        roots = self.ca.certificate.public_bytes(Encoding.PEM)
+        return grpc.ssl_server_credentials(
+            [(svid.key_pem, svid.chain_pem)], roots, require_client_auth=True
+        )
+
     async def stop(self) -> None:
+        """End it; its records stay."""
         if self._server is not None:
             await self._server.stop(0)
             self._server = None
 
-    def change(self, path: str, **changes: Any) -> None:
+    def change(self, path: str, **changes: Any) -> None:  # noqa: ANN401 - as `replace`
         """Change an agent."""
         self.agents = [replace(x, **changes) if x.path == path else x for x in self.agents]
 
     def ban(self, path: str) -> None:
+        """Ban an agent."""
         self.change(path, banned=True, serial="")
 
+    def attest_again(self, path: str) -> None:
+        """What lifts a ban: its record is deleted, and the agent attests."""
+        self.change(path, banned=False, serial="2")
+
     def evict(self, path: str) -> None:
+        """Delete an agent's record."""
         self.agents = [x for x in self.agents if x.path != path]
 
     async def admit(self, method: str, context: aio.ServicerContext[Any, Any]) -> None:
+        """Abort the call unless its caller may call `method`."""
         self.calls.append(method)
         facts = peer_facts({k: tuple(v) for k, v in context.auth_context().items()})
         caller = facts.uri_sans[0] if len(facts.uri_sans) == 1 else ""
@@ -132,26 +155,40 @@ class FakeSpireServer:
         return found, str(begin + size) if size and len(found) == size else ""
 
 
+def _configuration(
+    roots: Sequence[InsecureCa], identity: str
+) -> grpc.ServerCertificateConfiguration:
+    """A new SVID of the server, and the bundle that callers must chain to."""
+    svid = roots[0].issue(f"spiffe://{roots[0].trust_domain}{identity}")
+    bundle = b"".join(x.certificate.public_bytes(Encoding.PEM) for x in roots)
+    return grpc.ssl_server_certificate_configuration([(svid.key_pem, svid.chain_pem)], bundle)
+
+
 @dataclass
 class _Agents(agents_pb2_grpc.AgentServicer):
-    fake: FakeSpireServer
+    fake: InsecureSpireServer
 
-    async def ListAgents(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
+    async def ListAgents(  # noqa: N802 - generated
+        self, request: agents_pb2.ListAgentsRequest, context: aio.ServicerContext[Any, Any]
+    ) -> agents_pb2.ListAgentsResponse:
         await self.fake.admit("ListAgents", context)
         found, token = self.fake.page(self.fake.agents, request.page_size, request.page_token)
         return agents_pb2.ListAgentsResponse(
             agents=[self._message(x, request.output_mask) for x in found], next_page_token=token
         )
 
-    async def GetAgent(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
+    async def GetAgent(  # noqa: N802, RET503 - generated; `abort` raises
+        self, request: agents_pb2.GetAgentRequest, context: aio.ServicerContext[Any, Any]
+    ) -> pb.Agent:
         await self.fake.admit("GetAgent", context)
         for record in self.fake.agents:
             if record.path == request.id.path:
                 return self._message(record, request.output_mask)
         await context.abort(grpc.StatusCode.NOT_FOUND, "agent not found")
-        return None
 
-    async def CountAgents(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
+    async def CountAgents(  # noqa: N802 - generated
+        self, request: agents_pb2.CountAgentsRequest, context: aio.ServicerContext[Any, Any]
+    ) -> agents_pb2.CountAgentsResponse:
         del request
         await self.fake.admit("CountAgents", context)
         return agents_pb2.CountAgentsResponse(count=len(self.fake.agents))
@@ -170,9 +207,11 @@ class _Agents(agents_pb2_grpc.AgentServicer):
 
 @dataclass
 class _Entries(entries_pb2_grpc.EntryServicer):
-    fake: FakeSpireServer
+    fake: InsecureSpireServer
 
-    async def ListEntries(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
+    async def ListEntries(  # noqa: N802 - generated
+        self, request: entries_pb2.ListEntriesRequest, context: aio.ServicerContext[Any, Any]
+    ) -> entries_pb2.ListEntriesResponse:
         await self.fake.admit("ListEntries", context)
         records = self.fake.entries
         if request.HasField("filter"):

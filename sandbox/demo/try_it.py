@@ -1,0 +1,104 @@
+"""What a person can try on a demo that stays up: the printed list. Tests run it as printed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sandbox.laptop import Addresses
+from sandbox.nodes import AMPERE, HOPPER, LEGACY
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Commands that belong together; one that ends with a backslash goes on in the next line."""
+
+    title: str
+    commands: tuple[str, ...]
+
+
+def things_to_try(addresses: Addresses, audit_folder: Path) -> str:
+    """The list for this cluster, as it is printed."""
+    sections = _sections(addresses, audit_folder)
+    return "\n".join(
+        f"{one.title}:\n" + "".join(f"  {line}\n" for line in one.commands) for one in sections
+    )
+
+
+def _sections(addresses: Addresses, audit_folder: Path) -> tuple[Section, ...]:
+    call = f"http://{addresses.extender}/filter"
+    return (
+        Section(
+            "From another terminal, in this folder",
+            (
+                'export PATH="$PWD/.venv/bin:$PATH"',
+                f"export GPUWARDEN_SERVER=unix:{addresses.local}",
+            ),
+        ),
+        Section(
+            "What the controller knows, and where a pod would pass",
+            (
+                "gpuwarden nodes",
+                "gpuwarden gpus",
+                f"gpuwarden explain node {HOPPER}",
+                f"gpuwarden fit -f {POD}",
+            ),
+        ),
+        Section(
+            "An operator quarantines a node and releases it",
+            (
+                f'gpuwarden node quarantine {HOPPER} --reason "a look at it" --yes',
+                f"gpuwarden fit -f {POD}",
+                f'gpuwarden node release {HOPPER} --reason "looked at" --yes',
+            ),
+        ),
+        Section(
+            "A GPU is swapped; putting the old one back is not enough",
+            (
+                f"gpuwarden-sandbox swap-gpu {LEGACY}",
+                f"gpuwarden explain node {LEGACY}",
+                f"gpuwarden-sandbox restore-gpu {LEGACY}",
+                f'gpuwarden node release {LEGACY} --reason "old card is back" --yes',
+            ),
+        ),
+        Section(
+            "The SPIRE server bans a SPIRE agent: its node is out at once",
+            (
+                f"gpuwarden-sandbox ban {HOPPER}",
+                f"gpuwarden explain node {HOPPER}",
+                f"gpuwarden-sandbox unban {HOPPER}",
+            ),
+        ),
+        Section(
+            "An agent stops: its node is stale when its lease ends",
+            (
+                f"gpuwarden-sandbox stop-agent {AMPERE}",
+                f"gpuwarden explain node {AMPERE}",
+                f"gpuwarden-sandbox start-agent {AMPERE}",
+            ),
+        ),
+        Section(
+            "Evidence and the audit log are tampered with",
+            (
+                "gpuwarden-sandbox tamper-evidence",
+                "gpuwarden-sandbox tamper-log",
+                f"gpuwarden audit verify {audit_folder}",
+            ),
+        ),
+        Section(
+            "What probes, Prometheus, kube-scheduler and grpcurl see",
+            (
+                f"curl -s http://{addresses.ops}/readyz",
+                f"curl -s http://{addresses.ops}/metrics",
+                f"curl -s -H 'Content-Type: application/json' -d @{FILTER} \\",
+                f"  {call}",
+                "grpcurl -plaintext -unix -import-path proto \\",
+                "  -proto gpuwarden/wire/v1/fleet.proto \\",
+                f"  {addresses.local} \\",
+                "  gpuwarden.wire.v1.FleetService/ListNodes",
+            ),
+        ),
+    )
+
+
+POD: Final = "examples/pod.yaml"
+FILTER: Final = "examples/filter.json"
